@@ -1,0 +1,51 @@
+//! The commands of `moex`, one file each: its arguments, and what it does.
+
+pub mod chat;
+pub mod demo;
+pub mod eval;
+pub mod info;
+pub mod logits;
+pub mod serve;
+pub mod synth;
+pub mod worker;
+
+use clap::{Parser, Subcommand};
+
+/// A hub and a swarm of browser tabs that together run a mixture-of-experts model.
+#[derive(Parser, Debug)]
+#[command(name = "moex", version, about)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+#[expect(missing_docs, reason = "each variant shows the help text of its arguments")]
+pub enum Command {
+    Demo(demo::Args),
+    Serve(serve::Args),
+    Worker(worker::Args),
+    Chat(chat::Args),
+    Info(info::Args),
+    Logits(logits::Args),
+    Eval(eval::Args),
+    Synth(synth::Args),
+}
+
+impl Command {
+    /// Runs the command to its end.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Demo(args) => demo::run(args),
+            Self::Serve(args) => serve::run(args),
+            Self::Worker(args) => worker::run(args),
+            Self::Chat(args) => chat::run(args),
+            Self::Info(args) => info::run(args),
+            Self::Logits(args) => logits::run(args),
+            Self::Eval(args) => eval::run(args),
+            Self::Synth(args) => synth::run(args),
+        }
+    }
+}

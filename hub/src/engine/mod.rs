@@ -1,0 +1,1 @@
+//! Steps rows of several sequences through the model at once.

@@ -1,0 +1,1 @@
+//! Qwen3-MoE, from the checkpoint to the logits.

@@ -1,0 +1,1 @@
+//! Drives the swarm over sockets.

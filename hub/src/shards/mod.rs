@@ -1,0 +1,1 @@
+//! Experts packed for workers, served by range and hash.

@@ -1,0 +1,1 @@
+//! The wire of moex and its rules.

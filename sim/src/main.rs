@@ -1,0 +1,2 @@
+//! The `moex-sim` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The worker: holds experts and answers for them.
