@@ -1,1 +1,36 @@
-//! The harness of the end-to-end tests.
+//! The harness of the end-to-end tests, and the commands of `cargo xtask`.
+//!
+//! Everything here drives shipped parts from outside: the `moex` binary as processes, real sockets, a real
+//! Chromium. Nothing here is linked into the product.
+
+pub mod browser;
+pub mod hub;
+pub mod proxy;
+pub mod tensors;
+pub mod xtask;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies one folder below the root")
+}
+
+/// A file or folder of `tests/data`.
+pub fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
+}
+
+/// The `moex` binary of the profile under test: `$MOEX_BIN`, else the one beside the running test.
+///
+/// # Panics
+/// When there is none, with the command that builds it.
+pub fn moex() -> PathBuf {
+    if let Some(path) = std::env::var_os("MOEX_BIN") {
+        return path.into();
+    }
+    let exe = std::env::current_exe().expect("a running test has a path");
+    let found = exe.ancestors().skip(1).take(2).map(|folder| folder.join("moex")).find(|path| path.exists());
+    found
+        .expect("no moex binary beside the tests: run `cargo xtask test`, or `cargo build -p moex-hub` first")
+}

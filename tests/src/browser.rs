@@ -1,0 +1,139 @@
+//! A real Chromium with WebGPU on SwiftShader, and the tabs in it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use chromiumoxide::browser::{Browser as Chromium, BrowserConfig};
+use chromiumoxide::cdp::browser_protocol::target::CreateTargetParams;
+use chromiumoxide::page::{Page, ScreenshotParams};
+use futures_util::StreamExt;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::hub::PATIENCE;
+
+/// Keeps Chromium off the network and its GPU process on the software adapter.
+const FLAGS: [&str; 12] = [
+    "enable-unsafe-webgpu",
+    "use-webgpu-adapter=swiftshader",
+    "disable-quic",
+    "no-first-run",
+    "no-default-browser-check",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-default-apps",
+    "disable-domain-reliability",
+    "disable-sync",
+    "metrics-recording-only",
+    "enable-precise-memory-info",
+];
+
+/// Where Chromium is: `$MOEX_CHROMIUM`, else under one of its usual names on the path.
+pub fn executable() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("MOEX_CHROMIUM") {
+        return Some(path.into());
+    }
+    let folders: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
+    let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+    names.iter().find_map(|name| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()))
+}
+
+/// One Chromium with a fresh profile, ended when dropped.
+pub struct Browser {
+    chromium: Chromium,
+    _profile: TempDir,
+}
+
+impl Browser {
+    /// Starts Chromium.
+    pub async fn launch() -> Result<Self> {
+        let path =
+            executable().context("no Chromium on the path: run `cargo xtask test`, which installs it")?;
+        let profile = tempfile::tempdir()?;
+        let config = BrowserConfig::builder()
+            .chrome_executable(path)
+            .new_headless_mode()
+            .no_sandbox()
+            .user_data_dir(profile.path())
+            .viewport(None)
+            .window_size(1280, 800)
+            .launch_timeout(PATIENCE)
+            .request_timeout(PATIENCE)
+            .args(FLAGS)
+            .build()
+            .map_err(|error| anyhow!(error))?;
+        let (chromium, mut events) = Chromium::launch(config).await.context("Chromium did not start")?;
+        // The connection to Chromium moves only while its events are taken.
+        tokio::spawn(async move { while events.next().await.is_some() {} });
+        Ok(Self { chromium, _profile: profile })
+    }
+
+    /// Opens a page in a window of its own, so that no tab hides another.
+    pub async fn open(&self, url: &str) -> Result<Tab> {
+        let target = CreateTargetParams::builder()
+            .url(url)
+            .new_window(true)
+            .build()
+            .map_err(|error| anyhow!(error))?;
+        Ok(Tab { page: self.chromium.new_page(target).await? })
+    }
+
+    /// Ends Chromium as its user would, so that the profile is written out.
+    pub async fn close(mut self) -> Result<()> {
+        self.chromium.close().await?;
+        self.chromium.wait().await?;
+        Ok(())
+    }
+}
+
+/// One open page.
+pub struct Tab {
+    page: Page,
+}
+
+impl Tab {
+    /// The value of a JavaScript expression, promises awaited.
+    pub async fn eval(&self, expression: &str) -> Result<Value> {
+        let result = self.page.evaluate(expression).await?;
+        Ok(result.value().cloned().unwrap_or(Value::Null))
+    }
+
+    /// What the join page says of its worker.
+    pub async fn status(&self) -> Result<Value> {
+        self.eval("window.moexStatus ?? null").await
+    }
+
+    /// Waits until the worker's status fulfils a condition; the error shows the last status and the page's text.
+    pub async fn wait_until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Result<Value> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let status = self.status().await.unwrap_or(Value::Null);
+            if condition(&status) {
+                return Ok(status);
+            }
+            if tokio::time::Instant::now() > deadline {
+                let text = self.eval("document.body.innerText").await.unwrap_or(Value::Null);
+                bail!("the tab did not reach: {what}; its status is {status:#}, its page says {text}");
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Loads the page again, as its user would.
+    pub async fn reload(&self) -> Result<()> {
+        self.page.reload().await?;
+        Ok(())
+    }
+
+    /// Closes the tab.
+    pub async fn close(self) -> Result<()> {
+        self.page.close().await?;
+        Ok(())
+    }
+
+    /// A PNG of the whole page.
+    pub async fn screenshot(&self) -> Result<Vec<u8>> {
+        Ok(self.page.screenshot(ScreenshotParams::builder().full_page(true).build()).await?)
+    }
+}

@@ -1,0 +1,106 @@
+//! `cargo xtask bench`: what a swarm costs, and where it starts to pay, in one run on one machine.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+use serde_json::{Value, json};
+
+use super::execute;
+use crate::hub::Hub;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The checkpoint; the demo model when not given.
+    #[arg(long)]
+    model: Option<String>,
+    /// Numbers of native workers to measure with; 0 is the hub alone.
+    #[arg(long, value_delimiter = ',', default_value = "0,1,2,4")]
+    workers: Vec<usize>,
+    /// Tokens to decode a run.
+    #[arg(short = 'n', long, default_value_t = 48)]
+    tokens: u32,
+    /// Runs of each; the median is printed.
+    #[arg(short, long, default_value_t = 5)]
+    runs: usize,
+}
+
+/// Builds the release binary, then measures the hub alone and with each number of workers.
+pub fn run(args: &Args) -> Result<()> {
+    execute("cargo", &["build", "--release", "--package", "moex-hub"])?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut table = Table::new();
+    table.set_header(["workers", "decode tok/s", "first token ms", "layer p50 us", "layer p99 us"]);
+    for &n_workers in &args.workers {
+        let figures = runtime.block_on(measure(args, n_workers))?;
+        let micros =
+            |key: &str| figures.totals[key].as_f64().map_or("-".to_owned(), |value| format!("{value:.0}"));
+        table.add_row([
+            n_workers.to_string(),
+            format!("{:.1}", figures.decode_tokens_per_s),
+            format!("{:.1}", figures.first_token.as_secs_f64() * 1e3),
+            micros("layer_p50_micros"),
+            micros("layer_p99_micros"),
+        ]);
+    }
+    println!("{table}");
+    println!(
+        "Native workers on the hub's own machine share its cores: this shows the price of the swarm, not its gain."
+    );
+    Ok(())
+}
+
+/// One row of the table.
+struct Figures {
+    decode_tokens_per_s: f64,
+    first_token: Duration,
+    totals: Value,
+}
+
+async fn measure(args: &Args, n_workers: usize) -> Result<Figures> {
+    let workers = n_workers.to_string();
+    let mut serve = vec!["--workers", &workers, "--experts", "int4"];
+    if let Some(model) = &args.model {
+        serve.extend(["--model", model]);
+    }
+    let hub = Hub::start_binary(&crate::root().join("target/release/moex"), &serve)?;
+    hub.wait_for_workers(n_workers).await?;
+    let mut decode_rates = Vec::new();
+    let mut first_tokens = Vec::new();
+    for _ in 0..args.runs {
+        let (_, first) = generate(&hub, 1).await?;
+        let (n_tokens, whole) = generate(&hub, args.tokens).await?;
+        ensure!(n_tokens > 1, "the model ended its answer after one token: nothing was decoded");
+        decode_rates.push((n_tokens - 1) as f64 / whole.saturating_sub(first).as_secs_f64());
+        first_tokens.push(first);
+    }
+    let totals = hub.status().await?["totals"].clone();
+    Ok(Figures {
+        decode_tokens_per_s: median(&mut decode_rates),
+        first_token: median(&mut first_tokens),
+        totals,
+    })
+}
+
+/// Tokens that a request for at most so many gave, and the time until its answer was whole.
+async fn generate(hub: &Hub, max_tokens: u32) -> Result<(u64, Duration)> {
+    let body = json!({
+        "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
+        "chat_template_kwargs": {"enable_thinking": false},
+        "temperature": 0,
+        "max_tokens": max_tokens,
+    });
+    let begin = Instant::now();
+    let answer =
+        reqwest::Client::new().post(format!("{}/v1/chat/completions", hub.url)).json(&body).send().await?;
+    let answer: Value = answer.error_for_status()?.json().await?;
+    let took = begin.elapsed();
+    let n_tokens = answer["usage"]["completion_tokens"].as_u64().context("an answer tells its usage")?;
+    Ok((n_tokens, took))
+}
+
+fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
+    values.sort_by(|a, b| a.partial_cmp(b).expect("no figure is NaN"));
+    values[values.len() / 2]
+}

@@ -1,0 +1,75 @@
+//! `cargo xtask test`: every test, with what they need installed first.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::{execute, has};
+use crate::browser;
+
+/// What to run.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Passed on to the test runner: names of tests to run, and its flags.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+/// Installs what is missing, builds the `moex` binary, then runs the tests of the workspace.
+pub fn run(args: &Args) -> Result<()> {
+    install_what_is_missing()?;
+    // End-to-end tests start this binary; building it first also shows a compile error before any test runs.
+    execute("cargo", &["build", "--package", "moex-hub"])?;
+    let rest: Vec<&str> = args.rest.iter().map(String::as_str).collect();
+    if has("cargo-nextest") {
+        execute("cargo", &[&["nextest", "run", "--workspace"], &rest[..]].concat())?;
+    } else {
+        execute(
+            "cargo",
+            &[&["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"], &rest[..]].concat(),
+        )?;
+    }
+    if args.rest.is_empty() {
+        execute("cargo", &["test", "--workspace", "--doc", "--quiet"])?;
+    }
+    Ok(())
+}
+
+/// A Debian package, and how to see that what it brings is there.
+struct Need {
+    package: &'static str,
+    present: fn() -> bool,
+}
+
+const NEEDS: [Need; 2] = [
+    Need { package: "chromium", present: || browser::executable().is_some() },
+    // lavapipe: the GPU kernels run on it where there is no GPU.
+    Need { package: "mesa-vulkan-drivers", present: has_vulkan_driver },
+];
+
+fn install_what_is_missing() -> Result<()> {
+    let missing: Vec<&str> = NEEDS.iter().filter(|need| !(need.present)()).map(|need| need.package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("installing what the tests need: {}", missing.join(", "));
+    let installed = has("apt-get")
+        && execute("apt-get", &["update", "--quiet"]).is_ok()
+        && execute(
+            "apt-get",
+            &[&["install", "--quiet", "--yes", "--no-install-recommends"], &missing[..]].concat(),
+        )
+        .is_ok();
+    ensure!(
+        installed && NEEDS.iter().all(|need| (need.present)()),
+        "the tests need {}: install them with your system's packages, then run this again",
+        missing.join(" and ")
+    );
+    Ok(())
+}
+
+fn has_vulkan_driver() -> bool {
+    ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"]
+        .iter()
+        .any(|folder| Path::new(folder).read_dir().is_ok_and(|mut files| files.next().is_some()))
+}

@@ -1,0 +1,1 @@
+//! Tabs of a real Chromium as workers.

@@ -1,0 +1,94 @@
+//! Rules about the repository, as tests: the arrows between the crates, the bundle's freshness, the size of files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use moex_tests::root;
+use serde_json::Value;
+
+/// `protocol <- kernels <- worker <- hub <- sim <- tests`: a crate may depend on what stands before it.
+const ORDER: [&str; 6] =
+    ["moex-protocol", "moex-kernels", "moex-worker", "moex-hub", "moex-sim", "moex-tests"];
+
+#[test]
+fn dependencies_point_one_way() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let place = |name: &str| ORDER.iter().position(|crate_name| *crate_name == name);
+    let packages = metadata["packages"].as_array().expect("a workspace has packages");
+    assert_eq!(packages.len(), ORDER.len(), "a new crate wants its place in ORDER");
+    for package in packages {
+        let name = package["name"].as_str().expect("a package has a name");
+        for dependency in
+            package["dependencies"].as_array().expect("a list").iter().filter_map(|d| d["name"].as_str())
+        {
+            if let Some(below) = place(dependency) {
+                assert!(Some(below) < place(name), "{name} must not depend on {dependency}");
+            }
+        }
+    }
+}
+
+/// What a crate promises in its header not to know.
+#[test]
+fn crates_know_only_what_they_may() {
+    let rules = [
+        ("protocol/src", "tokio::"),
+        ("protocol/src", "Instant::now"),
+        ("worker-wasm/src/core", "tokio::"),
+        ("worker-wasm/src/core", "Instant::now"),
+        ("hub/src/swarm", "tokio::"),
+        ("hub/src/swarm", "Instant::now"),
+        ("hub/src/model", "tokio::"),
+        ("hub/src/engine", "tokio::"),
+    ];
+    for (folder, never) in rules {
+        for file in sources(&root().join(folder)) {
+            let text = std::fs::read_to_string(&file).expect("a source file is text");
+            assert!(!text.contains(never), "{} knows {never}", file.display());
+        }
+    }
+}
+
+/// One idea a file; a longer one says at its head why.
+#[test]
+fn no_source_file_is_long_without_a_reason() {
+    const LONG: usize = 500;
+    for folder in
+        ["protocol/src", "kernels/src", "worker-wasm/src", "hub/src", "sim/src", "tests/src", "tests/tests"]
+    {
+        for file in sources(&root().join(folder)) {
+            let n_lines = std::fs::read_to_string(&file).expect("a source file is text").lines().count();
+            assert!(n_lines <= LONG, "{} has {n_lines} lines: is it still one idea?", file.display());
+        }
+    }
+}
+
+#[test]
+fn ci_calls_the_test_command_that_the_readme_names() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("the file is there");
+    assert!(read("README.md").contains("cargo xtask test"));
+    assert!(read(".ci/run").contains("\ncargo xtask test"));
+}
+
+/// The Rust files below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a source folder can be read").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    assert!(!found.is_empty(), "{} has no sources", folder.display());
+    found
+}
