@@ -1,1 +1,19 @@
-//! The arithmetic of moex.
+//! The arithmetic of moex: weight formats, the operations of a Qwen3-MoE forward pass on the CPU, and the engines that
+//! run experts on a CPU or a GPU.
+//!
+//! What lives here knows shapes and bytes; it knows no model, no network, no file and no clock but the one it measures
+//! a GPU with.
+//!
+//! Legend, here and in every doc: T rows in a step, D hidden, F expert inner, E experts, K chosen, H/G query/KV heads,
+//! C head width, S cached positions, R rows for one worker, P (row, expert) pairs of one message.
+
+mod batch;
+pub mod cpu;
+pub mod engine;
+mod expert;
+mod nmse;
+pub mod quant;
+
+pub use expert::{BlockLayout, ExpertShape, ExpertView, MatrixLayout};
+pub use nmse::nmse;
+pub use quant::{MatrixView, ShapeError, WeightFormat};

@@ -1,0 +1,66 @@
+//! What one message asks of an engine, as numbers: rows once, and for each expert which rows with which gate.
+
+use crate::engine::{EngineError, EnginePlan};
+
+/// One row for one expert.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// Indexes the batch's rows.
+    pub row: u32,
+    /// What the expert's answer is multiplied by.
+    pub gate: f32,
+}
+
+/// All the rows for one expert.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The slot that holds the expert.
+    pub slot: u32,
+    /// Its rows, in the order of the answer.
+    pub pairs: Vec<Pair>,
+}
+
+/// Rows and calls; the answer is (P, D): `gate * expert(row)` for every pair, in the order of the calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// (R, D).
+    pub rows: Vec<f32>,
+    /// In the order of the answer.
+    pub calls: Vec<Call>,
+}
+
+impl Batch {
+    /// P, the rows of the answer.
+    pub fn n_pairs(&self) -> usize {
+        self.calls.iter().map(|call| call.pairs.len()).sum()
+    }
+
+    /// Whether an engine with this plan can take it.
+    ///
+    /// # Errors
+    /// What does not fit: rows, pairs, a slot or a row index.
+    pub fn check(&self, plan: &EnginePlan) -> Result<(), EngineError> {
+        let hidden = plan.shape.hidden;
+        if hidden == 0 || !self.rows.len().is_multiple_of(hidden) {
+            return Err(EngineError::RaggedRows { values: self.rows.len(), hidden });
+        }
+        let n_rows = self.rows.len() / hidden;
+        let max_rows = plan.max_rows as usize;
+        if n_rows > max_rows {
+            return Err(EngineError::TooManyRows { rows: n_rows, max_rows });
+        }
+        let (pairs, max_pairs) = (self.n_pairs(), plan.max_pairs as usize);
+        if pairs > max_pairs {
+            return Err(EngineError::TooManyPairs { pairs, max_pairs });
+        }
+        for call in &self.calls {
+            if call.slot >= plan.n_slots {
+                return Err(EngineError::NoSuchSlot { slot: call.slot, n_slots: plan.n_slots });
+            }
+            if let Some(pair) = call.pairs.iter().find(|pair| pair.row as usize >= n_rows) {
+                return Err(EngineError::NoSuchRow { row: pair.row, rows: n_rows });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! Causal grouped-query attention over a paged KV cache.
+
+use super::{dot, parallel, softmax};
+
+/// The widths of a model's attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// H, query heads; a multiple of G.
+    pub n_heads: usize,
+    /// G, key and value heads.
+    pub n_kv_heads: usize,
+    /// C, the width of each.
+    pub head_width: usize,
+    /// Positions in a page.
+    pub page_positions: usize,
+}
+
+/// What one row attends to: the first `positions` of the cached keys and values of its sequence, its own included.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedRows<'a> {
+    /// Pages of (page_positions, G, C), in order.
+    pub keys: &'a [&'a [f32]],
+    /// Pages of (page_positions, G, C), in order.
+    pub values: &'a [&'a [f32]],
+    /// S.
+    pub positions: usize,
+}
+
+/// `softmax(q . k / sqrt(C)) v` for each row and head: `q` (T, H, C), row `t` over `cached[t]`, to `out` (T, H, C).
+/// Query head `h` reads key and value head `h / (H / G)`. The rows may be of different sequences.
+///
+/// # Panics
+/// If lengths do not fit the shape, or a row attends to nothing or to more than its pages hold.
+pub fn attention(shape: &AttentionShape, q: &[f32], cached: &[CachedRows<'_>], out: &mut [f32]) {
+    let AttentionShape { n_heads, n_kv_heads, head_width, page_positions } = *shape;
+    assert!(n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "query heads share key heads evenly");
+    assert_eq!(q.len(), cached.len() * n_heads * head_width, "rows of (H, C)");
+    assert_eq!(out.len(), q.len(), "rows of (H, C)");
+    let widest = cached.iter().map(|row| row.positions).max().unwrap_or(0); // the largest S
+    for row in cached {
+        let held = row.keys.len().min(row.values.len()) * page_positions;
+        assert!((1..=held).contains(&row.positions), "{} positions of {held}", row.positions);
+    }
+    let heads_per_task = (parallel::TASK_MULTIPLICATIONS / (2 * widest * head_width).max(1)).max(1);
+    parallel::for_each_chunk(out, heads_per_task * head_width, |chunk, out| {
+        let mut scores = Vec::with_capacity(widest); // (S)
+        for (i, out) in out.chunks_exact_mut(head_width).enumerate() {
+            let head = chunk * heads_per_task + i; // of all T * H
+            let (row, kv_head) = (&cached[head / n_heads], head % n_heads / (n_heads / n_kv_heads));
+            attend(shape, &q[head * head_width..][..head_width], kv_head, row, &mut scores, out);
+        }
+    });
+}
+
+/// One head of one row: `q` (C) to `out` (C).
+fn attend(
+    shape: &AttentionShape,
+    q: &[f32],
+    kv_head: usize,
+    row: &CachedRows<'_>,
+    scores: &mut Vec<f32>,
+    out: &mut [f32],
+) {
+    let scale = 1.0 / (shape.head_width as f32).sqrt();
+    scores.clear();
+    scores.extend(positions(shape, row.keys, kv_head, row.positions).map(|key| dot(q, key) * scale));
+    softmax(scores);
+    out.fill(0.0);
+    for (weight, value) in scores.iter().zip(positions(shape, row.values, kv_head, row.positions)) {
+        for (out, value) in out.iter_mut().zip(value) {
+            *out += weight * value;
+        }
+    }
+}
+
+/// Key or value head `kv_head` (C) of positions 0..n.
+fn positions<'a>(
+    shape: &AttentionShape,
+    pages: &'a [&'a [f32]],
+    kv_head: usize,
+    n: usize,
+) -> impl Iterator<Item = &'a [f32]> {
+    let (width, stride) = (shape.head_width, shape.n_kv_heads * shape.head_width);
+    let heads = move |position: &'a [f32]| &position[kv_head * width..][..width];
+    pages.iter().flat_map(move |page| page.chunks_exact(stride).map(heads)).take(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cpu::tests::noise, nmse};
+
+    const SHAPE: AttentionShape =
+        AttentionShape { n_heads: 6, n_kv_heads: 2, head_width: 20, page_positions: 4 };
+
+    /// All at once in f64, from keys and values (S, G, C).
+    fn plainly(q: &[f32], keys: &[f32], values: &[f32], positions: usize) -> Vec<f32> {
+        let AttentionShape { n_heads, n_kv_heads, head_width, .. } = SHAPE;
+        let at =
+            |x: &[f32], p: usize, g: usize, c: usize| f64::from(x[(p * n_kv_heads + g) * head_width + c]);
+        let mut out = Vec::new();
+        for h in 0..n_heads {
+            let g = h / (n_heads / n_kv_heads);
+            let score = |p| -> f64 {
+                (0..head_width).map(|c| f64::from(q[h * head_width + c]) * at(keys, p, g, c)).sum()
+            };
+            let weights: Vec<f64> =
+                (0..positions).map(|p| (score(p) / (head_width as f64).sqrt()).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for c in 0..head_width {
+                let value: f64 = weights.iter().enumerate().map(|(p, w)| w * at(values, p, g, c)).sum();
+                out.push((value / sum) as f32);
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn agrees_with_the_formula_and_a_row_keeps_its_bits_in_any_company() {
+        let page_len = SHAPE.page_positions * SHAPE.n_kv_heads * SHAPE.head_width;
+        let (keys, values) = (noise(1, 3 * page_len, 2.0), noise(2, 3 * page_len, 1.0));
+        let (key_pages, value_pages): (Vec<_>, Vec<_>) =
+            (keys.chunks(page_len).collect(), values.chunks(page_len).collect());
+        let row_len = SHAPE.n_heads * SHAPE.head_width;
+        let q = noise(3, 12 * row_len, 2.0);
+        let cached: Vec<_> = (1..=12)
+            .map(|positions| CachedRows { keys: &key_pages, values: &value_pages, positions })
+            .collect();
+        let mut out = vec![f32::NAN; q.len()];
+        attention(&SHAPE, &q, &cached, &mut out);
+        for (t, (q, together)) in q.chunks(row_len).zip(out.chunks(row_len)).enumerate() {
+            assert!(nmse(together, &plainly(q, &keys, &values, t + 1)) < 1e-10);
+            let mut alone = vec![f32::NAN; row_len];
+            attention(&SHAPE, q, &cached[t..=t], &mut alone);
+            assert_eq!(alone, together);
+        }
+    }
+}

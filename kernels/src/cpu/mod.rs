@@ -1,0 +1,51 @@
+//! Every operation of a Qwen3-MoE forward pass on the CPU, one file each, over plain f32 slices.
+//!
+//! They are what every other kernel is checked against, so they are written to be read, and they keep one promise: a row
+//! gets the same bits whatever other rows are with it, however many threads there are, natively and in a browser. For
+//! that, sums run in [`dot`]'s fixed lanes, multiply and add round apart, and `exp` comes from `libm`.
+//!
+//! Slices of the wrong length are mistakes of the caller and panic; what comes from outside (token ids, batches) is
+//! checked and refused as data.
+
+mod add;
+mod attention;
+mod dot;
+mod embed;
+mod expert_ffn;
+mod linear;
+pub(crate) mod parallel;
+mod rms_norm;
+mod rope;
+mod router;
+mod silu_mul;
+mod softmax;
+mod yarn;
+
+pub use add::{add, add_bias};
+pub use attention::{AttentionShape, CachedRows, attention};
+pub use dot::{LANES, dot};
+pub use embed::{OutOfVocabulary, embed};
+pub use expert_ffn::expert_ffn;
+pub use linear::linear;
+pub use rms_norm::{rms_norm, rms_norm_in_place};
+pub use rope::{Rope, RopeTable, rope};
+pub use router::{Renormalise, route};
+pub use silu_mul::silu_mul;
+pub use softmax::softmax;
+pub use yarn::Yarn;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    /// `n` values spread evenly over `-magnitude..magnitude`, the same for the same seed (splitmix64).
+    pub(crate) fn noise(seed: u64, n: usize, magnitude: f32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..n).map(|_| next() * magnitude).collect()
+    }
+}

@@ -1,0 +1,108 @@
+//! RoPE: positions as rotations of pairs of columns, in the rotate-half form (column `i` pairs with `i + C/2`).
+
+use super::Yarn;
+
+/// The frequencies of a model's rotations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Radians a position, (C/2).
+    frequencies: Vec<f32>,
+    /// What sine and cosine are multiplied by: 1 but for YaRN.
+    scale: f32,
+}
+
+/// Cosines and sines of some positions, made once a step and used by every layer and head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    /// C/2.
+    half: usize,
+    /// (T, C/2).
+    cos: Vec<f32>,
+    /// (T, C/2).
+    sin: Vec<f32>,
+}
+
+impl Rope {
+    /// For heads of `head_width` C columns: `theta^(-2i / C)` (config `rope_theta`), changed by YaRN if the model has it
+    /// (config `rope_scaling`).
+    pub fn new(head_width: usize, theta: f32, yarn: Option<&Yarn>) -> Self {
+        let inverse = (0..head_width / 2).map(|i| {
+            let exponent = (2 * i) as f32 / head_width as f32;
+            // Through f64 to the nearest f32, as near as torch's own pow comes.
+            1.0 / (libm::pow(f64::from(theta), f64::from(exponent)) as f32)
+        });
+        let frequencies: Vec<f32> = inverse.collect();
+        match yarn {
+            None => Self { frequencies, scale: 1.0 },
+            Some(yarn) => Self {
+                frequencies: yarn.stretch(&frequencies, head_width, theta),
+                scale: yarn.attention_scale(),
+            },
+        }
+    }
+
+    /// The rotations of T rows at these positions.
+    pub fn table(&self, positions: &[u32]) -> RopeTable {
+        let angles = positions.iter().flat_map(|&p| self.frequencies.iter().map(move |f| p as f32 * f));
+        let (cos, sin) = angles.map(|a| (libm::cosf(a) * self.scale, libm::sinf(a) * self.scale)).unzip();
+        RopeTable { half: self.frequencies.len(), cos, sin }
+    }
+}
+
+/// Rotates `x` (T, H, C), row `t` by the table's row `t`.
+///
+/// # Panics
+/// If `x` is not T rows of `n_heads` heads of the table's width.
+pub fn rope(x: &mut [f32], n_heads: usize, table: &RopeTable) {
+    let half = table.half;
+    if half == 0 || n_heads == 0 {
+        return assert!(x.is_empty(), "heads without width");
+    }
+    let row_len = n_heads * 2 * half;
+    assert_eq!(x.len() * half, table.cos.len() * row_len, "rows of {row_len}");
+    let angles = table.cos.chunks_exact(half).zip(table.sin.chunks_exact(half));
+    for (row, (cos, sin)) in x.chunks_exact_mut(row_len).zip(angles) {
+        for head in row.chunks_exact_mut(2 * half) {
+            let (first, second) = head.split_at_mut(half);
+            for i in 0..half {
+                let (a, b) = (first[i], second[i]);
+                first[i] = a * cos[i] - b * sin[i];
+                second[i] = b * cos[i] + a * sin[i];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{dot, tests::noise};
+
+    #[test]
+    fn position_zero_changes_nothing() {
+        let mut x = noise(1, 2 * 8, 1.0);
+        let before = x.clone();
+        rope(&mut x, 2, &Rope::new(8, 1e6, None).table(&[0]));
+        assert_eq!(x, before);
+    }
+
+    #[test]
+    fn the_first_pair_turns_by_one_radian_a_position() {
+        let mut x = vec![1.0, 0.0, 0.0, 0.0];
+        rope(&mut x, 1, &Rope::new(4, 1e4, None).table(&[3]));
+        assert!((x[0] - 3.0_f32.cos()).abs() < 1e-6 && (x[2] - 3.0_f32.sin()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn products_depend_on_the_distance_alone() {
+        let table = |position| Rope::new(64, 1e6, None).table(&[position]);
+        let product = |a, b| {
+            let (mut q, mut k) = (noise(1, 64, 1.0), noise(2, 64, 1.0));
+            rope(&mut q, 1, &table(a));
+            rope(&mut k, 1, &table(b));
+            dot(&q, &k)
+        };
+        assert!((product(7, 3) - product(104, 100)).abs() < 1e-3);
+        assert!((product(7, 3) - product(7, 6)).abs() > 1e-2);
+    }
+}

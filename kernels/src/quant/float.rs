@@ -1,0 +1,45 @@
+//! The float formats: plain little-endian arrays.
+
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+pub(super) fn encode_f32(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+pub(super) fn encode_f16(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect()
+}
+
+pub(super) fn encode_bf16(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect()
+}
+
+/// The bytes as they lie, if this machine can read them so: no copy for aligned f32 on a little-endian machine.
+pub(super) fn borrow_f32(bytes: &[u8]) -> Option<&[f32]> {
+    if cfg!(target_endian = "little") { bytemuck::try_cast_slice(bytes).ok() } else { None }
+}
+
+pub(super) fn decode_f32(bytes: &[u8], out: &mut [f32]) {
+    for (value, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        *value = f32::from_le_bytes(*bytes);
+    }
+}
+
+pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
+    match bytemuck::try_cast_slice::<u8, f16>(bytes) {
+        // `half` finds the machine's own conversion, if it has one.
+        Ok(halves) if cfg!(target_endian = "little") => halves.convert_to_f32_slice(out),
+        _ => {
+            for (value, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                *value = f16::from_le_bytes(*bytes).to_f32();
+            }
+        }
+    }
+}
+
+pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
+    for (value, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        // A bf16 is the upper half of an f32; written out, it becomes vector code.
+        *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+    }
+}

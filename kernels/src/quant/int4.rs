@@ -1,0 +1,152 @@
+//! int4 in groups of 128 columns with one f16 scale each; the layout is drawn at [`super::WeightFormat::Int4G128`].
+
+use half::f16;
+
+/// The columns that share a scale.
+pub const GROUP: usize = 128;
+/// The bytes of a group's nibbles.
+pub(super) const GROUP_BYTES: usize = GROUP / 2;
+
+/// Scales tried for each group. The first takes the largest weight to 7, the others cut it off in favour of the rest.
+const CANDIDATES: u8 = 16;
+/// What one candidate is smaller than the one before it, as a part of the first.
+const CANDIDATE_STEP: f32 = 0.02;
+
+pub(super) fn n_groups(cols: usize) -> usize {
+    cols.div_ceil(GROUP)
+}
+
+pub(super) fn encode(cols: usize, values: &[f32]) -> Vec<u8> {
+    let rows = values.len().checked_div(cols).unwrap_or(0);
+    let n_scales = rows * n_groups(cols);
+    let mut nibbles = Vec::with_capacity(n_scales * (GROUP_BYTES + 2));
+    let mut scales = Vec::with_capacity(n_scales * 2);
+    for row in values.chunks_exact(cols.max(1)) {
+        for group in row.chunks(GROUP) {
+            let mut padded = [0.0; GROUP];
+            padded[..group.len()].copy_from_slice(group);
+            let scale = best_scale(&padded);
+            scales.extend(scale.to_le_bytes());
+            let codes = padded.map(|x| (code(x, scale.to_f32()) + 8.0) as u8);
+            nibbles.extend(codes.as_chunks::<2>().0.iter().map(|[low, high]| low | high << 4));
+        }
+    }
+    nibbles.extend(scales);
+    nibbles
+}
+
+/// The scale among the candidates with the smallest squared error, the largest of equals.
+fn best_scale(group: &[f32; GROUP]) -> f16 {
+    let largest = group.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+    let mut best = (f16::ZERO, f32::INFINITY);
+    for candidate in 0..CANDIDATES {
+        let scale = largest / 7.0 * (1.0 - CANDIDATE_STEP * f32::from(candidate));
+        let scale = f16::from_f32(scale.min(f16::MAX.to_f32()));
+        let error = squared_error(group, scale.to_f32());
+        if error < best.1 {
+            best = (scale, error);
+        }
+    }
+    best.0
+}
+
+fn squared_error(group: &[f32; GROUP], scale: f32) -> f32 {
+    // 16 lanes in a fixed order: vector code with the same bits on every machine.
+    let mut lanes = [0.0_f32; 16];
+    for chunk in group.as_chunks::<16>().0 {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            let error = x - code(x, scale) * scale;
+            *lane += error * error;
+        }
+    }
+    lanes.iter().sum()
+}
+
+/// The integer in -8..=7 nearest to `x / scale`, halves to even; 0 where that is not a number.
+#[inline]
+fn code(x: f32, scale: f32) -> f32 {
+    /// Adding 1.5 * 2^23 leaves no bits behind the point, so that the addition itself rounds.
+    const ROUNDER: f32 = 12_582_912.0;
+    let quotient = if scale > 0.0 { x / scale } else { 0.0 };
+    let quotient = if quotient.is_nan() { 0.0 } else { quotient };
+    quotient.clamp(-8.0, 7.0) + ROUNDER - ROUNDER
+}
+
+/// One row: its whole groups of nibbles and their scales, both as stored, to the first `out.len()` columns.
+pub(super) fn decode_row(nibbles: &[u8], scales: &[u8], out: &mut [f32]) {
+    let groups = nibbles.as_chunks::<GROUP_BYTES>().0.iter().zip(scales.as_chunks().0);
+    for ((nibbles, scale), out) in groups.zip(out.chunks_mut(GROUP)) {
+        let scale = f16::from_le_bytes(*scale).to_f32();
+        let value = |nibble: u8| f32::from(nibble as i8 - 8) * scale;
+        let (pairs, last) = out.as_chunks_mut::<2>();
+        for (pair, &byte) in pairs.iter_mut().zip(nibbles) {
+            *pair = [value(byte & 15), value(byte >> 4)];
+        }
+        if let [last] = last {
+            *last = value(nibbles[pairs.len()] & 15);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::{MatrixView, WeightFormat, nmse};
+
+    #[test]
+    fn the_bytes_of_a_row() {
+        // 0x8 is zero; 7, -7 and 1 lie on the grid of scale 1.0 = 0x3c00; the other 125 columns are padding.
+        let bytes = WeightFormat::Int4G128.quantize(1, 3, &[7.0, -7.0, 1.0]);
+        let mut expected = vec![0x1f, 0x89];
+        expected.extend([0x88; 62]);
+        expected.extend([0x00, 0x3c]);
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn zeros_stay_zeros_and_nonsense_does_no_harm() {
+        let values = [0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-30];
+        for values in [&[0.0; 6], &values] {
+            let bytes = WeightFormat::Int4G128.quantize(1, 6, values);
+            let row = MatrixView::new(WeightFormat::Int4G128, 1, 6, &bytes).unwrap().dequantize();
+            assert_eq!(row[0], 0.0);
+            assert!(row.iter().all(|x| x.is_finite()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_further_than_half_a_step_or_the_cut(
+            rows in 1_usize..4,
+            cols in 1_usize..300,
+            seed in any::<u64>(),
+            magnitude in -3_i32..3,
+        ) {
+            let values = crate::cpu::tests::noise(seed, rows * cols, 10.0_f32.powi(magnitude));
+            let bytes = WeightFormat::Int4G128.quantize(rows, cols, &values);
+            let decoded = MatrixView::new(WeightFormat::Int4G128, rows, cols, &bytes).unwrap().dequantize();
+            for (decoded, values) in decoded.chunks(cols).zip(values.chunks(cols)) {
+                for (decoded, values) in decoded.chunks(super::GROUP).zip(values.chunks(super::GROUP)) {
+                    // Taking the largest weight to 7 errs by half a step of 1/7 at most, the f16 scale by 2^-11 more;
+                    // any other candidate was taken because its squared error is smaller.
+                    let largest = values.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+                    let half_step = f64::from(largest) * (0.5 / 7.0 + 1.0 / 2048.0) + 1e-6;
+                    let bound = half_step * half_step * values.len() as f64;
+                    let error: f64 =
+                        decoded.iter().zip(values).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                    prop_assert!(error <= bound, "{error} > {bound}");
+                }
+            }
+        }
+
+        #[test]
+        fn of_noise_loses_about_a_hundredth(seed in any::<u64>()) {
+            let values = crate::cpu::tests::noise(seed, 8 * 256, 0.02);
+            let bytes = WeightFormat::Int4G128.quantize(8, 256, &values);
+            let decoded = MatrixView::new(WeightFormat::Int4G128, 8, 256, &bytes).unwrap().dequantize();
+            // Uniform noise in steps of 1/7: an error of step^2 / 12 against a power of 1 / 3.
+            prop_assert!(nmse(&decoded, &values) < 1.2 / (4.0 * 49.0));
+        }
+    }
+}
