@@ -1,0 +1,222 @@
+//! Messages: one or more whole frames. Here are the walk over a message's frames and the writer of a message; what
+//! a frame says lives in its own file.
+//!
+//! Decoding is total: any bytes give frames or a [`DecodeError`], and nothing is allocated before its size has been
+//! checked. Consecutive DISPATCH frames of one attempt are one [`Dispatch`], consecutive RESULT frames one [`Answer`].
+
+pub mod dispatch;
+pub mod result;
+
+pub mod cancel;
+pub mod error;
+pub mod heartbeat;
+pub mod weight_sync;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::compression::{Compression, Expected, announced_size, compress, expand};
+use crate::error::DecodeError;
+use crate::header::{Decoded, Flags, FrameType, HEADER_BYTES, Header, TensorFields};
+use crate::id::AttemptId;
+use crate::limits::{MAX_CONTROL_BYTES, MAX_FRAMES_PER_MESSAGE, MAX_MESSAGE_BYTES};
+
+use dispatch::Dispatch;
+use error::WireError;
+use heartbeat::Heartbeat;
+use result::Answer;
+use weight_sync::WeightSyncFrame;
+
+/// One thing that a message says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// DISPATCH, all consecutive ones of an attempt.
+    Dispatch(AttemptId, Dispatch),
+    /// RESULT, all consecutive ones of an attempt.
+    Result(AttemptId, Answer),
+    /// CANCEL.
+    Cancel(AttemptId),
+    /// HEARTBEAT.
+    Heartbeat(Heartbeat),
+    /// WEIGHT_SYNC.
+    WeightSync(WeightSyncFrame),
+    /// ERROR.
+    Error(WireError),
+}
+
+/// What a message says, in its order. Payloads of tensors are slices of `message`, or of their expansion.
+///
+/// # Errors
+/// When anything in it is malformed or passes a limit: a message is taken whole or not at all.
+pub fn decode_message(message: &Bytes) -> Result<Vec<Frame>, DecodeError> {
+    let raw = split(message)?;
+    let mut frames = Vec::with_capacity(raw.len());
+    let mut rest = raw.as_slice();
+    while let Some(first) = rest.first() {
+        let header = &first.header;
+        let run = match header.frame_type {
+            FrameType::Dispatch | FrameType::Result => run_length(rest),
+            _ => 1,
+        };
+        let (these, others) = rest.split_at(run);
+        rest = others;
+        frames.push(match header.frame_type {
+            FrameType::Dispatch => Frame::Dispatch(header.attempt, Dispatch::from_frames(these)?),
+            FrameType::Result => Frame::Result(header.attempt, Answer::from_frames(these)?),
+            FrameType::Cancel => Frame::Cancel(header.attempt),
+            FrameType::Heartbeat => Frame::Heartbeat(Heartbeat::from_payload(&first.payload)?),
+            FrameType::WeightSync => Frame::WeightSync(WeightSyncFrame::from_payload(&first.payload)?),
+            FrameType::Error => Frame::Error(WireError::from_frame(first)?),
+        });
+    }
+    Ok(frames)
+}
+
+/// A frame whose payload is expanded and of the length its header implies.
+#[derive(Clone, Debug)]
+pub(crate) struct RawFrame {
+    pub(crate) header: Header,
+    pub(crate) payload: Bytes,
+}
+
+/// How many frames from the first on belong to the same attempt and are of the same type.
+fn run_length(frames: &[RawFrame]) -> usize {
+    let same = |a: &Header, b: &Header| a.frame_type == b.frame_type && a.attempt == b.attempt;
+    frames.iter().take_while(|frame| same(&frame.header, &frames[0].header)).count()
+}
+
+/// The frames of known types in a message, checked and expanded.
+fn split(message: &Bytes) -> Result<Vec<RawFrame>, DecodeError> {
+    if message.is_empty() {
+        return Err(DecodeError::Empty);
+    }
+    if message.len() > MAX_MESSAGE_BYTES {
+        return Err(DecodeError::MessageTooLarge { bytes: message.len() });
+    }
+    let mut frames = Vec::new();
+    let mut n_frames = 0;
+    let mut expanded_bytes = 0;
+    let mut at = 0;
+    while at < message.len() {
+        n_frames += 1;
+        if n_frames > MAX_FRAMES_PER_MESSAGE {
+            return Err(DecodeError::TooManyFrames);
+        }
+        let Some(header) = message[at..].first_chunk::<HEADER_BYTES>() else {
+            return Err(DecodeError::Truncated { missing: (HEADER_BYTES - (message.len() - at)) as u64 });
+        };
+        at += HEADER_BYTES;
+        let decoded = Header::decode(header)?;
+        let (Decoded::Unknown { payload_bytes } | Decoded::Known(Header { payload_bytes, .. })) = decoded;
+        let available = message.len() - at;
+        // A u32 fits a usize on every target there is; compared in 64 bits all the same.
+        if u64::from(payload_bytes) > available as u64 {
+            return Err(DecodeError::Truncated { missing: u64::from(payload_bytes) - available as u64 });
+        }
+        let payload = at..at + payload_bytes as usize;
+        at = payload.end;
+        if let Decoded::Known(header) = decoded {
+            let payload = open(&header, message.slice(payload), &mut expanded_bytes)?;
+            frames.push(RawFrame { header, payload });
+        }
+    }
+    Ok(frames)
+}
+
+/// Checks a payload's length against its header, and expands it if it is compressed. `expanded_bytes` is the running
+/// total of the message.
+fn open(header: &Header, payload: Bytes, expanded_bytes: &mut usize) -> Result<Bytes, DecodeError> {
+    let expected = expected_bytes(header)?;
+    let size = if header.flags.has(Flags::COMPRESSED) {
+        announced_size(&payload, expected)?
+    } else {
+        let bytes = payload.len();
+        match expected {
+            Expected::Exactly(implied) if bytes as u64 != implied => {
+                return Err(DecodeError::Length { bytes: bytes as u64, implied });
+            }
+            Expected::AtMost(limit) if bytes > limit => {
+                return Err(DecodeError::ControlTooLarge { bytes: bytes as u64 });
+            }
+            _ => bytes,
+        }
+    };
+    *expanded_bytes += size;
+    if *expanded_bytes > MAX_MESSAGE_BYTES {
+        return Err(DecodeError::ExpandedTooLarge);
+    }
+    if header.flags.has(Flags::COMPRESSED) { expand(&payload, size) } else { Ok(payload) }
+}
+
+fn expected_bytes(header: &Header) -> Result<Expected, DecodeError> {
+    let implied = match (header.frame_type, &header.tensor) {
+        (FrameType::Dispatch, Some(tensor)) => dispatch::implied_bytes(tensor, header.flags)?,
+        (FrameType::Result, Some(tensor)) => result::implied_bytes(tensor, header.flags)?,
+        (FrameType::Cancel, _) => 0,
+        _ => return Ok(Expected::AtMost(MAX_CONTROL_BYTES)),
+    };
+    Ok(Expected::Exactly(implied))
+}
+
+/// Writes the frames of one message into one buffer.
+pub(crate) struct MessageWriter {
+    out: BytesMut,
+    compression: Compression,
+}
+
+impl MessageWriter {
+    /// A writer for `n_frames` frames with `payload_bytes` altogether: exactly what it allocates.
+    pub(crate) fn new(n_frames: usize, payload_bytes: usize, compression: Compression) -> Self {
+        Self { out: BytesMut::with_capacity(n_frames * HEADER_BYTES + payload_bytes), compression }
+    }
+
+    /// Appends one frame, whose payload of `payload_bytes` bytes `write` appends.
+    pub(crate) fn frame(
+        &mut self,
+        frame_type: FrameType,
+        attempt: AttemptId,
+        tensor: Option<TensorFields>,
+        flags: Flags,
+        payload_bytes: usize,
+        write: impl FnOnce(&mut BytesMut),
+    ) {
+        let start = self.out.len();
+        let header = Header { frame_type, payload_bytes: payload_bytes as u32, attempt, tensor, flags };
+        header.encode(&mut self.out);
+        write(&mut self.out);
+        let payload_at = start + HEADER_BYTES;
+        debug_assert_eq!(self.out.len() - payload_at, payload_bytes, "the payload is as long as announced");
+        if self.compression == Compression::Off {
+            return;
+        }
+        if let Some(packed) = compress(&self.out[payload_at..]) {
+            self.out.truncate(start);
+            let flags = flags.with(Flags::COMPRESSED);
+            Header { payload_bytes: packed.len() as u32, flags, ..header }.encode(&mut self.out);
+            self.out.put_slice(&packed);
+        }
+    }
+
+    pub(crate) fn finish(self) -> Bytes {
+        self.out.freeze()
+    }
+}
+
+/// A message of one control frame with `body` as JSON.
+pub(crate) fn encode_control(
+    frame_type: FrameType,
+    attempt: AttemptId,
+    body: &impl Serialize,
+    compression: Compression,
+) -> Bytes {
+    let json = serde_json::to_vec(body).expect("control bodies have string keys and no failing parts");
+    let mut writer = MessageWriter::new(1, json.len(), compression);
+    writer.frame(frame_type, attempt, None, Flags::NONE, json.len(), |out| out.put_slice(&json));
+    writer.finish()
+}
+
+/// The JSON body of a control frame.
+pub(crate) fn decode_control<T: DeserializeOwned>(payload: &[u8]) -> Result<T, DecodeError> {
+    serde_json::from_slice(payload).map_err(|error| DecodeError::Json { reason: error.to_string() })
+}

@@ -1,0 +1,140 @@
+//! The names of things on the wire. Each is its own type, so that a layer is never passed for an expert.
+
+use core::fmt;
+use core::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use thiserror::Error;
+
+/// A transformer layer, counted from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LayerId(pub u16);
+
+/// A routed expert within its layer, counted from 0. 0xFFFF names no expert (see [`ExpertId::NONE`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ExpertId(pub u16);
+
+impl ExpertId {
+    /// The header's value for "no expert": the union of rows of a rows-once dispatch, or the sum over experts.
+    pub const NONE: Self = Self(0xFFFF);
+}
+
+/// One attempt: one dispatch message to one worker. A retry or a hedge gets a new one. Serial numbers: a hub
+/// counts upwards and wraps, and [`AttemptId::is_after`] compares across the wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttemptId(pub u32);
+
+impl AttemptId {
+    /// The attempt after this one, wrapping.
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+
+    /// Whether `self` was numbered after `other`, in serial-number arithmetic (RFC 1982): right as long as the two
+    /// are less than 2^31 apart.
+    pub const fn is_after(self, other: Self) -> bool {
+        let distance = self.0.wrapping_sub(other.0);
+        distance != 0 && distance < 1 << 31
+    }
+}
+
+/// Who a worker is across reconnects and reloads: chosen once by the worker and kept. 32 hex digits in text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u128);
+
+/// A unit of weights: one expert of one layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Block {
+    /// The layer.
+    pub layer: LayerId,
+    /// The expert within it.
+    pub expert: ExpertId,
+}
+
+/// A worker id that is not 32 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a worker id is 32 hex digits")]
+pub struct ParseWorkerIdError;
+
+impl fmt::Display for LayerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for ExpertId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "layer {} expert {}", self.layer, self.expert)
+    }
+}
+
+impl FromStr for WorkerId {
+    type Err = ParseWorkerIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // `from_str_radix` takes a sign, and text of any length.
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_hex {
+            return Err(ParseWorkerIdError);
+        }
+        u128::from_str_radix(text, 16).map(Self).map_err(|_| ParseWorkerIdError)
+    }
+}
+
+impl Serialize for WorkerId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WorkerId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_ids_are_32_hex_digits() {
+        let id = WorkerId(0xAB);
+        assert_eq!(id.to_string(), "000000000000000000000000000000ab");
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
+        for bad in ["", "ab", "+00000000000000000000000000000ab", "0000000000000000000000000000000000"] {
+            assert_eq!(bad.parse::<WorkerId>(), Err(ParseWorkerIdError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn attempts_compare_across_the_wrap() {
+        let last = AttemptId(u32::MAX);
+        assert!(last.next().is_after(last));
+        assert!(!last.is_after(last.next()));
+        assert!(!last.is_after(last));
+    }
+}
