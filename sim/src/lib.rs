@@ -1,1 +1,50 @@
-//! The simulator.
+//! The latency model of a swarm of expert workers: what the MoEx paper computes, computed again.
+//!
+//! ```text
+//! latency     how long one worker takes: log-normal, shifted log-normal, empirical
+//!   phase     how long a layer waits: the slowest of k experts, each the fastest of h copies
+//!     quadrature    its mean, with a stated error
+//!     monte_carlo   its mean again, by another road, with a standard error
+//! geometry    how large the model is: parameters, bytes, a worker's share of them
+//! token       how long a token takes, and how many a prefill gets through
+//! tables      all of it beside the paper's figures, with the reason where they differ
+//! report, plot   how a table is written: text, JSON, CSV, SVG
+//! ```
+//!
+//! Times are milliseconds in `f64`. Nothing here reads a clock or a random source: a seed is an argument, and the
+//! same seed gives the same bytes on every machine, because `exp`, `log` and `erfc` come from the `libm` crate and
+//! not from the platform's library, and everything else is exactly rounded by IEEE 754.
+//!
+//! ```
+//! use moex_sim::{latency::Latency, phase::ExpertPhase};
+//!
+//! // Eight experts, each asked of two workers; a worker answers in 20 ms at the median.
+//! let phase = ExpertPhase::iid(Latency::log_normal(20.0, 0.5)?, 8, 2)?;
+//! assert!((phase.mean()?.value - 27.57).abs() < 0.01);
+//! # Ok::<(), moex_sim::error::ModelError>(())
+//! ```
+
+pub mod latency;
+
+pub mod phase;
+
+pub mod quadrature;
+
+pub mod monte_carlo;
+
+pub mod geometry;
+
+pub mod token;
+
+pub mod tables;
+
+pub mod report;
+
+pub mod plot;
+
+pub mod error;
+
+/// Compiles the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

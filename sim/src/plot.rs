@@ -1,0 +1,197 @@
+//! Curves as SVG. What is drawn is [`crate::tables`]'; here is only how: one look for every chart, no fonts of the
+//! machine, the same bytes for the same curves.
+
+use plotters::{
+    coord::ranged1d::{AsRangedCoord, ValueFormatter},
+    prelude::*,
+};
+
+use crate::error::ModelError;
+
+/// Curves over one pair of axes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// Above the curves.
+    pub title: String,
+    /// Rightwards.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// At most as many as there are colours, [`MAX_CURVES`]; more reuse them.
+    pub curves: Vec<Curve>,
+    /// Where the list of curves stands, so that it hides none of them.
+    pub legend: Legend,
+}
+
+/// One direction of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// With the unit.
+    pub label: &'static str,
+    /// First and last value, ascending.
+    pub from: f64,
+    /// See `from`.
+    pub to: f64,
+    /// How values are spread.
+    pub scale: Scale,
+}
+
+/// How an axis spreads its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Evenly.
+    Linear,
+    /// Evenly by their logarithm; the range is above 0.
+    Log,
+}
+
+/// A line through points.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// In the legend.
+    pub label: String,
+    /// Ascending in x.
+    pub points: Vec<(f64, f64)>,
+    /// Points to show as dots.
+    pub dots: Vec<(f64, f64)>,
+    /// Whether a thin line leads from each dot down to the x axis.
+    pub drops: bool,
+}
+
+/// A corner free of curves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Legend {
+    /// Top left.
+    UpperLeft,
+    /// Top right.
+    UpperRight,
+    /// Bottom right.
+    LowerRight,
+}
+
+/// How many curves can be told apart.
+pub const MAX_CURVES: usize = COLOURS.len();
+
+/// Okabe and Ito's palette, which the colour-blind can tell apart, without its yellow.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+const SIZE: (u32, u32) = (860, 520);
+/// The drawing library places everything on whole pixels: it draws this many times larger than what is shown, so that
+/// curves are smooth.
+const FINE: u32 = 4;
+const TICK_GREY: RGBColor = RGBColor(222, 222, 222);
+
+impl Chart {
+    /// The chart as an SVG document.
+    pub fn to_svg(&self) -> Result<String, ModelError> {
+        use Scale::{Linear, Log};
+        let mut svg = String::new();
+        {
+            let area = SVGBackend::with_string(&mut svg, (SIZE.0 * FINE, SIZE.1 * FINE)).into_drawing_area();
+            let (x, y) = (self.x.range(), self.y.range());
+            match (self.x.scale, self.y.scale) {
+                (Linear, Linear) => self.draw(&area, x, y),
+                (Log, Linear) => self.draw(&area, x.log_scale(), y),
+                (Linear, Log) => self.draw(&area, x, y.log_scale()),
+                (Log, Log) => self.draw(&area, x.log_scale(), y.log_scale()),
+            }
+            .and_then(|()| area.present())
+            .map_err(|error| ModelError::Plot(error.to_string()))?;
+        }
+        let drawn = format!("width=\"{}\" height=\"{}\"", SIZE.0 * FINE, SIZE.1 * FINE);
+        Ok(svg.replacen(&drawn, &format!("width=\"{}\" height=\"{}\"", SIZE.0, SIZE.1), 1))
+    }
+
+    fn draw<'a, X, Y>(&self, area: &Area<'a>, x: X, y: Y) -> Result<(), DrawError<'a>>
+    where
+        X: AsRangedCoord<Value = f64>,
+        Y: AsRangedCoord<Value = f64>,
+        X::CoordDescType: ValueFormatter<f64>,
+        Y::CoordDescType: ValueFormatter<f64>,
+    {
+        let font = |size: u32| ("sans-serif", size * FINE);
+        area.fill(&WHITE)?;
+        let below_title = area.margin(8 * FINE, 0, 0, 0).titled(&self.title, font(19))?;
+        let mut chart = ChartBuilder::on(&below_title)
+            .margin(14 * FINE)
+            .x_label_area_size(48 * FINE)
+            .y_label_area_size(68 * FINE)
+            .build_cartesian_2d(x, y)?;
+        chart
+            .configure_mesh()
+            .max_light_lines(0)
+            .bold_line_style(TICK_GREY.stroke_width(FINE))
+            .axis_style(BLACK.stroke_width(FINE))
+            .set_all_tick_mark_size(5 * FINE)
+            .x_desc(self.x.label)
+            .y_desc(self.y.label)
+            .x_label_formatter(&|value| number(*value))
+            .y_label_formatter(&|value| number(*value))
+            .label_style(font(14))
+            .axis_desc_style(font(16))
+            .draw()?;
+        for (index, curve) in self.curves.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let stroke = colour.stroke_width(2 * FINE);
+            chart
+                .draw_series(LineSeries::new(curve.points.iter().copied(), stroke))?
+                .label(&curve.label)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 22 * FINE as i32, y)], stroke));
+            if curve.drops {
+                let thin = colour.mix(0.5).stroke_width(FINE);
+                let drop = |&(x, y): &(f64, f64)| PathElement::new([(x, self.y.from), (x, y)], thin);
+                chart.draw_series(curve.dots.iter().map(drop))?;
+            }
+            chart.draw_series(curve.dots.iter().map(|&dot| Circle::new(dot, 5 * FINE, colour.filled())))?;
+        }
+        chart
+            .configure_series_labels()
+            .position(match self.legend {
+                Legend::UpperLeft => SeriesLabelPosition::UpperLeft,
+                Legend::UpperRight => SeriesLabelPosition::UpperRight,
+                Legend::LowerRight => SeriesLabelPosition::LowerRight,
+            })
+            .margin(14 * FINE)
+            .legend_area_size(28 * FINE)
+            .background_style(WHITE)
+            .label_font(font(15))
+            .draw()
+    }
+}
+
+impl Axis {
+    fn range(&self) -> std::ops::Range<f64> {
+        match self.scale {
+            Scale::Linear => self.from..self.to,
+            // A hair wider, or rounding takes the tick at the very end away.
+            Scale::Log => self.from * (1.0 - 1e-9)..self.to * (1.0 + 1e-9),
+        }
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type DrawError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
+
+/// A tick's value with no more digits than it has.
+fn number(value: f64) -> String {
+    // Ticks are sums of steps: without rounding, 0.3 would read 0.30000000000000004.
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_read_as_numbers() {
+        let ticks = [0.0, 0.1 + 0.2, 10.0, 100.0, 2.5, 1e6].map(number);
+        assert_eq!(ticks, ["0", "0.3", "10", "100", "2.5", "1000000"]);
+    }
+}
