@@ -1,1 +1,40 @@
 //! Qwen3-MoE, from the checkpoint to the logits.
+//!
+//! What lives here: the config, the checkpoint's files and weights, the KV cache, the forward pass down to the line where
+//! a layer's experts are asked for ([`Experts`]), and the two ways to compute them on this machine. What does not: text,
+//! sequences and sampling (`text`, `engine`, `sampler`), and the swarm.
+//!
+//! Legend of every shape: T rows in a step, W of them whose logits are wanted, D hidden, F expert inner, E experts,
+//! K chosen, H/G query/KV heads, C head width, V vocabulary, L layers. Row `t` of a (T, N) tensor is `[t * N..][..N]`.
+//!
+//! Every operation gives a row the same bits whatever other rows are in the step, so that a text does not depend on who
+//! else is talking.
+
+mod config;
+mod demo;
+mod error;
+mod files;
+mod weights;
+
+mod attention;
+mod kv;
+mod layer;
+mod router;
+mod transformer;
+
+mod experts;
+pub mod local_moe;
+
+#[cfg(test)]
+mod reference_tests;
+#[cfg(test)]
+mod variant_tests;
+
+pub(crate) use config::OneOrMany;
+pub use config::{Config, MAX_EXPERTS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, MlpKind, MoeConfig};
+pub use error::{ConfigError, ModelError};
+pub use experts::{Experts, ExpertsError, Routing};
+pub use files::{Checkpoint, TextFiles};
+pub use kv::{KvPool, KvTable, PAGE_POSITIONS};
+pub use transformer::{Model, Span, StepError, Wanted};
+pub use weights::{Expert, Matrix};

@@ -1,0 +1,55 @@
+//! The sparse half of a layer, wherever it runs: the one line where the model meets the swarm.
+
+/// Which experts each row goes to, and how much each counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routing {
+    /// K, the experts of a row.
+    pub k: usize,
+    /// (T, K), a row's experts are distinct.
+    pub experts: Vec<u16>,
+    /// (T, K), what each expert's answer is multiplied by.
+    pub gates: Vec<f32>,
+}
+
+/// Computes the experts of a layer.
+pub trait Experts: Send {
+    /// The gated sum of the chosen experts (T, D) of the normalised `rows` (T, D) in layer `layer`.
+    ///
+    /// Every (row, expert) of `routing` counts exactly once; what cannot be computed is an error, never dropped.
+    ///
+    /// # Errors
+    /// Why a block could not be computed; the step is then void and the next one may succeed.
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError>;
+}
+
+impl Experts for Box<dyn Experts> {
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        (**self).apply(layer, rows, routing)
+    }
+}
+
+/// Why a layer's experts were not computed. It ends the requests that had rows in the step, and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpertsError {
+    /// Nobody holds a block that the router chose.
+    #[error("no worker holds expert {expert} of layer {layer}, and the hub does not compute experts itself")]
+    NotCovered {
+        /// The block's layer.
+        layer: u16,
+        /// The block's expert.
+        expert: u16,
+    },
+    /// A block cannot be read.
+    #[error("expert {expert} of layer {layer} cannot be read: {reason}")]
+    Block {
+        /// The block's layer.
+        layer: u16,
+        /// The block's expert.
+        expert: u16,
+        /// Why not.
+        reason: String,
+    },
+    /// The swarm gave up on the layer, in its own words.
+    #[error("{0}")]
+    Swarm(String),
+}
