@@ -1,0 +1,101 @@
+//! `tokenizer.json`: byte-level BPE, text to ids and ids to bytes.
+
+use std::collections::HashMap;
+
+use tokenizers::{DecoderWrapper, Tokenizer as Inner};
+
+use super::{Detokenizer, TextError};
+
+/// The longest text that is tokenized.
+pub const MAX_TEXT_BYTES: usize = 16 << 20;
+
+/// A byte-level BPE tokenizer.
+pub struct Tokenizer {
+    inner: Inner,
+    /// What each id adds to a text, by id; empty where the vocabulary has a hole.
+    bytes: Vec<Vec<u8>>,
+    special: Vec<bool>,
+}
+
+/// What becomes of special tokens in a decoded text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// They are written out.
+    Keep,
+    /// They are left out.
+    Skip,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// If it is none, or not byte-level, as every Qwen3's is.
+    pub fn from_json(json: &[u8]) -> Result<Self, TextError> {
+        let inner = Inner::from_bytes(json).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        if !matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
+            return Err(TextError::Tokenizer(
+                "its decoder is not ByteLevel, and only that is supported".to_owned(),
+            ));
+        }
+        let byte_of = bytes_of_characters();
+        let added = inner.get_added_tokens_decoder();
+        let vocab = inner.get_vocab(true);
+        let n_ids = vocab.values().max().map_or(0, |id| *id as usize + 1);
+        let (mut bytes, mut special) = (vec![Vec::new(); n_ids], vec![false; n_ids]);
+        for (token, id) in vocab {
+            // A token with a character outside the byte alphabet stands for itself, as the decoder has it.
+            let mapped: Option<Vec<u8>> = token.chars().map(|c| byte_of.get(&c).copied()).collect();
+            bytes[id as usize] = mapped.unwrap_or_else(|| token.into_bytes());
+            special[id as usize] = added.get(&id).is_some_and(|added| added.special);
+        }
+        Ok(Self { inner, bytes, special })
+    }
+
+    /// The ids of `text`; special tokens written in it count as such, and none is added.
+    ///
+    /// # Errors
+    /// If the text is longer than [`MAX_TEXT_BYTES`], or the tokenizer's own rules fail on it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(TextError::Tokenizer(format!("a text of {} bytes is too long", text.len())));
+        }
+        let encoding =
+            self.inner.encode(text, false).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `ids`; bytes that are no UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32], special: Special) -> String {
+        let mut stream = Detokenizer::new(special);
+        let mut text: String = ids.iter().map(|id| stream.push(self, *id)).collect();
+        text.push_str(&stream.finish());
+        text
+    }
+
+    /// The id of a token, by its exact text.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Entries of the vocabulary; a model may have more rows than this.
+    pub fn n_ids(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What `id` adds to a text: bytes, not always whole characters; nothing for an id that is no token.
+    pub(super) fn bytes(&self, id: u32, special: Special) -> &[u8] {
+        match (self.bytes.get(id as usize), special, self.special.get(id as usize)) {
+            (Some(_), Special::Skip, Some(true)) | (None, ..) => &[],
+            (Some(bytes), ..) => bytes,
+        }
+    }
+}
+
+/// GPT-2's alphabet, backwards: printable Latin-1 stands for itself, every other byte for a character from U+0100 on.
+fn bytes_of_characters() -> HashMap<char, u8> {
+    let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let others = (0..=255_u8).filter(|byte| !printable(byte)).zip('\u{100}'..);
+    let own = (0..=255_u8).filter(printable).map(|byte| (char::from(byte), byte));
+    own.chain(others.map(|(byte, character)| (character, byte))).collect()
+}
