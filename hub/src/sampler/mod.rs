@@ -1,1 +1,190 @@
 //! From logits to a token.
+//!
+//! In order, as transformers and the OpenAI API's servers apply them: penalties, temperature, top-k, top-p, min-p, draw.
+//! The only chance in it comes from the request's seed. Logits that are no numbers are never drawn.
+
+mod penalties;
+
+use penalties::Penalties;
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+
+/// How tokens are drawn. The default is greedy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the best token; 1 draws from the model's own distribution. 0 to [`Self::MAX_TEMPERATURE`].
+    pub temperature: f32,
+    /// Only so many of the best tokens are drawn; 0 is all.
+    pub top_k: u32,
+    /// Only the best tokens that together have this probability are drawn; above 0, 1 is all.
+    pub top_p: f32,
+    /// Only tokens at least this probable, relative to the best, are drawn; 0 is all.
+    pub min_p: f32,
+    /// What logits of tokens already in the prompt or the text are divided by (multiplied, when negative); 1 is nothing.
+    pub repetition_penalty: f32,
+    /// Taken from the logits of tokens already in the text; -2 to 2.
+    pub presence_penalty: f32,
+    /// Taken from a token's logit for every time it is in the text; -2 to 2.
+    pub frequency_penalty: f32,
+    /// Of everything that is drawn: the same seed draws the same text.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+/// A number that says nothing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{field} is {value}: it must be {range}")]
+pub struct SamplingError {
+    /// The field of [`Sampling`].
+    pub field: &'static str,
+    /// What it was.
+    pub value: f32,
+    /// What it may be.
+    pub range: &'static str,
+}
+
+impl Sampling {
+    /// The highest temperature.
+    pub const MAX_TEMPERATURE: f32 = 100.0;
+
+    /// Whether every number is in its range.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> Result<(), SamplingError> {
+        let penalty = |value: f32| (-2.0..=2.0).contains(&value);
+        let checks = [
+            (
+                "temperature",
+                self.temperature,
+                (0.0..=Self::MAX_TEMPERATURE).contains(&self.temperature),
+                "between 0 and 100",
+            ),
+            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "between 0 and 1"),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite(),
+                "above 0",
+            ),
+            ("presence_penalty", self.presence_penalty, penalty(self.presence_penalty), "between -2 and 2"),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                penalty(self.frequency_penalty),
+                "between -2 and 2",
+            ),
+        ];
+        match checks.into_iter().find(|(_, _, valid, _)| !valid) {
+            Some((field, value, _, range)) => Err(SamplingError { field, value, range }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Draws the tokens of one sequence.
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    penalties: Penalties,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl Sampler {
+    /// For a sequence that begins with `prompt`.
+    pub fn new(sampling: Sampling, prompt: &[u32]) -> Self {
+        let rng = Xoshiro256PlusPlus::seed_from_u64(sampling.seed);
+        Self { penalties: Penalties::new(&sampling, prompt), sampling, rng }
+    }
+
+    /// The next token by its `logits` (V), which penalties change; `None` if none of them is a number.
+    pub fn sample(&mut self, logits: &mut [f32]) -> Option<u32> {
+        self.penalties.apply(logits);
+        let token = match self.sampling.temperature {
+            0.0 => best(logits)?,
+            _ => self.draw(logits)?,
+        };
+        self.penalties.count(token);
+        Some(token)
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> Option<u32> {
+        let best = finite(logits[best(logits)? as usize]);
+        // Weights relative to the best token's, which is 1, so that no exponential overflows.
+        let mut tokens: Vec<(u32, f32)> = (0..)
+            .zip(logits)
+            .filter(|(_, logit)| !logit.is_nan())
+            .map(|(token, logit)| (token, ((finite(*logit) - best) / self.sampling.temperature).exp()))
+            .filter(|(_, weight)| *weight > 0.0)
+            .collect();
+        // Best first, the lower id first of equals.
+        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        let top_k = match self.sampling.top_k as usize {
+            0 => tokens.len(),
+            k => k.min(tokens.len()),
+        };
+        if top_k < tokens.len() {
+            tokens.select_nth_unstable_by(top_k, order);
+            tokens.truncate(top_k);
+        }
+        tokens.sort_unstable_by(order);
+        self.keep_top_p(&mut tokens);
+        tokens.retain(|(_, weight)| *weight >= self.sampling.min_p); // the best token's weight is 1
+
+        let total: f32 = tokens.iter().map(|(_, weight)| weight).sum();
+        let mut left = self.rng.random::<f32>() * total;
+        for (token, weight) in &tokens {
+            left -= weight;
+            if left < 0.0 {
+                return Some(*token);
+            }
+        }
+        // Rounding may leave a little: it is the last token's.
+        tokens.last().map(|(token, _)| *token)
+    }
+
+    /// Keeps the first of `tokens` that together reach `top_p`, at least one.
+    fn keep_top_p(&self, tokens: &mut Vec<(u32, f32)>) {
+        if self.sampling.top_p >= 1.0 {
+            return;
+        }
+        let enough = self.sampling.top_p * tokens.iter().map(|(_, weight)| weight).sum::<f32>();
+        let mut sum = 0.0;
+        let kept = tokens.iter().take_while(|(_, weight)| {
+            let before = sum;
+            sum += weight;
+            before < enough
+        });
+        let kept = kept.count().max(1);
+        tokens.truncate(kept);
+    }
+}
+
+/// The token of the largest logit, the lowest of equals; `None` if none is a number above minus infinity.
+fn best(logits: &[f32]) -> Option<u32> {
+    let numbers = (0..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY);
+    let larger = |a: (u32, f32), b: (u32, f32)| if b.1 > a.1 { b } else { a };
+    numbers.reduce(larger).map(|(token, _)| token)
+}
+
+/// Differences of infinities are no numbers.
+fn finite(logit: f32) -> f32 {
+    logit.clamp(f32::MIN, f32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

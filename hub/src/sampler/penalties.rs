@@ -1,0 +1,55 @@
+//! What makes a token less likely for having been there: in the prompt or in the text.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Sampling;
+
+/// Counts of one sequence's tokens, and what they cost.
+#[derive(Debug)]
+pub(super) struct Penalties {
+    repetition: f32,
+    presence: f32,
+    frequency: f32,
+    /// The prompt's tokens; empty unless repetition counts.
+    prompt: HashSet<u32>,
+    /// How often each token is in the text.
+    text: HashMap<u32, u32>,
+}
+
+impl Penalties {
+    pub(super) fn new(sampling: &Sampling, prompt: &[u32]) -> Self {
+        let repetition = sampling.repetition_penalty;
+        let prompt = if repetition == 1.0 { HashSet::new() } else { prompt.iter().copied().collect() };
+        Self {
+            repetition,
+            presence: sampling.presence_penalty,
+            frequency: sampling.frequency_penalty,
+            prompt,
+            text: HashMap::new(),
+        }
+    }
+
+    /// Changes the logits (V). Repetition counts the prompt, as transformers has it; the others count the text alone, as
+    /// the OpenAI API has them.
+    pub(super) fn apply(&self, logits: &mut [f32]) {
+        if self.repetition != 1.0 {
+            for token in self.prompt.union(&self.text.keys().copied().collect()) {
+                if let Some(logit) = logits.get_mut(*token as usize) {
+                    *logit = if *logit > 0.0 { *logit / self.repetition } else { *logit * self.repetition };
+                }
+            }
+        }
+        if self.presence != 0.0 || self.frequency != 0.0 {
+            for (token, count) in &self.text {
+                if let Some(logit) = logits.get_mut(*token as usize) {
+                    *logit -= self.presence + self.frequency * *count as f32;
+                }
+            }
+        }
+    }
+
+    /// One more of `token` in the text.
+    pub(super) fn count(&mut self, token: u32) {
+        *self.text.entry(token).or_default() += 1;
+    }
+}

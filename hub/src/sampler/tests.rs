@@ -1,0 +1,143 @@
+//! Each setting on logits small enough to see what it does.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, 0.0, -1.0];
+
+/// How often each token comes in 4,000 draws with seeds 0, 1, 2, ...
+fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<f32> {
+    let mut counts = vec![0.0; logits.len()];
+    for seed in 0..4000 {
+        let mut sampler = Sampler::new(Sampling { seed, ..sampling.clone() }, &[]);
+        counts[sampler.sample(&mut logits.to_vec()).unwrap() as usize] += 1.0 / 4000.0;
+    }
+    counts
+}
+
+fn hot() -> Sampling {
+    Sampling { temperature: 1.0, ..Sampling::default() }
+}
+
+#[test]
+fn greedy_takes_the_best_and_the_first_of_equals() {
+    let mut sampler = Sampler::new(Sampling::default(), &[]);
+    assert_eq!(sampler.sample(&mut LOGITS.to_vec()), Some(1));
+    assert_eq!(sampler.sample(&mut [5.0, 7.0, 7.0]), Some(1));
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    let total: f32 = LOGITS.iter().map(|logit| logit.exp()).sum();
+    for (share, logit) in shares(&hot(), &LOGITS).iter().zip(LOGITS) {
+        // 4,000 draws: three standard deviations are below 0.024.
+        assert!((share - logit.exp() / total).abs() < 0.025, "{share} for {logit}");
+    }
+    let cold = shares(&Sampling { temperature: 0.1, ..hot() }, &LOGITS);
+    assert!(cold[1] > 0.999, "{cold:?}");
+}
+
+#[test]
+fn top_k_top_p_and_min_p_cut_the_tail() {
+    let drawn = |sampling: Sampling| -> Vec<usize> {
+        (0..5)
+            .zip(shares(&sampling, &LOGITS))
+            .filter(|(_, share)| *share > 0.0)
+            .map(|(token, _)| token)
+            .collect()
+    };
+    assert_eq!(drawn(Sampling { top_k: 2, ..hot() }), [1, 2]);
+    assert_eq!(drawn(Sampling { top_k: 1, ..hot() }), [1]);
+    // Probabilities, best first: 0.636, 0.234, 0.086, 0.032, 0.012.
+    assert_eq!(drawn(Sampling { top_p: 0.6, ..hot() }), [1]);
+    assert_eq!(drawn(Sampling { top_p: 0.7, ..hot() }), [1, 2]);
+    assert_eq!(drawn(Sampling { top_p: 0.9, ..hot() }), [0, 1, 2]);
+    assert_eq!(drawn(Sampling { top_p: 1e-9, ..hot() }), [1]);
+    // Relative to the best: 1, 0.368, 0.135, 0.050, 0.018.
+    assert_eq!(drawn(Sampling { min_p: 0.2, ..hot() }), [1, 2]);
+    assert_eq!(drawn(Sampling { min_p: 1.0, ..hot() }), [1]);
+}
+
+#[test]
+fn the_same_seed_draws_the_same_text() {
+    let text = |seed| -> Vec<u32> {
+        let mut sampler = Sampler::new(Sampling { seed, ..hot() }, &[]);
+        (0..50).map(|_| sampler.sample(&mut LOGITS.to_vec()).unwrap()).collect()
+    };
+    assert_eq!(text(7), text(7));
+    assert_ne!(text(7), text(8));
+}
+
+#[test]
+fn penalties_count_what_was_there() {
+    let second = |sampling: Sampling, prompt: &[u32]| {
+        let mut sampler = Sampler::new(sampling, prompt);
+        sampler.sample(&mut LOGITS.to_vec());
+        sampler.sample(&mut LOGITS.to_vec()).unwrap()
+    };
+    let greedy = Sampling::default;
+    assert_eq!(second(greedy(), &[]), 1);
+    assert_eq!(second(Sampling { presence_penalty: 1.1, ..greedy() }, &[]), 2);
+    assert_eq!(second(Sampling { frequency_penalty: 1.1, ..greedy() }, &[]), 2);
+    assert_eq!(second(Sampling { presence_penalty: 0.9, ..greedy() }, &[]), 1);
+    assert_eq!(second(Sampling { repetition_penalty: 2.0, ..greedy() }, &[]), 2);
+    let first = |sampling: Sampling| Sampler::new(sampling, &[1]).sample(&mut LOGITS.to_vec()).unwrap();
+    assert_eq!(first(Sampling { repetition_penalty: 2.0, ..greedy() }), 2, "repetition counts the prompt");
+    assert_eq!(first(Sampling { presence_penalty: 2.0, ..greedy() }), 1, "presence does not");
+
+    let mut negative = [-1.0, -1.5];
+    assert_eq!(
+        Sampler::new(Sampling { repetition_penalty: 2.0, ..greedy() }, &[0]).sample(&mut negative),
+        Some(1)
+    );
+    let mut sampler = Sampler::new(Sampling { frequency_penalty: 0.6, ..greedy() }, &[]);
+    let text: Vec<_> = (0..4).map(|_| sampler.sample(&mut LOGITS.to_vec()).unwrap()).collect();
+    assert_eq!(text, [1, 1, 2, 1], "each time costs 0.6");
+}
+
+#[test]
+fn what_is_no_number_is_never_drawn() {
+    for sampling in [Sampling::default(), hot(), Sampling { top_k: 1, min_p: 0.5, ..hot() }] {
+        let mut sampler = Sampler::new(sampling, &[]);
+        assert_eq!(sampler.sample(&mut [f32::NAN, 1.0, f32::NEG_INFINITY]), Some(1));
+        assert_eq!(sampler.sample(&mut [f32::NAN, f32::INFINITY, 3.0]), Some(1));
+        assert_eq!(sampler.sample(&mut [f32::NAN, f32::NEG_INFINITY]), None);
+        assert_eq!(sampler.sample(&mut []), None);
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_named() {
+    assert_eq!(Sampling::default().check(), Ok(()));
+    for (sampling, field) in [
+        (Sampling { temperature: -0.1, ..hot() }, "temperature"),
+        (Sampling { temperature: f32::NAN, ..hot() }, "temperature"),
+        (Sampling { top_p: 0.0, ..hot() }, "top_p"),
+        (Sampling { min_p: 1.1, ..hot() }, "min_p"),
+        (Sampling { repetition_penalty: 0.0, ..hot() }, "repetition_penalty"),
+        (Sampling { presence_penalty: 2.1, ..hot() }, "presence_penalty"),
+        (Sampling { frequency_penalty: f32::INFINITY, ..hot() }, "frequency_penalty"),
+    ] {
+        assert_eq!(sampling.check().unwrap_err().field, field);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_logits_give_a_token_among_them_or_none(
+        mut logits in prop::collection::vec(any::<f32>(), 0..40),
+        temperature in 0.0_f32..3.0,
+        top_k in 0_u32..50,
+        top_p in 0.01_f32..=1.0,
+        min_p in 0.0_f32..=1.0,
+        seed in any::<u64>(),
+    ) {
+        let before = logits.clone();
+        let sampling = Sampling { temperature, top_k, top_p, min_p, seed, ..Sampling::default() };
+        match Sampler::new(sampling, &[]).sample(&mut logits) {
+            Some(token) => prop_assert!(before[token as usize] > f32::NEG_INFINITY),
+            None => prop_assert!(before.iter().all(|logit| logit.is_nan() || *logit == f32::NEG_INFINITY)),
+        }
+    }
+}
