@@ -1,0 +1,101 @@
+//! Stop strings: text is held back while it may become one.
+
+/// The text of one sequence on its way out.
+#[derive(Debug)]
+pub(super) struct StopText {
+    stops: Vec<String>,
+    /// Shorter than the longest stop string.
+    held: String,
+}
+
+/// What may be said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Released {
+    /// This, and more may follow.
+    Text(String),
+    /// This, and a stop string came after it.
+    Stopped(String),
+}
+
+impl StopText {
+    pub(super) fn new(stops: Vec<String>) -> Self {
+        Self { stops, held: String::new() }
+    }
+
+    /// Takes the next piece.
+    pub(super) fn push(&mut self, text: &str) -> Released {
+        self.held.push_str(text);
+        if let Some(start) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+            self.held.truncate(start);
+            return Released::Stopped(std::mem::take(&mut self.held));
+        }
+        let begun = self.stops.iter().map(|stop| begun(&self.held, stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - begun);
+        Released::Text(std::mem::replace(&mut self.held, rest))
+    }
+
+    /// What was held back, when nothing follows.
+    pub(super) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Bytes at the end of `text` that `stop` begins with, not all of it.
+fn begun(text: &str, stop: &str) -> usize {
+    // Both are UTF-8, so bytes that are equal begin and end at characters.
+    let longest = text.len().min(stop.len() - 1);
+    (1..=longest).rev().find(|len| text.as_bytes().ends_with(&stop.as_bytes()[..*len])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stops(stops: &[&str]) -> StopText {
+        StopText::new(stops.iter().map(|stop| (*stop).to_owned()).collect())
+    }
+
+    fn text(text: &str) -> Released {
+        Released::Text(text.to_owned())
+    }
+
+    fn stopped(text: &str) -> Released {
+        Released::Stopped(text.to_owned())
+    }
+
+    #[test]
+    fn without_stops_everything_passes() {
+        let mut out = stops(&[]);
+        assert_eq!(out.push("abc"), text("abc"));
+        assert_eq!(out.finish(), "");
+    }
+
+    #[test]
+    fn a_stop_in_pieces_is_never_said() {
+        let mut out = stops(&["\n\nUser:"]);
+        assert_eq!(out.push("one\n"), text("one"));
+        assert_eq!(out.push("\nUs"), text(""));
+        assert_eq!(out.push("er: two"), stopped(""));
+    }
+
+    #[test]
+    fn what_only_began_like_a_stop_is_said() {
+        let mut out = stops(&["END", "EXIT"]);
+        assert_eq!(out.push("the E"), text("the "));
+        assert_eq!(out.push("X"), text(""));
+        assert_eq!(out.push("AM E"), text("EXAM "));
+        assert_eq!(out.finish(), "E");
+    }
+
+    #[test]
+    fn the_earliest_stop_counts_and_overlaps_are_found() {
+        assert_eq!(stops(&["two", "ne"]).push("one two"), stopped("o"));
+        let mut out = stops(&["aab"]);
+        assert_eq!(out.push("aa"), text(""));
+        assert_eq!(out.push("a"), text("a"), "the last two may still begin it");
+        assert_eq!(out.push("b"), stopped(""));
+        let mut out = stops(&["é!"]);
+        assert_eq!(out.push("caf\u{e9}"), text("caf"));
+        assert_eq!(out.push("?"), text("é?"));
+    }
+}
