@@ -1,0 +1,72 @@
+//! From the wire to the engine and back: a [`Dispatch`] becomes a [`Batch`], the engine's output becomes an [`Answer`].
+//!
+//! Legend: R rows of the dispatch, P pairs over all its calls, D hidden.
+
+use moex_kernels::engine::{self, Batch};
+use moex_protocol::tensor::{self, TensorError};
+use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, Form};
+
+/// `dispatch` as the engine computes it: rows (R, D) and gates in f32, experts as slots.
+///
+/// `slots` are those of `dispatch.calls`, in their order.
+///
+/// # Errors
+/// If the rows are not in the dtype and width that the dispatch names.
+pub(super) fn to_batch(dispatch: &Dispatch, slots: &[u32]) -> Result<Batch, TensorError> {
+    let rows = tensor::decode_rows(dispatch.dtype, &dispatch.rows, dispatch.hidden.into())?; // (R, D)
+    let calls = dispatch.calls.iter().zip(slots);
+    let calls = calls.map(|(call, &slot)| {
+        let pairs = call.pairs.iter();
+        let pairs = pairs.map(|pair| engine::Pair { row: pair.row.into(), gate: pair.gate.to_f32() });
+        engine::Call { slot, pairs: pairs.collect() }
+    });
+    Ok(Batch { rows, calls: calls.collect() })
+}
+
+/// The answer to `dispatch`, from the engine's output (P, D): gate x expert(row), in the order of the calls' pairs.
+///
+/// `None` if there are not P rows, or if a value is not finite in the wire's dtype: such an answer is worth nothing to the hub.
+pub(super) fn to_answer(dispatch: &Dispatch, output: &[f32]) -> Option<Answer> {
+    let hidden = usize::from(dispatch.hidden);
+    if output.len() != dispatch.n_pairs() * hidden {
+        return None;
+    }
+    let parts = match dispatch.form {
+        Form::Plain | Form::RowsOnce => {
+            let mut rest = output;
+            let calls = dispatch.calls.iter();
+            let part = calls.map(|call| {
+                let rows; // (the call's pairs, D)
+                (rows, rest) = rest.split_at(call.pairs.len() * hidden);
+                part(dispatch, Some(call.expert), rows)
+            });
+            part.collect()
+        }
+        Form::Sum => vec![part(dispatch, None, &gated_sum(dispatch, output))],
+    };
+    let answer = Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts };
+    (!answer.has_non_finite()).then_some(answer)
+}
+
+/// (R, D): each row's results added in f32, in ascending expert order, which is the order of the calls.
+fn gated_sum(dispatch: &Dispatch, output: &[f32]) -> Vec<f32> {
+    let hidden = usize::from(dispatch.hidden);
+    let mut sum = vec![0.0; dispatch.n_rows() * hidden];
+    let pairs = dispatch.calls.iter().flat_map(|call| &call.pairs);
+    for (pair, result) in pairs.zip(output.chunks_exact(hidden)) {
+        let row = &mut sum[usize::from(pair.row) * hidden..][..hidden];
+        for (total, value) in row.iter_mut().zip(result) {
+            *total += value;
+        }
+    }
+    sum
+}
+
+/// `rows` (n, D) in the dispatch's dtype.
+fn part(dispatch: &Dispatch, expert: Option<ExpertId>, rows: &[f32]) -> AnswerPart {
+    let hidden = usize::from(dispatch.hidden);
+    let n_rows = rows.len() / hidden;
+    let mut payload = Vec::with_capacity(n_rows * dispatch.dtype.row_bytes(hidden));
+    tensor::encode_rows(dispatch.dtype, rows, hidden, &mut payload);
+    AnswerPart { expert, rows: n_rows as u32, payload: payload.into() }
+}

@@ -1,0 +1,62 @@
+//! How fast a device is, measured at join on an expert of a middling size: one row for the weight bandwidth that decoding
+//! lives on, many rows for the arithmetic that prompts live on.
+
+use std::time::Duration;
+
+use moex_kernels::engine::{Batch, Call, EngineError, EnginePlan, Pair};
+use moex_kernels::{ExpertShape, WeightFormat};
+
+use super::{Device, noise};
+
+const SHAPE: ExpertShape = ExpertShape { hidden: 512, inner: 384, format: WeightFormat::Int4G128 };
+/// Experts a batch goes to, each with weights of its own.
+const N_EXPERTS: u32 = 8;
+/// Rows for each of them when arithmetic is measured.
+const MANY_ROWS: u32 = 16;
+/// Each batch is run this often; the best run counts.
+const N_RUNS: usize = 3;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Speed {
+    /// 10^9 bytes of weights read a second, one row to an expert.
+    pub(super) gigabytes_per_second: f32,
+    /// 10^12 multiplications and additions a second, many rows to an expert.
+    pub(super) teraflops: f32,
+}
+
+/// Measures by `clock`, which gives the time since any fixed moment.
+pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Result<Speed, EngineError> {
+    let max_pairs = N_EXPERTS * MANY_ROWS;
+    let plan = EnginePlan { shape: SHAPE, n_slots: N_EXPERTS, max_rows: MANY_ROWS, max_pairs };
+    let engine = device.engine(plan).await?;
+    let weights = noise(1, SHAPE.hidden * SHAPE.inner, 0.1);
+    let block = SHAPE.pack(&weights, &weights, &weights);
+    for slot in 0..N_EXPERTS {
+        engine.load(slot, &block).await?;
+    }
+    let mut best = [f64::INFINITY; 2];
+    for (n_rows, best) in [1, MANY_ROWS].into_iter().zip(&mut best) {
+        let batch = batch(n_rows);
+        for _ in 0..N_RUNS {
+            let start = clock();
+            engine.compute(&batch).await?;
+            *best = best.min((clock().saturating_sub(start)).as_secs_f64());
+        }
+    }
+    let bytes = block.len() as f64 * f64::from(N_EXPERTS);
+    let operations = 2.0 * 3.0 * (SHAPE.hidden * SHAPE.inner) as f64 * f64::from(max_pairs);
+    Ok(Speed { gigabytes_per_second: rate(bytes, best[0], 1e9), teraflops: rate(operations, best[1], 1e12) })
+}
+
+/// `n_rows` rows, each for every expert.
+fn batch(n_rows: u32) -> Batch {
+    let pairs = || (0..n_rows).map(|row| Pair { row, gate: 1.0 }).collect();
+    let calls = (0..N_EXPERTS).map(|slot| Call { slot, pairs: pairs() }).collect();
+    Batch { rows: noise(2, n_rows as usize * SHAPE.hidden, 1.0), calls }
+}
+
+/// In units of `unit` a second; NaN for a clock too coarse to tell.
+fn rate(amount: f64, seconds: f64, unit: f64) -> f32 {
+    if seconds > 0.0 { (amount / seconds / unit) as f32 } else { f32::NAN }
+}

@@ -1,0 +1,70 @@
+//! Whether the CPU kernels compute right on this very processor: one expert against the formula in f64.
+//!
+//! The GPU's kernels are checked against the CPU's by `moex_kernels`; this is what stands under that check.
+
+use moex_kernels::engine::{Batch, Call, CpuEngine, EngineError, EnginePlan, Pair};
+use moex_kernels::{ExpertShape, ExpertView, MatrixView, WeightFormat, nmse};
+use moex_protocol::SelfTest;
+
+use super::noise;
+
+/// The rounding of sums of a few hundred f32 products stays orders of magnitude below this; a wrong kernel does not.
+const TOLERANCE_NMSE: f64 = 1e-9;
+/// D: more than one int4 group, and no multiple of one.
+const HIDDEN: usize = 200;
+/// F.
+const INNER: usize = 136;
+const GATE: f32 = 0.37;
+
+pub(super) fn cpu() -> SelfTest {
+    let worst = [WeightFormat::Int4G128, WeightFormat::F16]
+        .map(|format| (format, error_of(format)))
+        .into_iter()
+        .max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let (format, worst_nmse) = worst.expect("there are two formats");
+    let passed = worst_nmse <= TOLERANCE_NMSE;
+    SelfTest { passed, worst_nmse, detail: format!("NMSE {worst_nmse:.1e} with {format} weights") }
+}
+
+/// NMSE of one expert's answer in `format`; infinite if there is none.
+fn error_of(format: WeightFormat) -> f64 {
+    let shape = ExpertShape { hidden: HIDDEN, inner: INNER, format };
+    let weights = |seed| noise(seed, HIDDEN * INNER, 0.1);
+    let block = shape.pack(&weights(1), &weights(2), &weights(3));
+    let row = noise(4, HIDDEN, 1.0); // (D)
+    let answer = || -> Result<Vec<f32>, EngineError> {
+        let engine = CpuEngine::new(EnginePlan { shape, n_slots: 1, max_rows: 1, max_pairs: 1 })?;
+        engine.load(0, &block)?;
+        let call = Call { slot: 0, pairs: vec![Pair { row: 0, gate: GATE }] };
+        engine.compute(&Batch { rows: row.clone(), calls: vec![call] })
+    };
+    match (answer(), shape.view(&block)) {
+        (Ok(answer), Ok(expert)) => nmse(&answer, &reference(&expert, &row)),
+        _ => f64::INFINITY,
+    }
+}
+
+/// `GATE * down(silu(gate(x)) * up(x))` in f64, (D).
+fn reference(expert: &ExpertView<'_>, x: &[f32]) -> Vec<f32> {
+    let x: Vec<f64> = x.iter().copied().map(f64::from).collect();
+    let (gate, up) = (product(&expert.gate, &x), product(&expert.up, &x));
+    let h: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect(); // (F)
+    product(&expert.down, &h).iter().map(|y| (f64::from(GATE) * y) as f32).collect()
+}
+
+fn product(matrix: &MatrixView<'_>, x: &[f64]) -> Vec<f64> {
+    let weights = matrix.dequantize();
+    let dot = |row: &[f32]| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum();
+    weights.chunks_exact(matrix.cols()).map(dot).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_processor_passes() {
+        let result = cpu();
+        assert!(result.passed && result.worst_nmse > 0.0, "{result:?}");
+    }
+}
