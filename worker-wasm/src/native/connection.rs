@@ -1,0 +1,332 @@
+//! One worker's life on tokio: connect, feed the core, do its tasks, connect again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use moex_kernels::engine::{Batch, Engine, EnginePlan};
+use moex_protocol::{AttemptId, Block, BlockSource, Join, SUBPROTOCOL, limits};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
+use tokio_tungstenite::tungstenite::protocol::{
+    CloseFrame, Message, WebSocketConfig, frame::coding::CloseCode,
+};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+use super::WorkerError;
+use super::fetch::Fetcher;
+use super::join_url::JoinUrl;
+use crate::backoff::Backoff;
+use crate::core::{Core, CoreConfig, Loaded, MAX_LOADS_IN_FLIGHT, Status, Task};
+use crate::device::Device;
+
+/// The wait before connecting again, at first and at most.
+const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// A connection that lasted this long counts as a success.
+const STABLE: Duration = Duration::from_secs(5);
+/// How long a connection may take to open, or a message to be taken off our hands.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes the socket reads at a time.
+const READ_BUFFER_BYTES: usize = 64 * 1024;
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// The time since a worker's start, which is what the core counts in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn now(self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn at(self, time: Duration) -> Instant {
+        self.0 + time
+    }
+}
+
+/// What a task brought back.
+enum Done {
+    Planned(Result<Engine, String>),
+    /// The first number says which plan it was for.
+    Loaded(u64, Block, Result<Loaded, String>),
+    Computed(AttemptId, Result<Vec<f32>, String>),
+}
+
+/// How serving one connection ended.
+enum Ended {
+    Shutdown,
+    Stopped(String),
+    Disconnected(String),
+}
+
+/// The core and everything it needs done.
+pub(super) struct Driver {
+    clock: Clock,
+    core: Core,
+    device: Arc<Device>,
+    engine: Option<Arc<Engine>>,
+    plans: u64,
+    fetcher: Arc<Fetcher>,
+    done: (mpsc::Sender<Done>, mpsc::Receiver<Done>),
+    status: Option<watch::Sender<Status>>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        clock: Clock,
+        device: Device,
+        join: Join,
+        fetcher: Fetcher,
+        status: Option<watch::Sender<Status>>,
+    ) -> Self {
+        Self {
+            clock,
+            core: Core::new(CoreConfig { join }, clock.now()),
+            device: Arc::new(device),
+            engine: None,
+            plans: 0,
+            fetcher: Arc::new(fetcher),
+            // One plan, one computation and the loads: nothing that reports ever waits.
+            done: mpsc::channel(2 + MAX_LOADS_IN_FLIGHT),
+            status,
+        }
+    }
+
+    /// Serves until `shutdown`, over as many connections as it takes.
+    pub(super) async fn run(
+        mut self,
+        join: &JoinUrl,
+        patience: Duration,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), WorkerError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut backoff = Backoff::new(RECONNECT_DELAY[0], RECONNECT_DELAY[1]);
+        let mut last_contact = self.clock.now();
+        loop {
+            let connected = tokio::select! {
+                connected = connect(join) => connected,
+                () = &mut shutdown => return Ok(()),
+            };
+            let reason = match connected {
+                Ok(socket) => {
+                    self.core.reconnect(self.clock.now());
+                    let since = self.clock.now();
+                    let ended = self.serve(socket, shutdown.as_mut()).await;
+                    if self.core.was_accepted() {
+                        last_contact = self.clock.now();
+                    }
+                    if self.clock.now() - since > STABLE {
+                        backoff.reset();
+                    }
+                    match ended {
+                        Ended::Shutdown => return Ok(()),
+                        Ended::Stopped(reason) => return Err(WorkerError::Stopped(reason)),
+                        Ended::Disconnected(reason) => reason,
+                    }
+                }
+                Err(reason) => reason,
+            };
+            if self.clock.now() - last_contact > patience {
+                return Err(WorkerError::NoHub { url: join.socket.to_string(), reason });
+            }
+            tracing::info!(%reason, "not connected; trying again");
+            let until = self.clock.at(self.clock.now() + backoff.delay());
+            tokio::select! {
+                () = self.idle(until) => {}
+                () = &mut shutdown => return Ok(()),
+            }
+        }
+    }
+
+    /// Without a connection, what was under way still ends.
+    async fn idle(&mut self, until: Instant) {
+        loop {
+            tokio::select! {
+                Some(done) = self.done.1.recv() => self.handle_done(done),
+                () = sleep_until(until) => return,
+            }
+        }
+    }
+
+    async fn serve(
+        &mut self,
+        mut socket: Socket,
+        mut shutdown: std::pin::Pin<&mut impl Future<Output = ()>>,
+    ) -> Ended {
+        loop {
+            if let Some(ended) = self.flush(&mut socket).await {
+                return ended;
+            }
+            let deadline = self.core.poll_timeout().map(|time| self.clock.at(time));
+            tokio::select! {
+                message = socket.next() => {
+                    if let Some(ended) = self.handle_socket(message) {
+                        return ended;
+                    }
+                }
+                Some(done) = self.done.1.recv() => self.handle_done(done),
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    self.core.handle_timeout(self.clock.now());
+                }
+                () = &mut shutdown => {
+                    self.core.leave(self.clock.now());
+                    drop(self.flush(&mut socket).await);
+                    drop(close(&mut socket, CloseCode::Away).await);
+                    return Ended::Shutdown;
+                }
+            }
+        }
+    }
+
+    /// Sends what waits, starts what is to be done; `Some` if that ends the connection.
+    async fn flush(&mut self, socket: &mut Socket) -> Option<Ended> {
+        while let Some(message) = self.core.poll_transmit() {
+            match timeout(SOCKET_TIMEOUT, socket.send(Message::Binary(message))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Some(self.closed(error.to_string())),
+                Err(_) => return Some(self.closed("the hub takes no messages".into())),
+            }
+        }
+        while let Some(task) = self.core.poll_task() {
+            match task {
+                Task::Plan(plan) => self.plan(plan),
+                Task::Load { slot, source } => self.load(slot, source),
+                Task::Compute { attempt, batch } => self.compute(attempt, batch),
+                Task::Stop(reason) => {
+                    drop(close(socket, CloseCode::Normal).await);
+                    return Some(Ended::Stopped(reason));
+                }
+            }
+        }
+        if let Some(status) = &self.status {
+            status.send_replace(self.core.status());
+        }
+        let code = self.core.close_code()?;
+        drop(close(socket, CloseCode::from(code)).await);
+        Some(self.closed(format!("the session ended with code {code}")))
+    }
+
+    fn handle_socket(
+        &mut self,
+        message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
+    ) -> Option<Ended> {
+        let now = self.clock.now();
+        match message {
+            Some(Ok(Message::Binary(bytes))) => self.core.handle_message(now, bytes),
+            Some(Ok(Message::Text(_))) => self.core.handle_text(now),
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+            Some(Ok(Message::Close(_))) | None => {
+                return Some(self.closed("the hub closed the connection".into()));
+            }
+            Some(Err(error)) => return Some(self.closed(error.to_string())),
+        }
+        None
+    }
+
+    /// The connection is gone; the core may still want to say that it need not be tried again.
+    fn closed(&mut self, reason: String) -> Ended {
+        self.core.handle_closed(self.clock.now());
+        while let Some(task) = self.core.poll_task() {
+            match task {
+                Task::Stop(reason) => return Ended::Stopped(reason),
+                Task::Plan(plan) => self.plan(plan),
+                Task::Load { slot, source } => self.load(slot, source),
+                Task::Compute { attempt, batch } => self.compute(attempt, batch),
+            }
+        }
+        if let Some(status) = &self.status {
+            status.send_replace(self.core.status());
+        }
+        Ended::Disconnected(reason)
+    }
+
+    fn handle_done(&mut self, done: Done) {
+        let now = self.clock.now();
+        match done {
+            Done::Planned(engine) => {
+                let result = engine.map(|engine| self.engine = Some(Arc::new(engine)));
+                self.core.planned(now, result);
+            }
+            Done::Loaded(plan, block, result) if plan == self.plans => self.core.loaded(now, block, result),
+            Done::Loaded(..) => {}
+            Done::Computed(attempt, result) => self.core.computed(now, attempt, result),
+        }
+    }
+
+    fn plan(&mut self, plan: EnginePlan) {
+        self.engine = None;
+        self.plans += 1;
+        let device = self.device.clone();
+        self.start(
+            async move { Done::Planned(device.engine(plan).await.map_err(|error| error.to_string())) },
+        );
+    }
+
+    fn load(&mut self, slot: u32, source: BlockSource) {
+        let (engine, fetcher, plan) = (self.engine.clone(), self.fetcher.clone(), self.plans);
+        self.start(async move {
+            let load = async {
+                let engine = engine.ok_or("there is no engine")?;
+                let (bytes, loaded) = fetcher.fetch(&source).await?;
+                engine.load(slot, &bytes).await.map_err(|error| error.to_string())?;
+                Ok(loaded)
+            };
+            Done::Loaded(plan, source.block, load.await)
+        });
+    }
+
+    fn compute(&mut self, attempt: AttemptId, batch: Batch) {
+        let engine = self.engine.clone();
+        self.start(async move {
+            let result = match engine {
+                Some(engine) => engine.compute(&batch).await.map_err(|error| error.to_string()),
+                None => Err("there is no engine".into()),
+            };
+            Done::Computed(attempt, result)
+        });
+    }
+
+    /// Runs a task beside the socket, on a thread that it may keep busy.
+    fn start(&self, task: impl Future<Output = Done> + Send + 'static) {
+        let (sender, runtime) = (self.done.0.clone(), tokio::runtime::Handle::current());
+        tokio::task::spawn_blocking(move || {
+            runtime.block_on(async move {
+                // The receiver is gone when the worker has ended, and then nobody waits for the outcome.
+                drop(sender.send(task.await).await);
+            });
+        });
+    }
+}
+
+async fn connect(join: &JoinUrl) -> Result<Socket, String> {
+    let mut request = join.socket.as_str().into_client_request().map_err(|error| error.to_string())?;
+    request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .max_message_size(Some(limits::MAX_MESSAGE_BYTES))
+        .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
+    const NO_DELAY: bool = true;
+    let connecting = tokio_tungstenite::connect_async_with_config(request, Some(config), NO_DELAY);
+    match timeout(SOCKET_TIMEOUT, connecting).await {
+        Ok(Ok((socket, _))) => Ok(socket),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("no answer".into()),
+    }
+}
+
+async fn close(socket: &mut Socket, code: CloseCode) -> Result<(), String> {
+    let frame = CloseFrame { code, reason: "".into() };
+    match timeout(SOCKET_TIMEOUT, socket.close(Some(frame))).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("no answer".into()),
+    }
+}

@@ -1,0 +1,117 @@
+//! The native driver: tokio, a WebSocket and an HTTP client around [`Core`](crate::Core).
+//!
+//! [`run`] is all there is to call. Computing and hashing run on blocking threads, so that the socket always answers.
+
+mod connection;
+mod fetch;
+mod join_url;
+mod store;
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use moex_protocol::{WorkerId, WorkerKind};
+use tokio::sync::watch;
+
+use self::connection::Driver;
+use self::fetch::Fetcher;
+pub use self::join_url::JoinUrl;
+use self::store::BlockStore;
+use crate::core::Status;
+use crate::device::{Device, DeviceChoice, Identity};
+
+/// Input slots a native worker announces: one computing, the rest arriving meanwhile.
+pub const INPUT_SLOTS: u8 = 4;
+
+/// What a native worker is started with.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// What the hub prints: `http://HOST:PORT/join#TOKEN`.
+    pub join_url: String,
+    /// Bytes of expert weights it may hold.
+    pub memory_budget_bytes: u64,
+    /// What it computes on.
+    pub device: DeviceChoice,
+    /// A folder that keeps blocks and the worker's id between runs.
+    pub store: Option<PathBuf>,
+    /// Its id, if it is not to come from the store or from chance.
+    pub worker: Option<WorkerId>,
+    /// How long to go on trying to reach a hub that does not answer.
+    pub patience: Duration,
+    /// Where to publish what there is to show.
+    pub status: Option<watch::Sender<Status>>,
+}
+
+/// Why a worker ended other than by being told to. Each is one sentence for its user.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The join URL is not one.
+    #[error("{0}")]
+    JoinUrl(String),
+    /// The store's folder cannot be used.
+    #[error("The store {} cannot be used: {source}.", folder.display())]
+    Store {
+        /// As given.
+        folder: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The device asked for is not there or does not compute right.
+    #[error("{0}")]
+    Device(String),
+    /// No hub answered for as long as the options allow.
+    #[error("No hub at {url}: {reason}.")]
+    NoHub {
+        /// The WebSocket's address.
+        url: String,
+        /// Why the last try failed.
+        reason: String,
+    },
+    /// The hub turned the worker away for good, or the worker cannot serve its model.
+    #[error("{0}")]
+    Stopped(String),
+}
+
+/// Joins the hub and serves until `shutdown` resolves; connects again whenever the hub goes away.
+///
+/// # Errors
+/// [`WorkerError`]: what trying again would not mend.
+pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
+    let join = JoinUrl::parse(&options.join_url).map_err(WorkerError::JoinUrl)?;
+    let store = match &options.store {
+        Some(folder) => Some(BlockStore::open(folder).map_err(|source| store_error(folder, source))?),
+        None => None,
+    };
+    let worker = match (options.worker, &options.store, &store) {
+        (Some(worker), ..) => worker,
+        (None, Some(folder), Some(store)) => {
+            store.worker_id(fresh_id()).map_err(|source| store_error(folder, source))?
+        }
+        _ => fresh_id(),
+    };
+    let clock = connection::Clock::start();
+    let device = Device::open(options.device).await.map_err(WorkerError::Device)?;
+    let identity = Identity {
+        token: join.token.clone(),
+        worker,
+        kind: WorkerKind::Native,
+        memory_budget_bytes: options.memory_budget_bytes,
+        input_slots: INPUT_SLOTS,
+    };
+    let presented = device.present(identity, || clock.now()).await.map_err(WorkerError::Device)?;
+    let fetcher = Fetcher::new(join.clone(), worker, store).map_err(WorkerError::Device)?;
+    Driver::new(clock, device, presented, fetcher, options.status)
+        .run(&join, options.patience, shutdown)
+        .await
+}
+
+fn store_error(folder: &std::path::Path, source: std::io::Error) -> WorkerError {
+    WorkerError::Store { folder: folder.to_owned(), source }
+}
+
+/// An id from the system's randomness, by way of the keys that std seeds its maps with.
+fn fresh_id() -> WorkerId {
+    let half = || u128::from(RandomState::new().hash_one(std::process::id()));
+    WorkerId(half() << 64 | half())
+}
