@@ -1,0 +1,135 @@
+//! Every browser interface the worker touches, declared on one page. Nothing else here calls into JavaScript by name.
+
+use js_sys::{ArrayBuffer, Function, JsString, Object, Reflect, Uint8Array};
+use wasm_bindgen::prelude::*;
+
+#[wasm_bindgen]
+extern "C" {
+    // Time. Milliseconds.
+    #[wasm_bindgen(js_namespace = performance, js_name = now)]
+    pub(super) fn performance_now() -> f64;
+    #[wasm_bindgen(js_name = setTimeout)]
+    pub(super) fn set_timeout(handler: &Function, millis: f64) -> i32;
+    #[wasm_bindgen(js_name = clearTimeout)]
+    pub(super) fn clear_timeout(handle: i32);
+
+    /// To the page.
+    #[wasm_bindgen(js_name = postMessage)]
+    pub(super) fn post_message(message: &str);
+
+    /// Resolves to a [`Response`].
+    #[wasm_bindgen(catch, js_name = fetch)]
+    pub(super) async fn fetch(url: &str, init: &Object) -> Result<JsValue, JsValue>;
+    pub(super) type Response;
+    #[wasm_bindgen(method, getter)]
+    pub(super) fn status(this: &Response) -> u16;
+    #[wasm_bindgen(method, getter)]
+    pub(super) fn body(this: &Response) -> Option<Stream>;
+    #[wasm_bindgen(js_name = ReadableStream)]
+    pub(super) type Stream;
+    #[wasm_bindgen(method, catch, js_name = getReader)]
+    pub(super) fn reader(this: &Stream) -> Result<Reader, JsValue>;
+    #[wasm_bindgen(js_name = ReadableStreamDefaultReader)]
+    pub(super) type Reader;
+    /// Resolves to a [`Chunk`].
+    #[wasm_bindgen(method, catch)]
+    pub(super) async fn read(this: &Reader) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, catch)]
+    pub(super) async fn cancel(this: &Reader) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(js_name = Object)]
+    pub(super) type Chunk;
+    #[wasm_bindgen(method, getter)]
+    pub(super) fn value(this: &Chunk) -> Option<Uint8Array>;
+
+    pub(super) type WebSocket;
+    #[wasm_bindgen(constructor, catch)]
+    pub(super) fn new(url: &str, protocol: &str) -> Result<WebSocket, JsValue>;
+    #[wasm_bindgen(method, setter, js_name = binaryType)]
+    pub(super) fn set_binary_type(this: &WebSocket, kind: &str);
+    #[wasm_bindgen(method, setter)]
+    pub(super) fn set_onopen(this: &WebSocket, handler: Option<&Function>);
+    #[wasm_bindgen(method, setter)]
+    pub(super) fn set_onmessage(this: &WebSocket, handler: Option<&Function>);
+    #[wasm_bindgen(method, setter)]
+    pub(super) fn set_onclose(this: &WebSocket, handler: Option<&Function>);
+    #[wasm_bindgen(method, getter, js_name = bufferedAmount)]
+    pub(super) fn buffered_amount(this: &WebSocket) -> f64;
+    #[wasm_bindgen(method, catch)]
+    pub(super) fn send(this: &WebSocket, message: &[u8]) -> Result<(), JsValue>;
+    #[wasm_bindgen(method, catch)]
+    pub(super) fn close(this: &WebSocket, code: u16) -> Result<(), JsValue>;
+    pub(super) type MessageEvent;
+    #[wasm_bindgen(method, getter)]
+    pub(super) fn data(this: &MessageEvent) -> JsValue;
+    pub(super) type CloseEvent;
+    #[wasm_bindgen(method, getter)]
+    pub(super) fn code(this: &CloseEvent) -> u16;
+
+    // The origin private file system. Both handles are `undefined` outside a secure context, which `catch` turns into an error.
+    /// Resolves to a [`Directory`].
+    #[wasm_bindgen(catch, js_namespace = ["navigator", "storage"], js_name = getDirectory)]
+    pub(super) async fn storage_root() -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(js_name = FileSystemDirectoryHandle)]
+    pub(super) type Directory;
+    #[wasm_bindgen(method, catch, js_name = getDirectoryHandle)]
+    pub(super) async fn directory(this: &Directory, name: &str, options: &Object)
+    -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, catch, js_name = getFileHandle)]
+    pub(super) async fn file(this: &Directory, name: &str, options: &Object) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, catch, js_name = removeEntry)]
+    pub(super) async fn remove(this: &Directory, name: &str) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(js_name = FileSystemFileHandle)]
+    pub(super) type File;
+    #[wasm_bindgen(method, catch, js_name = createSyncAccessHandle)]
+    pub(super) async fn open(this: &File) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, catch, js_name = move)]
+    pub(super) async fn rename(this: &File, name: &str) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(js_name = FileSystemSyncAccessHandle)]
+    pub(super) type SyncHandle;
+    #[wasm_bindgen(method, catch, js_name = getSize)]
+    pub(super) fn size(this: &SyncHandle) -> Result<f64, JsValue>;
+    #[wasm_bindgen(method, catch, js_name = read)]
+    pub(super) fn read_at(this: &SyncHandle, into: &mut [u8], options: &Object) -> Result<f64, JsValue>;
+    #[wasm_bindgen(method, catch, js_name = write)]
+    pub(super) fn write_at(this: &SyncHandle, bytes: &[u8], options: &Object) -> Result<f64, JsValue>;
+    #[wasm_bindgen(method, catch)]
+    pub(super) fn truncate(this: &SyncHandle, size: f64) -> Result<(), JsValue>;
+    #[wasm_bindgen(method, catch)]
+    pub(super) fn flush(this: &SyncHandle) -> Result<(), JsValue>;
+    #[wasm_bindgen(method, js_name = close)]
+    pub(super) fn close_handle(this: &SyncHandle);
+
+    // Locks between tabs.
+    #[wasm_bindgen(catch, js_namespace = ["navigator", "locks"], js_name = request)]
+    pub(super) async fn request_lock(
+        name: &str,
+        options: &Object,
+        held: &Function,
+    ) -> Result<JsValue, JsValue>;
+    pub(super) type AbortSignal;
+    #[wasm_bindgen(static_method_of = AbortSignal)]
+    pub(super) fn timeout(millis: f64) -> AbortSignal;
+}
+
+/// `{name: value, …}`.
+pub(super) fn object<const N: usize>(fields: [(&str, JsValue); N]) -> Object {
+    let object = Object::new();
+    for (name, value) in fields {
+        // Setting a field of a fresh plain object cannot fail.
+        drop(Reflect::set(&object, &JsString::from(name), &value));
+    }
+    object
+}
+
+/// The bytes of a message or chunk, copied out of JavaScript; `None` if it is not binary.
+pub(super) fn bytes(value: &JsValue) -> Option<Uint8Array> {
+    value.dyn_ref::<ArrayBuffer>().map(|buffer| Uint8Array::new(buffer))
+}
+
+/// What an exception says of itself.
+pub(super) fn words(error: &JsValue) -> String {
+    match error.dyn_ref::<js_sys::Error>() {
+        Some(error) => format!("{}: {}", error.name(), error.message()),
+        None => format!("{error:?}"),
+    }
+}

@@ -1,0 +1,94 @@
+//! The browser driver: runs in a dedicated worker, which owns the WebSocket, the GPU and the stored blocks.
+//!
+//! The page loads the module, calls [`start`] and shows the JSON that arrives as messages ([`report::Report`]). Nothing here
+//! touches a document.
+
+mod clock;
+mod driver;
+mod fetch;
+mod inbox;
+mod js;
+mod lock;
+mod report;
+mod socket;
+mod store;
+
+use moex_protocol::{Visibility, WorkerId, WorkerKind};
+use serde::Deserialize;
+use wasm_bindgen::prelude::*;
+
+use self::driver::{Driver, Event};
+use self::fetch::Fetcher;
+use self::inbox::Inbox;
+use self::report::{Phase, Report};
+use self::store::Store;
+use crate::device::{Device, DeviceChoice, Identity};
+
+/// Input slots a tab announces: one computing, the rest arriving meanwhile.
+pub const INPUT_SLOTS: u8 = 4;
+
+/// What the page starts a worker with, as JSON.
+#[derive(Deserialize)]
+struct Options {
+    /// The hub's origin: `http://HOST:PORT`.
+    hub: String,
+    /// The secret of the join URL.
+    token: String,
+    /// Kept by the page, one for each tab that is open at a time.
+    worker: WorkerId,
+    device: DeviceChoice,
+    memory_budget_bytes: u64,
+}
+
+/// A worker that runs until its page ends it.
+#[wasm_bindgen]
+pub struct TabWorker {
+    inbox: Inbox<Event>,
+}
+
+/// Opens the device and joins the hub. `options` is the JSON of the page; the worker reports by `postMessage`.
+#[wasm_bindgen]
+pub fn start(options: &str) -> Result<TabWorker, JsError> {
+    std::panic::set_hook(Box::new(|panic| Report::crashed(&panic.to_string()).post()));
+    let options: Options = serde_json::from_str(options)?;
+    let inbox = Inbox::new();
+    let worker = TabWorker { inbox: inbox.clone() };
+    wasm_bindgen_futures::spawn_local(async move {
+        if let Err(reason) = run(options, inbox).await {
+            Report::stopped(reason).post();
+        }
+    });
+    Ok(worker)
+}
+
+#[wasm_bindgen]
+impl TabWorker {
+    /// The page was hidden, frozen, shown again, or is about to go: `visible`, `hidden`, `frozen` or `leaving`.
+    pub fn set_visibility(&self, visibility: &str) {
+        let visibility = match visibility {
+            "hidden" => Visibility::Hidden,
+            "frozen" => Visibility::Frozen,
+            "leaving" => Visibility::Leaving,
+            _ => Visibility::Visible,
+        };
+        drop(self.inbox.push(Event::Visibility(visibility)));
+    }
+}
+
+/// Serves until there is a reason not to; returns it.
+async fn run(options: Options, inbox: Inbox<Event>) -> Result<(), String> {
+    Report::new(Phase::Starting).post();
+    let device = Device::open(options.device).await?;
+    let identity = Identity {
+        token: options.token.clone(),
+        worker: options.worker,
+        kind: WorkerKind::Browser,
+        memory_budget_bytes: options.memory_budget_bytes,
+        input_slots: INPUT_SLOTS,
+    };
+    let join = device.present(identity, clock::now).await?;
+    let store = Store::open().await;
+    let fetcher =
+        Fetcher { hub: options.hub, token: options.token, worker: options.worker.to_string(), store };
+    Err(Driver::new(device, join, fetcher, inbox).run().await)
+}

@@ -1,0 +1,85 @@
+//! The WebSocket to the hub: its callbacks become events, and nothing of it outlives the value.
+
+use js_sys::Function;
+use moex_protocol::{SUBPROTOCOL, limits};
+use wasm_bindgen::prelude::*;
+
+use super::driver::Event;
+use super::inbox::Inbox;
+use super::js;
+
+/// The close code for a message larger than the protocol allows.
+const TOO_LARGE: u16 = 1009;
+
+/// A socket that is opening or open; closed when dropped.
+pub(super) struct Socket {
+    socket: js::WebSocket,
+    _callbacks: [Closure<dyn FnMut(JsValue)>; 3],
+}
+
+impl Socket {
+    /// Starts to connect. The events carry `connection`, so that those of an earlier socket can be told apart.
+    pub(super) fn open(url: &str, connection: u64, inbox: &Inbox<Event>) -> Result<Self, String> {
+        let socket = js::WebSocket::new(url, SUBPROTOCOL).map_err(|error| js::words(&error))?;
+        socket.set_binary_type("arraybuffer");
+        let on_open = callback(inbox, move |_| Event::Opened(connection));
+        let on_message = callback(inbox, move |event| message(connection, event.unchecked_ref()));
+        let on_close = callback(inbox, move |event: &JsValue| {
+            Event::Closed(connection, event.unchecked_ref::<js::CloseEvent>().code())
+        });
+        socket.set_onopen(Some(function(&on_open)));
+        socket.set_onmessage(Some(function(&on_message)));
+        socket.set_onclose(Some(function(&on_close)));
+        Ok(Self { socket, _callbacks: [on_open, on_message, on_close] })
+    }
+
+    /// Sends one message; an error if the socket is not open or the hub has stopped reading.
+    pub(super) fn send(&self, message: &[u8]) -> Result<(), String> {
+        if self.socket.buffered_amount() > limits::MAX_OUTBOX_BYTES as f64 {
+            return Err("the hub takes no messages".into());
+        }
+        self.socket.send(message).map_err(|error| js::words(&error))
+    }
+
+    /// Closes with a code of the protocol.
+    pub(super) fn close(&self, code: u16) {
+        // Browsers let scripts close with 1000 and 3000 to 4999 only.
+        let code = if code == 1000 { code } else { 4000 + code % 1000 };
+        drop(self.socket.close(code));
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.socket.set_onopen(None);
+        self.socket.set_onmessage(None);
+        self.socket.set_onclose(None);
+        drop(self.socket.close(1000));
+    }
+}
+
+/// A message as an event. One that is too large ends the connection before it is copied.
+fn message(connection: u64, event: &js::MessageEvent) -> Event {
+    match js::bytes(&event.data()) {
+        None => Event::Text(connection),
+        Some(bytes) if bytes.length() as usize > limits::MAX_MESSAGE_BYTES => {
+            Event::Closed(connection, TOO_LARGE)
+        }
+        Some(bytes) => Event::Message(connection, bytes.to_vec().into()),
+    }
+}
+
+fn callback(
+    inbox: &Inbox<Event>,
+    mut event: impl FnMut(&JsValue) -> Event + 'static,
+) -> Closure<dyn FnMut(JsValue)> {
+    let inbox = inbox.clone();
+    Closure::new(move |value: JsValue| {
+        // An inbox that is full means a hub that ignores the input slots; what it sends beyond them is lost to it.
+        drop(inbox.push(event(&value)));
+    })
+}
+
+fn function(closure: &Closure<dyn FnMut(JsValue)>) -> &Function {
+    closure.as_ref().unchecked_ref()
+}
