@@ -106,15 +106,20 @@ pub enum DecodeError {
     /// A dispatch or an answer whose parts contradict each other.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// Over [`limits::MAX_MESSAGE_BYTES`], as received.
-    #[error("a message of {bytes} bytes; the limit is {limit}", limit = limits::MAX_MESSAGE_BYTES)]
+    /// Over [`limits::MAX_MESSAGE_BYTES`], or before a join over [`limits::MAX_JOIN_MESSAGE_BYTES`], as received.
+    #[error("a message of {bytes} bytes; the limit is {limit}")]
     MessageTooLarge {
         /// Its size.
         bytes: usize,
+        /// The limit that it passes.
+        limit: usize,
     },
-    /// Over [`limits::MAX_MESSAGE_BYTES`], once expanded.
-    #[error("a message that expands to over {limit} bytes", limit = limits::MAX_MESSAGE_BYTES)]
-    ExpandedTooLarge,
+    /// The same, once expanded.
+    #[error("a message that expands to over {limit} bytes")]
+    ExpandedTooLarge {
+        /// The limit that it passes.
+        limit: usize,
+    },
     /// Over [`limits::MAX_CONTROL_BYTES`].
     #[error("a control frame of {bytes} bytes; the limit is {limit}", limit = limits::MAX_CONTROL_BYTES)]
     ControlTooLarge {
@@ -150,7 +155,7 @@ impl DecodeError {
         match self {
             Self::Version { .. } => ErrorCode::Version,
             Self::MessageTooLarge { .. }
-            | Self::ExpandedTooLarge
+            | Self::ExpandedTooLarge { .. }
             | Self::ControlTooLarge { .. }
             | Self::TooManyFrames
             | Self::TooManyRows { .. }

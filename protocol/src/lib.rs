@@ -20,6 +20,9 @@ pub mod frame;
 pub mod error;
 pub mod session;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use compression::Compression;
 pub use dtype::Dtype;
 pub use error::{Blame, CloseReason, DecodeError, Scope, SendError, ShapeError};

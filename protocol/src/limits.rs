@@ -4,6 +4,9 @@
 /// Bytes of one message, as received and again as expanded: what compressed frames unpack to is counted.
 pub const MAX_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
 
+/// Bytes of a message from a worker that has not joined, as received and as expanded: nobody has vouched for it yet.
+pub const MAX_JOIN_MESSAGE_BYTES: usize = 64 * 1024;
+
 /// Bytes of JSON in one HEARTBEAT, WEIGHT_SYNC or ERROR, expanded.
 pub const MAX_CONTROL_BYTES: usize = 1024 * 1024;
 
@@ -23,10 +26,10 @@ pub const MAX_HIDDEN: u16 = 32_768;
 pub const MAX_SLOTS: u8 = 64;
 
 /// Bytes of one text field of a join (token, build, adapter, backend, a feature's or a limit's name, self-test detail).
-pub const MAX_JOIN_TEXT_BYTES: usize = 4096;
+pub const MAX_JOIN_TEXT_BYTES: usize = 1024;
 
 /// Features, and separately limits, in one join.
-pub const MAX_JOIN_ENTRIES: usize = 512;
+pub const MAX_JOIN_ENTRIES: usize = 256;
 
 /// Blocks in one WEIGHT_SYNC frame; a longer list is sent as several frames of the same epoch.
 pub const MAX_BLOCKS_PER_FRAME: usize = 1024;

@@ -202,6 +202,17 @@ impl Dispatch {
             }
     }
 
+    /// Bytes of the whole answer, uncompressed.
+    fn answer_bytes(&self) -> u64 {
+        let header = HEADER_BYTES as u64;
+        match self.form {
+            Form::Plain | Form::RowsOnce => {
+                self.calls.len() as u64 * header + self.n_pairs() as u64 * self.row_bytes() as u64
+            }
+            Form::Sum => header + self.rows.len() as u64,
+        }
+    }
+
     fn check_size(&self) -> Result<(), ShapeError> {
         let pairs = self.n_pairs() as u64;
         if pairs > u64::from(MAX_PAIRS) {
@@ -211,7 +222,7 @@ impl Dispatch {
         if self.form == Form::Plain && pairs > u64::from(MAX_ROWS) {
             return Err(ShapeError::TooManyRows { rows: pairs });
         }
-        let bytes = self.message_bytes().max(self.answer_shape().message_bytes());
+        let bytes = self.message_bytes().max(self.answer_bytes());
         if bytes > MAX_MESSAGE_BYTES as u64 {
             return Err(ShapeError::TooLarge { bytes });
         }

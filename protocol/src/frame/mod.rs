@@ -50,7 +50,12 @@ pub enum Frame {
 /// # Errors
 /// When anything in it is malformed or passes a limit: a message is taken whole or not at all.
 pub fn decode_message(message: &Bytes) -> Result<Vec<Frame>, DecodeError> {
-    let raw = split(message)?;
+    decode_message_within(message, MAX_MESSAGE_BYTES)
+}
+
+/// [`decode_message`] with a limit of its own on the message as received and as expanded.
+pub(crate) fn decode_message_within(message: &Bytes, limit: usize) -> Result<Vec<Frame>, DecodeError> {
+    let raw = split(message, limit)?;
     let mut frames = Vec::with_capacity(raw.len());
     let mut rest = raw.as_slice();
     while let Some(first) = rest.first() {
@@ -87,16 +92,16 @@ fn run_length(frames: &[RawFrame]) -> usize {
 }
 
 /// The frames of known types in a message, checked and expanded.
-fn split(message: &Bytes) -> Result<Vec<RawFrame>, DecodeError> {
+fn split(message: &Bytes, limit: usize) -> Result<Vec<RawFrame>, DecodeError> {
     if message.is_empty() {
         return Err(DecodeError::Empty);
     }
-    if message.len() > MAX_MESSAGE_BYTES {
-        return Err(DecodeError::MessageTooLarge { bytes: message.len() });
+    if message.len() > limit {
+        return Err(DecodeError::MessageTooLarge { bytes: message.len(), limit });
     }
     let mut frames = Vec::new();
     let mut n_frames = 0;
-    let mut expanded_bytes = 0;
+    let mut room = limit;
     let mut at = 0;
     while at < message.len() {
         n_frames += 1;
@@ -117,36 +122,29 @@ fn split(message: &Bytes) -> Result<Vec<RawFrame>, DecodeError> {
         let payload = at..at + payload_bytes as usize;
         at = payload.end;
         if let Decoded::Known(header) = decoded {
-            let payload = open(&header, message.slice(payload), &mut expanded_bytes)?;
+            let payload = message.slice(payload);
+            let size = expanded_size(&header, &payload)?;
+            room = room.checked_sub(size).ok_or(DecodeError::ExpandedTooLarge { limit })?;
+            let is_compressed = header.flags.has(Flags::COMPRESSED);
+            let payload = if is_compressed { expand(&payload, size)? } else { payload };
             frames.push(RawFrame { header, payload });
         }
     }
     Ok(frames)
 }
 
-/// Checks a payload's length against its header, and expands it if it is compressed. `expanded_bytes` is the running
-/// total of the message.
-fn open(header: &Header, payload: Bytes, expanded_bytes: &mut usize) -> Result<Bytes, DecodeError> {
+/// The size of a payload, or that it announces if it is compressed, checked against its header.
+fn expanded_size(header: &Header, payload: &Bytes) -> Result<usize, DecodeError> {
     let expected = expected_bytes(header)?;
-    let size = if header.flags.has(Flags::COMPRESSED) {
-        announced_size(&payload, expected)?
-    } else {
-        let bytes = payload.len();
-        match expected {
-            Expected::Exactly(implied) if bytes as u64 != implied => {
-                return Err(DecodeError::Length { bytes: bytes as u64, implied });
-            }
-            Expected::AtMost(limit) if bytes > limit => {
-                return Err(DecodeError::ControlTooLarge { bytes: bytes as u64 });
-            }
-            _ => bytes,
-        }
-    };
-    *expanded_bytes += size;
-    if *expanded_bytes > MAX_MESSAGE_BYTES {
-        return Err(DecodeError::ExpandedTooLarge);
+    if header.flags.has(Flags::COMPRESSED) {
+        return announced_size(payload, expected);
     }
-    if header.flags.has(Flags::COMPRESSED) { expand(&payload, size) } else { Ok(payload) }
+    let bytes = payload.len() as u64;
+    match expected {
+        Expected::Exactly(implied) if bytes != implied => Err(DecodeError::Length { bytes, implied }),
+        Expected::AtMost(limit) if payload.len() > limit => Err(DecodeError::ControlTooLarge { bytes }),
+        _ => Ok(payload.len()),
+    }
 }
 
 fn expected_bytes(header: &Header) -> Result<Expected, DecodeError> {

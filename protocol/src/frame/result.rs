@@ -164,14 +164,6 @@ impl Answer {
     }
 }
 
-impl AnswerShape {
-    /// Bytes of an uncompressed message of this shape.
-    pub(crate) fn message_bytes(&self) -> u64 {
-        let row_bytes = self.dtype.row_bytes(usize::from(self.hidden)) as u64;
-        self.parts.iter().map(|&(_, rows)| HEADER_BYTES as u64 + u64::from(rows) * row_bytes).sum()
-    }
-}
-
 /// How many bytes the payload of a RESULT has by its header.
 pub(crate) fn implied_bytes(tensor: &TensorFields, flags: Flags) -> Result<u64, DecodeError> {
     if flags.has(Flags::SUM) != (tensor.expert == ExpertId::NONE) {

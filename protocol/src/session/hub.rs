@@ -16,8 +16,9 @@ use crate::frame::error::{ErrorCode, WireError};
 use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Ping, Visibility};
 use crate::frame::result::Answer;
 use crate::frame::weight_sync::{BlockReport, WeightSync, WeightSyncFrame};
-use crate::frame::{Frame, cancel, decode_message};
+use crate::frame::{Frame, cancel, decode_message_within};
 use crate::id::AttemptId;
+use crate::limits::{MAX_JOIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES};
 
 /// What a hub session goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +145,11 @@ impl HubSession {
         if self.channel.is_closed() {
             return;
         }
-        match decode_message(&message) {
+        let limit = match self.phase {
+            Phase::AwaitingJoin { .. } | Phase::AwaitingVerdict => MAX_JOIN_MESSAGE_BYTES,
+            Phase::Accepted | Phase::Draining { .. } => MAX_MESSAGE_BYTES,
+        };
+        match decode_message_within(&message, limit) {
             Ok(frames) => {
                 self.heard_at = now;
                 for frame in frames {
@@ -199,6 +204,7 @@ impl HubSession {
         self.channel.send_or_close(message, closed);
         if self.visibility == Visibility::Leaving {
             self.start_draining(now);
+            self.finish_draining();
         }
     }
 
