@@ -19,9 +19,9 @@ pub struct ExpertShape {
 /// Where a matrix lies in a block, in bytes from the block's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixLayout {
-    /// The plane of values (for int4: of nibbles); the scales follow it, aligned as every plane is.
+    /// The plane of values (for the int4 formats: of nibbles); the scales follow it, aligned as every plane is.
     pub values: usize,
-    /// The plane of scales; empty, and the same as `end`, but for int4.
+    /// The plane of scales; empty, and the same as `end`, but for the int4 formats.
     pub scales: usize,
     /// The byte after its last.
     pub end: usize,
@@ -137,7 +137,7 @@ mod tests {
                 let layout = shape.layout();
                 for matrix in [layout.gate, layout.up, layout.down] {
                     assert_eq!(matrix.values % 16, 0);
-                    assert!(format != WeightFormat::Int4G128 || matrix.scales % 16 == 0);
+                    assert!(format.scale_bytes(1, 1) == 0 || matrix.scales % 16 == 0);
                 }
                 let [gate, up, down] = [1, 2, 3].map(|seed| noise(seed, hidden * inner, 1.0));
                 let block = shape.pack(&gate, &up, &down);

@@ -7,6 +7,9 @@ pub const GROUP: usize = 128;
 /// The bytes of a group's nibbles.
 pub(super) const GROUP_BYTES: usize = GROUP / 2;
 
+/// The nibble of weight 0.
+pub(super) const ZERO: u8 = 8;
+
 /// Scales tried for each group. The first takes the largest weight to 7, the others cut it off in favour of the rest.
 const CANDIDATES: u8 = 16;
 /// What one candidate is smaller than the one before it, as a part of the first.

@@ -1,6 +1,6 @@
 //! A matrix in any format, seen through its bytes.
 
-use super::{ShapeError, WeightFormat, float, int4};
+use super::{Layout, Parts, ShapeError, WeightFormat, float, int4, int4_zp};
 
 /// A row-major (rows, cols) = (out, in) matrix over borrowed bytes whose length has been checked.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +59,36 @@ impl<'a> MatrixView<'a> {
     /// If there is no such row or `out` has another length.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "columns of a row");
+        let values = self.values(row);
         match self.format {
-            WeightFormat::F32 => float::decode_f32(self.values(row), out),
-            WeightFormat::F16 => float::decode_f16(self.values(row), out),
-            WeightFormat::Bf16 => float::decode_bf16(self.values(row), out),
-            WeightFormat::Int4G128 => int4::decode_row(self.values(row), self.scales(row), out),
+            WeightFormat::F32 => float::decode_f32(values, out),
+            WeightFormat::F16 => float::decode_f16(values, out),
+            WeightFormat::Bf16 => float::decode_bf16(values, out),
+            WeightFormat::Int4G128 => int4::decode_row(values, self.scales(row), out),
+            WeightFormat::Int4ZpG128 => int4_zp::decode_row(values, self.scales(row), out),
+            _ => {
+                if let Layout::Blocks(blocks) = self.format.layout() {
+                    (blocks.decode_row)(values, out);
+                }
+            }
+        }
+    }
+
+    /// Opens block `block` of row `row`, a multiple of [`WeightFormat::block_cols`] columns in. A float format has none
+    /// and leaves `parts` alone.
+    pub(crate) fn read_block(&self, row: usize, block: usize, parts: &mut Parts) {
+        let values = self.values(row);
+        match self.format.layout() {
+            Layout::Values { .. } => {}
+            Layout::Planes { scale_bytes } => {
+                let nibbles = &values[block * int4::GROUP_BYTES..][..int4::GROUP_BYTES];
+                let scales = &self.scales(row)[block * scale_bytes..][..scale_bytes];
+                match *scales {
+                    [low, high] => int4_zp::read(nibbles, &[low, high, int4::ZERO, 0], parts),
+                    _ => int4_zp::read(nibbles, scales, parts),
+                }
+            }
+            Layout::Blocks(blocks) => (blocks.read)(&values[block * blocks.bytes..][..blocks.bytes], parts),
         }
     }
 
@@ -100,7 +125,7 @@ impl<'a> MatrixView<'a> {
 
     fn scales(&self, row: usize) -> &'a [u8] {
         let plane = &self.bytes[self.format.value_bytes(self.rows, self.cols)..];
-        let row_bytes = 2 * int4::n_groups(self.cols);
+        let row_bytes = self.format.scale_bytes(1, self.cols);
         &plane[row * row_bytes..][..row_bytes]
     }
 }

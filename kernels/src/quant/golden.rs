@@ -1,0 +1,33 @@
+//! Every block format against bytes and values of the reference implementation.
+
+use super::{MatrixView, WeightFormat};
+
+/// A line: what, format, values, bytes.
+const GOLDEN: &str = include_str!("golden.txt");
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+}
+
+#[test]
+fn blocks_are_those_of_the_reference() {
+    let mut seen = Vec::new();
+    for line in GOLDEN.lines().filter(|line| !line.starts_with('#')) {
+        let [what, format, values, bytes] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let (format, bytes) = (format.parse::<WeightFormat>().unwrap(), unhex(bytes));
+        let values: Vec<f32> = unhex(values).as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        if what == "quantize" {
+            assert_eq!(format.quantize(1, values.len(), &values), bytes, "{format}");
+        } else {
+            let row = MatrixView::new(format, 1, values.len(), &bytes).unwrap().dequantize();
+            let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&row), bits(&values), "{format}");
+        }
+        seen.push((what, format));
+    }
+    for format in WeightFormat::ALL.into_iter().filter(|format| format.name().starts_with('q')) {
+        assert!(seen.contains(&("dequantize", format)), "{format}");
+        assert_eq!(seen.contains(&("quantize", format)), !format.name().ends_with('K'), "{format}");
+    }
+}
