@@ -12,6 +12,8 @@ pub mod cpu;
 pub mod engine;
 mod expert;
 mod nmse;
+#[cfg(any(test, feature = "gpu"))]
+mod noise;
 pub mod quant;
 
 pub use expert::{BlockLayout, ExpertShape, ExpertView, MatrixLayout};
