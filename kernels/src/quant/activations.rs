@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cpu::tests::noise;
+    use crate::noise::noise;
 
     #[test]
     fn the_words_of_a_row() {

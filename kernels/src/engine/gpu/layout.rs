@@ -53,6 +53,8 @@ pub(super) struct Layout {
     pub(super) slots_per_slab: u32,
     pub(super) n_slabs: u32,
     pub(super) block_bytes: u64,
+    /// Columns that a thread reads at once.
+    chunk_cols: usize,
 }
 
 /// What one message puts into the table buffer, and what is then dispatched.
@@ -71,6 +73,9 @@ impl Layout {
         plan.check()?;
         let refuse = |reason: String| Err(EngineError::Plan(reason));
         let shape = plan.shape;
+        let Some(chunk_cols) = chunk_cols(shape.format) else {
+            return refuse(format!("no GPU kernel reads {}", shape.format));
+        };
         if !shape.hidden.is_multiple_of(8) || !shape.inner.is_multiple_of(8) {
             return refuse(format!(
                 "on a GPU, widths are multiples of 8, not {} and {}",
@@ -89,8 +94,8 @@ impl Layout {
         if slots_per_slab == 0 {
             return refuse(format!("an expert of {block_bytes} bytes, {max_binding_bytes} in a binding"));
         }
-        let layout =
-            Self { plan, slots_per_slab, n_slabs: plan.n_slots.div_ceil(slots_per_slab), block_bytes };
+        let n_slabs = plan.n_slots.div_ceil(slots_per_slab);
+        let layout = Self { plan, slots_per_slab, n_slabs, block_bytes, chunk_cols };
         let others = [
             layout.rows_bytes(),
             layout.tables_bytes(),
@@ -234,12 +239,9 @@ impl Layout {
         }
     }
 
-    /// Chunks of a row of weights, as `shader/shared/weights_*.wgsl` reads them.
+    /// Chunks of a row of weights, those of mere padding left out.
     fn chunks(&self, cols: usize) -> usize {
-        match self.plan.shape.format {
-            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => cols / 8,
-            WeightFormat::Int4G128 => cols.div_ceil(GROUP / 4),
-        }
+        cols.div_ceil(self.chunk_cols)
     }
 
     /// Threads that share a row of weights: enough to read whole cache lines together, and so many that the fewest of
@@ -248,6 +250,15 @@ impl Layout {
         let chunks = self.chunks(cols) as u32;
         let rounded = |lanes: u32| chunks.next_multiple_of(lanes);
         [16, 8, 4].into_iter().min_by_key(|&lanes| rounded(lanes)).unwrap_or(16)
+    }
+}
+
+/// The columns of a chunk in `shader/shared/weights_*.wgsl`; none for a format that has no such file.
+fn chunk_cols(format: WeightFormat) -> Option<usize> {
+    match format {
+        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => Some(8),
+        WeightFormat::Int4G128 => Some(GROUP / 4),
+        _ => None,
     }
 }
 
@@ -321,6 +332,7 @@ mod tests {
         assert!(!refused(good, 1 << 20));
         assert!(refused(good, 1 << 10));
         assert!(refused(plan(60, 32, WeightFormat::F32), 1 << 20));
+        assert!(refused(plan(64, 32, WeightFormat::Q8_0), 1 << 20));
         assert!(refused(EnginePlan { max_rows: 60_000, ..good }, 1 << 20));
         assert!(refused(EnginePlan { max_pairs: 70_000, ..good }, 1 << 30));
         assert!(refused(EnginePlan { n_slots: 0, ..good }, 1 << 20));
