@@ -9,6 +9,12 @@ pub mod serve;
 pub mod synth;
 pub mod worker;
 
+mod answer_printer;
+mod hub_client;
+mod local_hub;
+mod values;
+mod worker_processes;
+
 use clap::{Parser, Subcommand};
 
 /// A hub and a swarm of browser tabs that together run a mixture-of-experts model.
