@@ -19,7 +19,7 @@ pub enum GpuSelect {
 /// What is known of an open GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// As its driver calls it.
+    /// As its driver calls it, "unnamed" where the browser does not say.
     pub adapter: String,
     /// vulkan, metal, dx12 or webgpu.
     pub backend: String,
@@ -172,7 +172,8 @@ fn info(adapter: &wgpu::AdapterInfo, device: &wgpu::Device) -> GpuInfo {
         (has_subgroups(device), "subgroups"),
     ];
     GpuInfo {
-        adapter: if adapter.name.is_empty() { adapter.driver.clone() } else { adapter.name.clone() },
+        // Browsers tend to keep the name to themselves.
+        adapter: if adapter.name.is_empty() { "unnamed".to_owned() } else { adapter.name.clone() },
         backend: adapter.backend.to_string(),
         software: adapter.device_type == wgpu::DeviceType::Cpu,
         features: features.into_iter().filter(|(has, _)| *has).map(|(_, name)| name.to_owned()).collect(),
