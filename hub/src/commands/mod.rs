@@ -10,8 +10,10 @@ pub mod synth;
 pub mod worker;
 
 mod answer_printer;
+mod experts;
 mod hub_client;
 mod local_hub;
+mod safetensors_file;
 mod values;
 mod worker_processes;
 
