@@ -13,6 +13,9 @@ mod local;
 mod shards;
 mod socket;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 

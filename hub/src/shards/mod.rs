@@ -15,6 +15,9 @@ mod manifest;
 mod pack;
 mod source;
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
