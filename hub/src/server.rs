@@ -19,6 +19,7 @@ use axum::middleware::from_fn_with_state;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+pub(crate) use hub::summary;
 pub use hub::{Hub, HubConfig, OpenError};
 
 use crate::{api, net, web};

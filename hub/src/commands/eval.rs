@@ -51,7 +51,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let checkpoint = args.model.checkpoint()?;
     let model = Arc::new(Model::load(&checkpoint)?);
     let text = Arc::new(Text::load(&checkpoint)?);
-    let mut experts = experts_for(&args.experts, &model)?;
+    let mut experts = experts_for(&args.experts, &checkpoint, &model, EngineConfig::default().max_rows)?;
 
     let progress = ProgressBar::new(cases.len() as u64);
     let style = ProgressStyle::with_template("answering [{bar:20}] {pos} of {len}, {eta} left")?;
@@ -172,9 +172,9 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{
-        commands::experts::experts_for,
-        model::{Checkpoint, local_moe::CheckpointExperts},
+    use crate::model::{
+        Checkpoint,
+        local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
     };
 
     const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/demo-cases.jsonl");
@@ -209,10 +209,10 @@ mod tests {
     #[test]
     fn packed_experts_answer_too_and_say_what_they_are() {
         let (model, text) = demo();
-        let args = ExpertArgs { experts: Some("int4".parse().unwrap()), wire: moex_protocol::Dtype::F16 };
-        let mut experts = experts_for(&args, &model).unwrap();
+        let blocks = MemoryBlocks::new(model.clone(), "int4".parse().unwrap());
+        let mut experts = PackedExperts::new(blocks, moex_protocol::Dtype::F16);
         let cases = cases::read(CASES.as_ref()).unwrap();
-        let report = answer(model, text, &mut *experts, &cases[..60], &ProgressBar::hidden()).unwrap();
+        let report = answer(model, text, &mut experts, &cases[..60], &ProgressBar::hidden()).unwrap();
         // Four bits cost little of the answers, and change some of the stories.
         assert!(report.right >= 45, "{} of 60", report.right);
         let json = serde_json::to_value(&report).unwrap();

@@ -181,8 +181,8 @@ impl Info {
         let _ = writeln!(text, "{table}");
         for format in FORMATS.map(WeightFormat::name) {
             let fits = self.fits.iter().filter(|fit| fit.format == format);
-            let fits: Vec<_> = fits.map(|fit| format!("{} of {} GiB", fit.workers, fit.budget_gib)).collect();
-            let _ = writeln!(text, "Every {format} expert once fits {} or more.", fits.join(", "));
+            let fits: Vec<_> = fits.map(|fit| format!("{} x {} GiB", fit.workers, fit.budget_gib)).collect();
+            let _ = writeln!(text, "Workers that hold every {format} expert once: {}.", fits.join(" or "));
         }
         text
     }

@@ -37,7 +37,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let model = Arc::new(Model::load(&args.model.checkpoint()?)?);
+    let checkpoint = args.model.checkpoint()?;
+    let model = Arc::new(Model::load(&checkpoint)?);
     let config = model.config();
     let n_rows = args.ids.len(); // T
     ensure!(
@@ -57,7 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         SafetensorsFile::create(&args.out, &tensors).with_context(|| args.out.display().to_string())?;
 
     let mut experts = Recorded {
-        experts: experts_for(&args.experts, &model)?,
+        experts: experts_for(&args.experts, &checkpoint, &model, CHUNK_ROWS)?,
         chosen: vec![Vec::new(); config.layers.len()],
     };
     let mut kv = KvPool::new(config, usize::MAX, 1);

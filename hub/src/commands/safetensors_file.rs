@@ -28,11 +28,12 @@ impl Planned {
     }
 }
 
-/// A file under way. It lies beside its place as `.part` until all of it is written.
+/// A file under way. It lies beside its place as `.part` until all of it is written, and is gone if it never is.
 pub(super) struct SafetensorsFile {
     path: PathBuf,
     part: PathBuf,
-    out: BufWriter<File>,
+    /// None only when the file is in its place.
+    out: Option<BufWriter<File>>,
     left: usize,
 }
 
@@ -57,22 +58,63 @@ impl SafetensorsFile {
         let mut out = BufWriter::new(File::create(&part)?);
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
-        Ok(Self { path: path.to_owned(), part, out, left: end })
+        Ok(Self { path: path.to_owned(), part, out: Some(out), left: end })
     }
 
     /// The next bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let left = self.left.checked_sub(bytes.len());
         self.left = left.ok_or_else(|| io::Error::other("more bytes than the tensors have"))?;
-        self.out.write_all(bytes)
+        self.out.as_mut().map_or(Ok(()), |out| out.write_all(bytes))
     }
 
     /// Puts the file in its place, whole.
-    pub(super) fn finish(self) -> io::Result<()> {
+    pub(super) fn finish(mut self) -> io::Result<()> {
         if self.left > 0 {
             return Err(io::Error::other(format!("{} bytes of the tensors are missing", self.left)));
         }
-        self.out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&self.part, &self.path)
+        if let Some(out) = self.out.as_mut() {
+            out.flush()?;
+            out.get_ref().sync_all()?;
+            fs::rename(&self.part, &self.path)?;
+            self.out = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SafetensorsFile {
+    fn drop(&mut self) {
+        if self.out.take().is_some() {
+            // What ended the writing is what the user hears of.
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_whole_or_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        let tensors = [Planned { name: "x".to_owned(), dtype: Dtype::BF16, shape: vec![2, 3] }];
+
+        let mut file = SafetensorsFile::create(&path, &tensors).unwrap();
+        file.write(&[1; 8]).unwrap();
+        assert!(file.write(&[1; 8]).is_err(), "more than the tensor has");
+        drop(file);
+        assert!(SafetensorsFile::create(&path, &tensors).unwrap().finish().is_err(), "nothing was written");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+
+        let mut file = SafetensorsFile::create(&path, &tensors).unwrap();
+        file.write(&[1; 8]).unwrap();
+        file.write(&[2; 4]).unwrap();
+        file.finish().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(tensors.tensor("x").unwrap().data(), [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2]);
     }
 }

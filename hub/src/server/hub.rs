@@ -195,9 +195,11 @@ impl Loaded {
     }
 }
 
-/// What workers are told of the model. A worker that holds all of a layer gets every pair of a step.
-fn summary(checkpoint: &Checkpoint, store: &ShardStore, max_rows: usize) -> ModelSummary {
+/// What workers are told of the model whose steps have at most `max_rows` rows. A worker that holds all of a layer gets
+/// every pair of a step, and a plain dispatch carries a row for each.
+pub(crate) fn summary(checkpoint: &Checkpoint, store: &ShardStore, max_rows: usize) -> ModelSummary {
     let config = &checkpoint.config;
+    let max_pairs = max_rows.saturating_mul(config.moe.n_chosen);
     let shape = store.shape();
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     ModelSummary {
@@ -209,8 +211,8 @@ fn summary(checkpoint: &Checkpoint, store: &ShardStore, max_rows: usize) -> Mode
         n_experts_per_token: number(config.moe.n_chosen),
         format: shape.format.name().to_owned(),
         block_bytes: shape.block_bytes() as u64,
-        max_rows: number(max_rows),
-        max_pairs: number(max_rows.saturating_mul(config.moe.n_chosen)),
+        max_rows: number(max_pairs),
+        max_pairs: number(max_pairs),
     }
 }
 
