@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use clap::builder::FalseyValueParser;
 use serde_json::{Value, json};
 
 use super::answer_printer::AnswerPrinter;
@@ -30,7 +31,7 @@ pub struct Args {
     temperature: Option<f64>,
 
     /// Answer without thinking first.
-    #[arg(long, env = "MOEX_NO_THINKING")]
+    #[arg(long, env = "MOEX_NO_THINKING", value_parser = FalseyValueParser::new())]
     no_thinking: bool,
 }
 

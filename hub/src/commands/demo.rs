@@ -59,7 +59,7 @@ async fn show(prompt: &str, url: &str, workers: &mut WorkerProcesses) -> anyhow:
     println!("\n{}", speed(&ending, seconds));
     println!("{}", who_computed(&client.json("/api/swarm").await?));
     std::io::stdout().flush()?;
-    eprintln!("This model is tiny, made to try the machinery: it is often wrong.");
+    eprintln!("This model is tiny and often wrong: it is here to try moex.");
     eprintln!("Next: `moex serve`, then open the addresses it prints.");
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use clap::builder::FalseyValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use moex_kernels::WeightFormat;
 use moex_protocol::Dtype;
@@ -57,7 +58,7 @@ pub struct Args {
     timeout: Duration,
 
     /// Never compute experts on the hub; wait for workers instead.
-    #[arg(long, env = "MOEX_NO_HUB_COMPUTE")]
+    #[arg(long, env = "MOEX_NO_HUB_COMPUTE", value_parser = FalseyValueParser::new())]
     no_hub_compute: bool,
 
     /// How long a request waits for a worker that holds a missing expert.
@@ -83,7 +84,7 @@ pub struct Args {
     workers: u8,
 
     /// Print the addresses as one JSON object on stdout.
-    #[arg(long)]
+    #[arg(long, env = "MOEX_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
 }
 
@@ -129,8 +130,25 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     if args.json {
         println!("{}", json!({ "listen": addresses.url, "join_url": addresses.join(), "token": token }));
     }
-    eprintln!("{}", addresses.greeting(hub.description(), workers.count()));
-    server::run(listener, hub, server::stop_signal()).await?;
+    let next = match (workers.count(), args.no_hub_compute) {
+        (0, false) => Next::MayJoin,
+        (0, true) => Next::MustJoin,
+        _ => Next::Joining,
+    };
+    eprintln!("{}", addresses.greeting(hub.description(), next));
+    let first_signal = async {
+        server::stop_signal().await;
+        let seconds = server::DRAIN_DEADLINE.as_secs();
+        eprintln!("Stopping: answers under way may end, for {seconds} s at most. Ctrl-C again stops at once.");
+    };
+    let second_signal = async {
+        server::stop_signal().await;
+        server::stop_signal().await;
+    };
+    tokio::select! {
+        served = server::run(listener, hub, first_signal) => served?,
+        () = second_signal => {}
+    }
     workers.stop().await;
     Ok(())
 }
@@ -178,6 +196,15 @@ async fn free_port_after(address: SocketAddr) -> Option<SocketAddr> {
     None
 }
 
+/// What its user is to do next.
+#[derive(Clone, Copy)]
+enum Next {
+    MayJoin,
+    MustJoin,
+    /// Workers of the hub's own are on their way.
+    Joining,
+}
+
 /// What a person or a tool needs to reach the hub.
 struct Addresses {
     /// As a browser on this machine writes it.
@@ -202,13 +229,12 @@ impl Addresses {
         format!("{}/join#{}", self.url, self.token)
     }
 
-    fn greeting(&self, model: &str, workers: usize) -> String {
+    fn greeting(&self, model: &str, next: Next) -> String {
         let Self { url, token, .. } = self;
-        let next = match workers {
-            0 => {
-                "Open the join address in a tab, or give it to `moex worker`,\nto lend a machine; until then the hub computes alone."
-            }
-            _ => "The workers are joining; the swarm page shows them.",
+        let next = match next {
+            Next::MayJoin => "Open the join address in a tab, or give it to `moex worker`,\nto lend a machine; until then the hub computes alone.",
+            Next::MustJoin => "Open the join address in a tab, or give it to `moex worker`:\nnothing is answered until workers hold every expert.",
+            Next::Joining => "The workers are joining; the swarm page shows them.",
         };
         let reach = match self.loopback {
             true => "",

@@ -7,6 +7,9 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+/// How long a worker outlives a hub that was killed before it could end its workers.
+const PATIENCE_SECONDS: &str = "10";
+
 /// Running workers; dropping this kills them.
 pub(super) struct WorkerProcesses {
     workers: Vec<WorkerProcess>,
@@ -25,7 +28,9 @@ impl WorkerProcesses {
         let workers = (0..count)
             .map(|_| {
                 let mut child = Command::new(&binary)
-                    .args(["worker", join_url, "--device", "cpu"])
+                    .args(["worker", "--device", "cpu", "--patience", PATIENCE_SECONDS])
+                    // Not an argument: those are for everybody on the machine to read, and the URL holds the token.
+                    .env("MOEX_JOIN_URL", join_url)
                     .stdin(Stdio::null())
                     .stdout(Stdio::null())
                     .stderr(Stdio::piped())

@@ -72,13 +72,13 @@ pub(super) async fn guard(State(guard): State<Arc<Guard>>, request: Request, nex
     response
 }
 
-/// Pages run their own scripts and nothing else; isolation (COOP, COEP) gives the join page's worker precise clocks.
+/// Pages run their own scripts and nothing else (`ws:` since not every browser counts WebSockets as 'self'); isolation (COOP, COEP) gives the join page's worker precise clocks.
 static SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
         HeaderValue::from_static(
-            "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; object-src 'none'; base-uri 'none'; \
-             form-action 'none'; frame-ancestors 'none'",
+            "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self' ws: wss:; object-src 'none'; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         ),
     ),
     (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
