@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::answer_printer::AnswerPrinter;
 use super::hub_client::{Ending, HubClient};
-use super::worker_processes::WorkerProcesses;
 use super::{local_hub, values};
+use crate::net::WorkerProcesses;
 
 /// Its answer can be checked by hand, and the model thinks before it gives it.
 const PROMPT: &str = "What is 478 + 356?";
@@ -38,7 +38,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     runtime.block_on(async {
         let hub = local_hub::start(values::secret()?).await?;
         // Dropped on every way out, these processes are killed.
-        let mut workers = WorkerProcesses::start(usize::from(args.workers), &hub.join_url)?;
+        let mut workers = WorkerProcesses::start(usize::from(args.workers), &hub.join_url, None)?;
         let shown = tokio::select! {
             shown = show(&args.prompt, &hub.url, &mut workers) => shown,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped")),
@@ -76,7 +76,9 @@ async fn wait_for(workers: &mut WorkerProcesses, client: &HubClient) -> anyhow::
     bar.set_message(format!("{wanted} workers join"));
     let deadline = Instant::now() + JOIN_PATIENCE;
     loop {
-        workers.check()?;
+        if let Some(ended) = workers.ended()? {
+            return Err(ended.into());
+        }
         let status = client.json("/api/swarm").await?;
         let serving = worker_list(&status).filter(|worker| worker["state"] == "serving").count() as u64;
         let (held, blocks) = (number(&status["coverage"]["covered"]), number(&status["coverage"]["blocks"]));

@@ -15,7 +15,6 @@ mod hub_client;
 mod local_hub;
 mod safetensors_file;
 mod values;
-mod worker_processes;
 
 use clap::{Parser, Subcommand};
 

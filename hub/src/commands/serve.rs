@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::values;
-use super::worker_processes::WorkerProcesses;
+use crate::net::WorkerProcesses;
 use crate::server::{self, Hub, HubConfig};
 
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
@@ -126,7 +126,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let hub = Hub::open(config, bar).await?;
 
     let addresses = Addresses::new(listener.local_addr()?, &token);
-    let workers = WorkerProcesses::start(usize::from(args.workers), &addresses.join())?;
+    let mut workers = WorkerProcesses::start(usize::from(args.workers), &addresses.join(), None)?;
     if args.json {
         println!("{}", json!({ "listen": addresses.url, "join_url": addresses.join(), "token": token }));
     }
@@ -139,7 +139,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let first_signal = async {
         server::stop_signal().await;
         let seconds = server::DRAIN_DEADLINE.as_secs();
-        eprintln!("Stopping: answers under way may end, for {seconds} s at most. Ctrl-C again stops at once.");
+        eprintln!(
+            "Stopping: answers under way may end, for {seconds} s at most. Ctrl-C again stops at once."
+        );
     };
     let second_signal = async {
         server::stop_signal().await;
@@ -232,8 +234,12 @@ impl Addresses {
     fn greeting(&self, model: &str, next: Next) -> String {
         let Self { url, token, .. } = self;
         let next = match next {
-            Next::MayJoin => "Open the join address in a tab, or give it to `moex worker`,\nto lend a machine; until then the hub computes alone.",
-            Next::MustJoin => "Open the join address in a tab, or give it to `moex worker`:\nnothing is answered until workers hold every expert.",
+            Next::MayJoin => {
+                "Open the join address in a tab, or give it to `moex worker`,\nto lend a machine; until then the hub computes alone."
+            }
+            Next::MustJoin => {
+                "Open the join address in a tab, or give it to `moex worker`:\nnothing is answered until workers hold every expert."
+            }
             Next::Joining => "The workers are joining; the swarm page shows them.",
         };
         let reach = match self.loopback {

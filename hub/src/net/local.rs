@@ -2,16 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
-use tokio::process::{Child, ChildStderr, Command};
 use tokio::runtime::Runtime;
 
-use super::{Hub, SwarmHandle, listener};
+use super::{Hub, SwarmHandle, WorkerEnded, WorkerProcesses, listener};
 use crate::shards::ShardStore;
 use crate::swarm::SwarmConfig;
 
@@ -38,13 +35,8 @@ pub enum LocalSwarmError {
     #[error("the local swarm cannot start: {0}")]
     Io(#[from] std::io::Error),
     /// A worker ended.
-    #[error("a worker ended with {status}: {last_line}")]
-    Worker {
-        /// How.
-        status: std::process::ExitStatus,
-        /// The last that it said.
-        last_line: String,
-    },
+    #[error(transparent)]
+    Worker(#[from] WorkerEnded),
     /// The workers do not hold every block in time.
     #[error("after {} s the workers hold {covered} of {blocks} blocks: give them more memory or time", waited.as_secs())]
     NotCovered {
@@ -62,12 +54,7 @@ pub struct LocalSwarm {
     /// None only while it is dropped.
     runtime: Option<Runtime>,
     hub: Hub,
-    workers: Vec<Worker>,
-}
-
-struct Worker {
-    child: Child,
-    last_line: Arc<Mutex<String>>,
+    workers: WorkerProcesses,
 }
 
 impl LocalSwarm {
@@ -90,10 +77,9 @@ impl LocalSwarm {
             Ok::<_, std::io::Error>((hub, address))
         })?;
         let join_url = format!("http://{address}/join#{}", token.reveal());
-        let program = config.program.map_or_else(std::env::current_exe, Ok)?;
         let workers = {
             let _context = runtime.enter();
-            (0..config.n_workers).map(|_| Worker::spawn(&program, &join_url)).collect::<Result<_, _>>()?
+            WorkerProcesses::start(config.n_workers, &join_url, config.program.as_deref())?
         };
         let mut swarm = Self { runtime: Some(runtime), hub, workers };
         swarm.wait_for_coverage(config.coverage_deadline)?;
@@ -108,16 +94,13 @@ impl LocalSwarm {
     fn wait_for_coverage(&mut self, deadline: Duration) -> Result<(), LocalSwarmError> {
         let started = Instant::now();
         let handle = self.handle();
-        while !self.workers.is_empty() {
+        while self.workers.count() > 0 {
             let coverage = handle.status().coverage;
             if coverage.covered == coverage.blocks {
                 break;
             }
-            for worker in &mut self.workers {
-                if let Some(status) = worker.child.try_wait()? {
-                    let last_line = worker.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    return Err(LocalSwarmError::Worker { status, last_line });
-                }
+            if let Some(ended) = self.workers.ended()? {
+                return Err(ended.into());
             }
             if started.elapsed() >= deadline {
                 let (covered, blocks) = (coverage.covered, coverage.blocks);
@@ -133,39 +116,9 @@ impl Drop for LocalSwarm {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         runtime.block_on(async {
-            for worker in &mut self.workers {
-                // One that has ended by itself is as dead as it needs to be.
-                let _ = worker.child.kill().await;
-            }
+            self.workers.stop().await;
             self.hub.shut_down().await;
         });
         runtime.shutdown_background();
-    }
-}
-
-impl Worker {
-    fn spawn(program: &std::path::Path, join_url: &str) -> std::io::Result<Self> {
-        let mut child = Command::new(program)
-            .args(["worker", join_url, "--device", "cpu"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let last_line = Arc::new(Mutex::new(String::new()));
-        if let Some(stderr) = child.stderr.take() {
-            tokio::spawn(keep_last_line(stderr, last_line.clone()));
-        }
-        Ok(Self { child, last_line })
-    }
-}
-
-/// Reads all that a worker says, so that it never waits for this process.
-async fn keep_last_line(stderr: ChildStderr, last: Arc<Mutex<String>>) {
-    let mut lines = BufReader::new(stderr).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if !line.trim().is_empty() {
-            *last.lock().unwrap_or_else(PoisonError::into_inner) = line;
-        }
     }
 }

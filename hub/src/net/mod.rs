@@ -12,6 +12,7 @@ mod handle;
 mod local;
 mod shards;
 mod socket;
+mod worker_processes;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use self::handle::SwarmHandle;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
+pub use self::worker_processes::{WorkerEnded, WorkerProcesses};
 
 use self::driver::{Event, Shared};
 use crate::shards::ShardStore;
