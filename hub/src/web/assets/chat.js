@@ -57,9 +57,8 @@ async function answer() {
       following(() => view.finish(["stopped"]));
       keep(written);
     } else {
-      if (error instanceof HubError && error.status === 401) page["key-field"].hidden = false;
-      const sentence = error instanceof HubError ? error.message : "The hub cannot be reached. Is it still running?";
-      following(() => view.fail(sentence));
+      page["key-field"].hidden = page["key-field"].hidden && error.status !== 401;
+      following(() => view.fail(inWords(error)));
     }
   } finally {
     running = null;
@@ -72,6 +71,11 @@ function request() {
   const asked = { messages, chat_template_kwargs: { enable_thinking: page.thinking.checked } };
   const temperature = page.temperature.valueAsNumber;
   return Number.isNaN(temperature) ? asked : { ...asked, temperature };
+}
+
+function inWords(error) {
+  if (!(error instanceof HubError)) return "The hub cannot be reached. Is it still running?";
+  return error.status === 401 ? "This hub wants its API key: enter it below, then try again." : error.message;
 }
 
 /** Keeps an answer in the conversation; reasoning is not sent again. */
@@ -199,7 +203,7 @@ async function showHealth() {
     page.health.className = `state ${ready ? "good" : "warn"}`;
     const { covered, blocks } = health.coverage;
     page.health.textContent = ready
-      ? `ready, ${plural(health.workers, "worker")}`
+      ? `ready, ${health.workers ? plural(health.workers, "worker") : "no worker yet"}`
       : `waiting for workers: ${count(covered)} of ${count(blocks)} experts held`;
   } catch {
     page.health.className = "state bad";

@@ -10,6 +10,7 @@ function show(status) {
   at("live").className = "state good";
   at("live").textContent = "live";
   at("key-form").hidden = true;
+  for (const section of document.querySelectorAll(".told")) section.hidden = false;
   showCoverage(status);
   showWorkers(status.workers);
   showFacts(at("totals"), totals(status));
