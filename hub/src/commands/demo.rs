@@ -1,6 +1,6 @@
 //! `moex demo`
 
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
@@ -52,13 +52,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 async fn show(prompt: &str, url: &str, workers: &mut WorkerProcesses) -> anyhow::Result<()> {
     let client = HubClient::new(url, None)?;
     wait_for(workers, &client).await?;
-    println!("> {prompt}");
+    writeln!(stdout(), "> {prompt}")?;
     let started = Instant::now();
     let ending = ask(&client, prompt).await?;
     let seconds = started.elapsed().as_secs_f64();
-    println!("\n{}", speed(&ending, seconds));
-    println!("{}", who_computed(&client.json("/api/swarm").await?));
-    std::io::stdout().flush()?;
+    let table = who_computed(&client.json("/api/swarm").await?);
+    writeln!(stdout(), "\n{}\n{table}", speed(&ending, seconds))?;
     eprintln!("This model is tiny and often wrong: it is here to try moex.");
     eprintln!("Next: `moex serve`, then open the addresses it prints.");
     Ok(())

@@ -1,5 +1,6 @@
 //! `moex serve`
 
+use std::io::{Write, stdout};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -128,7 +129,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let addresses = Addresses::new(listener.local_addr()?, &token);
     let mut workers = WorkerProcesses::start(usize::from(args.workers), &addresses.join(), None)?;
     if args.json {
-        println!("{}", json!({ "listen": addresses.url, "join_url": addresses.join(), "token": token }));
+        let line = json!({ "listen": addresses.url, "join_url": addresses.join(), "token": token });
+        writeln!(stdout(), "{line}").context("the addresses could not be printed")?;
     }
     let next = match (workers.count(), args.no_hub_compute) {
         (0, false) => Next::MayJoin,

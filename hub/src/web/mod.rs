@@ -21,7 +21,7 @@ struct Assets;
 #[folder = "src/web/join"]
 struct Join;
 
-/// The worker bundle: `cargo xtask worker` makes it.
+/// The worker bundle: `cargo xtask worker` makes it, and the build says so when it is missing.
 #[derive(Embed)]
 #[folder = "src/web/worker"]
 #[allow_missing = true]
