@@ -7,11 +7,11 @@ use super::{Geometry, WeightFormat};
 /// A row is cut into the format's blocks, and a block of columns becomes i32 words:
 ///
 /// ```text
-/// | scale, f32 bits | a term for each group of columns | four i8 columns a word, the first in the lowest byte |
+/// | scale, f32 bits | terms of the groups of columns | four i8 columns a word, the first in the lowest byte |
 /// ```
 ///
-/// The scale is `max |x| / 127`, a column `x / scale` rounded to nearest, halves to even. A group's term is the sum of its
-/// columns times minus the format's fixed zero code; where there is none, or it differs between blocks, the sum itself.
+/// The scale is `max |x| / 127`, a column `x / scale` rounded to nearest, halves to even; what the terms are the format
+/// decides. For float formats a row is its f32 bits, padded with zeros to whole units of 32.
 ///
 /// The buffers keep their size between uses: filling one again with no more than before allocates nothing.
 #[derive(Clone, Debug, Default)]
@@ -24,25 +24,52 @@ pub struct Activations {
     words: Vec<i32>,
 }
 
-/// Words between rows beyond what they need, an odd number of cache lines, so that rows of a power of two do not all fall
-/// into the same sets.
+/// What a product needs to know about a group's columns beside the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Terms {
+    /// A word a group: minus the format's zero code times the sum of the columns, where products start.
+    Biases { zero: u8 },
+    /// One word: the sum of the columns as f32.
+    Sum,
+    /// A word for every two groups: their sums as i16, the first in the lower half.
+    Pairs,
+}
+
+impl Terms {
+    pub(crate) const fn of(geometry: Geometry) -> Self {
+        match geometry.zero {
+            Some(zero) => Self::Biases { zero },
+            None if geometry.n_groups() == 1 => Self::Sum,
+            None => Self::Pairs,
+        }
+    }
+
+    pub(crate) const fn words(self, geometry: Geometry) -> usize {
+        match self {
+            Self::Biases { .. } => geometry.n_groups(),
+            Self::Sum => 1,
+            Self::Pairs => geometry.n_groups() / 2,
+        }
+    }
+}
+
+/// Columns that float formats are padded to.
+const FLOAT_UNIT: usize = 32;
+/// Rows lie an odd number of cache lines apart, so that those of a power of two do not all fall into the same sets.
 const CACHE_LINE_WORDS: usize = 16;
 
 impl Activations {
-    /// Quantises `x` (T, `n_cols`) for `format`; false, and nothing done, for the float formats, which take f32 rows.
+    /// Quantises `x` (T, `n_cols`) for `format`.
     ///
     /// # Panics
     /// If `x` is not whole rows.
-    #[inline]
-    pub fn fill(&mut self, format: WeightFormat, n_cols: usize, x: &[f32]) -> bool {
-        let Some(geometry) = format.geometry() else { return false };
-        self.reserve(geometry, n_cols, x.len().checked_div(n_cols).unwrap_or(0));
-        assert_eq!(x.len(), self.n_rows * n_cols, "rows of {n_cols}");
-        let factor = format.fixed_zero().map_or(1, |zero| -i32::from(zero));
+    pub fn fill(&mut self, format: WeightFormat, n_cols: usize, x: &[f32]) {
+        let n_rows = x.len().checked_div(n_cols).unwrap_or(0);
+        assert_eq!(x.len(), n_rows * n_cols, "rows of {n_cols}");
+        self.reshape(format, n_cols, n_rows);
         for (x, words) in x.chunks_exact(n_cols.max(1)).zip(self.words.chunks_exact_mut(self.stride)) {
-            quantize_row(geometry, factor, x, words);
+            fill_row(self.geometry, x, words);
         }
-        true
     }
 
     /// T.
@@ -55,40 +82,63 @@ impl Activations {
         self.n_cols
     }
 
-    pub(crate) fn geometry(&self) -> Option<Geometry> {
-        self.geometry
+    /// Whether it was filled for matrices of this format and width.
+    pub fn fits(&self, format: WeightFormat, n_cols: usize) -> bool {
+        self.geometry == format.geometry() && self.n_cols == n_cols
     }
 
     /// The blocks of row `t`, [`block_words`] each.
     pub(crate) fn row(&self, t: usize) -> &[i32] {
-        let Some(geometry) = self.geometry else { return &[] };
-        &self.words[t * self.stride..][..self.n_cols.div_ceil(geometry.cols) * block_words(geometry)]
+        &self.words[t * self.stride..][..row_words(self.geometry, self.n_cols)]
     }
 
-    fn reserve(&mut self, geometry: Geometry, n_cols: usize, n_rows: usize) {
-        let row_words = n_cols.div_ceil(geometry.cols) * block_words(geometry);
+    /// Makes room for `n_rows` rows, to be filled by [`fill_row`].
+    pub(crate) fn reshape(&mut self, format: WeightFormat, n_cols: usize, n_rows: usize) {
+        self.geometry = format.geometry();
+        (self.n_rows, self.n_cols) = (n_rows, n_cols);
+        let row_words = row_words(self.geometry, n_cols);
         self.stride = row_words.next_multiple_of(2 * CACHE_LINE_WORDS) + CACHE_LINE_WORDS;
-        (self.geometry, self.n_rows, self.n_cols) = (Some(geometry), n_rows, n_cols);
         self.words.resize(n_rows * self.stride, 0);
+    }
+
+    /// The words of all rows, so many from the start of one to that of the next.
+    pub(crate) fn parts_mut(&mut self) -> (Option<Geometry>, usize, &mut [i32]) {
+        (self.geometry, self.stride, &mut self.words)
     }
 }
 
 /// The words of a block.
 pub(crate) const fn block_words(geometry: Geometry) -> usize {
-    1 + geometry.n_groups() + geometry.cols / 4
+    1 + Terms::of(geometry).words(geometry) + geometry.cols / 4
 }
 
-#[inline]
-fn quantize_row(geometry: Geometry, factor: i32, x: &[f32], words: &mut [i32]) {
-    let blocks = x.chunks(geometry.cols).zip(words.chunks_exact_mut(block_words(geometry)));
-    for (x, words) in blocks {
+fn row_words(geometry: Option<Geometry>, n_cols: usize) -> usize {
+    match geometry {
+        Some(geometry) => n_cols.div_ceil(geometry.cols) * block_words(geometry),
+        None => n_cols.next_multiple_of(FLOAT_UNIT),
+    }
+}
+
+/// One row: `x` (in) to its words, the first [`Activations::row`] of `words`.
+#[inline(always)]
+pub(crate) fn fill_row(geometry: Option<Geometry>, x: &[f32], words: &mut [i32]) {
+    let Some(geometry) = geometry else {
+        let (values, padding) = words.split_at_mut(x.len());
+        for (word, x) in values.iter_mut().zip(x) {
+            *word = x.to_bits() as i32;
+        }
+        return padding.fill(0);
+    };
+    let terms = Terms::of(geometry);
+    for (x, words) in x.chunks(geometry.cols).zip(words.chunks_exact_mut(block_words(geometry))) {
         // Without their signs, bits of floats are in the order of their magnitudes, what is not a number above all: it
         // becomes the scale, and every result of the row says so.
         let largest = x.iter().fold(0, |m: u32, x| m.max(x.to_bits() & 0x7fff_ffff));
         let largest = f32::from_bits(largest);
         let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        let (head, quads) = words.split_at_mut(1 + geometry.n_groups());
-        head[0] = (largest / 127.0).to_bits() as i32;
+        let (scale, words) = words.split_at_mut(1);
+        let (term_words, quads) = words.split_at_mut(terms.words(geometry));
+        scale[0] = (largest / 127.0).to_bits() as i32;
         let (whole, rest) = x.as_chunks::<4>();
         for (quad, x) in quads.iter_mut().zip(whole) {
             *quad = quantize_quad(*x, inverse);
@@ -99,14 +149,35 @@ fn quantize_row(geometry: Geometry, factor: i32, x: &[f32], words: &mut [i32]) {
             *quad = quantize_quad(padded, inverse);
             padding.fill(0);
         }
-        for (term, quads) in head[1..].iter_mut().zip(quads.chunks_exact(geometry.group / 4)) {
-            let columns = quads.iter().flat_map(|quad| quad.to_le_bytes());
-            *term = factor * columns.map(|column| i32::from(column as i8)).sum::<i32>();
+        let sums = quads.chunks_exact(geometry.group / 4).map(sum_columns);
+        match terms {
+            Terms::Biases { zero } => {
+                for (word, sum) in term_words.iter_mut().zip(sums) {
+                    *word = -i32::from(zero) * sum;
+                }
+            }
+            Terms::Sum => {
+                for (word, sum) in term_words.iter_mut().zip(sums) {
+                    *word = (sum as f32).to_bits() as i32;
+                }
+            }
+            Terms::Pairs => {
+                term_words.fill(0);
+                for (group, sum) in sums.enumerate() {
+                    term_words[group / 2] |= (sum & 0xffff) << (16 * (group % 2));
+                }
+            }
         }
     }
 }
 
-#[inline]
+#[inline(always)]
+fn sum_columns(quads: &[i32]) -> i32 {
+    // Sign-extending each byte of the word by shifts: vector code.
+    quads.iter().map(|&quad| (quad << 24 >> 24) + (quad << 16 >> 24) + (quad << 8 >> 24) + (quad >> 24)).sum()
+}
+
+#[inline(always)]
 fn quantize_quad(x: [f32; 4], inverse: f32) -> i32 {
     /// Adding 1.5 * 2^23 leaves no bits behind the point, so that the addition itself rounds.
     const ROUNDER: f32 = 12_582_912.0;
@@ -123,16 +194,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::noise::noise;
+    use crate::cpu::tests::noise;
 
     #[test]
     fn the_words_of_a_row() {
         let mut row = Activations::default();
-        assert!(row.fill(WeightFormat::Q4_0, 5, &[127.0, -2.5, 3.5, 0.0, -1.0]));
+        row.fill(WeightFormat::Q4_0, 5, &[127.0, -2.5, 3.5, 0.0, -1.0]);
         let mut expected = vec![1.0_f32.to_bits() as i32, -8 * (127 - 2 + 4 - 1), 0x0004_fe7f, 0xff];
         expected.resize(10, 0);
         assert_eq!(row.row(0), expected);
-        assert!(!row.fill(WeightFormat::Bf16, 5, &[0.0; 5]));
+        row.fill(WeightFormat::Q4_1, 1, &[2.0]);
+        assert_eq!(row.row(0)[..3], [(2.0_f32 / 127.0).to_bits() as i32, 127.0_f32.to_bits() as i32, 127]);
+        row.fill(WeightFormat::Q4K, 33, &[[1.0; 32].as_slice(), &[-1.0]].concat());
+        assert_eq!(row.row(0)[1..6], [(32 * 127) | (-127 << 16), 0, 0, 0, 0x7f7f_7f7f]);
+        row.fill(WeightFormat::Bf16, 2, &[0.5, 0.1]);
+        assert_eq!(row.row(0)[..3], [0.5_f32.to_bits() as i32, 0.1_f32.to_bits() as i32, 0]);
     }
 
     #[test]
@@ -162,7 +238,7 @@ mod tests {
                 prop_assert_eq!(blocks.len(), n_cols.div_ceil(geometry.cols));
                 for (block, x) in blocks.zip(x.chunks(geometry.cols)) {
                     let scale = f32::from_bits(block[0] as u32);
-                    let (terms, quads) = block[1..].split_at(geometry.n_groups());
+                    let (terms, quads) = block[1..].split_at(Terms::of(geometry).words(geometry));
                     let columns: Vec<i32> =
                         quads.iter().flat_map(|q| q.to_le_bytes()).map(|c| i32::from(c as i8)).collect();
                     for (i, &column) in columns.iter().enumerate() {
@@ -170,7 +246,7 @@ mod tests {
                         prop_assert!((column as f32 * scale - x).abs() <= scale * 0.500_01);
                     }
                     for (term, columns) in terms.iter().zip(columns.chunks(geometry.group)) {
-                        let zero = i32::from(format.fixed_zero().unwrap());
+                        let zero = i32::from(geometry.zero.unwrap());
                         prop_assert_eq!(*term, -zero * columns.iter().sum::<i32>());
                     }
                 }

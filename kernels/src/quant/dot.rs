@@ -11,7 +11,7 @@
 //! in f32, each operation rounded by itself, in this order; the bracket of the second line is an exact integer. No
 //! operation is fused, so every machine gives the same bits.
 
-use super::{Activations, Geometry, MatrixView, Parts, activations::block_words};
+use super::{Activations, Geometry, MatrixView, Parts, Terms, activations::block_words};
 
 /// Row `row` of `w` times row `t` of `x`; 0 for the float formats.
 ///
@@ -19,8 +19,7 @@ use super::{Activations, Geometry, MatrixView, Parts, activations::block_words};
 /// If there is no such row, or `x` was filled for another format or width.
 pub fn dot_int8(w: &MatrixView<'_>, row: usize, x: &Activations, t: usize) -> f32 {
     let Some(geometry) = w.format().geometry() else { return 0.0 };
-    assert_eq!(x.geometry(), Some(geometry), "activations of this format");
-    assert_eq!(x.n_cols(), w.cols(), "activations of this width");
+    assert!(x.fits(w.format(), w.cols()), "activations of this format and width");
     let mut parts = Parts::default();
     let mut sum = 0.0;
     for (block, words) in x.row(t).chunks_exact(block_words(geometry)).enumerate() {
@@ -32,7 +31,7 @@ pub fn dot_int8(w: &MatrixView<'_>, row: usize, x: &Activations, t: usize) -> f3
 
 fn add_block(geometry: Geometry, parts: &Parts, words: &[i32], mut sum: f32) -> f32 {
     let scale = f32::from_bits(words[0] as u32);
-    let columns = words[1 + geometry.n_groups()..].iter().flat_map(|quad| quad.to_le_bytes());
+    let columns = words[1 + Terms::of(geometry).words(geometry)..].iter().flat_map(|quad| quad.to_le_bytes());
     let columns: Vec<i32> = columns.map(|column| i32::from(column as i8)).collect();
     let (mut scaled, mut lowered) = (0.0, 0);
     for (g, columns) in columns.chunks_exact(geometry.group).enumerate() {
@@ -54,7 +53,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{WeightFormat, nmse, noise::noise};
+    use crate::{WeightFormat, cpu::tests::noise, nmse};
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -69,7 +68,7 @@ mod tests {
             let w = MatrixView::new(format, n_rows, n_cols, &bytes).unwrap();
             let x = noise(seed ^ 1, n_cols, 2.0);
             let mut rows = Activations::default();
-            prop_assert!(rows.fill(format, n_cols, &x));
+            rows.fill(format, n_cols, &x);
             let block = format.block_cols();
             let decoded: Vec<f32> = x.chunks(block).flat_map(|x| {
                 let scale = x.iter().fold(0.0, |m: f32, x| m.max(x.abs())) / 127.0;

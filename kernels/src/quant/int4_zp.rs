@@ -8,7 +8,7 @@ use super::{
     parts::{Geometry, Parts, reciprocal, to_f16},
 };
 
-pub(super) const GEOMETRY: Geometry = Geometry { cols: GROUP, group: GROUP, has_minimums: false };
+pub(super) const GEOMETRY: Geometry = Geometry { cols: GROUP, group: GROUP, has_minimums: false, zero: None };
 /// The bytes of a group's scale and zero point.
 pub(super) const PARAMETER_BYTES: usize = 4;
 

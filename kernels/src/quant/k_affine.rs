@@ -8,7 +8,8 @@ use super::parts::{Geometry, MAX_COLS, Parts, reciprocal, to_f16};
 
 pub(super) const GROUP: usize = 32;
 pub(super) const N_GROUPS: usize = 8;
-pub(super) const GEOMETRY: Geometry = Geometry { cols: MAX_COLS, group: GROUP, has_minimums: true };
+pub(super) const GEOMETRY: Geometry =
+    Geometry { cols: MAX_COLS, group: GROUP, has_minimums: true, zero: None };
 
 /// The largest scale and minimum.
 const TOP_SCALE: f32 = 63.0;

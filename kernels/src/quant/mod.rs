@@ -34,6 +34,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use activations::{Terms, block_words, fill_row};
 use parts::{Block, decode_row, encode};
 pub(crate) use parts::{Geometry, Parts};
 
@@ -135,23 +136,23 @@ impl WeightFormat {
         self.geometry().map_or(1, |geometry| geometry.cols)
     }
 
-    /// The code of weight 0, where it is the same in all blocks and not 0 itself.
-    pub(crate) fn fixed_zero(self) -> Option<u8> {
-        match self {
-            Self::Int4G128 | Self::Q4_0 => Some(8),
-            Self::Q5_0 => Some(16),
-            Self::Q6K => Some(32),
-            Self::Q8_0 => Some(128),
-            _ => None,
+    /// How columns share scales; `None` for the floats, which have none.
+    pub(crate) const fn geometry(self) -> Option<Geometry> {
+        match self.layout() {
+            Layout::Values { .. } => None,
+            Layout::Planes { geometry, .. } => Some(geometry),
+            Layout::Blocks(blocks) => Some(blocks.geometry),
         }
     }
 
-    /// How columns share scales; `None` for the floats, which have none.
-    pub(crate) fn geometry(self) -> Option<Geometry> {
-        match self.layout() {
-            Layout::Values { .. } => None,
-            Layout::Planes { .. } => Some(int4_zp::GEOMETRY),
-            Layout::Blocks(blocks) => Some(blocks.geometry),
+    /// The bits of a code; 0 for the floats, which have none.
+    pub(crate) const fn code_bits(self) -> u32 {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 0,
+            Self::Int4G128 | Self::Int4ZpG128 | Self::Q4_0 | Self::Q4_1 | Self::Q4K => 4,
+            Self::Q5_0 | Self::Q5_1 | Self::Q5K => 5,
+            Self::Q6K => 6,
+            Self::Q8_0 => 8,
         }
     }
 
@@ -168,7 +169,7 @@ impl WeightFormat {
     /// The bytes of the plane of scales: zero but for the int4 formats.
     pub(crate) fn scale_bytes(self, rows: usize, cols: usize) -> usize {
         match self.layout() {
-            Layout::Planes { scale_bytes } => {
+            Layout::Planes { scale_bytes, .. } => {
                 rows.saturating_mul(int4::n_groups(cols)).saturating_mul(scale_bytes)
             }
             Layout::Values { .. } | Layout::Blocks(_) => 0,
@@ -201,12 +202,14 @@ impl WeightFormat {
         bytes
     }
 
-    fn layout(self) -> Layout {
+    const fn layout(self) -> Layout {
         match self {
             Self::F32 => Layout::Values { bytes: 4 },
             Self::F16 | Self::Bf16 => Layout::Values { bytes: 2 },
-            Self::Int4G128 => Layout::Planes { scale_bytes: 2 },
-            Self::Int4ZpG128 => Layout::Planes { scale_bytes: int4_zp::PARAMETER_BYTES },
+            Self::Int4G128 => Layout::Planes { geometry: int4::GEOMETRY, scale_bytes: 2 },
+            Self::Int4ZpG128 => {
+                Layout::Planes { geometry: int4_zp::GEOMETRY, scale_bytes: int4_zp::PARAMETER_BYTES }
+            }
             Self::Q8_0 => Layout::Blocks(Blocks::of::<q8_0::Q8_0>()),
             Self::Q4_0 => Layout::Blocks(Blocks::of::<q4_0::Q4_0>()),
             Self::Q4_1 => Layout::Blocks(Blocks::of::<q4_1::Q4_1>()),
@@ -220,16 +223,18 @@ impl WeightFormat {
 }
 
 /// Where the bytes of a matrix lie.
+#[derive(Clone, Copy)]
 enum Layout {
     /// One value after another, of so many bytes.
     Values { bytes: usize },
     /// A plane of nibbles in groups of 128, then a plane with so many bytes for each group.
-    Planes { scale_bytes: usize },
+    Planes { geometry: Geometry, scale_bytes: usize },
     /// Rows of whole blocks, each with its scales inside.
     Blocks(Blocks),
 }
 
 /// A format in blocks, behind functions.
+#[derive(Clone, Copy)]
 struct Blocks {
     geometry: Geometry,
     bytes: usize,
@@ -238,7 +243,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn of<B: Block>() -> Self {
+    const fn of<B: Block>() -> Self {
         Self { geometry: B::GEOMETRY, bytes: B::BYTES, read: B::read, decode_row: decode_row::<B> }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Geometry {
     pub(crate) group: usize,
     /// Whether values are lowered by a minimum.
     pub(crate) has_minimums: bool,
+    /// The code of weight 0, where it is the same in all blocks and not 0 itself.
+    pub(crate) zero: Option<u8>,
 }
 
 impl Geometry {

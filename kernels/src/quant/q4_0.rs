@@ -13,7 +13,7 @@ use super::{
 pub(super) struct Q4_0;
 
 impl Block for Q4_0 {
-    const GEOMETRY: Geometry = Geometry { cols: simple::COLS, group: simple::COLS, has_minimums: false };
+    const GEOMETRY: Geometry = simple::geometry(false, Some(8));
     const BYTES: usize = 18;
 
     #[inline]

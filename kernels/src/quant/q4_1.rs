@@ -14,7 +14,7 @@ use super::{
 pub(super) struct Q4_1;
 
 impl Block for Q4_1 {
-    const GEOMETRY: Geometry = Geometry { cols: simple::COLS, group: simple::COLS, has_minimums: true };
+    const GEOMETRY: Geometry = simple::geometry(true, None);
     const BYTES: usize = 20;
 
     #[inline]

@@ -14,7 +14,7 @@ use super::{
 pub(super) struct Q5_0;
 
 impl Block for Q5_0 {
-    const GEOMETRY: Geometry = Geometry { cols: simple::COLS, group: simple::COLS, has_minimums: false };
+    const GEOMETRY: Geometry = simple::geometry(false, Some(16));
     const BYTES: usize = 22;
 
     #[inline]

@@ -15,7 +15,7 @@ use super::{
 pub(super) struct Q5_1;
 
 impl Block for Q5_1 {
-    const GEOMETRY: Geometry = Geometry { cols: simple::COLS, group: simple::COLS, has_minimums: true };
+    const GEOMETRY: Geometry = simple::geometry(true, None);
     const BYTES: usize = 24;
 
     #[inline]

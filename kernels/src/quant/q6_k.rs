@@ -17,7 +17,8 @@ const N_GROUPS: usize = MAX_COLS / GROUP;
 const ZERO: u8 = 32;
 
 impl Block for Q6K {
-    const GEOMETRY: Geometry = Geometry { cols: MAX_COLS, group: GROUP, has_minimums: false };
+    const GEOMETRY: Geometry =
+        Geometry { cols: MAX_COLS, group: GROUP, has_minimums: false, zero: Some(ZERO) };
     const BYTES: usize = 210;
 
     #[inline]

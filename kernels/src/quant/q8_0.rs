@@ -16,7 +16,7 @@ pub(super) struct Q8_0;
 const ZERO: u8 = 0x80;
 
 impl Block for Q8_0 {
-    const GEOMETRY: Geometry = Geometry { cols: simple::COLS, group: simple::COLS, has_minimums: false };
+    const GEOMETRY: Geometry = simple::geometry(false, Some(ZERO));
     const BYTES: usize = 34;
 
     #[inline]

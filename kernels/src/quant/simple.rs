@@ -1,9 +1,13 @@
 //! Fitting 32 columns to one scale, or to a scale and a minimum, as llama.cpp's reference quantisers do, bit for bit.
 
-use super::parts::{Parts, extreme, reciprocal, to_f16};
+use super::parts::{Geometry, Parts, extreme, reciprocal, to_f16};
 
 /// The columns of a block.
-pub(super) const COLS: usize = 32;
+const COLS: usize = 32;
+
+pub(super) const fn geometry(has_minimums: bool, zero: Option<u8>) -> Geometry {
+    Geometry { cols: COLS, group: COLS, has_minimums, zero }
+}
 
 /// Codes of `bits` bits around `2^(bits-1)`, the value of the largest magnitude at code 0.
 pub(super) fn fit_symmetric(bits: u32, values: &[f32], parts: &mut Parts) {
