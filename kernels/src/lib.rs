@@ -12,9 +12,9 @@ pub mod cpu;
 pub mod engine;
 mod expert;
 mod nmse;
-#[cfg(any(test, feature = "gpu"))]
-mod noise;
+pub mod pool;
 pub mod quant;
+pub mod simd;
 
 pub use expert::{BlockLayout, ExpertShape, ExpertView, MatrixLayout};
 pub use nmse::nmse;

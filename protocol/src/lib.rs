@@ -10,7 +10,6 @@ pub mod id;
 pub mod limits;
 
 pub mod dtype;
-mod half_bits;
 pub mod tensor;
 
 pub mod compression;

@@ -7,6 +7,5 @@ mod samples;
 mod conversation;
 mod endings;
 mod limits;
-mod readme;
 mod round_trips;
 mod seeds;

@@ -1,6 +1,0 @@
-//! The swarm against scripted workers on virtual time. Their sessions are the real ones.
-
-mod faults;
-mod membership;
-mod room;
-mod sums;

@@ -1,0 +1,208 @@
+//! x86-64 with AVX2: two registers are sixteen rows.
+
+use std::arch::x86_64::*;
+
+use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
+
+/// A machine with AVX2 and F16C.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(super) fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Self(()))
+    }
+}
+
+/// An intrinsic, with nothing but values and references to arrays of the width it reads or writes.
+macro_rules! vector {
+    ($body:expr) => {
+        // SAFETY: `Avx2` is made by `detect` alone, where the machine has the instructions; loads and stores go through
+        // references to arrays of their width and ask for no alignment.
+        unsafe { $body }
+    };
+}
+
+/// The same for both registers. Not `map`: a closure would be compiled without the instructions.
+macro_rules! both {
+    ($i:ident => $body:expr) => {
+        [
+            {
+                let $i = 0;
+                $body
+            },
+            {
+                let $i = 1;
+                $body
+            },
+        ]
+    };
+}
+
+/// The halves of an array.
+#[inline(always)]
+fn halves<const N: usize, const M: usize>(from: &[u8; N]) -> [&[u8; M]; 2] {
+    const { assert!(N == 2 * M) };
+    let (halves, _) = from.as_chunks();
+    [&halves[0], &halves[1]]
+}
+
+/// The sums of the four products of each lane, of which no two neighbours reach 2^15.
+#[inline(always)]
+fn dot_lanes(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
+    vector!({
+        let pairs = _mm256_maddubs_epi16(unsigned, signed);
+        _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    })
+}
+
+impl Isa for Avx2 {
+    type Bytes = [__m256i; 2];
+    type Ints = [__m256i; 2];
+    type Floats = [__m256; 2];
+
+    const RAISED: bool = false;
+    const MAX_TILE: usize = 4;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,f16c")]
+        fn compiled<K: Kernel>(isa: Avx2, kernel: K) -> K::Output {
+            kernel.run(isa)
+        }
+        vector!(compiled(self, kernel))
+    }
+
+    #[inline(always)]
+    fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes {
+        let from = halves::<QUAD_BYTES, 32>(from);
+        both!(i => vector!(_mm256_loadu_si256(from[i].as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn bits(self, a: Self::Bytes, shift: i32, mask: u8) -> Self::Bytes {
+        both!(i => vector!({
+            let count = _mm_cvtsi32_si128(shift.abs());
+            let shifted =
+                if shift < 0 { _mm256_sll_epi16(a[i], count) } else { _mm256_srl_epi16(a[i], count) };
+            _mm256_and_si256(shifted, _mm256_set1_epi8(mask as i8))
+        }))
+    }
+    #[inline(always)]
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        both!(i => vector!(_mm256_or_si256(a[i], b[i])))
+    }
+    #[inline(always)]
+    fn codes(self, a: Self::Bytes) -> Self::Bytes {
+        both!(i => vector!(_mm256_xor_si256(a[i], _mm256_set1_epi8(-128))))
+    }
+    #[inline(always)]
+    fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        let x = vector!(_mm256_set1_epi32(quad));
+        both!(i => dot_lanes(sums[i], a[i], x))
+    }
+    #[inline(always)]
+    fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        let x = vector!(_mm256_set1_epi32(quad));
+        // |a| (x sign a): the magnitude of -128 is 128 as it should be, and two products are 2^15 - 256 at most.
+        both!(i => vector!(dot_lanes(sums[i], _mm256_abs_epi8(a[i]), _mm256_sign_epi8(x, a[i]))))
+    }
+    #[inline(always)]
+    fn dot_pair(self, sums: Self::Ints, a: &[u8; 2 * ROWS], pair: i32) -> Self::Ints {
+        let a = halves::<32, 16>(a);
+        both!(i => vector!({
+            let a = _mm256_cvtepu8_epi16(_mm_loadu_si128(a[i].as_ptr().cast()));
+            _mm256_add_epi32(sums[i], _mm256_madd_epi16(a, _mm256_set1_epi32(pair)))
+        }))
+    }
+
+    #[inline(always)]
+    fn splat_int(self, x: i32) -> Self::Ints {
+        [vector!(_mm256_set1_epi32(x)); 2]
+    }
+    #[inline(always)]
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        both!(i => vector!(_mm256_add_epi32(a[i], b[i])))
+    }
+    #[inline(always)]
+    fn to_floats(self, a: Self::Ints) -> Self::Floats {
+        both!(i => vector!(_mm256_cvtepi32_ps(a[i])))
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::Floats {
+        [vector!(_mm256_set1_ps(x)); 2]
+    }
+    #[inline(always)]
+    fn floats(self, from: &[u8; 4 * ROWS]) -> Self::Floats {
+        let from = halves::<64, 32>(from);
+        both!(i => vector!(_mm256_loadu_ps(from[i].as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats {
+        let from = halves::<32, 16>(from);
+        both!(i => vector!(_mm256_cvtph_ps(_mm_loadu_si128(from[i].as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn bfloats(self, from: &[u8; 2 * ROWS]) -> Self::Floats {
+        let from = halves::<32, 16>(from);
+        both!(i => vector!({
+            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(from[i].as_ptr().cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+        }))
+    }
+    #[inline(always)]
+    fn signed(self, from: &[u8; ROWS]) -> Self::Floats {
+        let from = halves::<16, 8>(from);
+        both!(i => vector!({
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from[i].as_ptr().cast())))
+        }))
+    }
+    #[inline(always)]
+    fn unsigned(self, from: &[u8; ROWS]) -> Self::Floats {
+        let from = halves::<16, 8>(from);
+        both!(i => vector!({
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from[i].as_ptr().cast())))
+        }))
+    }
+    #[inline(always)]
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        both!(i => vector!(_mm256_add_ps(a[i], b[i])))
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        both!(i => vector!(_mm256_sub_ps(a[i], b[i])))
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        both!(i => vector!(_mm256_mul_ps(a[i], b[i])))
+    }
+    #[inline(always)]
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        both!(i => vector!(_mm256_div_ps(a[i], b[i])))
+    }
+    #[inline(always)]
+    fn at_least(self, x: Self::Floats, bound: f32) -> Self::Floats {
+        // The second operand comes out where one is not a number.
+        both!(i => vector!(_mm256_max_ps(_mm256_set1_ps(bound), x[i])))
+    }
+    #[inline(always)]
+    fn at_most(self, x: Self::Floats, bound: f32) -> Self::Floats {
+        both!(i => vector!(_mm256_min_ps(_mm256_set1_ps(bound), x[i])))
+    }
+    #[inline(always)]
+    fn to_exponent(self, x: Self::Floats) -> Self::Floats {
+        both!(i => vector!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x[i])))))
+    }
+    #[inline(always)]
+    fn lanes(self, x: &[f32; ROWS]) -> Self::Floats {
+        vector!([_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))])
+    }
+    #[inline(always)]
+    fn to_array(self, x: Self::Floats) -> [f32; ROWS] {
+        let mut array = [[0.0; 8]; 2];
+        for (array, x) in array.iter_mut().zip(x) {
+            vector!(_mm256_storeu_ps(array.as_mut_ptr(), x));
+        }
+        std::array::from_fn(|i| array[i / 8][i % 8])
+    }
+}

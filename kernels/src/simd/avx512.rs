@@ -1,0 +1,162 @@
+//! x86-64 with AVX-512 and VNNI: a register is sixteen rows, a product of four columns one instruction.
+
+use std::arch::x86_64::*;
+
+use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
+
+/// A machine with AVX-512 F, BW, VL and VNNI.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    pub(super) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        found.then_some(Self(()))
+    }
+}
+
+/// An intrinsic, with nothing but values and references to arrays of the width it reads or writes.
+macro_rules! vector {
+    ($body:expr) => {
+        // SAFETY: `Avx512` is made by `detect` alone, where the machine has the instructions; loads and stores go
+        // through references to arrays of their width and ask for no alignment.
+        unsafe { $body }
+    };
+}
+
+impl Isa for Avx512 {
+    type Bytes = __m512i;
+    type Ints = __m512i;
+    type Floats = __m512;
+
+    const RAISED: bool = true;
+    const MAX_TILE: usize = 16;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        fn compiled<K: Kernel>(isa: Avx512, kernel: K) -> K::Output {
+            kernel.run(isa)
+        }
+        vector!(compiled(self, kernel))
+    }
+
+    #[inline(always)]
+    fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes {
+        vector!(_mm512_loadu_si512(from.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn bits(self, a: Self::Bytes, shift: i32, mask: u8) -> Self::Bytes {
+        vector!({
+            let count = _mm_cvtsi32_si128(shift.abs());
+            let shifted = if shift < 0 { _mm512_sll_epi16(a, count) } else { _mm512_srl_epi16(a, count) };
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
+        })
+    }
+    #[inline(always)]
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        vector!(_mm512_or_si512(a, b))
+    }
+    #[inline(always)]
+    fn codes(self, a: Self::Bytes) -> Self::Bytes {
+        a
+    }
+    #[inline(always)]
+    fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        vector!(_mm512_dpbusd_epi32(sums, a, _mm512_set1_epi32(quad)))
+    }
+    #[inline(always)]
+    fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        self.dot(sums, a, quad)
+    }
+    #[inline(always)]
+    fn dot_pair(self, sums: Self::Ints, a: &[u8; 2 * ROWS], pair: i32) -> Self::Ints {
+        vector!({
+            let a = _mm512_cvtepu8_epi16(_mm256_loadu_si256(a.as_ptr().cast()));
+            _mm512_dpwssd_epi32(sums, a, _mm512_set1_epi32(pair))
+        })
+    }
+
+    #[inline(always)]
+    fn splat_int(self, x: i32) -> Self::Ints {
+        vector!(_mm512_set1_epi32(x))
+    }
+    #[inline(always)]
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        vector!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn to_floats(self, a: Self::Ints) -> Self::Floats {
+        vector!(_mm512_cvtepi32_ps(a))
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::Floats {
+        vector!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn floats(self, from: &[u8; 4 * ROWS]) -> Self::Floats {
+        vector!(_mm512_loadu_ps(from.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats {
+        vector!(_mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn bfloats(self, from: &[u8; 2 * ROWS]) -> Self::Floats {
+        vector!({
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+        })
+    }
+    #[inline(always)]
+    fn signed(self, from: &[u8; ROWS]) -> Self::Floats {
+        vector!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn unsigned(self, from: &[u8; ROWS]) -> Self::Floats {
+        vector!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        vector!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        vector!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        vector!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        vector!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn at_least(self, x: Self::Floats, bound: f32) -> Self::Floats {
+        // The second operand comes out where one is not a number.
+        vector!(_mm512_max_ps(_mm512_set1_ps(bound), x))
+    }
+    #[inline(always)]
+    fn at_most(self, x: Self::Floats, bound: f32) -> Self::Floats {
+        vector!(_mm512_min_ps(_mm512_set1_ps(bound), x))
+    }
+    #[inline(always)]
+    fn to_exponent(self, x: Self::Floats) -> Self::Floats {
+        vector!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(x))))
+    }
+    #[inline(always)]
+    fn lanes(self, x: &[f32; ROWS]) -> Self::Floats {
+        vector!(_mm512_loadu_ps(x.as_ptr()))
+    }
+    #[inline(always)]
+    fn to_array(self, x: Self::Floats) -> [f32; ROWS] {
+        let mut array = [0.0; ROWS];
+        vector!(_mm512_storeu_ps(array.as_mut_ptr(), x));
+        array
+    }
+}

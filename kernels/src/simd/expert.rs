@@ -1,0 +1,216 @@
+//! The experts of a layer as one parallel job: `gate * down(silu(gate_proj(x)) * up(x))` for each of their rows.
+
+use super::{
+    PackedShape, Simd,
+    disjoint::Disjoint,
+    isa::ROWS,
+    linear::TASK_BYTES,
+    rows::{MAX_ROWS, fill, multiply},
+    silu_mul::SiluMul,
+};
+use crate::{ExpertView, MatrixView, ShapeError, WeightFormat, engine::Pair, pool::Pool, quant::Activations};
+
+/// The shape of a packed expert: panels of gate and up in turn, then those of down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedExpertShape {
+    /// D, the width of a row.
+    pub hidden: usize,
+    /// F, the width between.
+    pub inner: usize,
+    /// How the gate and up projections (F, D) are stored.
+    pub gate_up: WeightFormat,
+    /// How the down projection (D, F) is stored.
+    pub down: WeightFormat,
+}
+
+/// The rows of one expert.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertCall<'a> {
+    /// Its packed weights, [`PackedExpertShape::bytes`].
+    pub expert: &'a [u8],
+    /// Its rows, in the order of the answer.
+    pub pairs: &'a [Pair],
+}
+
+/// What [`experts`] needs in between. It grows to the largest batch, then allocates no more.
+#[derive(Clone, Debug, Default)]
+pub struct ExpertScratch {
+    /// (R, D).
+    x: Activations,
+    /// (P, F).
+    inner: Vec<f32>,
+    /// (P, F).
+    h: Activations,
+    /// Where each call's pairs start among all of them.
+    starts: Vec<usize>,
+}
+
+impl PackedExpertShape {
+    /// The bytes of an expert; `usize::MAX` if they cannot be addressed.
+    pub fn bytes(&self) -> usize {
+        self.gate_up_bytes().saturating_add(self.down_shape().bytes())
+    }
+
+    /// Packs an expert of this shape into `out` ([`Self::bytes`]).
+    ///
+    /// # Panics
+    /// If one of them has another shape.
+    pub fn pack(&self, expert: &ExpertView<'_>, out: &mut [u8]) {
+        let (shape, down) = (self.gate_up_shape(), self.down_shape());
+        for matrix in [&expert.gate, &expert.up] {
+            assert_eq!(PackedShape::of(matrix), shape, "the shape of gate and up");
+        }
+        let (both, rest) = out.split_at_mut(self.gate_up_bytes());
+        let n = shape.panel_bytes();
+        for (index, both) in both.chunks_exact_mut((2 * n).max(1)).enumerate() {
+            let (gate, up) = both.split_at_mut(n);
+            let pack = |matrix: &MatrixView<'_>, panel: &mut [u8]| shape.pack_panel(matrix, index, panel);
+            pack(&expert.gate, gate);
+            pack(&expert.up, up);
+        }
+        down.pack(&expert.down, rest);
+    }
+
+    fn gate_up_shape(&self) -> PackedShape {
+        PackedShape { format: self.gate_up, rows: self.inner, cols: self.hidden }
+    }
+
+    fn down_shape(&self) -> PackedShape {
+        PackedShape { format: self.down, rows: self.hidden, cols: self.inner }
+    }
+
+    fn gate_up_bytes(&self) -> usize {
+        self.gate_up_shape().bytes().saturating_mul(2)
+    }
+}
+
+/// `out[p] = pair.gate * expert(rows[pair.row])` for every pair of every call, in order: `rows` (R, D), `out` (P, D).
+///
+/// Three steps, each spread over all threads: gate, up and what joins them, panel by panel; the result in int8; down.
+///
+/// # Errors
+/// [`ShapeError::BlockLength`] if an expert is not of this shape.
+///
+/// # Panics
+/// If a pair names a row that is not there, or `out` is not P rows of D.
+pub fn experts(
+    simd: Simd,
+    pool: &Pool,
+    shape: &PackedExpertShape,
+    scratch: &mut ExpertScratch,
+    calls: &[ExpertCall<'_>],
+    rows: &[f32],
+    out: &mut [f32],
+) -> Result<(), ShapeError> {
+    let expected = shape.bytes();
+    if let Some(call) = calls.iter().find(|call| call.expert.len() != expected) {
+        return Err(ShapeError::BlockLength { expected, actual: call.expert.len() });
+    }
+    let ExpertScratch { x, inner, h, starts } = scratch;
+    starts.clear();
+    let mut n_pairs = 0; // P
+    for call in calls {
+        starts.push(n_pairs);
+        n_pairs += call.pairs.len();
+    }
+    assert_eq!(out.len(), n_pairs * shape.hidden, "a row for each pair");
+    inner.resize(n_pairs * shape.inner, 0.0);
+
+    fill(simd, pool, x, shape.gate_up, shape.hidden, rows);
+    gate_up(simd, pool, shape, calls, starts, x, inner);
+    fill(simd, pool, h, shape.down, shape.inner, inner);
+    down(simd, pool, shape, calls, starts, h, out);
+    Ok(())
+}
+
+/// To `inner` (P, F).
+fn gate_up(
+    simd: Simd,
+    pool: &Pool,
+    shape: &PackedExpertShape,
+    calls: &[ExpertCall<'_>],
+    starts: &[usize],
+    x: &Activations,
+    inner: &mut [f32],
+) {
+    let matrix = shape.gate_up_shape();
+    let panel_bytes = matrix.panel_bytes();
+    let inner = Disjoint::new(inner);
+    for_panels(pool, calls.len(), matrix, 2 * panel_bytes, |call, panels| {
+        let ExpertCall { expert, pairs } = calls[call];
+        for (tile, pairs) in pairs.chunks(MAX_ROWS).enumerate() {
+            let rows: [&[i32]; MAX_ROWS] =
+                std::array::from_fn(|t| pairs.get(t).map_or(&[][..], |pair| x.row(pair.row as usize)));
+            let rows = &rows[..pairs.len()];
+            for panel in panels.clone() {
+                let (gate_panel, rest) = expert[panel * 2 * panel_bytes..].split_at(panel_bytes);
+                let (mut gate, mut up) = ([[0.0; ROWS]; MAX_ROWS], [[0.0; ROWS]; MAX_ROWS]);
+                let (gate, up) = (&mut gate[..pairs.len()], &mut up[..pairs.len()]);
+                multiply(simd, shape.gate_up, gate_panel, rows, gate);
+                multiply(simd, shape.gate_up, &rest[..panel_bytes], rows, up);
+                simd.run(SiluMul { gate, up });
+                let width = ROWS.min(shape.inner - panel * ROWS);
+                for (t, h) in gate.iter().enumerate() {
+                    let start = (starts[call] + tile * MAX_ROWS + t) * shape.inner + panel * ROWS;
+                    // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.
+                    unsafe { inner.part(start..start + width) }.copy_from_slice(&h[..width]);
+                }
+            }
+        }
+    });
+}
+
+/// To `out` (P, D), times the gates.
+fn down(
+    simd: Simd,
+    pool: &Pool,
+    shape: &PackedExpertShape,
+    calls: &[ExpertCall<'_>],
+    starts: &[usize],
+    h: &Activations,
+    out: &mut [f32],
+) {
+    let matrix = shape.down_shape();
+    let panel_bytes = matrix.panel_bytes();
+    let out = Disjoint::new(out);
+    for_panels(pool, calls.len(), matrix, panel_bytes, |call, panels| {
+        let ExpertCall { expert, pairs } = calls[call];
+        let weights = &expert[shape.gate_up_bytes()..];
+        for (tile, pairs) in pairs.chunks(MAX_ROWS).enumerate() {
+            let first = starts[call] + tile * MAX_ROWS;
+            let rows: [&[i32]; MAX_ROWS] =
+                std::array::from_fn(|t| if t < pairs.len() { h.row(first + t) } else { &[] });
+            for panel in panels.clone() {
+                let mut products = [[0.0; ROWS]; MAX_ROWS];
+                let products = &mut products[..pairs.len()];
+                let panel_weights = &weights[panel * panel_bytes..][..panel_bytes];
+                multiply(simd, shape.down, panel_weights, &rows[..pairs.len()], products);
+                let width = ROWS.min(shape.hidden - panel * ROWS);
+                for (t, (product, pair)) in products.iter().zip(pairs).enumerate() {
+                    let start = (first + t) * shape.hidden + panel * ROWS;
+                    // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.
+                    let out = unsafe { out.part(start..start + width) };
+                    for (out, y) in out.iter_mut().zip(product) {
+                        *out = pair.gate * y;
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Runs `work(call, panels)` for all panels of all calls, some [`TASK_BYTES`] at once.
+fn for_panels(
+    pool: &Pool,
+    n_calls: usize,
+    matrix: PackedShape,
+    panel_bytes: usize,
+    work: impl Fn(usize, std::ops::Range<usize>) + Sync,
+) {
+    let panels_each = (TASK_BYTES / panel_bytes.max(1)).max(1);
+    let tasks_each = matrix.n_panels().div_ceil(panels_each);
+    pool.run(n_calls * tasks_each, &|task| {
+        let (call, first) = (task / tasks_each, task % tasks_each * panels_each);
+        work(call, first..matrix.n_panels().min(first + panels_each));
+    });
+}

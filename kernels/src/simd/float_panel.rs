@@ -1,0 +1,65 @@
+//! A panel of a float format times a few rows of activations.
+
+use super::{
+    format::{Panel, UNIT},
+    isa::{Isa, ROWS},
+};
+
+/// Sums that do not wait for each other; a part of the result's definition.
+const SUMS: usize = 4;
+
+/// A float format, whose panels are columns of sixteen values.
+trait Value {
+    /// Of a column.
+    const BYTES: usize;
+
+    fn load<I: Isa>(isa: I, column: &[u8]) -> I::Floats;
+}
+
+/// `panel[row] . x[t]` for T rows of f32 activations: sum `c % 4` takes column `c`, products and sums rounded apart, then
+/// `(sum 0 + sum 1) + (sum 2 + sum 3)`.
+#[inline(always)]
+fn product<I: Isa, V: Value, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T]) -> [I::Floats; T] {
+    let mut sums = [[isa.splat(0.0); SUMS]; T];
+    for (unit, columns) in panel.chunks_exact(UNIT * V::BYTES).enumerate() {
+        let x = x.map(|x| &x[unit * UNIT..][..UNIT]);
+        for (c, column) in columns.chunks_exact(V::BYTES).enumerate() {
+            let weights = V::load(isa, column);
+            for t in 0..T {
+                let product = isa.mul(weights, isa.splat(f32::from_bits(x[t][c] as u32)));
+                sums[t][c % SUMS] = isa.add(sums[t][c % SUMS], product);
+            }
+        }
+    }
+    let mut folded = [isa.splat(0.0); T];
+    for (folded, [a, b, c, d]) in folded.iter_mut().zip(sums) {
+        *folded = isa.add(isa.add(a, b), isa.add(c, d));
+    }
+    folded
+}
+
+macro_rules! values {
+    ($($name:ident, $bytes:expr, $load:ident;)*) => {
+        $(
+            pub(super) struct $name;
+            impl Value for $name {
+                const BYTES: usize = $bytes;
+                #[inline(always)]
+                fn load<I: Isa>(isa: I, column: &[u8]) -> I::Floats {
+                    isa.$load(column.first_chunk().expect("whole columns"))
+                }
+            }
+            impl Panel for $name {
+                #[inline(always)]
+                fn product<I: Isa, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T]) -> [I::Floats; T] {
+                    product::<I, Self, T>(isa, panel, x)
+                }
+            }
+        )*
+    };
+}
+values! {
+    F32, 4 * ROWS, floats;
+    F16, 2 * ROWS, halves;
+    Bf16, 2 * ROWS, bfloats;
+}

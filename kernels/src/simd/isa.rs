@@ -1,0 +1,89 @@
+//! What a kernel asks of an instruction set: sixteen rows at once, a lane each.
+//!
+//! Kernels are written once against this trait. Every operation is exact or rounded once as IEEE 754 says, so all
+//! instruction sets give the same bits; nothing is fused.
+
+/// The rows of a panel: lanes of [`Isa::Ints`] and [`Isa::Floats`].
+pub(crate) const ROWS: usize = 16;
+/// Four columns of sixteen rows, a byte each, the columns of a row together.
+pub(crate) const QUAD_BYTES: usize = 4 * ROWS;
+
+/// What runs on some instruction set.
+pub(crate) trait Kernel {
+    /// What it gives.
+    type Output;
+
+    /// Runs on `isa`. To be `#[inline(always)]`, as is everything below it: only so is it compiled for the instructions.
+    fn run<I: Isa>(self, isa: I) -> Self::Output;
+}
+
+/// An instruction set. A value of it exists only where the machine has the instructions.
+pub(crate) trait Isa: Copy {
+    /// [`QUAD_BYTES`] bytes.
+    type Bytes: Copy;
+    /// 16 i32.
+    type Ints: Copy;
+    /// 16 f32.
+    type Floats: Copy;
+
+    /// Whether [`Self::dot_codes`] takes codes of eight bits as they are, not less 128.
+    const RAISED: bool;
+    /// Rows of activations that meet a unit of weights at once: what the registers hold.
+    const MAX_TILE: usize;
+
+    /// Runs the kernel, compiled for these instructions.
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// As they lie.
+    fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes;
+    /// In each byte, the bits of `mask` of what is shifted right by `shift`, which may be negative.
+    fn bits(self, a: Self::Bytes, shift: i32, mask: u8) -> Self::Bytes;
+    /// Bitwise.
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Eight-bit codes as [`Self::dot_codes`] wants them: less 128 unless [`Self::RAISED`].
+    fn codes(self, a: Self::Bytes) -> Self::Bytes;
+    /// To each row the dot product of its four bytes, 0 to 127 each, with the four i8 of `quad`.
+    fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints;
+    /// To each row the dot product of its four [`Self::codes`] with the four i8 of `quad`, none of which is -128.
+    fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints;
+    /// To each row the dot product of its two bytes, 0 to 255 each, with the two i16 of `pair`.
+    fn dot_pair(self, sums: Self::Ints, a: &[u8; 2 * ROWS], pair: i32) -> Self::Ints;
+
+    /// The same in every lane.
+    fn splat_int(self, x: i32) -> Self::Ints;
+    /// Lane by lane.
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// To the nearest.
+    fn to_floats(self, a: Self::Ints) -> Self::Floats;
+
+    /// The same in every lane.
+    fn splat(self, x: f32) -> Self::Floats;
+    /// f32, little-endian.
+    fn floats(self, from: &[u8; 4 * ROWS]) -> Self::Floats;
+    /// f16, little-endian, infinities and what is not a number included.
+    fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats;
+    /// bf16, little-endian.
+    fn bfloats(self, from: &[u8; 2 * ROWS]) -> Self::Floats;
+    /// i8.
+    fn signed(self, from: &[u8; ROWS]) -> Self::Floats;
+    /// u8.
+    fn unsigned(self, from: &[u8; ROWS]) -> Self::Floats;
+    /// Rounded once.
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// Rounded once.
+    fn sub(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// Rounded once.
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// Rounded once.
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The larger of `x` and `bound`; what is not a number stays so.
+    fn at_least(self, x: Self::Floats, bound: f32) -> Self::Floats;
+    /// The smaller of `x` and `bound`; what is not a number stays so.
+    fn at_most(self, x: Self::Floats, bound: f32) -> Self::Floats;
+    /// The bits shifted left by 23: an integer in the lowest bits becomes an exponent.
+    fn to_exponent(self, x: Self::Floats) -> Self::Floats;
+    /// In order of rows.
+    fn lanes(self, x: &[f32; ROWS]) -> Self::Floats;
+    /// In order of rows.
+    fn to_array(self, x: Self::Floats) -> [f32; ROWS];
+}

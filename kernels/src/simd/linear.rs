@@ -1,0 +1,45 @@
+//! A packed matrix times rows.
+
+use super::{
+    PackedView, Simd,
+    disjoint::Disjoint,
+    isa::ROWS,
+    rows::{MAX_ROWS, multiply},
+};
+use crate::{pool::Pool, quant::Activations};
+
+/// Weights worth handing to another thread at once: some microseconds of them.
+pub(super) const TASK_BYTES: usize = 64 << 10;
+
+/// `out[t][o] = sum over i of x[t][i] * w[o][i]`: rows `x` (T, in) through `w` (out, in) to `out` (T, out).
+///
+/// A row gets the same bits whatever other rows are with it and however many threads there are.
+///
+/// # Panics
+/// If `x` was filled for another format or width, or `out` is not T rows.
+pub fn linear(simd: Simd, pool: &Pool, w: &PackedView<'_>, x: &Activations, out: &mut [f32]) {
+    let shape = w.shape();
+    assert!(x.fits(shape.format, shape.cols), "activations for this matrix");
+    assert_eq!(out.len(), x.n_rows() * shape.rows, "{} rows of {}", x.n_rows(), shape.rows);
+    let out = Disjoint::new(out);
+    let panels_each = (TASK_BYTES / shape.panel_bytes().max(1)).max(1);
+    let n_panels = shape.n_panels();
+    pool.run(n_panels.div_ceil(panels_each), &|task| {
+        let panels = task * panels_each..n_panels.min((task + 1) * panels_each);
+        for first in (0..x.n_rows()).step_by(MAX_ROWS) {
+            let n = MAX_ROWS.min(x.n_rows() - first);
+            let rows: [&[i32]; MAX_ROWS] =
+                std::array::from_fn(|t| if t < n { x.row(first + t) } else { &[] });
+            for panel in panels.clone() {
+                let mut products = [[0.0; ROWS]; MAX_ROWS];
+                multiply(simd, shape.format, w.panel(panel), &rows[..n], &mut products[..n]);
+                let width = ROWS.min(shape.rows - panel * ROWS);
+                for (t, product) in products[..n].iter().enumerate() {
+                    let start = (first + t) * shape.rows + panel * ROWS;
+                    // SAFETY: these columns are this panel's, and this task's alone.
+                    unsafe { out.part(start..start + width) }.copy_from_slice(&product[..width]);
+                }
+            }
+        }
+    });
+}

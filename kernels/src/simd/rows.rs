@@ -1,0 +1,121 @@
+//! A panel of any format times some rows, and the rows' quantisation, on a chosen instruction set.
+
+use std::marker::PhantomData;
+
+use super::{
+    Simd,
+    disjoint::Disjoint,
+    float_panel::{Bf16, F16, F32},
+    format::{Int4G128, Int4ZpG128, Panel, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0},
+    isa::{Isa, Kernel, ROWS},
+};
+use crate::{
+    WeightFormat,
+    pool::Pool,
+    quant::{Activations, Geometry, fill_row},
+};
+
+/// The most rows that [`multiply`] takes.
+pub(super) const MAX_ROWS: usize = 16;
+
+/// `out[t][row] = panel[row] . x[t]` for up to [`MAX_ROWS`] rows of activations of its format.
+pub(super) fn multiply(
+    simd: Simd,
+    format: WeightFormat,
+    panel: &[u8],
+    x: &[&[i32]],
+    out: &mut [[f32; ROWS]],
+) {
+    match format {
+        WeightFormat::F32 => in_tiles::<F32>(simd, panel, x, out),
+        WeightFormat::F16 => in_tiles::<F16>(simd, panel, x, out),
+        WeightFormat::Bf16 => in_tiles::<Bf16>(simd, panel, x, out),
+        WeightFormat::Int4G128 => in_tiles::<Int4G128>(simd, panel, x, out),
+        WeightFormat::Int4ZpG128 => in_tiles::<Int4ZpG128>(simd, panel, x, out),
+        WeightFormat::Q8_0 => in_tiles::<Q8_0>(simd, panel, x, out),
+        WeightFormat::Q4_0 => in_tiles::<Q4_0>(simd, panel, x, out),
+        WeightFormat::Q4_1 => in_tiles::<Q4_1>(simd, panel, x, out),
+        WeightFormat::Q5_0 => in_tiles::<Q5_0>(simd, panel, x, out),
+        WeightFormat::Q5_1 => in_tiles::<Q5_1>(simd, panel, x, out),
+        WeightFormat::Q4K => in_tiles::<Q4K>(simd, panel, x, out),
+        WeightFormat::Q5K => in_tiles::<Q5K>(simd, panel, x, out),
+        WeightFormat::Q6K => in_tiles::<Q6K>(simd, panel, x, out),
+    }
+}
+
+/// The largest tiles first, until no row is left.
+fn in_tiles<P: Panel>(simd: Simd, panel: &[u8], mut x: &[&[i32]], mut out: &mut [[f32; ROWS]]) {
+    let largest = simd.max_tile();
+    while !x.is_empty() {
+        let taken = match x.len().min(largest) {
+            16.. => tile::<P, 16>(simd, panel, x, out),
+            8..16 => tile::<P, 8>(simd, panel, x, out),
+            4..8 => tile::<P, 4>(simd, panel, x, out),
+            2..4 => tile::<P, 2>(simd, panel, x, out),
+            _ => tile::<P, 1>(simd, panel, x, out),
+        };
+        (x, out) = (&x[taken..], &mut out[taken..]);
+    }
+}
+
+/// The first T rows; gives T.
+fn tile<P: Panel, const T: usize>(simd: Simd, panel: &[u8], x: &[&[i32]], out: &mut [[f32; ROWS]]) -> usize {
+    let x = *x.first_chunk().expect("a tile of rows");
+    let products = simd.run(Tile::<P, T> { panel, x, format: PhantomData });
+    out[..T].copy_from_slice(&products);
+    T
+}
+
+struct Tile<'a, P, const T: usize> {
+    panel: &'a [u8],
+    x: [&'a [i32]; T],
+    format: PhantomData<P>,
+}
+
+impl<P: Panel, const T: usize> Kernel for Tile<'_, P, T> {
+    type Output = [[f32; ROWS]; T];
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Self::Output {
+        if const { T > I::MAX_TILE } {
+            return [[f32::NAN; ROWS]; T]; // never asked for: compiled away
+        }
+        let mut products = [[0.0; ROWS]; T];
+        for (product, sums) in products.iter_mut().zip(P::product::<I, T>(isa, self.panel, self.x)) {
+            *product = isa.to_array(sums);
+        }
+        products
+    }
+}
+
+/// Quantises `x` (T, `n_cols`) for matrices of `format`, as [`Activations::fill`] does, to the bit, but on all threads.
+///
+/// # Panics
+/// If `x` is not whole rows.
+pub fn fill(simd: Simd, pool: &Pool, rows: &mut Activations, format: WeightFormat, n_cols: usize, x: &[f32]) {
+    let n_rows = x.len().checked_div(n_cols).unwrap_or(0);
+    assert_eq!(x.len(), n_rows * n_cols, "rows of {n_cols}");
+    rows.reshape(format, n_cols, n_rows);
+    let (geometry, stride, words) = rows.parts_mut();
+    let words = Disjoint::new(words);
+    pool.run(n_rows, &|t| {
+        // SAFETY: task t alone touches row t.
+        let words = unsafe { words.part(t * stride..(t + 1) * stride) };
+        simd.run(FillRow { geometry, x: &x[t * n_cols..][..n_cols], words });
+    });
+}
+
+struct FillRow<'a> {
+    geometry: Option<Geometry>,
+    x: &'a [f32],
+    words: &'a mut [i32],
+}
+
+impl Kernel for FillRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        fill_row(self.geometry, self.x, self.words);
+    }
+}
