@@ -121,7 +121,7 @@ fn align(offset: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::tests::noise;
+    use crate::noise::noise;
 
     #[test]
     fn qwen3_30b_a3b_in_int4_is_2_43_megabytes() {

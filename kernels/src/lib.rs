@@ -12,6 +12,8 @@ pub mod cpu;
 pub mod engine;
 mod expert;
 mod nmse;
+#[cfg(any(test, feature = "gpu"))]
+mod noise;
 pub mod pool;
 pub mod quant;
 pub mod simd;

@@ -10,6 +10,7 @@ pub mod id;
 pub mod limits;
 
 pub mod dtype;
+mod half_bits;
 pub mod tensor;
 
 pub mod compression;

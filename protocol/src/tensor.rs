@@ -11,11 +11,11 @@
 //! non-finite in f16 and bf16, and makes the scale NaN otherwise.
 
 use bytes::BufMut;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use thiserror::Error;
 
 use crate::dtype::{Dtype, INT4_GROUP};
+use crate::half_bits;
 
 /// Values converted at a time, so that conversions run on slices and need no heap.
 const CHUNK: usize = 256;
@@ -29,8 +29,8 @@ pub fn encode_rows(dtype: Dtype, rows: &[f32], hidden: usize, out: &mut impl Buf
     debug_assert_eq!(rows.len() % hidden, 0, "rows are whole");
     let whole = &rows[..rows.len() - rows.len() % hidden];
     match dtype {
-        Dtype::F16 => encode_f16(whole, out),
-        Dtype::Bf16 => encode_bf16(whole, out),
+        Dtype::F16 => encode_halves(whole, out, write_f16),
+        Dtype::Bf16 => encode_halves(whole, out, write_bf16),
         Dtype::Int8 => whole.chunks_exact(hidden).for_each(|row| encode_int8(row, out)),
         Dtype::Int4 => {
             for row in whole.chunks_exact(hidden) {
@@ -124,26 +124,25 @@ fn any_masked(bytes: &[u8], exponent: u16) -> bool {
     })
 }
 
-fn encode_f16(values: &[f32], out: &mut impl BufMut) {
-    let mut halves = [f16::ZERO; CHUNK];
+/// `convert` is no generic closure so that its loop is compiled here, and not in whichever crate writes a message.
+fn encode_halves(values: &[f32], out: &mut impl BufMut, convert: fn(&[f32], &mut [u8])) {
     let mut bytes = [0; 2 * CHUNK];
     for chunk in values.chunks(CHUNK) {
-        let halves = &mut halves[..chunk.len()];
-        halves.convert_from_f32_slice(chunk);
-        for (pair, half) in bytes.chunks_exact_mut(2).zip(halves) {
-            pair.copy_from_slice(&half.to_le_bytes());
-        }
-        out.put_slice(&bytes[..2 * chunk.len()]);
+        let bytes = &mut bytes[..2 * chunk.len()];
+        convert(chunk, bytes);
+        out.put_slice(bytes);
     }
 }
 
-fn encode_bf16(values: &[f32], out: &mut impl BufMut) {
-    let mut bytes = [0; 2 * CHUNK];
-    for chunk in values.chunks(CHUNK) {
-        for (pair, &value) in bytes.chunks_exact_mut(2).zip(chunk) {
-            pair.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
-        }
-        out.put_slice(&bytes[..2 * chunk.len()]);
+fn write_f16(values: &[f32], bytes: &mut [u8]) {
+    for (pair, &value) in bytes.chunks_exact_mut(2).zip(values) {
+        pair.copy_from_slice(&half_bits::from_f32(value).to_le_bytes());
+    }
+}
+
+fn write_bf16(values: &[f32], bytes: &mut [u8]) {
+    for (pair, &value) in bytes.chunks_exact_mut(2).zip(values) {
+        pair.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
     }
 }
 
@@ -188,12 +187,8 @@ fn symmetric_scale(values: &[f32], steps: f32) -> (f16, f32) {
 
 fn decode_into(dtype: Dtype, bytes: &[u8], hidden: usize, out: &mut [f32]) {
     match dtype {
-        Dtype::F16 => decode_f16(bytes, out),
-        Dtype::Bf16 => {
-            for (value, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *value = bf16::from_le_bytes([pair[0], pair[1]]).to_f32();
-            }
-        }
+        Dtype::F16 => decode_halves(bytes, out, half_bits::to_f32),
+        Dtype::Bf16 => decode_halves(bytes, out, |bits| f32::from_bits(u32::from(bits) << 16)),
         Dtype::Int8 => {
             for (row, bytes) in out.chunks_exact_mut(hidden).zip(bytes.chunks_exact(dtype.row_bytes(hidden)))
             {
@@ -220,15 +215,9 @@ fn decode_into(dtype: Dtype, bytes: &[u8], hidden: usize, out: &mut [f32]) {
     }
 }
 
-fn decode_f16(bytes: &[u8], out: &mut [f32]) {
-    // Through a small buffer, because a payload's bytes lie at any alignment.
-    let mut halves = [f16::ZERO; CHUNK];
-    for (values, bytes) in out.chunks_mut(CHUNK).zip(bytes.chunks(2 * CHUNK)) {
-        let halves = &mut halves[..values.len()];
-        for (half, pair) in halves.iter_mut().zip(bytes.chunks_exact(2)) {
-            *half = f16::from_le_bytes([pair[0], pair[1]]);
-        }
-        halves.convert_to_f32_slice(values);
+fn decode_halves(bytes: &[u8], out: &mut [f32], value: impl Fn(u16) -> f32) {
+    for (out, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+        *out = value(u16::from_le_bytes([pair[0], pair[1]]));
     }
 }
 

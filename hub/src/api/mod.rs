@@ -1,1 +1,61 @@
-//! JSON over HTTP: the OpenAI-shaped API.
+//! JSON over HTTP: the OpenAI-shaped API, the hub's health and the swarm's status.
+//!
+//! What lives here: requests parsed, answers and errors shaped, streams of events. What does not: sockets and what every
+//! response carries (`server`), the pages (`web`), and how a text comes about (`engine`).
+//!
+//! A model may be asked for by the name it is served under, as `default`, or not named at all; any other is an error,
+//! so that a client set up for another server hears of it.
+
+mod auth;
+mod chat;
+mod error;
+mod fields;
+mod output;
+mod reply;
+mod request;
+mod state;
+mod status;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{Method, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{get, post};
+
+pub use auth::ApiKey;
+pub use error::ApiError;
+pub use state::{Api, ApiParts};
+
+/// The largest request body.
+pub const MAX_BODY_BYTES: usize = 4 << 20;
+
+/// Routes of the API. All but `/health` want the API key, if there is one.
+pub fn router(api: Arc<Api>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/models", get(status::models))
+        .route("/v1/models/{*name}", get(status::model))
+        .route("/api/swarm", get(status::swarm))
+        .route_layer(from_fn_with_state(api.clone(), check_key))
+        // Larger bodies are refused by the handler, which knows how to say so.
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
+    Router::new().route("/health", get(status::health)).merge(guarded).with_state(api)
+}
+
+/// Answers what no route takes.
+pub async fn no_such_path(uri: Uri) -> ApiError {
+    ApiError::no_such_path(uri.path())
+}
+
+/// Answers a path that has other methods.
+pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::wrong_method(method.as_str(), uri.path())
+}
+
+async fn check_key(State(api): State<Arc<Api>>, request: Request, next: Next) -> Result<Response, ApiError> {
+    api.check_key(request.headers())?;
+    Ok(next.run(request).await)
+}

@@ -1,10 +1,222 @@
 //! `moex eval`
 
+mod cases;
+
+use std::{
+    collections::BTreeMap,
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
+};
+
+use anyhow::{Context, bail};
+use cases::Case;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::experts::{ExpertArgs, ModelArgs, experts_for};
+use crate::{
+    engine::{EngineConfig, Event, Request, Scheduler},
+    model::{Experts, Model},
+    text::{ChatInput, Text},
+};
+
+/// The longest answer.
+const MAX_TOKENS: u32 = 200;
+
 /// Answers the cases of a file greedily and counts the exact matches.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    #[command(flatten)]
+    experts: ExpertArgs,
+
+    /// A file with one JSON object a line: id, task, messages, tools, enable_thinking, answer.
+    #[arg(long, env = "MOEX_CASES", value_name = "FILE")]
+    cases: PathBuf,
+
+    /// Print one JSON object: cases, right, tasks, and each case's text.
+    #[arg(long, env = "MOEX_JSON")]
+    json: bool,
+}
 
 /// Runs the command.
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("eval: not built yet")
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let cases = cases::read(&args.cases)?;
+    let checkpoint = args.model.checkpoint()?;
+    let model = Arc::new(Model::load(&checkpoint)?);
+    let text = Arc::new(Text::load(&checkpoint)?);
+    let mut experts = experts_for(&args.experts, &checkpoint, &model, EngineConfig::default().max_rows)?;
+
+    let progress = ProgressBar::new(cases.len() as u64);
+    let style = ProgressStyle::with_template("answering [{bar:20}] {pos} of {len}, {eta} left")?;
+    progress.set_style(style);
+    let report = answer(model, text, &mut *experts, &cases, &progress)?;
+    progress.finish_and_clear();
+
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report.table());
+    }
+    Ok(())
+}
+
+/// What came of the cases.
+#[derive(Debug, Serialize)]
+struct Report {
+    cases: usize,
+    right: usize,
+    /// Right, of how many, by task.
+    tasks: BTreeMap<String, [usize; 2]>,
+    results: Vec<Answer>,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    id: serde_json::Value,
+    text: String,
+    right: bool,
+}
+
+/// Answers all cases, as many at a time as share a step.
+fn answer(
+    model: Arc<Model>,
+    text: Arc<Text>,
+    experts: &mut dyn Experts,
+    cases: &[Case],
+    progress: &ProgressBar,
+) -> anyhow::Result<Report> {
+    let mut scheduler = Scheduler::new(model, text.clone(), EngineConfig::default());
+    let (mut waiting, mut under_way) = (cases.iter().enumerate(), Vec::new());
+    let mut texts: Vec<String> = vec![String::new(); cases.len()];
+    loop {
+        while scheduler.has_room()
+            && let Some((index, case)) = waiting.next()
+        {
+            let events = submit(&mut scheduler, &text, case).with_context(|| format!("case {}", case.id))?;
+            under_way.push((index, events));
+        }
+        if scheduler.is_idle() {
+            return Ok(Report::of(cases, texts));
+        }
+        scheduler.step(experts);
+        for (index, events) in &under_way {
+            for event in events.try_iter() {
+                match event {
+                    Event::Text(piece) => texts[*index].push_str(&piece),
+                    Event::Finished(_) => progress.inc(1),
+                    Event::Failed(failure) => bail!("case {}: {failure}", cases[*index].id),
+                    Event::Prompt { .. } => {}
+                }
+            }
+        }
+    }
+}
+
+fn submit(scheduler: &mut Scheduler, text: &Text, case: &Case) -> anyhow::Result<Receiver<Event>> {
+    let variables = case.variables();
+    let prompt_ids = text.prompt(&ChatInput {
+        messages: &case.messages,
+        tools: case.tools.as_deref(),
+        generation_prompt: true,
+        variables: &variables,
+        unix_seconds: 0,
+    })?;
+    let request = Request { prompt_ids, max_tokens: Some(MAX_TOKENS), ..Request::default() };
+    // Emptied after every step, so it holds one step's events.
+    let (sender, events) = channel();
+    let sink = move |event| match sender.send(event) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    };
+    scheduler.submit(request, Box::new(sink))?;
+    Ok(events)
+}
+
+impl Report {
+    fn of(cases: &[Case], texts: Vec<String>) -> Self {
+        let mut tasks = BTreeMap::<String, [usize; 2]>::new();
+        let results: Vec<Answer> = cases
+            .iter()
+            .zip(texts)
+            .map(|(case, text)| {
+                let right = case.is_right(&text);
+                let task = tasks.entry(case.task.clone()).or_default();
+                task[0] += usize::from(right);
+                task[1] += 1;
+                Answer { id: case.id.clone(), text, right }
+            })
+            .collect();
+        let right = results.iter().filter(|answer| answer.right).count();
+        Self { cases: cases.len(), right, tasks, results }
+    }
+
+    fn table(&self) -> String {
+        let mut table = comfy_table::Table::new();
+        table.load_preset(comfy_table::presets::UTF8_FULL_CONDENSED).set_header(["task", "right", "of"]);
+        for (task, [right, of]) in &self.tasks {
+            table.add_row([task.clone(), right.to_string(), of.to_string()]);
+        }
+        format!("{table}\n{} of {} right\n", self.right, self.cases)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::model::{
+        Checkpoint,
+        local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
+    };
+
+    const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/demo-cases.jsonl");
+
+    fn demo() -> (Arc<Model>, Arc<Text>) {
+        let checkpoint = Checkpoint::demo().unwrap();
+        (Arc::new(Model::load(&checkpoint).unwrap()), Arc::new(Text::load(&checkpoint).unwrap()))
+    }
+
+    /// A line of the file, as it stands there.
+    fn references() -> Vec<Value> {
+        let lines = std::fs::read_to_string(CASES).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_text_is_transformers_and_278_of_300_are_right() {
+        let (model, text) = demo();
+        let mut experts = CheckpointExperts::new(model.clone());
+        let cases = cases::read(CASES.as_ref()).unwrap();
+        let report = answer(model, text, &mut experts, &cases, &ProgressBar::hidden()).unwrap();
+        for (result, reference) in report.results.iter().zip(references()) {
+            assert_eq!(result.id, reference["id"]);
+            assert_eq!(result.text, reference["reference"], "case {}", result.id);
+            assert_eq!(result.right, reference["reference_right"], "case {}", result.id);
+        }
+        assert_eq!((report.right, report.cases), (278, 300));
+        assert_eq!(report.tasks["mul"], [16, 24]);
+        assert!(report.table().ends_with("278 of 300 right\n"));
+    }
+
+    #[test]
+    fn packed_experts_answer_too_and_say_what_they_are() {
+        let (model, text) = demo();
+        let blocks = MemoryBlocks::new(model.clone(), "int4".parse().unwrap());
+        let mut experts = PackedExperts::new(blocks, moex_protocol::Dtype::F16);
+        let cases = cases::read(CASES.as_ref()).unwrap();
+        let report = answer(model, text, &mut experts, &cases[..60], &ProgressBar::hidden()).unwrap();
+        // Four bits cost little of the answers, and change some of the stories.
+        assert!(report.right >= 45, "{} of 60", report.right);
+        let json = serde_json::to_value(&report).unwrap();
+        let keys: Vec<_> = json.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["cases", "right", "tasks", "results"]);
+    }
 }

@@ -1,10 +1,276 @@
 //! `moex info`
 
+use std::{fmt::Write, sync::Arc};
+
+use moex_kernels::{ExpertShape, WeightFormat};
+use serde::Serialize;
+
+use super::experts::ModelArgs;
+use crate::model::{Checkpoint, Config, KvPool, Model};
+
+/// The formats a worker may hold experts in that are worth comparing.
+const FORMATS: [WeightFormat; 2] = [WeightFormat::Int4G128, WeightFormat::F16];
+/// The counts of workers that are shown when none is asked for.
+const WORKERS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// What devices spare for experts: a phone's tab, a laptop's, a desktop's GPU, a workstation's.
+const BUDGETS_GIB: [u64; 5] = [1, 2, 4, 8, 24];
+
 /// Says what a model is, and what memory the hub and each worker need.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Show this many workers instead of a choice.
+    #[arg(long, env = "MOEX_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+
+    /// Workers that hold each expert, where there are as many.
+    #[arg(long, env = "MOEX_REPLICAS", value_name = "R", default_value = "2", value_parser = clap::value_parser!(u16).range(1..))]
+    replicas: u16,
+
+    /// Print one JSON object.
+    #[arg(long, env = "MOEX_JSON")]
+    json: bool,
+}
 
 /// Runs the command.
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("info: not built yet")
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let checkpoint = args.model.checkpoint()?;
+    let model = Arc::new(Model::load(&checkpoint)?);
+    let counts = args.workers.map_or(WORKERS.to_vec(), |n| vec![usize::from(n)]);
+    let info = Info::of(&checkpoint, &model, &counts, usize::from(args.replicas));
+    if args.json {
+        println!("{}", serde_json::to_string(&info)?);
+    } else {
+        print!("{}", info.text());
+    }
+    Ok(())
+}
+
+/// What a model is and needs.
+#[derive(Debug, Serialize)]
+struct Info {
+    name: String,
+    layers: usize,
+    sparse_layers: usize,
+    hidden: usize,
+    experts: usize,
+    experts_per_token: usize,
+    expert_inner: usize,
+    vocabulary: usize,
+    context: usize,
+    checkpoint_bytes: u64,
+    expert_parameters: u64,
+    hub: Hub,
+    workers: Vec<Share>,
+    fits: Vec<Fit>,
+}
+
+/// The hub's memory.
+#[derive(Debug, Serialize)]
+struct Hub {
+    /// All weights but the experts, mapped from the checkpoint.
+    shared_bytes: u64,
+    /// One position of the KV cache.
+    kv_position_bytes: u64,
+    /// The KV cache of one sequence as long as the context.
+    kv_context_bytes: u64,
+    /// The experts as they are in the checkpoint: mapped, and touched only when the hub computes experts itself.
+    expert_bytes: u64,
+}
+
+/// A worker's memory when so many share the experts evenly.
+#[derive(Debug, Serialize)]
+struct Share {
+    workers: usize,
+    replicas: usize,
+    format: String,
+    blocks: usize,
+    bytes: u64,
+}
+
+/// How many workers of a size hold every expert once.
+#[derive(Debug, Serialize)]
+struct Fit {
+    format: String,
+    budget_gib: u64,
+    workers: u64,
+}
+
+impl Info {
+    fn of(checkpoint: &Checkpoint, model: &Model, counts: &[usize], replicas: usize) -> Self {
+        let config = model.config();
+        let sparse_layers = config.sparse_layers().count();
+        let n_blocks = sparse_layers * config.moe.n_experts;
+        let expert_bytes =
+            config.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
+        let kv_position_bytes = KvPool::position_bytes(config) as u64;
+        Self {
+            name: checkpoint.name.clone(),
+            layers: config.layers.len(),
+            sparse_layers,
+            hidden: config.hidden,
+            experts: config.moe.n_experts,
+            experts_per_token: config.moe.n_chosen,
+            expert_inner: config.moe.inner,
+            vocabulary: config.vocab,
+            context: config.max_positions,
+            checkpoint_bytes: checkpoint.weight_bytes(),
+            expert_parameters: 3 * (n_blocks * config.hidden * config.moe.inner) as u64,
+            hub: Hub {
+                shared_bytes: model.shared_bytes() as u64,
+                kv_position_bytes,
+                kv_context_bytes: kv_position_bytes * config.max_positions as u64,
+                expert_bytes: expert_bytes.sum(),
+            },
+            workers: counts
+                .iter()
+                .flat_map(|n| FORMATS.map(|format| Share::of(config, n_blocks, *n, replicas.min(*n), format)))
+                .collect(),
+            fits: FORMATS
+                .iter()
+                .flat_map(|format| BUDGETS_GIB.map(|budget| Fit::of(config, n_blocks, *format, budget)))
+                .collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let hub = &self.hub;
+        let _ = writeln!(
+            text,
+            "{}: {} layers ({} with {} experts, {} of them per token), hidden {}, expert inner {}, vocabulary {}, context {}",
+            self.name,
+            self.layers,
+            self.sparse_layers,
+            self.experts,
+            self.experts_per_token,
+            self.hidden,
+            self.expert_inner,
+            self.vocabulary,
+            self.context
+        );
+        let _ = writeln!(
+            text,
+            "checkpoint {}, of which experts {} ({:.2} B parameters)\n",
+            size(self.checkpoint_bytes),
+            size(hub.expert_bytes),
+            self.expert_parameters as f64 / 1e9
+        );
+        let _ = writeln!(
+            text,
+            "The hub holds {} of weights and {} of KV cache a token: {} for one text as long as the context.",
+            size(hub.shared_bytes),
+            size(hub.kv_position_bytes),
+            size(hub.kv_context_bytes)
+        );
+        let mut table = comfy_table::Table::new();
+        table.load_preset(comfy_table::presets::UTF8_FULL_CONDENSED);
+        table.set_header(["workers", "replicas", "format", "experts each", "memory each"]);
+        for share in &self.workers {
+            let Share { workers, replicas, format, blocks, bytes } = share;
+            table.add_row([
+                workers.to_string(),
+                replicas.to_string(),
+                format.clone(),
+                blocks.to_string(),
+                size(*bytes),
+            ]);
+        }
+        let _ = writeln!(text, "{table}");
+        for format in FORMATS.map(WeightFormat::name) {
+            let fits = self.fits.iter().filter(|fit| fit.format == format);
+            let fits: Vec<_> = fits.map(|fit| format!("{} x {} GiB", fit.workers, fit.budget_gib)).collect();
+            let _ = writeln!(text, "Workers that hold every {format} expert once: {}.", fits.join(" or "));
+        }
+        text
+    }
+}
+
+impl Share {
+    fn of(config: &Config, n_blocks: usize, workers: usize, replicas: usize, format: WeightFormat) -> Self {
+        let blocks = (n_blocks * replicas).div_ceil(workers);
+        Self {
+            workers,
+            replicas,
+            format: format.to_string(),
+            blocks,
+            bytes: blocks as u64 * block_bytes(config, format),
+        }
+    }
+}
+
+impl Fit {
+    fn of(config: &Config, n_blocks: usize, format: WeightFormat, budget_gib: u64) -> Self {
+        let held_by_one = ((budget_gib << 30) / block_bytes(config, format)).max(1);
+        Self { format: format.to_string(), budget_gib, workers: (n_blocks as u64).div_ceil(held_by_one) }
+    }
+}
+
+fn block_bytes(config: &Config, format: WeightFormat) -> u64 {
+    ExpertShape { hidden: config.hidden, inner: config.moe.inner, format }.block_bytes() as u64
+}
+
+/// In the unit that reads best.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(counts: &[usize]) -> Info {
+        let checkpoint = Checkpoint::demo().unwrap();
+        let model = Model::load(&checkpoint).unwrap();
+        Info::of(&checkpoint, &model, counts, 2)
+    }
+
+    #[test]
+    fn the_demo_models_parts_are_its_whole() {
+        let info = info(&[1]);
+        assert_eq!(info.expert_parameters, 4 * 16 * 3 * 256 * 128);
+        assert_eq!(info.hub.expert_bytes, 2 * info.expert_parameters);
+        // Norms are not counted with the hub's matrices: 256 for each of 9, 64 for each of 8, in bf16.
+        let norms = 2 * (9 * 256 + 8 * 64);
+        assert_eq!(info.hub.shared_bytes + info.hub.expert_bytes + norms, info.checkpoint_bytes);
+        assert_eq!(info.hub.kv_position_bytes, 2 * 4 * 128 * 4);
+    }
+
+    #[test]
+    fn workers_share_the_blocks() {
+        let info = info(&[1, 4]);
+        let int4 =
+            |workers| info.workers.iter().find(|s| s.workers == workers && s.format == "int4").unwrap();
+        assert_eq!((int4(1).replicas, int4(1).blocks), (1, 64), "one worker holds one replica");
+        assert_eq!((int4(4).replicas, int4(4).blocks), (2, 32));
+        let block = (3 * 256 * 128 / 2 + 3 * 256 * 128 / 128 * 2) as u64;
+        assert_eq!(int4(4).bytes, 32 * block);
+        assert!(info.fits.iter().all(|fit| fit.workers == 1), "it fits anywhere");
+        assert!(info.text().contains("moex-demo: 4 layers (4 with 16 experts, 4 of them per token)"));
+    }
+
+    #[test]
+    fn qwen3_30b_a3b_is_what_its_readers_expect() {
+        let json = r#"{"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+            "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#;
+        let config = Config::from_json(json.as_bytes()).unwrap();
+        let share = Share::of(&config, 48 * 128, 16, 2, WeightFormat::Int4G128);
+        assert_eq!(share.blocks, 768);
+        assert!((share.bytes as f64 / 1e9 - 1.87).abs() < 0.01, "{}", share.bytes);
+        assert_eq!(Fit::of(&config, 48 * 128, WeightFormat::Int4G128, 4).workers, 4);
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        let sizes = [7, 2048, 5 << 20, 3 << 30].map(size);
+        assert_eq!(sizes, ["7 B", "2.0 KiB", "5.0 MiB", "3.00 GiB"]);
+    }
 }

@@ -1,10 +1,166 @@
 //! `moex logits`
 
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{Context, ensure};
+use safetensors::Dtype;
+
+use super::{
+    experts::{ExpertArgs, ModelArgs, experts_for},
+    safetensors_file::{Planned, SafetensorsFile},
+};
+use crate::model::{Experts, ExpertsError, KvPool, KvTable, Model, Routing, Span, Wanted};
+
+/// Rows of a step, as the engine's prefill has them.
+const CHUNK_ROWS: usize = 128;
+
 /// Writes the logits of given token ids as a safetensors file.
+///
+/// It holds `logits`, f32 (tokens, vocabulary), and for each sparse layer `layer{N}.topk_indices`, i32 (tokens, K): the
+/// experts the router chose, best first.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    #[command(flatten)]
+    experts: ExpertArgs,
+
+    /// Token ids, separated by commas.
+    #[arg(long, env = "MOEX_IDS", value_delimiter = ',', required = true, value_name = "1,2,3")]
+    ids: Vec<u32>,
+
+    /// The file to write.
+    #[arg(long, env = "MOEX_OUT", value_name = "FILE")]
+    out: PathBuf,
+}
 
 /// Runs the command.
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("logits: not built yet")
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let checkpoint = args.model.checkpoint()?;
+    let model = Arc::new(Model::load(&checkpoint)?);
+    let config = model.config();
+    let n_rows = args.ids.len(); // T
+    ensure!(
+        n_rows <= config.max_positions,
+        "{n_rows} ids are more than the context of {} tokens",
+        config.max_positions
+    );
+
+    let mut tensors =
+        vec![Planned { name: "logits".to_owned(), dtype: Dtype::F32, shape: vec![n_rows, config.vocab] }];
+    tensors.extend(config.sparse_layers().map(|layer| Planned {
+        name: format!("layer{layer}.topk_indices"),
+        dtype: Dtype::I32,
+        shape: vec![n_rows, config.moe.n_chosen],
+    }));
+    let mut file =
+        SafetensorsFile::create(&args.out, &tensors).with_context(|| args.out.display().to_string())?;
+
+    let mut experts = Recorded {
+        experts: experts_for(&args.experts, &checkpoint, &model, CHUNK_ROWS)?,
+        chosen: vec![Vec::new(); config.layers.len()],
+    };
+    let mut kv = KvPool::new(config, usize::MAX, 1);
+    let mut table = KvTable::default();
+    for (chunk, ids) in args.ids.chunks(CHUNK_ROWS).enumerate() {
+        let start = chunk * CHUNK_ROWS;
+        ensure!(kv.reserve(&mut table, start + ids.len()), "the KV cache is full");
+        let span = Span { ids, start, table: &table, wanted: Wanted::All };
+        let logits = model.forward(&[span], &mut kv, &mut experts)?;
+        file.write(&logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<_>>())?;
+    }
+    for layer in config.sparse_layers() {
+        let indices = experts.chosen[layer].iter().flat_map(|expert| i32::from(*expert).to_le_bytes());
+        file.write(&indices.collect::<Vec<_>>())?;
+    }
+    file.finish().with_context(|| args.out.display().to_string())
+}
+
+/// Experts, and what the router chose of them.
+struct Recorded {
+    experts: Box<dyn Experts>,
+    /// (L)(T, K).
+    chosen: Vec<Vec<u16>>,
+}
+
+impl Experts for Recorded {
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        self.chosen[layer].extend_from_slice(&routing.experts);
+        self.experts.apply(layer, rows, routing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use moex_kernels::nmse;
+    use safetensors::SafeTensors;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/tiny-qwen3-moe");
+
+    /// Runs the command on the reference's ids; the file's bytes and the reference's.
+    fn run_on_reference(flags: &[&str]) -> (Vec<u8>, Vec<u8>) {
+        let reference = std::fs::read(format!("{TINY}/reference/reference.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&reference).unwrap();
+        let ids = tensors.tensor("input_ids").unwrap();
+        let ids: Vec<_> =
+            ids.data().as_chunks().0.iter().map(|id| i64::from_le_bytes(*id).to_string()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("logits.safetensors");
+        let ids = ids.join(",");
+        let mut line = vec!["logits", "--model", TINY, "--ids", &ids, "--out", out.to_str().unwrap()];
+        line.extend(flags);
+        run(Command::parse_from(line).args).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left");
+        (std::fs::read(&out).unwrap(), reference)
+    }
+
+    fn f32(bytes: &[u8], name: &str) -> Vec<f32> {
+        let tensors = SafeTensors::deserialize(bytes).unwrap();
+        tensors.tensor(name).unwrap().data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+
+    #[test]
+    fn the_file_is_the_reference() {
+        let (ours, reference) = run_on_reference(&[]);
+        assert!(nmse(&f32(&ours, "logits"), &f32(&reference, "logits")) <= 1e-9);
+        let (ours, reference) =
+            (SafeTensors::deserialize(&ours).unwrap(), SafeTensors::deserialize(&reference).unwrap());
+        assert_eq!(ours.tensor("logits").unwrap().shape(), [40, 512]);
+        for name in ["layer0.topk_indices", "layer1.topk_indices"] {
+            assert_eq!(ours.tensor(name).unwrap().data(), reference.tensor(name).unwrap().data(), "{name}");
+        }
+    }
+
+    #[test]
+    fn packed_experts_in_f16_are_near_and_int4_are_not_the_same() {
+        let (half, reference) = run_on_reference(&["--experts", "f16", "--wire", "f16"]);
+        let (rows, expected) = (f32(&half, "logits"), f32(&reference, "logits"));
+        let choices = |bytes: &[u8]| -> Vec<u8> {
+            let tensors = SafeTensors::deserialize(bytes).unwrap();
+            let layers =
+                ["layer0.topk_indices", "layer1.topk_indices"].map(|name| tensors.tensor(name).unwrap());
+            // (T)(layers, K).
+            let row = |t: usize| layers.iter().flat_map(move |layer| layer.data()[t * 8..][..8].to_vec());
+            (0..40).flat_map(row).collect()
+        };
+        let (ours, theirs) = (choices(&half), choices(&reference));
+        let equal: Vec<usize> = (0..40).filter(|t| ours[t * 16..][..16] == theirs[t * 16..][..16]).collect();
+        assert!(equal.len() >= 38, "{} of 40 rows are routed alike", equal.len());
+        for t in equal {
+            let error = nmse(&rows[t * 512..][..512], &expected[t * 512..][..512]);
+            assert!(error <= 1e-5, "row {t}: NMSE {error:e}");
+        }
+        let (int4, _) = run_on_reference(&["--experts", "int4"]);
+        assert!(nmse(&f32(&int4, "logits"), &expected) > 1e-4, "int4 must show");
+    }
 }

@@ -9,6 +9,13 @@ pub mod serve;
 pub mod synth;
 pub mod worker;
 
+mod answer_printer;
+mod experts;
+mod hub_client;
+mod local_hub;
+mod safetensors_file;
+mod values;
+
 use clap::{Parser, Subcommand};
 
 /// A hub and a swarm of browser tabs that together run a mixture-of-experts model.

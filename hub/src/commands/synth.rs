@@ -1,10 +1,185 @@
 //! `moex synth`
 
+mod geometry;
+mod weights;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, ensure};
+use geometry::{Geometry, Like};
+use indicatif::{ProgressBar, ProgressStyle};
+use weights::Weights;
+
+use super::safetensors_file::{Planned, SafetensorsFile};
+use crate::model::{Checkpoint, Config, MAX_LAYERS};
+
+/// Bytes after which a shard is closed, as published checkpoints have it.
+const SHARD_BYTES: usize = 4_000_000_000;
+
 /// Writes a random checkpoint of a true geometry.
+///
+/// It has the shapes, names and files of the published one, in bf16, and the demo model's tokenizer; it says nothing. It
+/// is for measuring what a real one costs.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// Whose shape it has.
+    #[arg(long, env = "MOEX_LIKE", value_enum)]
+    like: Like,
+
+    /// So many layers instead of the model's own.
+    #[arg(long, env = "MOEX_LAYERS", value_name = "N")]
+    layers: Option<usize>,
+
+    /// The folder to make.
+    #[arg(long, env = "MOEX_OUT", value_name = "DIR")]
+    out: PathBuf,
+
+    /// Of the random weights.
+    #[arg(long, env = "MOEX_SEED", default_value = "0")]
+    seed: u64,
+}
 
 /// Runs the command.
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    anyhow::bail!("synth: not built yet")
+pub fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(layers) = args.layers {
+        ensure!(
+            (1..=MAX_LAYERS).contains(&layers),
+            "--layers is {layers}: it must be between 1 and {MAX_LAYERS}"
+        );
+    }
+    let geometry = args.like.geometry(args.layers);
+    let tensors = geometry.tensors();
+    let progress = ProgressBar::new(tensors.iter().map(|tensor| tensor.n_bytes() as u64).sum());
+    progress
+        .set_style(ProgressStyle::with_template("writing [{bar:20}] {bytes} of {total_bytes}, {eta} left")?);
+    write(&args.out, &geometry, tensors, args.seed, &progress)?;
+    progress.finish_and_clear();
+    eprintln!("{} holds a random model: {} layers", args.out.display(), geometry.layers);
+    Ok(())
+}
+
+/// Writes all files of a checkpoint. The index comes last: a folder with one is whole.
+fn write(
+    folder: &Path,
+    geometry: &Geometry,
+    tensors: Vec<Planned>,
+    seed: u64,
+    progress: &ProgressBar,
+) -> anyhow::Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let put = |name: &str, bytes: &[u8]| {
+        fs::write(folder.join(name), bytes).with_context(|| folder.join(name).display().to_string())
+    };
+    let config = serde_json::to_vec_pretty(&geometry.config())?;
+    Config::from_json(&config).context("the geometry is no model")?;
+    put("config.json", &config)?;
+    let text = Checkpoint::demo()?.text;
+    let files = [
+        ("tokenizer.json", text.tokenizer),
+        ("tokenizer_config.json", text.tokenizer_config),
+        ("generation_config.json", text.generation_config),
+    ];
+    for (name, bytes) in files {
+        if let Some(bytes) = bytes {
+            put(name, &bytes)?;
+        }
+    }
+
+    let shards = into_shards(tensors);
+    let mut weights = Weights::new(seed);
+    let (mut map, mut total) = (BTreeMap::new(), 0);
+    for (index, shard) in shards.iter().enumerate() {
+        let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
+        let context = || folder.join(&name).display().to_string();
+        let mut file = SafetensorsFile::create(&folder.join(&name), shard).with_context(context)?;
+        for tensor in shard {
+            weights
+                .write(tensor, |bytes| {
+                    progress.inc(bytes.len() as u64);
+                    file.write(bytes)
+                })
+                .with_context(context)?;
+            total += tensor.n_bytes();
+            map.insert(tensor.name.clone(), name.clone());
+        }
+        file.finish().with_context(context)?;
+    }
+    let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
+    put("model.safetensors.index.json", &serde_json::to_vec_pretty(&index)?)
+}
+
+/// In order, a new shard whenever one is full.
+fn into_shards(tensors: Vec<Planned>) -> Vec<Vec<Planned>> {
+    let mut shards = vec![Vec::new()];
+    let mut bytes = 0;
+    for tensor in tensors {
+        if bytes > 0 && bytes + tensor.n_bytes() > SHARD_BYTES {
+            shards.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += tensor.n_bytes();
+        shards.last_mut().expect("there is a first shard").push(tensor);
+    }
+    shards
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        model::{KvPool, KvTable, Model, Span, Wanted, local_moe::CheckpointExperts},
+        text::Text,
+    };
+
+    fn synth(layers: usize, seed: u64) -> (tempfile::TempDir, Checkpoint) {
+        let folder = tempfile::tempdir().unwrap();
+        let geometry = Like::Tiny.geometry(Some(layers));
+        write(folder.path(), &geometry, geometry.tensors(), seed, &ProgressBar::hidden()).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        (folder, checkpoint)
+    }
+
+    fn logits(checkpoint: &Checkpoint) -> Vec<f32> {
+        let model = Arc::new(Model::load(checkpoint).unwrap());
+        let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+        let mut table = KvTable::default();
+        assert!(kv.reserve(&mut table, 3));
+        let span = Span { ids: &[5, 6, 7], start: 0, table: &table, wanted: Wanted::Last };
+        model.forward(&[span], &mut kv, &mut CheckpointExperts::new(model.clone())).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_a_model_that_runs() {
+        let (_keep, checkpoint) = synth(2, 1);
+        assert_eq!(checkpoint.config.layers.len(), 2);
+        assert!(Text::load(&checkpoint).unwrap().template.is_some());
+        let logits = logits(&checkpoint);
+        assert!(logits.iter().all(|logit| logit.is_finite()));
+        // Neither flat nor wild: the model prefers some tokens.
+        let mean_square = logits.iter().map(|l| l * l).sum::<f32>() / logits.len() as f32;
+        assert!((0.1..100.0).contains(&mean_square), "{mean_square}");
+    }
+
+    #[test]
+    fn a_seed_is_a_model() {
+        let [one, again, other] = [1, 1, 2].map(|seed| logits(&synth(1, seed).1));
+        assert_eq!(one, again);
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn shards_are_cut_where_they_are_full() {
+        let tensors = Like::Qwen330bA3b.geometry(None).tensors();
+        let total: usize = tensors.iter().map(Planned::n_bytes).sum();
+        let shards = into_shards(tensors);
+        assert!((61.0e9..61.2e9).contains(&(total as f64)), "{total} bytes, as published");
+        assert_eq!(shards.len(), 16, "as published");
+        assert!(shards.iter().all(|shard| shard.iter().map(Planned::n_bytes).sum::<usize>() <= SHARD_BYTES));
+    }
 }

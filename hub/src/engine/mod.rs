@@ -9,6 +9,8 @@ mod scheduler;
 mod sequence;
 mod stop;
 
+#[cfg(test)]
+mod tests;
 
 pub use request::{
     Event, Failure, Finish, FinishReason, MAX_STOP_BYTES, MAX_STOPS, Request, RequestLimits, Sink,

@@ -1,1 +1,88 @@
-//! Drives the swarm over sockets.
+//! Drives the swarm over sockets: the clock, the WebSockets, the hub's own computing, and shards over HTTP.
+//!
+//! ```text
+//! socket task (one a connection) --events, bounded--> driver task --actions--> outbox, bounded --> socket task
+//! engine thread ([`SwarmHandle`]) --events----------->  [`Swarm`]  --actions--> compute thread --events--> driver
+//! ```
+//! The driver never waits for a peer: a worker whose outbox is full is closed. What anything means is `swarm`'s matter.
+
+mod compute;
+mod driver;
+mod handle;
+mod local;
+mod shards;
+mod socket;
+mod worker_processes;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use axum::Router;
+use axum::serve::{ListenerExt, TapIo};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+
+pub use self::handle::SwarmHandle;
+pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
+pub use self::worker_processes::{WorkerEnded, WorkerProcesses};
+
+use self::driver::{Event, Shared};
+use crate::shards::ShardStore;
+use crate::swarm::{Swarm, SwarmConfig};
+
+/// Events that wait for the driver. Senders wait beyond it: a socket stops reading, and TCP slows its peer down.
+const MAX_WAITING_EVENTS: usize = 64;
+
+/// A running swarm and the routes by which workers reach it.
+#[derive(Clone)]
+pub struct Hub {
+    shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
+    connections: Arc<AtomicU64>,
+}
+
+impl Hub {
+    /// Starts the driver and the compute thread. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(config: SwarmConfig, store: Arc<ShardStore>) -> std::io::Result<Self> {
+        let (events, received) = mpsc::channel(MAX_WAITING_EVENTS);
+        let compute = compute::start(store.clone(), events.clone())?;
+        let shared = Arc::new(Shared::new(config.clone(), Swarm::new(config, store.catalog()), store));
+        tokio::spawn(driver::drive(shared.clone(), received, compute));
+        Ok(Self { shared, events, connections: Arc::default() })
+    }
+
+    /// `/ws` for workers and `/shards/{file}` for their weights. Serve it with
+    /// `into_make_service_with_connect_info::<SocketAddr>()`, so that the status can say where workers are.
+    pub fn router(&self) -> Router {
+        socket::router(self).merge(shards::router(self.shared.clone()))
+    }
+
+    /// What the engine computes layers with, and what the status comes from.
+    pub fn handle(&self) -> SwarmHandle {
+        SwarmHandle::new(self.shared.clone(), self.events.clone())
+    }
+
+    /// Ends every layer and lets every worker go; returns when they have been told.
+    pub async fn shut_down(&self) {
+        let (done, told) = oneshot::channel();
+        if self.events.send(Event::ShutDown(done)).await.is_ok() {
+            // The driver may end by another call's hand: then there is nobody left to tell.
+            let _ = told.await;
+        }
+    }
+}
+
+/// Sets TCP_NODELAY on what it accepts: a layer's message is small and nothing follows it.
+pub fn listener(listener: TcpListener) -> TapIo<TcpListener, impl FnMut(&mut TcpStream) + Send + 'static> {
+    listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY could not be set");
+        }
+    })
+}

@@ -1,1 +1,196 @@
-//! Experts packed for workers, served by range and hash.
+//! Experts packed for workers: one file a layer, found again by range and hash.
+//!
+//! ```text
+//! FOLDER/manifest.json            what was packed, from what, and every block's file, range and BLAKE3
+//! FOLDER/layer-00.safetensors     a U8 tensor `layers.0.experts.E` for each expert, its data aligned to 16 bytes
+//! FOLDER/...
+//! ```
+//!
+//! Here: packing (`pack`), checking what lies there (`load`), and blocks for those who ask ([`ShardStore`]). Serving them
+//! over HTTP is `net`'s matter; which worker needs which block is the swarm's.
+
+mod compute;
+mod load;
+mod manifest;
+mod pack;
+mod source;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use moex_kernels::{ExpertShape, WeightFormat};
+use moex_protocol::{Block, BlockSource};
+
+pub use self::compute::ComputeError;
+pub use self::source::{ExpertSource, ModelExperts};
+
+use crate::model::local_moe::Blocks;
+use crate::swarm::BlockCatalog;
+
+/// The path under which a hub serves its shards.
+pub const URL_PREFIX: &str = "/shards/";
+
+/// Why there is no store. Each is one sentence that names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// A file or folder cannot be used.
+    #[error("the packed experts in {} cannot be used: {source} (name another folder with --shards)", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The source failed to give an expert.
+    #[error("{block} cannot be packed: {reason}")]
+    Source {
+        /// Which.
+        block: Block,
+        /// Why.
+        reason: String,
+    },
+    /// What was just written does not read back.
+    #[error("the packed experts in {} are damaged right after they were written: {reason}", path.display())]
+    Unreadable {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A folder of packed experts, mapped and checked.
+#[derive(Debug)]
+pub struct ShardStore {
+    shape: ExpertShape,
+    files: Vec<ShardFile>,
+    /// Ascending by block.
+    blocks: Vec<StoredBlock>,
+}
+
+/// One file of the store.
+#[derive(Clone, Debug)]
+pub struct ShardFile {
+    /// Its name in the folder and in URLs.
+    pub name: String,
+    /// A hash of its blocks' hashes, in hex: the same content has the same version.
+    pub version: String,
+    /// All of it, mapped: slices of it are pages of the file.
+    pub bytes: Bytes,
+}
+
+#[derive(Debug)]
+struct StoredBlock {
+    block: Block,
+    /// Index into `files`.
+    file: usize,
+    start: usize,
+    end: usize,
+    blake3: String,
+}
+
+impl ShardStore {
+    /// Opens the store of `source` in `folder`, and packs it first if it is not there, of other weights, or damaged.
+    /// `progress(done, total)` counts the blocks packed.
+    ///
+    /// Two hubs that come to the same folder at once take turns; the second finds what the first one packed. A store in
+    /// use is never written to: new files take the old ones' names, and whoever has mapped those keeps them.
+    ///
+    /// # Errors
+    /// If the folder cannot be written, or the source fails to give an expert.
+    pub fn open(
+        folder: &Path,
+        source: &dyn ExpertSource,
+        format: WeightFormat,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<Self, ShardError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| ShardError::Io { path, source }
+        };
+        fs::create_dir_all(folder).map_err(io(folder))?;
+        let lock_path = folder.join(".lock");
+        let lock = File::create(&lock_path).map_err(io(&lock_path))?;
+        // Released when `lock` goes, or with the process.
+        lock.lock().map_err(io(&lock_path))?;
+        let wanted = manifest::Identity::of(source, format);
+        match load::load(folder, &wanted) {
+            Ok(store) => return Ok(store),
+            Err(reason) => tracing::info!(folder = %folder.display(), %reason, "packing the experts"),
+        }
+        pack::pack(folder, source, &wanted, progress)?;
+        load::load(folder, &wanted)
+            .map_err(|reason| ShardError::Unreadable { path: folder.to_owned(), reason })
+    }
+
+    /// Where the store of `source` lies unless the user says otherwise: in the user's cache, by content and format.
+    pub fn default_folder(source: &dyn ExpertSource, format: WeightFormat) -> PathBuf {
+        let home_cache = || std::env::home_dir().map(|home| home.join(".cache"));
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = cache.or_else(home_cache).unwrap_or_else(std::env::temp_dir);
+        cache.join("moex").join("shards").join(format!("{}-{}", source.fingerprint(), format.name()))
+    }
+
+    /// The shape of every block.
+    pub fn shape(&self) -> ExpertShape {
+        self.shape
+    }
+
+    /// A block's bytes; none if the model has no such block.
+    pub fn block(&self, block: Block) -> Option<&[u8]> {
+        let stored = self.find(block)?;
+        Some(&self.files[stored.file].bytes[stored.start..stored.end])
+    }
+
+    /// Where workers fetch a block. The URL names the version, so that caches never mix two models.
+    pub fn source(&self, block: Block) -> Option<BlockSource> {
+        self.find(block).map(|stored| self.source_of(stored))
+    }
+
+    /// All blocks with their sources.
+    pub fn catalog(&self) -> BlockCatalog {
+        let sources = self.blocks.iter().map(|stored| self.source_of(stored)).collect();
+        BlockCatalog::new(sources, self.shape.block_bytes() as u64)
+    }
+
+    /// A file by its name.
+    pub fn file(&self, name: &str) -> Option<&ShardFile> {
+        self.files.iter().find(|file| file.name == name)
+    }
+
+    /// The files, one a sparse layer.
+    pub fn files(&self) -> &[ShardFile] {
+        &self.files
+    }
+
+    fn find(&self, block: Block) -> Option<&StoredBlock> {
+        let at = self.blocks.binary_search_by_key(&block, |stored| stored.block).ok()?;
+        Some(&self.blocks[at])
+    }
+
+    fn source_of(&self, stored: &StoredBlock) -> BlockSource {
+        let file = &self.files[stored.file];
+        BlockSource {
+            block: stored.block,
+            url: format!("{URL_PREFIX}{}?v={}", file.name, file.version),
+            start: stored.start as u64,
+            end: stored.end as u64,
+            blake3: stored.blake3.clone(),
+        }
+    }
+}
+
+impl Blocks for std::sync::Arc<ShardStore> {
+    fn shape(&self) -> ExpertShape {
+        self.shape
+    }
+
+    fn block(&self, block: Block) -> Result<&[u8], String> {
+        ShardStore::block(self, block).ok_or_else(|| format!("{block} is not in the packed experts"))
+    }
+}

@@ -1,1 +1,123 @@
-//! The pages and the embedded worker bundle.
+//! The pages and the worker bundle: embedded files, each with an ETag of its bytes.
+//!
+//! Files alone: no page is made here, and nothing a page asks for (`/api`, `/v1`, `/ws`) is answered here.
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use rust_embed::{Embed, EmbeddedFile};
+
+use crate::api::ApiError;
+
+/// The chat and swarm pages and what they share.
+#[derive(Embed)]
+#[folder = "src/web/assets"]
+struct Assets;
+
+/// The join page and what it loads besides the bundle.
+#[derive(Embed)]
+#[folder = "src/web/join"]
+struct Join;
+
+/// The worker bundle: `cargo xtask worker` makes it, and the build says so when it is missing.
+#[derive(Embed)]
+#[folder = "src/web/worker"]
+#[allow_missing = true]
+struct Worker;
+
+/// Routes of every embedded file.
+pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/", page::<Assets, S>("index.html"))
+        .route("/swarm", page::<Assets, S>("swarm.html"))
+        .route("/join", page::<Join, S>("index.html"))
+        .route("/assets/{*path}", files::<Assets, S>())
+        .route("/join/{*path}", files::<Join, S>())
+        .route("/worker/{*path}", files::<Worker, S>())
+}
+
+fn page<E: Embed, S: Clone + Send + Sync + 'static>(name: &'static str) -> axum::routing::MethodRouter<S> {
+    get(async move |headers: HeaderMap| respond(name, E::get(name), &headers))
+}
+
+fn files<E: Embed, S: Clone + Send + Sync + 'static>() -> axum::routing::MethodRouter<S> {
+    get(async move |Path(path): Path<String>, headers: HeaderMap| respond(&path, E::get(&path), &headers))
+}
+
+/// The file, or 304 when the client has it already.
+fn respond(path: &str, file: Option<EmbeddedFile>, request: &HeaderMap) -> Response {
+    let Some(file) = file else {
+        return ApiError::no_such_path(path).into_response();
+    };
+    let etag = etag(&file);
+    let known = request.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    // `no-cache` keeps a copy but asks each time: after an update no page runs with another version's script.
+    let shared = [(header::ETAG, etag.clone()), (header::CACHE_CONTROL, "no-cache".to_owned())];
+    if known.is_some_and(|known| known.split(',').any(|tag| tag.trim().trim_start_matches("W/") == etag)) {
+        return (StatusCode::NOT_MODIFIED, shared).into_response();
+    }
+    (shared, [(header::CONTENT_TYPE, content_type(path))], file.data).into_response()
+}
+
+/// 128 bits of the content's hash, in quotes.
+fn etag(file: &EmbeddedFile) -> String {
+    let hash = file.metadata.sha256_hash();
+    let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("\"{hex}\"")
+}
+
+fn content_type(path: &str) -> &'static str {
+    match path.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("js" | "mjs") => "text/javascript; charset=utf-8",
+        Some("json" | "map") => "application/json",
+        Some("svg") => "image/svg+xml",
+        Some("wasm") => "application/wasm",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_client_that_has_the_file_gets_304() {
+        let first = respond("index.html", Assets::get("index.html"), &HeaderMap::new());
+        assert_eq!(first.status(), StatusCode::OK);
+        assert_eq!(first.headers()[header::CONTENT_TYPE], "text/html; charset=utf-8");
+        let mut headers = HeaderMap::new();
+        headers.insert(header::IF_NONE_MATCH, first.headers()[header::ETAG].clone());
+        assert_eq!(
+            respond("index.html", Assets::get("index.html"), &headers).status(),
+            StatusCode::NOT_MODIFIED
+        );
+        headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"another\""));
+        assert_eq!(respond("index.html", Assets::get("index.html"), &headers).status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn nothing_outside_the_folder_is_served() {
+        for path in ["../../lib.rs", "/etc/passwd", "..", "", "absent.js"] {
+            assert!(Assets::get(path).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn pages_load_only_what_is_embedded() {
+        for page in ["index.html", "swarm.html"] {
+            let file = Assets::get(page).unwrap();
+            let text = std::str::from_utf8(&file.data).unwrap().to_owned();
+            for reference in text.split('"').filter_map(|part| part.strip_prefix("/assets/")) {
+                assert!(Assets::get(reference).is_some(), "{page} names {reference}");
+            }
+            // The content security policy runs no inline script.
+            assert_eq!(text.matches("<script").count(), text.matches("<script type=\"module\" src=").count());
+        }
+    }
+}

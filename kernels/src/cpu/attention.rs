@@ -88,7 +88,7 @@ fn positions<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cpu::tests::noise, nmse};
+    use crate::{nmse, noise::noise};
 
     const SHAPE: AttentionShape =
         AttentionShape { n_heads: 6, n_kv_heads: 2, head_width: 20, page_positions: 4 };

@@ -41,7 +41,7 @@ pub(super) fn fold(mut lanes: [f32; LANES]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::tests::noise;
+    use crate::noise::noise;
 
     #[test]
     fn agrees_with_f64_at_every_length() {

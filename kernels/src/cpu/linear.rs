@@ -52,7 +52,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{WeightFormat, cpu::tests::noise, nmse};
+    use crate::{WeightFormat, nmse, noise::noise};
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -85,6 +85,22 @@ mod tests {
                 prop_assert_eq!(&alone, together);
             }
         }
+    }
+
+    #[cfg(feature = "threads")]
+    #[test]
+    fn any_number_of_threads_gives_the_same_bits() {
+        let (n_rows, n_in, n_out) = (3, 700, 900);
+        let x = noise(1, n_rows * n_in, 1.0);
+        let bytes = WeightFormat::Int4G128.quantize(n_out, n_in, &noise(2, n_out * n_in, 1.0));
+        let w = MatrixView::new(WeightFormat::Int4G128, n_out, n_in, &bytes).unwrap();
+        let with_threads = |n| {
+            let mut out = vec![f32::NAN; n_rows * n_out];
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap();
+            pool.install(|| linear(&x, &w, &mut out));
+            out
+        };
+        assert_eq!(with_threads(1), with_threads(7));
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn rope(x: &mut [f32], n_heads: usize, table: &RopeTable) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::{dot, tests::noise};
+    use crate::{cpu::dot, noise::noise};
 
     #[test]
     fn position_zero_changes_nothing() {

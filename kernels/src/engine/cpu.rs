@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use crate::{
         ExpertShape, WeightFormat,
-        cpu::tests::noise,
         engine::{Call, EngineError},
+        noise::noise,
     };
 
     const SHAPE: ExpertShape = ExpertShape { hidden: 40, inner: 24, format: WeightFormat::Int4G128 };

@@ -4,9 +4,13 @@
 //! `&self`, so that several messages can be under way at once.
 
 mod cpu;
+#[cfg(feature = "gpu")]
+mod gpu;
 
 pub use crate::batch::{Batch, Call, Pair};
 pub use cpu::CpuEngine;
+#[cfg(feature = "gpu")]
+pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestReport};
 
 use crate::{ExpertShape, ShapeError};
 
@@ -24,6 +28,9 @@ pub const MAX_TENSOR_VALUES: usize = 1 << 28;
 pub enum Engine {
     /// Ordinary memory and threads; its futures are ready at once.
     Cpu(CpuEngine),
+    /// A GPU, native or in a browser.
+    #[cfg(feature = "gpu")]
+    Gpu(Box<GpuEngine>),
 }
 
 impl Engine {
@@ -31,6 +38,8 @@ impl Engine {
     pub fn plan(&self) -> &EnginePlan {
         match self {
             Self::Cpu(engine) => engine.plan(),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(engine) => engine.plan(),
         }
     }
 
@@ -41,6 +50,8 @@ impl Engine {
     pub async fn load(&self, slot: u32, block: &[u8]) -> Result<(), EngineError> {
         match self {
             Self::Cpu(engine) => engine.load(slot, block),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(engine) => engine.load(slot, block).await,
         }
     }
 
@@ -51,6 +62,17 @@ impl Engine {
     pub async fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
         match self {
             Self::Cpu(engine) => engine.compute(batch),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(engine) => engine.compute(batch).await,
+        }
+    }
+
+    /// GPU buffers made so far: none on a CPU, and none after an engine is made.
+    pub fn buffers_created(&self) -> u64 {
+        match self {
+            Self::Cpu(_) => 0,
+            #[cfg(feature = "gpu")]
+            Self::Gpu(engine) => engine.buffers_created(),
         }
     }
 }
@@ -143,4 +165,19 @@ pub enum EngineError {
         /// Planned.
         max_pairs: usize,
     },
+    /// Another load of the same slot began before this one was done.
+    #[error("slot {0} is being loaded with something else")]
+    Superseded(u32),
+    /// There is no such GPU, or it cannot be opened.
+    #[error("no GPU: {0}")]
+    NoAdapter(String),
+    /// The device has not the memory for the plan.
+    #[error("the GPU has too little memory for this plan")]
+    OutOfMemory,
+    /// The device is gone; nothing on it can be used again.
+    #[error("the GPU was lost: {0}")]
+    DeviceLost(String),
+    /// The device refused what it was given, or failed to give what it should.
+    #[error("the GPU failed: {0}")]
+    Device(String),
 }

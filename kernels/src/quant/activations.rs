@@ -194,7 +194,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cpu::tests::noise;
+    use crate::noise::noise;
 
     #[test]
     fn the_words_of_a_row() {

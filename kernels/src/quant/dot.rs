@@ -53,7 +53,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{WeightFormat, cpu::tests::noise, nmse};
+    use crate::{WeightFormat, nmse, noise::noise};
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]

@@ -130,7 +130,7 @@ mod tests {
             seed in any::<u64>(),
             magnitude in -3_i32..3,
         ) {
-            let values = crate::cpu::tests::noise(seed, rows * cols, 10.0_f32.powi(magnitude));
+            let values = crate::noise::noise(seed, rows * cols, 10.0_f32.powi(magnitude));
             let bytes = WeightFormat::Int4G128.quantize(rows, cols, &values);
             let decoded = MatrixView::new(WeightFormat::Int4G128, rows, cols, &bytes).unwrap().dequantize();
             for (decoded, values) in decoded.chunks(cols).zip(values.chunks(cols)) {
@@ -149,7 +149,7 @@ mod tests {
 
         #[test]
         fn of_noise_loses_about_a_hundredth(seed in any::<u64>()) {
-            let values = crate::cpu::tests::noise(seed, 8 * 256, 0.02);
+            let values = crate::noise::noise(seed, 8 * 256, 0.02);
             let bytes = WeightFormat::Int4G128.quantize(8, 256, &values);
             let decoded = MatrixView::new(WeightFormat::Int4G128, 8, 256, &bytes).unwrap().dequantize();
             // Uniform noise in steps of 1/7: an error of step^2 / 12 against a power of 1 / 3.

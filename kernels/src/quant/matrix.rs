@@ -158,7 +158,7 @@ mod tests {
     proptest! {
         #[test]
         fn floats_come_back_to_their_last_bit(rows in 1_usize..4, cols in 1_usize..40, seed in any::<u64>(), shift in 0_usize..3) {
-            let values = crate::cpu::tests::noise(seed, rows * cols, 3.0);
+            let values = crate::noise::noise(seed, rows * cols, 3.0);
             for (format, relative, absolute) in [
                 (WeightFormat::F32, 0.0, 0.0),
                 // 1e-7: what lies below f16's smallest normal number loses more than its last bit.

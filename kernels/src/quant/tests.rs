@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{MatrixView, WeightFormat};
-use crate::{cpu::tests::noise, nmse};
+use crate::{nmse, noise::noise};
 
 /// The most that uniform noise may lose, as NMSE. A step of `2 / levels` errs by a twelfth of its square against a power
 /// of a third: `1 / levels^2`, and a fifth more for scales rounded to f16 or six bits

@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::{ExpertCall, ExpertScratch, PackedExpertShape, PackedShape, Simd, experts, fill, linear};
 use crate::{
-    ExpertView, MatrixView, WeightFormat,
-    cpu::{self, tests::noise},
+    ExpertView, MatrixView, WeightFormat, cpu,
     engine::Pair,
     nmse,
+    noise::noise,
     pool::Pool,
     quant::{Activations, dot_int8},
 };

@@ -7,5 +7,6 @@ mod samples;
 mod conversation;
 mod endings;
 mod limits;
+mod readme;
 mod round_trips;
 mod seeds;

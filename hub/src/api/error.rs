@@ -1,0 +1,204 @@
+//! What a client is told when a request cannot be served: one sentence, in OpenAI's error shape.
+//!
+//! A handler returns an [`ApiError`]; nothing else here turns a failure into a status.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// A failed request: its HTTP status and the fields of OpenAI's `error` object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    status: StatusCode,
+    message: String,
+    param: Option<&'static str>,
+    code: Option<&'static str>,
+    retry_after_seconds: Option<u32>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None, retry_after_seconds: None }
+    }
+
+    /// 400: the request says something wrong; `param` is the field at fault.
+    pub fn invalid(param: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param),
+            code: Some("invalid_value"),
+            ..Self::new(StatusCode::BAD_REQUEST, message)
+        }
+    }
+
+    /// 400: a field of OpenAI's API that this server does not have; ignoring it would mislead.
+    pub fn unsupported(param: &'static str, message: impl Into<String>) -> Self {
+        Self { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
+    }
+
+    /// 400: the body is not JSON.
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self { code: Some("invalid_json"), ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    /// 400: prompt and answer do not fit the context, counted in tokens.
+    pub fn too_long(prompt_tokens: usize, context_tokens: usize) -> Self {
+        Self {
+            code: Some("context_length_exceeded"),
+            ..Self::invalid(
+                "messages",
+                format!(
+                    "The prompt has {prompt_tokens} tokens; this model's context holds {context_tokens}, \
+                     of which one at least is the answer's."
+                ),
+            )
+        }
+    }
+
+    /// 401: no API key, or another one.
+    pub fn unauthorized() -> Self {
+        Self {
+            code: Some("invalid_api_key"),
+            ..Self::new(
+                StatusCode::UNAUTHORIZED,
+                "This hub wants its API key: send it as \"Authorization: Bearer KEY\".",
+            )
+        }
+    }
+
+    /// 403: a browser's request that did not come from this hub's own pages.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self { code: Some("forbidden"), ..Self::new(StatusCode::FORBIDDEN, message) }
+    }
+
+    /// 404: a path that is not served.
+    pub fn no_such_path(path: &str) -> Self {
+        Self {
+            code: Some("unknown_url"),
+            ..Self::new(StatusCode::NOT_FOUND, format!("Nothing is served at {path}."))
+        }
+    }
+
+    /// 404: a model that is not served.
+    pub fn no_such_model(asked: &str, served: &str) -> Self {
+        Self {
+            param: Some("model"),
+            code: Some("model_not_found"),
+            ..Self::new(
+                StatusCode::NOT_FOUND,
+                format!("The model {asked:?} is not served here; ask for {served:?} or \"default\"."),
+            )
+        }
+    }
+
+    /// 405: a path asked with a method it does not have.
+    pub fn wrong_method(method: &str, path: &str) -> Self {
+        Self {
+            code: Some("method_not_allowed"),
+            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}."))
+        }
+    }
+
+    /// 413: the body is larger than the limit.
+    pub fn body_too_large(limit_bytes: usize) -> Self {
+        Self {
+            code: Some("body_too_large"),
+            ..Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("The request body is larger than the limit of {limit_bytes} bytes."),
+            )
+        }
+    }
+
+    /// 429: as many requests wait as may wait.
+    pub fn queue_full() -> Self {
+        Self {
+            code: Some("queue_full"),
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "The hub's queue of requests is full; try again shortly.",
+            )
+        }
+    }
+
+    /// 503: experts are missing from the swarm, or the hub is stopping.
+    pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code: Some(code),
+            retry_after_seconds: Some(5),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
+    }
+
+    /// 500: the hub's own failure.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self { code: Some("internal_error"), ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, message) }
+    }
+
+    /// The sentence.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The body: `{"error": {"message", "type", "param", "code"}}`.
+    pub fn body(&self) -> Value {
+        json!({ "error": {
+            "message": self.message, "type": self.kind(), "param": self.param, "code": self.code,
+        }})
+    }
+
+    /// OpenAI's `type`, which follows from the status.
+    fn kind(&self) -> &'static str {
+        match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_has_openais_shape() {
+        let error = ApiError::invalid("top_p", "top_p must be a number from 0 to 1.");
+        assert_eq!(
+            error.body(),
+            json!({"error": {
+                "message": "top_p must be a number from 0 to 1.",
+                "type": "invalid_request_error", "param": "top_p", "code": "invalid_value",
+            }})
+        );
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        let response = ApiError::queue_full().into_response();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+    }
+}

@@ -1,0 +1,185 @@
+//! What the handlers share: the engine, the text, what is served under which name, and the swarm as it stands.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::http::HeaderMap;
+use serde::Deserialize;
+
+use super::auth::ApiKey;
+use super::error::ApiError;
+use super::request::SamplingFields;
+use crate::engine::Engine;
+use crate::model::Checkpoint;
+use crate::net::SwarmHandle;
+use crate::sampler::Sampling;
+use crate::swarm::SwarmStatus;
+use crate::text::Text;
+
+/// What the API serves.
+pub struct Api {
+    pub(super) engine: Engine,
+    pub(super) text: Arc<Text>,
+    swarm: SwarmHandle,
+    model: String,
+    defaults: Sampling,
+    key: Option<ApiKey>,
+    started: SystemTime,
+}
+
+/// The parts of an [`Api`].
+pub struct ApiParts<'a> {
+    /// Names the model, and says how it wants to be sampled.
+    pub checkpoint: &'a Checkpoint,
+    /// Answers.
+    pub engine: Engine,
+    /// The model's text.
+    pub text: Arc<Text>,
+    /// Who computes.
+    pub swarm: SwarmHandle,
+    /// What clients must show, if anything.
+    pub key: Option<ApiKey>,
+}
+
+impl Api {
+    /// Puts them together.
+    ///
+    /// # Errors
+    /// If the checkpoint's `generation_config.json` says something that cannot be.
+    pub fn new(parts: ApiParts<'_>) -> Result<Self, String> {
+        Ok(Self {
+            engine: parts.engine,
+            text: parts.text,
+            swarm: parts.swarm,
+            model: parts.checkpoint.name.clone(),
+            defaults: default_sampling(parts.checkpoint.text.generation_config.as_deref())?,
+            key: parts.key,
+            started: SystemTime::now(),
+        })
+    }
+
+    /// The name the model is served under.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Positions of prompt and answer together.
+    pub(super) fn context_tokens(&self) -> usize {
+        self.engine.limits().context
+    }
+
+    pub(super) fn started_unix_seconds(&self) -> u64 {
+        unix_seconds(self.started)
+    }
+
+    pub(super) fn hub_compute(&self) -> bool {
+        self.swarm.computes_on_hub()
+    }
+
+    /// The swarm now.
+    pub(super) fn swarm(&self) -> SwarmStatus {
+        self.swarm.status()
+    }
+
+    /// Whether every expert can be computed.
+    pub(super) fn is_ready(&self, swarm: &SwarmStatus) -> bool {
+        self.hub_compute() || swarm.coverage.covered == swarm.coverage.blocks
+    }
+
+    /// Whether clients must show a key.
+    pub(crate) fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
+    pub(super) fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        self.key.map_or(Ok(()), |key| key.check(headers))
+    }
+
+    /// The served name, `default` or none.
+    pub(super) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        match asked {
+            None | Some("default") => Ok(()),
+            Some(asked) if asked == self.model => Ok(()),
+            Some(asked) => Err(ApiError::no_such_model(asked, &self.model)),
+        }
+    }
+
+    /// The request's numbers over the model's own.
+    pub(super) fn sampling(&self, asked: &SamplingFields, seed: u64) -> Sampling {
+        let default = &self.defaults;
+        Sampling {
+            temperature: asked.temperature.unwrap_or(default.temperature),
+            top_k: asked.top_k.unwrap_or(default.top_k),
+            // Nothing is above 0: the least mass keeps the best token alone.
+            top_p: asked.top_p.unwrap_or(default.top_p).max(f32::MIN_POSITIVE),
+            min_p: asked.min_p.unwrap_or(default.min_p),
+            repetition_penalty: asked.repetition_penalty.unwrap_or(default.repetition_penalty),
+            presence_penalty: asked.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
+            seed,
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// What `generation_config.json` says of sampling; a field it leaves out does nothing.
+fn default_sampling(json: Option<&[u8]>) -> Result<Sampling, String> {
+    #[derive(Default, Deserialize)]
+    struct GenerationConfig {
+        do_sample: Option<bool>,
+        temperature: Option<f32>,
+        top_k: Option<u32>,
+        top_p: Option<f32>,
+        min_p: Option<f32>,
+        repetition_penalty: Option<f32>,
+    }
+    let named = |error: &dyn std::fmt::Display| format!("generation_config.json: {error}");
+    let config: GenerationConfig = match json {
+        Some(json) => serde_json::from_slice(json).map_err(|error| named(&error))?,
+        None => GenerationConfig::default(),
+    };
+    let none = Sampling::default();
+    let sampling = Sampling {
+        temperature: match config.do_sample {
+            Some(true) => config.temperature.unwrap_or(1.0),
+            _ => 0.0,
+        },
+        top_k: config.top_k.unwrap_or(none.top_k),
+        top_p: config.top_p.unwrap_or(none.top_p),
+        min_p: config.min_p.unwrap_or(none.min_p),
+        repetition_penalty: config.repetition_penalty.unwrap_or(none.repetition_penalty),
+        ..none
+    };
+    sampling.check().map_err(|error| named(&error))?;
+    Ok(sampling)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_says_how_it_is_sampled() {
+        let qwen =
+            br#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 2]}"#;
+        let sampling = default_sampling(Some(qwen)).unwrap();
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.6, 20, 0.95));
+        assert_eq!(
+            default_sampling(Some(b"{\"do_sample\": false, \"temperature\": 0.6}")).unwrap().temperature,
+            0.0
+        );
+        assert_eq!(default_sampling(None).unwrap(), Sampling::default());
+    }
+
+    #[test]
+    fn a_broken_generation_config_is_named() {
+        for json in ["{", r#"{"top_p": 7}"#, r#"{"top_k": "many"}"#] {
+            let error = default_sampling(Some(json.as_bytes())).unwrap_err();
+            assert!(error.starts_with("generation_config.json: "), "{error}");
+        }
+    }
+}

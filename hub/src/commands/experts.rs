@@ -1,0 +1,125 @@
+//! The flags that say which model, and who computes its experts: shared by every command that runs one.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use moex_kernels::WeightFormat;
+use moex_protocol::Dtype;
+
+use super::values::{secret, wire};
+use crate::{
+    model::{
+        Checkpoint, Experts, ExpertsError, Model, ModelError, Routing,
+        local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
+    },
+    net::{LocalSwarm, LocalSwarmConfig, SwarmHandle},
+    server,
+    shards::{ModelExperts, ShardStore},
+    swarm::{JoinToken, SwarmConfig},
+};
+
+/// How long workers may take to hold every block.
+const COVERAGE_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Which model.
+#[derive(clap::Args, Debug)]
+pub(super) struct ModelArgs {
+    /// A Hugging Face folder of a Qwen3-MoE; without it, the demo model.
+    #[arg(long, env = "MOEX_MODEL", value_name = "PATH")]
+    pub(super) model: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// What is wrong with its files.
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint, ModelError> {
+        match &self.model {
+            Some(folder) => Checkpoint::open(folder),
+            None => Checkpoint::demo(),
+        }
+    }
+}
+
+/// Who computes the experts, and from what.
+#[derive(clap::Args, Debug)]
+pub(super) struct ExpertArgs {
+    /// Compute experts on this many native workers: processes of this program, joined over loopback.
+    #[arg(long, env = "MOEX_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(super) workers: Option<u16>,
+
+    /// Pack experts as workers hold them: int4, f16, bf16 or f32; without it, int4 for workers, and on this machine the
+    /// checkpoint's own weights in f32.
+    #[arg(long, env = "MOEX_EXPERTS", value_name = "FORMAT")]
+    pub(super) experts: Option<WeightFormat>,
+
+    /// What rows are rounded to on their way to packed experts and back: f16, bf16 or int8.
+    #[arg(long, env = "MOEX_WIRE", value_name = "DTYPE", default_value = "f16", value_parser = wire)]
+    pub(super) wire: Dtype,
+}
+
+/// The experts that the flags ask for, for steps of at most `max_rows` rows.
+///
+/// # Errors
+/// Why they cannot be had.
+pub(super) fn experts_for(
+    args: &ExpertArgs,
+    checkpoint: &Checkpoint,
+    model: &Arc<Model>,
+    max_rows: usize,
+) -> anyhow::Result<Box<dyn Experts>> {
+    Ok(match (args.workers, args.experts) {
+        (None, None) => Box::new(CheckpointExperts::new(model.clone())),
+        (None, Some(format)) => {
+            Box::new(PackedExperts::new(MemoryBlocks::new(model.clone(), format), args.wire))
+        }
+        (Some(n_workers), format) => {
+            let format = format.unwrap_or(WeightFormat::Int4G128);
+            Box::new(SwarmExperts::start(
+                usize::from(n_workers),
+                format,
+                args.wire,
+                checkpoint,
+                model,
+                max_rows,
+            )?)
+        }
+    })
+}
+
+/// A swarm of this machine's own, for as long as a command runs.
+struct SwarmExperts {
+    handle: SwarmHandle,
+    /// Held for its workers, which end with it.
+    _swarm: LocalSwarm,
+}
+
+impl SwarmExperts {
+    fn start(
+        n_workers: usize,
+        format: WeightFormat,
+        wire: Dtype,
+        checkpoint: &Checkpoint,
+        model: &Arc<Model>,
+        max_rows: usize,
+    ) -> anyhow::Result<Self> {
+        let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
+        let folder = ShardStore::default_folder(&source, format);
+        let store = Arc::new(ShardStore::open(&folder, &source, format, &|_, _| {})?);
+        let summary = server::summary(checkpoint, &store, max_rows);
+        let config = LocalSwarmConfig {
+            n_workers,
+            swarm: SwarmConfig { wire, ..SwarmConfig::new(JoinToken::new(secret()?), summary) },
+            program: None,
+            coverage_deadline: COVERAGE_DEADLINE,
+        };
+        let swarm = LocalSwarm::start(config, store)?;
+        Ok(Self { handle: swarm.handle(), _swarm: swarm })
+    }
+}
+
+impl Experts for SwarmExperts {
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        self.handle.apply(layer, rows, routing)
+    }
+}

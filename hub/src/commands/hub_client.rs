@@ -1,0 +1,183 @@
+//! A client of a running hub's API, for the commands that talk to one.
+
+use anyhow::{Context, anyhow, bail};
+use futures_util::StreamExt;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use serde_json::{Value, json};
+
+/// The longest line of an event stream; a longer one is no answer of a hub.
+const MAX_LINE_BYTES: usize = 1 << 20;
+
+/// Talks to one hub.
+pub(super) struct HubClient {
+    url: String,
+    http: reqwest::Client,
+}
+
+/// A piece of an answer as it arrives.
+pub(super) enum Delta<'a> {
+    Reasoning(&'a str),
+    Content(&'a str),
+    /// The tool's name and its arguments as JSON.
+    Call(&'a str, &'a str),
+}
+
+/// How an answer ended.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Ending {
+    pub(super) finish_reason: String,
+    pub(super) prompt_tokens: u64,
+    pub(super) completion_tokens: u64,
+}
+
+impl HubClient {
+    /// A client of the hub at `url`, for example `http://127.0.0.1:8080`.
+    pub(super) fn new(url: &str, api_key: Option<&str>) -> anyhow::Result<Self> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = api_key {
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
+                .context("the API key holds characters that no HTTP header can carry")?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        // A hub is on this machine or this network; a proxy set for the web is not the way to it.
+        let http = reqwest::Client::builder().default_headers(headers).no_proxy().build()?;
+        Ok(Self { url: url.trim_end_matches('/').to_owned(), http })
+    }
+
+    /// GETs JSON, whatever the status says.
+    pub(super) async fn json(&self, path: &str) -> anyhow::Result<Value> {
+        let response = self.http.get(self.at(path)).send().await.map_err(|error| self.unreachable(&error))?;
+        response.json().await.with_context(|| format!("{} does not answer as a hub does", self.url))
+    }
+
+    /// Asks for an answer and hands over its pieces as they arrive. `request` is the body without `stream`.
+    pub(super) async fn chat(
+        &self,
+        mut request: Value,
+        mut each: impl FnMut(Delta<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Ending> {
+        request["stream"] = json!(true);
+        request["stream_options"] = json!({ "include_usage": true });
+        let sent = self.http.post(self.at("/v1/chat/completions")).json(&request).send().await;
+        let response = sent.map_err(|error| self.unreachable(&error))?;
+        if !response.status().is_success() {
+            let status = response.status();
+            let body: Value = response.json().await.unwrap_or_default();
+            match body["error"]["message"].as_str() {
+                Some(message) => bail!("{message}"),
+                None => bail!("{} answered {status}, which is not how a hub answers", self.url),
+            }
+        }
+        let mut ending = Ending::default();
+        let mut lines = Lines::default();
+        let mut bytes = response.bytes_stream();
+        while let Some(part) = bytes.next().await {
+            lines.pending.extend_from_slice(&part.context("the hub closed the connection in mid-answer")?);
+            while let Some(line) = lines.next()? {
+                let Some(data) = line.strip_prefix("data:").map(str::trim) else { continue };
+                if data == "[DONE]" {
+                    return Ok(ending);
+                }
+                let chunk: Value =
+                    serde_json::from_str(data).context("the hub sent an event that is not JSON")?;
+                ending.read(&chunk, &mut each)?;
+            }
+        }
+        bail!("the hub closed the connection before the answer ended")
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
+        if error.is_builder() {
+            return anyhow!("{:?} is no address of a hub: it looks like http://127.0.0.1:8080", self.url);
+        }
+        if error.is_connect() {
+            return anyhow!(
+                "no hub answers at {}: start one with `moex serve`, or name another with --url",
+                self.url
+            );
+        }
+        anyhow!("the hub at {} did not answer: {error}", self.url)
+    }
+}
+
+impl Ending {
+    fn read(
+        &mut self,
+        chunk: &Value,
+        each: &mut impl FnMut(Delta<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if let Some(message) = chunk["error"]["message"].as_str() {
+            bail!("{message}");
+        }
+        if let Some(usage) = chunk["usage"].as_object() {
+            let tokens = |name: &str| usage.get(name).and_then(Value::as_u64).unwrap_or(0);
+            self.prompt_tokens = tokens("prompt_tokens");
+            self.completion_tokens = tokens("completion_tokens");
+        }
+        let choice = &chunk["choices"][0];
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            reason.clone_into(&mut self.finish_reason);
+        }
+        let delta = &choice["delta"];
+        if let Some(text) = delta["reasoning_content"].as_str() {
+            each(Delta::Reasoning(text))?;
+        }
+        if let Some(text) = delta["content"].as_str() {
+            each(Delta::Content(text))?;
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let field = |name: &str| call["function"][name].as_str().unwrap_or_default();
+            each(Delta::Call(field("name"), field("arguments")))?;
+        }
+        Ok(())
+    }
+}
+
+/// Cuts a byte stream into lines.
+#[derive(Default)]
+struct Lines {
+    pending: Vec<u8>,
+}
+
+impl Lines {
+    /// The next whole line, without its end.
+    fn next(&mut self) -> anyhow::Result<Option<String>> {
+        let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') else {
+            if self.pending.len() > MAX_LINE_BYTES {
+                bail!("the hub sent a line longer than {MAX_LINE_BYTES} bytes");
+            }
+            return Ok(None);
+        };
+        let line: Vec<u8> = self.pending.drain(..=end).collect();
+        Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_may_come_in_any_pieces() {
+        let mut lines = Lines::default();
+        let mut seen = Vec::new();
+        for part in ["da", "ta: é\n", "\ndata", ": b\n"] {
+            lines.pending.extend_from_slice(part.as_bytes());
+            while let Some(line) = lines.next().unwrap() {
+                seen.push(line);
+            }
+        }
+        assert_eq!(seen, ["data: é", "", "data: b"]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let mut lines = Lines { pending: vec![b'x'; MAX_LINE_BYTES + 1] };
+        assert!(lines.next().is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! A hub of the demo model inside this process, on a free loopback port.
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::server::{self, Hub, HubConfig};
+
+/// A running hub.
+pub(super) struct LocalHub {
+    /// `http://127.0.0.1:PORT`.
+    pub(super) url: String,
+    /// What workers join by.
+    pub(super) join_url: String,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+/// Starts one.
+pub(super) async fn start(token: String) -> anyhow::Result<LocalHub> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let join_url = format!("{url}/join#{token}");
+    let hub = Hub::open(HubConfig { token, ..HubConfig::default() }, |_, _| {}).await?;
+    let (stop, stopped) = oneshot::channel();
+    let stopped = async move {
+        // A dropped sender ends the hub too.
+        let _ = stopped.await;
+    };
+    let serving = tokio::spawn(server::run(listener, hub, stopped));
+    Ok(LocalHub { url, join_url, stop, serving })
+}
+
+impl LocalHub {
+    /// Ends it, answers under way included.
+    pub(super) async fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.serving.await;
+    }
+}

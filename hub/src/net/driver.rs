@@ -1,0 +1,202 @@
+//! The task that owns the swarm's time: takes events, feeds the swarm, carries out its actions, arms the timer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as std_mpsc};
+use std::time::Duration;
+
+use bytes::Bytes;
+use moex_protocol::{Answer, Dispatch};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::shards::ServedBytes;
+use super::socket::Outbox;
+use crate::shards::{ComputeError, ShardStore};
+use crate::swarm::{
+    Action, ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig, SwarmStatus,
+};
+
+/// Events that are taken before their actions are carried out: enough to save work, few enough not to hold up answers.
+const MAX_EVENTS_AT_ONCE: usize = 16;
+
+/// Where a layer's result goes.
+pub(super) type Reply = std_mpsc::SyncSender<Result<Vec<f32>, JobError>>;
+
+/// What happens to the driver.
+pub(super) enum Event {
+    Connected(ConnectionId, String, Outbox),
+    Message(ConnectionId, Bytes),
+    Text(ConnectionId),
+    Disconnected(ConnectionId),
+    Layer(LayerJob, Reply),
+    Computed(ComputeId, Result<Answer, ComputeError>),
+    ShutDown(oneshot::Sender<()>),
+}
+
+/// What the driver shares with those who only look.
+pub(super) struct Shared {
+    pub config: SwarmConfig,
+    pub store: Arc<ShardStore>,
+    pub served: ServedBytes,
+    /// Locked by the driver for each event, and by others to take its status; nobody waits for anything while holding it.
+    swarm: Mutex<Swarm>,
+}
+
+impl Shared {
+    pub(super) fn new(config: SwarmConfig, swarm: Swarm, store: Arc<ShardStore>) -> Self {
+        Self { config, store, served: ServedBytes::default(), swarm: Mutex::new(swarm) }
+    }
+
+    pub(super) fn status(&self) -> SwarmStatus {
+        let mut status = self.swarm().status();
+        status.weights_served_bytes = self.served.total();
+        for worker in &mut status.workers {
+            worker.weights_served_bytes = self.served.of(worker.id);
+        }
+        status
+    }
+
+    fn swarm(&self) -> MutexGuard<'_, Swarm> {
+        self.swarm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs until told to shut down, or until nobody is left who could send an event.
+pub(super) async fn drive(
+    shared: Arc<Shared>,
+    mut events: mpsc::Receiver<Event>,
+    compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
+) {
+    let started = Instant::now();
+    let mut driver =
+        Driver { shared, compute, started, outboxes: HashMap::new(), replies: HashMap::new(), jobs: 0 };
+    loop {
+        let deadline = driver.shared.swarm().poll_timeout();
+        let event = tokio::select! {
+            event = events.recv() => match event {
+                Some(event) => Some(event),
+                None => return,
+            },
+            () = sleep_until(started, deadline) => None,
+        };
+        match event {
+            None => driver.on_timeout(),
+            Some(event) => {
+                let mut next = Some(event);
+                let mut taken = 0;
+                while let Some(event) = next.take() {
+                    if let Event::ShutDown(done) = event {
+                        driver.on_shut_down();
+                        // Whoever asked may have gone away meanwhile.
+                        let _ = done.send(());
+                        return;
+                    }
+                    driver.on_event(event);
+                    taken += 1;
+                    if taken < MAX_EVENTS_AT_ONCE {
+                        next = events.try_recv().ok();
+                    }
+                }
+            }
+        }
+        driver.act();
+    }
+}
+
+async fn sleep_until(started: Instant, deadline: Option<Duration>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(started + deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
+    started: Instant,
+    /// Bounded by the swarm's limit on connections.
+    outboxes: HashMap<ConnectionId, Outbox>,
+    /// Bounded by the swarm's limit on jobs.
+    replies: HashMap<JobId, Reply>,
+    jobs: u64,
+}
+
+impl Driver {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn on_timeout(&mut self) {
+        let now = self.now();
+        self.shared.swarm().handle_timeout(now);
+    }
+
+    fn on_event(&mut self, event: Event) {
+        let now = self.now();
+        let mut swarm = self.shared.swarm();
+        match event {
+            Event::Connected(id, address, outbox) => {
+                self.outboxes.insert(id, outbox);
+                swarm.connected(now, id, address);
+            }
+            Event::Message(id, message) => swarm.handle_message(now, id, message),
+            Event::Text(id) => swarm.handle_text(now, id),
+            Event::Disconnected(id) => {
+                self.outboxes.remove(&id);
+                swarm.disconnected(now, id);
+            }
+            Event::Layer(job, reply) => {
+                self.jobs += 1;
+                self.replies.insert(JobId(self.jobs), reply);
+                swarm.start_layer(now, JobId(self.jobs), job);
+            }
+            Event::Computed(id, Ok(answer)) => swarm.hub_computed(now, id, answer),
+            Event::Computed(id, Err(error)) => swarm.hub_failed(now, id, error.to_string()),
+            Event::ShutDown(_) => {}
+        }
+    }
+
+    fn on_shut_down(&mut self) {
+        let now = self.now();
+        self.shared.swarm().shut_down(now);
+        self.act();
+    }
+
+    /// Carries out all that the swarm wants done. Closing a slow worker makes more of it.
+    fn act(&mut self) {
+        loop {
+            let action = self.shared.swarm().poll_action();
+            match action {
+                None => return,
+                Some(Action::Transmit(id, message)) => self.transmit(id, message),
+                Some(Action::Close(id, code)) => {
+                    if let Some(outbox) = self.outboxes.remove(&id) {
+                        outbox.close(code);
+                    }
+                }
+                Some(Action::HubCompute(id, dispatch)) => {
+                    if let Err(error) = self.compute.try_send((id, dispatch)) {
+                        let now = self.now();
+                        self.shared.swarm().hub_failed(now, id, error.to_string());
+                    }
+                }
+                Some(Action::Finished(id, result)) => {
+                    // Nobody waits any more if the caller's own deadline has passed.
+                    let _ = self.replies.remove(&id).map(|reply| reply.try_send(result));
+                }
+            }
+        }
+    }
+
+    fn transmit(&mut self, id: ConnectionId, message: Bytes) {
+        let Some(outbox) = self.outboxes.get(&id) else { return };
+        if outbox.send(message).is_err() {
+            tracing::warn!(connection = id.0, "a worker does not read what it is sent: closed");
+            if let Some(outbox) = self.outboxes.remove(&id) {
+                outbox.kill();
+            }
+            let now = self.now();
+            self.shared.swarm().disconnected(now, id);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The swarm as the engine and the API see it.
+
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::time::Duration;
+
+use moex_protocol::LayerId;
+use tokio::sync::mpsc;
+
+use super::driver::{Event, Shared};
+use crate::model::{Experts, ExpertsError, Routing};
+use crate::swarm::{LayerJob, SwarmStatus};
+
+/// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
+/// before; this is for a hub that hangs.
+const LAYER_DEADLINE: Duration = Duration::from_secs(300);
+
+/// Computes layers on the swarm, and says how it is. Clones are equal.
+#[derive(Clone)]
+pub struct SwarmHandle {
+    shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
+}
+
+impl SwarmHandle {
+    pub(super) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
+        Self { shared, events }
+    }
+
+    /// The swarm at this moment. Waits for nothing but a short lock.
+    pub fn status(&self) -> SwarmStatus {
+        self.shared.status()
+    }
+
+    /// Whether the hub computes what no worker can.
+    pub fn computes_on_hub(&self) -> bool {
+        self.shared.config.hub_compute
+    }
+}
+
+/// Blocks its thread: not to be called from a task of an async runtime.
+impl Experts for SwarmHandle {
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        let failed = |message: &str| ExpertsError::Swarm(message.to_owned());
+        let layer = LayerId(u16::try_from(layer).map_err(|_| failed("there is no such layer"))?);
+        let job = LayerJob { layer, rows: rows.to_vec(), routing: routing.clone() };
+        let (reply, result) = std_mpsc::sync_channel(1);
+        let is_down = |_| failed("the hub is shutting down");
+        self.events.blocking_send(Event::Layer(job, reply)).map_err(|_| is_down(()))?;
+        let deadline = self.shared.config.coverage_wait + LAYER_DEADLINE;
+        match result.recv_timeout(deadline) {
+            Ok(result) => result.map_err(|error| ExpertsError::Swarm(error.to_string())),
+            Err(std_mpsc::RecvTimeoutError::Disconnected) => Err(is_down(())),
+            Err(std_mpsc::RecvTimeoutError::Timeout) => Err(ExpertsError::Swarm(format!(
+                "layer {layer} was not computed within {} s",
+                deadline.as_secs()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A hub on loopback with native workers as processes, for commands that bring their own swarm.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::{Hub, SwarmHandle, WorkerEnded, WorkerProcesses, listener};
+use crate::shards::ShardStore;
+use crate::swarm::SwarmConfig;
+
+/// How often the coverage is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct LocalSwarmConfig {
+    /// Worker processes.
+    pub n_workers: usize,
+    /// How the swarm works.
+    pub swarm: SwarmConfig,
+    /// The `moex` binary; this process's own if none.
+    pub program: Option<PathBuf>,
+    /// How long the workers may take to hold every block.
+    pub coverage_deadline: Duration,
+}
+
+/// Why a local swarm did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalSwarmError {
+    /// The system gave no runtime, socket, thread or process.
+    #[error("the local swarm cannot start: {0}")]
+    Io(#[from] std::io::Error),
+    /// A worker ended.
+    #[error(transparent)]
+    Worker(#[from] WorkerEnded),
+    /// The workers do not hold every block in time.
+    #[error("after {} s the workers hold {covered} of {blocks} blocks: give them more memory or time", waited.as_secs())]
+    NotCovered {
+        /// Blocks held.
+        covered: usize,
+        /// Blocks of the model.
+        blocks: usize,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+}
+
+/// A hub on a free loopback port and its workers. Dropping it kills them.
+pub struct LocalSwarm {
+    /// None only while it is dropped.
+    runtime: Option<Runtime>,
+    hub: Hub,
+    workers: WorkerProcesses,
+}
+
+impl LocalSwarm {
+    /// Starts the hub and its workers, and waits until they hold every block. Not to be called from an async task.
+    ///
+    /// # Errors
+    /// If anything cannot be started, a worker ends, or the blocks are not covered by the deadline.
+    pub fn start(config: LocalSwarmConfig, store: Arc<ShardStore>) -> Result<Self, LocalSwarmError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let token = config.swarm.token.clone();
+        let (hub, address) = runtime.block_on(async {
+            let hub = Hub::start(config.swarm, store)?;
+            let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await?;
+            let address = socket.local_addr()?;
+            let service = hub.router().into_make_service_with_connect_info::<SocketAddr>();
+            tokio::spawn(async move {
+                // Ends with the runtime; accepting does not fail.
+                let _ = axum::serve(listener(socket), service).await;
+            });
+            Ok::<_, std::io::Error>((hub, address))
+        })?;
+        let join_url = format!("http://{address}/join#{}", token.reveal());
+        let workers = {
+            let _context = runtime.enter();
+            WorkerProcesses::start(config.n_workers, &join_url, config.program.as_deref())?
+        };
+        let mut swarm = Self { runtime: Some(runtime), hub, workers };
+        swarm.wait_for_coverage(config.coverage_deadline)?;
+        Ok(swarm)
+    }
+
+    /// What to compute layers with.
+    pub fn handle(&self) -> SwarmHandle {
+        self.hub.handle()
+    }
+
+    fn wait_for_coverage(&mut self, deadline: Duration) -> Result<(), LocalSwarmError> {
+        let started = Instant::now();
+        let handle = self.handle();
+        while self.workers.count() > 0 {
+            let coverage = handle.status().coverage;
+            if coverage.covered == coverage.blocks {
+                break;
+            }
+            if let Some(ended) = self.workers.ended()? {
+                return Err(ended.into());
+            }
+            if started.elapsed() >= deadline {
+                let (covered, blocks) = (coverage.covered, coverage.blocks);
+                return Err(LocalSwarmError::NotCovered { covered, blocks, waited: deadline });
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LocalSwarm {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        runtime.block_on(async {
+            self.workers.stop().await;
+            self.hub.shut_down().await;
+        });
+        runtime.shutdown_background();
+    }
+}

@@ -1,0 +1,192 @@
+//! `GET /shards/{file}`: packed experts by range, for whoever has the join token.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use moex_protocol::WorkerId;
+
+use super::driver::Shared;
+
+/// Bytes handed to a connection at a time: pages of the mapped file, read as they are sent.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Workers whose bytes are counted apart.
+const MAX_COUNTED_WORKERS: usize = 4096;
+/// The header by which a worker says who it is, for the count alone.
+const WORKER_HEADER: &str = "x-moex-worker";
+
+/// Bytes of weights sent, in all and to each worker that says who it is.
+#[derive(Debug, Default)]
+pub(super) struct ServedBytes {
+    total: AtomicU64,
+    workers: Mutex<HashMap<WorkerId, Arc<AtomicU64>>>,
+}
+
+impl ServedBytes {
+    pub(super) fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn of(&self, worker: WorkerId) -> u64 {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.get(&worker).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    fn counter(&self, worker: WorkerId) -> Option<Arc<AtomicU64>> {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        if workers.len() >= MAX_COUNTED_WORKERS && !workers.contains_key(&worker) {
+            return None;
+        }
+        Some(workers.entry(worker).or_default().clone())
+    }
+}
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new().route("/shards/{file}", get(serve)).with_state(shared)
+}
+
+async fn serve(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let token = text(&headers, header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+    if !token.is_some_and(|token| shared.config.token.matches(token)) {
+        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+        return (StatusCode::UNAUTHORIZED, challenge, "weights are for workers with the join token")
+            .into_response();
+    }
+    let Some(file) = shared.store.file(&name) else {
+        return (StatusCode::NOT_FOUND, format!("there is no shard {name}")).into_response();
+    };
+    let asked_version = query.as_deref().and_then(|query| query.strip_prefix("v="));
+    if asked_version.is_some_and(|version| version != file.version) {
+        let message = format!("the shard {name} is of another version now: join again");
+        return (StatusCode::NOT_FOUND, message).into_response();
+    }
+    let etag = format!("\"{}\"", file.version);
+    // Content never changes under a URL that names its version.
+    let caching =
+        if asked_version.is_some() { "private, max-age=31536000, immutable" } else { "private, no-cache" };
+    let common = [
+        (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+        (header::CACHE_CONTROL, HeaderValue::from_static(caching)),
+        (header::ETAG, HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\""))),
+    ];
+    if text(&headers, header::IF_NONE_MATCH).is_some_and(|known| known == etag) {
+        return (StatusCode::NOT_MODIFIED, common).into_response();
+    }
+    let length = file.bytes.len();
+    let is_same = text(&headers, header::IF_RANGE).is_none_or(|known| known == etag);
+    let range = text(&headers, header::RANGE).filter(|_| is_same);
+    let (status, range) = match range.map_or(Asked::Whole, |range| parse_range(range, length)) {
+        Asked::Whole => (StatusCode::OK, 0..length),
+        Asked::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        Asked::Unsatisfiable => {
+            let content_range = [(header::CONTENT_RANGE, format!("bytes */{length}"))];
+            return (StatusCode::RANGE_NOT_SATISFIABLE, common, content_range).into_response();
+        }
+    };
+    let worker = text(&headers, WORKER_HEADER).and_then(|id| id.parse().ok());
+    let counter = worker.and_then(|worker| shared.served.counter(worker));
+    let body = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, range.len().to_string()),
+    ];
+    let content_range = (status == StatusCode::PARTIAL_CONTENT)
+        .then(|| [(header::CONTENT_RANGE, format!("bytes {}-{}/{length}", range.start, range.end - 1))]);
+    let chunks = chunks(shared.clone(), file.bytes.slice(range), counter);
+    let mut response = (status, common, body, Body::from_stream(chunks)).into_response();
+    for (name, value) in content_range.into_iter().flatten() {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// The bytes in chunks, counted as each is taken to be sent.
+fn chunks(
+    shared: Arc<Shared>,
+    mut bytes: Bytes,
+    counter: Option<Arc<AtomicU64>>,
+) -> impl futures_util::Stream<Item = Result<Bytes, std::convert::Infallible>> {
+    futures_util::stream::iter(std::iter::from_fn(move || {
+        let chunk = bytes.split_to(bytes.len().min(CHUNK_BYTES));
+        let n_bytes = chunk.len() as u64;
+        shared.served.total.fetch_add(n_bytes, Ordering::Relaxed);
+        if let Some(counter) = &counter {
+            counter.fetch_add(n_bytes, Ordering::Relaxed);
+        }
+        (!chunk.is_empty()).then_some(Ok(chunk))
+    }))
+}
+
+/// What a Range header asks of a file.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Whole,
+    Part(Range<usize>),
+    Unsatisfiable,
+}
+
+/// One range of bytes (RFC 9110, section 14): `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LAST_N`. What is no such thing
+/// is ignored, as is a list of ranges.
+fn parse_range(value: &str, length: usize) -> Asked {
+    let Some((first, last)) = value.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Asked::Whole;
+    };
+    let number = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        // A number beyond what can be counted is beyond every file too.
+        is_number.then(|| digits.parse().unwrap_or(usize::MAX))
+    };
+    let range = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
+        (Some(first), None) if last.is_empty() => first..length,
+        (None, Some(last_n)) if first.is_empty() => length - last_n.min(length)..length,
+        _ => return Asked::Whole,
+    };
+    if range.start >= range.end { Asked::Unsatisfiable } else { Asked::Part(range) }
+}
+
+fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_those_of_the_rfc() {
+        for (value, expected) in [
+            ("bytes=0-0", Asked::Part(0..1)),
+            ("bytes=2-4", Asked::Part(2..5)),
+            ("bytes=2-", Asked::Part(2..10)),
+            ("bytes=-3", Asked::Part(7..10)),
+            ("bytes=-99", Asked::Part(0..10)),
+            ("bytes=4-99", Asked::Part(4..10)),
+            ("bytes=4-99999999999999999999999", Asked::Part(4..10)),
+            ("bytes=10-", Asked::Unsatisfiable),
+            ("bytes=99999999999999999999999-", Asked::Unsatisfiable),
+            ("bytes=-0", Asked::Unsatisfiable),
+            ("bytes=4-2", Asked::Whole),
+            ("bytes=0-1,3-4", Asked::Whole),
+            ("bytes=-", Asked::Whole),
+            ("bytes=+1-2", Asked::Whole),
+            ("items=0-1", Asked::Whole),
+        ] {
+            assert_eq!(parse_range(value, 10), expected, "{value}");
+        }
+    }
+}

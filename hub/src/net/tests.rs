@@ -1,0 +1,343 @@
+//! A hub on a loopback port, real HTTP and WebSocket clients, and native workers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use futures_util::{SinkExt, StreamExt};
+use moex_kernels::WeightFormat;
+use moex_protocol::{
+    Block, Compression, Dtype, ErrorCode, ExpertId, Frame, Heartbeat, Join, LayerId, ModelSummary,
+    SUBPROTOCOL, SelfTest, WorkerId, WorkerKind, decode_message,
+};
+use moex_worker::device::DeviceChoice;
+use moex_worker::native::{self, WorkerOptions};
+use reqwest::header;
+use tokio::net::TcpListener;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{self, Message};
+
+use super::*;
+use crate::model::local_moe::PackedExperts;
+use crate::model::{Experts, Routing};
+use crate::shards::tests::tiny;
+use crate::swarm::JoinToken;
+
+const TOKEN: &str = "a-token-of-some-length";
+const HIDDEN: usize = 64;
+
+struct Running {
+    hub: Hub,
+    store: Arc<ShardStore>,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+/// A hub of the tiny model in int4 on a free port.
+async fn start(edit: impl FnOnce(&mut SwarmConfig)) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let store = ShardStore::open(folder.path(), &tiny(), WeightFormat::Int4G128, &|_, _| {}).unwrap();
+    let store = Arc::new(store);
+    let model = ModelSummary {
+        name: "tiny".to_owned(),
+        hidden: HIDDEN as u32,
+        inner: 32,
+        n_layers: 2,
+        n_experts: 8,
+        n_experts_per_token: 2,
+        format: "int4".to_owned(),
+        block_bytes: store.shape().block_bytes() as u64,
+        max_rows: 32,
+        max_pairs: 64,
+    };
+    let mut config = SwarmConfig::new(JoinToken::new(TOKEN), model);
+    edit(&mut config);
+    let hub = Hub::start(config, store.clone()).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let service = hub.router().into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener(socket), service).await });
+    Running { hub, store, address, _folder: folder }
+}
+
+impl Running {
+    /// A native worker on the CPU that serves until the test ends.
+    fn join(&self, id: u128) -> tokio::task::JoinHandle<()> {
+        let options = WorkerOptions {
+            join_url: format!("http://{}/join#{TOKEN}", self.address),
+            memory_budget_bytes: 1 << 30,
+            device: DeviceChoice::Cpu,
+            store: None,
+            worker: Some(WorkerId(id)),
+            patience: Duration::from_secs(60),
+            status: None,
+        };
+        tokio::spawn(async move { native::run(options, std::future::pending()).await.unwrap() })
+    }
+
+    async fn wait_until(&self, what: &str, holds: impl Fn(&crate::swarm::SwarmStatus) -> bool) {
+        for _ in 0..3_000 {
+            if holds(&self.hub.handle().status()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{what} within a minute: {:?}", self.hub.handle().status());
+    }
+
+    /// The layer on the swarm, and what one machine makes of it, as bits.
+    async fn apply(&self, seed: u32) -> [Vec<u32>; 2] {
+        let (mut swarm, store) = (self.hub.handle(), self.store.clone());
+        tokio::task::spawn_blocking(move || {
+            let (rows, routing) = layer(seed);
+            let mut alone = PackedExperts::new(store, Dtype::F16);
+            [swarm.apply(1, &rows, &routing), alone.apply(1, &rows, &routing)]
+                .map(|sum| sum.unwrap().into_iter().map(f32::to_bits).collect())
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn get(&self, path: &str, headers: &[(&str, &str)]) -> reqwest::Response {
+        let mut request = reqwest::Client::new().get(format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send().await.unwrap()
+    }
+}
+
+/// Seven rows, two experts each.
+fn layer(seed: u32) -> (Vec<f32>, Routing) {
+    let noise =
+        |i: u32| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) as f32 / (1 << 23) as f32 - 1.0;
+    let rows = (0..7 * HIDDEN as u32).map(noise).collect();
+    let experts = (0..7u16).flat_map(|row| [(row + seed as u16) % 8, (row + seed as u16 + 3) % 8]).collect();
+    (rows, Routing { k: 2, experts, gates: [0.625, 0.375].repeat(7) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_and_the_hub_alone_give_the_same_bits() {
+    let running = start(|config| config.timeout = Duration::from_secs(20)).await;
+    let [alone_on_hub, alone] = running.apply(1).await;
+    assert_eq!(alone_on_hub, alone, "no worker");
+
+    let worker = running.join(1);
+    running.join(2);
+    running
+        .wait_until("two workers hold everything twice", |status| {
+            status.workers.iter().map(|worker| worker.blocks_resident).sum::<usize>() == 32
+        })
+        .await;
+    let before = running.hub.handle().status().totals;
+    let [with_two, alone] = running.apply(2).await;
+    assert_eq!(with_two, alone, "two workers");
+    let status = running.hub.handle().status();
+    assert_eq!(status.totals.hub_computed, before.hub_computed);
+    assert!(status.workers.iter().map(|worker| worker.rows).sum::<u64>() == 14, "{status:?}");
+    let block_bytes = running.store.shape().block_bytes() as u64;
+    assert_eq!(status.weights_served_bytes, 32 * block_bytes);
+    assert!(status.workers.iter().all(|worker| worker.weights_served_bytes == 16 * block_bytes));
+
+    worker.abort();
+    running.wait_until("one worker is left", |status| status.workers.len() == 1).await;
+    let [with_one, alone] = running.apply(3).await;
+    assert_eq!(with_one, alone, "one worker");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_nobody_may_compute_fails_in_time_and_in_words() {
+    let running = start(|config| {
+        config.hub_compute = false;
+        config.coverage_wait = Duration::from_millis(200);
+    })
+    .await;
+    let mut swarm = running.hub.handle();
+    let result = tokio::task::spawn_blocking(move || {
+        let (rows, routing) = layer(0);
+        swarm.apply(0, &rows, &routing)
+    });
+    let error = result.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("layer 0 expert 0") && error.contains("open more workers"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_end_layers_fail_and_sockets_are_closed() {
+    let running = start(|_| {}).await;
+    let mut socket = connect(&running, true).await.unwrap();
+    running.hub.shut_down().await;
+    let closed = tokio::time::timeout(Duration::from_secs(10), async {
+        while let Some(Ok(message)) = socket.next().await {
+            if message.is_close() {
+                return;
+            }
+        }
+    });
+    closed.await.expect("the socket is closed");
+    let mut swarm = running.hub.handle();
+    let result = tokio::task::spawn_blocking(move || {
+        let (rows, routing) = layer(0);
+        swarm.apply(0, &rows, &routing)
+    });
+    assert!(result.await.unwrap().unwrap_err().to_string().contains("shutting down"));
+}
+
+type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<TcpStream>>;
+
+async fn connect(running: &Running, with_subprotocol: bool) -> Result<Socket, Box<tungstenite::Error>> {
+    let mut request = format!("ws://{}/ws", running.address).into_client_request().unwrap();
+    if with_subprotocol {
+        request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL.parse().unwrap());
+    }
+    tokio_tungstenite::connect_async(request).await.map(|(socket, _)| socket).map_err(Box::new)
+}
+
+/// All that the hub says until it closes, and the code it closes with.
+async fn read_to_close(mut socket: Socket) -> (Vec<Frame>, Option<u16>) {
+    let mut frames = Vec::new();
+    let read = async {
+        while let Some(Ok(message)) = socket.next().await {
+            match message {
+                Message::Binary(message) => frames.extend(decode_message(&message).unwrap()),
+                Message::Close(frame) => return frame.map(|frame| frame.code.into()),
+                _ => {}
+            }
+        }
+        None
+    };
+    let code = tokio::time::timeout(Duration::from_secs(20), read).await.expect("the hub closes");
+    (frames, code)
+}
+
+fn join(token: &str) -> Message {
+    let join = Join {
+        token: token.to_owned(),
+        worker: WorkerId(7),
+        kind: WorkerKind::Native,
+        build: String::new(),
+        adapter: "test".to_owned(),
+        backend: "cpu".to_owned(),
+        features: Vec::new(),
+        limits: Default::default(),
+        memory_budget_bytes: 1 << 30,
+        self_test: SelfTest { passed: true, worst_nmse: 0.0, detail: String::new() },
+        sync_latency_micros: 0,
+        gigabytes_per_second: 1.0,
+        teraflops: 1.0,
+        input_slots: 1,
+    };
+    Message::Binary(Heartbeat::Join(join).encode(Compression::Off))
+}
+
+fn error_code(frames: &[Frame]) -> Option<ErrorCode> {
+    frames.iter().find_map(|frame| match frame {
+        Frame::Error(error) => Some(error.code),
+        _ => None,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_token_a_socket_gets_unauthorized_and_no_weights() {
+    let running = start(|_| {}).await;
+    let mut socket = connect(&running, true).await.unwrap();
+    socket.send(join("guess")).await.unwrap();
+    let (frames, code) = read_to_close(socket).await;
+    assert_eq!((error_code(&frames), code), (Some(ErrorCode::Unauthorized), Some(1008)));
+
+    for headers in [&[][..], &[("authorization", "Bearer guess")], &[("authorization", TOKEN)]] {
+        let response = running.get("/shards/layer-00.safetensors", headers).await;
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(running.hub.handle().status().weights_served_bytes, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_moex_is_turned_away() {
+    let running = start(|_| {}).await;
+    let Err(error) = connect(&running, false).await else { panic!("no subprotocol, and yet a socket") };
+    assert!(matches!(*error, tungstenite::Error::Http(response) if response.status() == 400));
+
+    let mut socket = connect(&running, true).await.unwrap();
+    socket.send(Message::text("hello")).await.unwrap();
+    assert_eq!(read_to_close(socket).await.1, Some(1003));
+
+    let mut socket = connect(&running, true).await.unwrap();
+    socket.send(Message::binary(&b"MoEy and then something that is long enough"[..])).await.unwrap();
+    let (frames, code) = read_to_close(socket).await;
+    assert_eq!((error_code(&frames), code), (Some(ErrorCode::BadFrame), Some(1002)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_never_answers_is_let_go_and_the_layer_still_comes() {
+    let running = start(|_| {}).await;
+    let mut socket = connect(&running, true).await.unwrap();
+    socket.send(join(TOKEN)).await.unwrap();
+    running.wait_until("it has joined", |status| status.workers.len() == 1).await;
+    let [sum, alone] = running.apply(5).await;
+    assert_eq!(sum, alone);
+    // It never answers a ping.
+    running.wait_until("it is let go", |status| status.workers.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_are_served_by_range() {
+    let running = start(|_| {}).await;
+    let bearer = format!("Bearer {TOKEN}");
+    let auth = ("authorization", bearer.as_str());
+    let block = Block { layer: LayerId(1), expert: ExpertId(3) };
+    let source = running.store.source(block).unwrap();
+    let range = format!("bytes={}-{}", source.start, source.end - 1);
+    let id = WorkerId(9).to_string();
+    let response = running.get(&source.url, &[auth, ("range", &range), ("x-moex-worker", &id)]).await;
+    assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT);
+    let length = running.store.file("layer-01.safetensors").unwrap().bytes.len();
+    let content_range = format!("bytes {}-{}/{length}", source.start, source.end - 1);
+    assert_eq!(response.headers()[header::CONTENT_RANGE], content_range);
+    assert_eq!(response.headers()[header::ACCEPT_RANGES], "bytes");
+    assert!(response.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
+    let etag = response.headers()[header::ETAG].to_str().unwrap().to_owned();
+    assert_eq!(response.bytes().await.unwrap(), running.store.block(block).unwrap());
+    assert_eq!(running.hub.handle().status().weights_served_bytes, source.end - source.start);
+
+    // A download in two halves, as after an interruption.
+    let mut whole = Vec::new();
+    for range in ["bytes=0-99", "bytes=100-"] {
+        let response = running.get(&source.url, &[auth, ("range", range)]).await;
+        assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT);
+        whole.extend(response.bytes().await.unwrap());
+    }
+    let file = running.store.file("layer-01.safetensors").unwrap().bytes.clone();
+    assert_eq!(whole, file);
+    let response = running.get(&source.url, &[auth]).await;
+    assert_eq!((response.status(), response.bytes().await.unwrap()), (StatusCode::OK, file));
+
+    let beyond = format!("bytes={length}-");
+    let other = source.url.replace("?v=", "?v=0");
+    for (path, headers, status) in [
+        (source.url.as_str(), &[auth, ("range", beyond.as_str())][..], StatusCode::RANGE_NOT_SATISFIABLE),
+        (&source.url, &[auth, ("if-none-match", &etag)], StatusCode::NOT_MODIFIED),
+        (&source.url, &[auth, ("range", "bytes=0-1"), ("if-range", "\"old\"")], StatusCode::OK),
+        (&other, &[auth], StatusCode::NOT_FOUND),
+        ("/shards/layer-09.safetensors", &[auth], StatusCode::NOT_FOUND),
+        ("/shards/..%2Fmanifest.json", &[auth], StatusCode::NOT_FOUND),
+    ] {
+        assert_eq!(running.get(path, headers).await.status(), status, "{path} {headers:?}");
+    }
+}
+
+#[test]
+fn a_local_swarm_whose_workers_end_says_what_they_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = ShardStore::open(folder.path(), &tiny(), WeightFormat::Int4G128, &|_, _| {}).unwrap();
+    let model = ModelSummary { hidden: 64, inner: 32, max_rows: 8, max_pairs: 16, ..ModelSummary::default() };
+    let config = LocalSwarmConfig {
+        n_workers: 2,
+        swarm: SwarmConfig::new(JoinToken::new(TOKEN), model),
+        // Takes the arguments of a worker for files to list.
+        program: Some("ls".into()),
+        coverage_deadline: Duration::from_secs(30),
+    };
+    let Err(error) = LocalSwarm::start(config, Arc::new(store)) else { panic!("`ls` is no worker") };
+    assert!(error.to_string().starts_with("a worker ended with"), "{error}");
+}

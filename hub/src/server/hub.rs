@@ -1,0 +1,224 @@
+//! A hub put together: the checkpoint, its packed experts, the swarm, the engine and the API over them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moex_kernels::WeightFormat;
+use moex_protocol::{Dtype, ModelSummary};
+
+use crate::api::{Api, ApiKey, ApiParts};
+use crate::engine::{Engine, EngineConfig};
+use crate::model::{Checkpoint, Config, KvPool, Model, ModelError, PAGE_POSITIONS};
+use crate::net;
+use crate::shards::{ModelExperts, ShardError, ShardStore};
+use crate::swarm::{JoinToken, SwarmConfig};
+use crate::text::{Text, TextError};
+
+/// What a hub is made of; the default is the demo model's, with a token that has to be set.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// A checkpoint's folder; none is the demo model.
+    pub model: Option<PathBuf>,
+    /// How experts are packed.
+    pub experts: WeightFormat,
+    /// How rows travel.
+    pub wire: Dtype,
+    /// Workers that hold each expert, r.
+    pub replicas: usize,
+    /// Workers asked for each expert at once, h.
+    pub hedge: usize,
+    /// How long a worker may take to answer.
+    pub timeout: Duration,
+    /// Whether the hub computes what no worker holds.
+    pub hub_compute: bool,
+    /// How long a layer waits for a holder when the hub does not compute.
+    pub coverage_wait: Duration,
+    /// Positions of prompt and answer together; none is as many as the model was made for and the default cache holds.
+    pub context_tokens: Option<usize>,
+    /// T, the most rows of a step.
+    pub max_rows: usize,
+    /// Where packed experts are kept; none is the user's cache folder.
+    pub shards: Option<PathBuf>,
+    /// What workers must show to join.
+    pub token: String,
+    /// What clients must show, if anything.
+    pub api_key: Option<String>,
+}
+
+impl Default for HubConfig {
+    fn default() -> Self {
+        Self {
+            model: None,
+            experts: WeightFormat::Int4G128,
+            wire: Dtype::F16,
+            replicas: 2,
+            hedge: 1,
+            timeout: Duration::from_millis(500),
+            hub_compute: true,
+            coverage_wait: Duration::from_secs(60),
+            context_tokens: None,
+            max_rows: 128,
+            shards: None,
+            token: String::new(),
+            api_key: None,
+        }
+    }
+}
+
+/// Why a hub could not be put together. Each is one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Its tokenizer or template cannot be used.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// Its experts cannot be packed.
+    #[error(transparent)]
+    Shards(#[from] ShardError),
+    /// Its `generation_config.json` cannot be used.
+    #[error("{0}")]
+    Generation(String),
+    /// A longer context than the model has positions for.
+    #[error("--context {asked} is more than the {most} tokens that the model was made for")]
+    Context {
+        /// What was asked for.
+        asked: usize,
+        /// `max_position_embeddings`.
+        most: usize,
+    },
+    /// No worker can look up a token that no one may know.
+    #[error("the join token is empty")]
+    NoToken,
+    /// The system gave no thread.
+    #[error("the hub cannot start: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// A hub that is ready to be served.
+pub struct Hub {
+    pub(super) api: Api,
+    pub(super) swarm: net::Hub,
+    description: String,
+}
+
+impl Hub {
+    /// Opens the checkpoint, packs its experts if that was not done before, and starts engine and swarm.
+    /// `progress(done, total)` counts the experts packed.
+    ///
+    /// # Errors
+    /// What is wrong with the checkpoint or the config.
+    pub async fn open(
+        config: HubConfig,
+        progress: impl Fn(usize, usize) + Send + Sync + 'static,
+    ) -> Result<Self, OpenError> {
+        if config.token.is_empty() {
+            return Err(OpenError::NoToken);
+        }
+        let loading = tokio::task::spawn_blocking(move || Loaded::load(config, &progress));
+        let loaded = loading.await.map_err(std::io::Error::other)??;
+        loaded.start()
+    }
+
+    /// What is served, in one line for people.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+}
+
+/// What takes time to load.
+struct Loaded {
+    config: HubConfig,
+    checkpoint: Checkpoint,
+    model: Arc<Model>,
+    text: Arc<Text>,
+    store: Arc<ShardStore>,
+}
+
+impl Loaded {
+    fn load(config: HubConfig, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Self, OpenError> {
+        let mut checkpoint = match &config.model {
+            Some(folder) => Checkpoint::open(folder)?,
+            None => Checkpoint::demo()?,
+        };
+        if let Some(asked) = config.context_tokens {
+            let most = checkpoint.config.max_positions;
+            if asked > most {
+                return Err(OpenError::Context { asked, most });
+            }
+            checkpoint.config.max_positions = asked;
+        }
+        let model = Arc::new(Model::load(&checkpoint)?);
+        let text = Arc::new(Text::load(&checkpoint)?);
+        let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
+        let folder = match &config.shards {
+            Some(folder) => folder.clone(),
+            None => ShardStore::default_folder(&source, config.experts),
+        };
+        let store = Arc::new(ShardStore::open(&folder, &source, config.experts, progress)?);
+        Ok(Self { config, checkpoint, model, text, store })
+    }
+
+    fn start(self) -> Result<Hub, OpenError> {
+        let Self { config, checkpoint, model, text, store } = self;
+        let summary = summary(&checkpoint, &store, config.max_rows);
+        let swarm = SwarmConfig {
+            replicas: config.replicas,
+            hedge: config.hedge,
+            timeout: config.timeout,
+            wire: config.wire,
+            hub_compute: config.hub_compute,
+            coverage_wait: config.coverage_wait,
+            ..SwarmConfig::new(JoinToken::new(config.token), summary.clone())
+        };
+        let swarm = net::Hub::start(swarm, store)?;
+        let engine = EngineConfig {
+            max_rows: config.max_rows,
+            kv_bytes: kv_bytes(&checkpoint.config, config.context_tokens),
+            ..EngineConfig::default()
+        };
+        let engine = Engine::start(model, text.clone(), Box::new(swarm.handle()), engine)?;
+        let context = engine.limits().context;
+        let parts = ApiParts {
+            checkpoint: &checkpoint,
+            engine,
+            text,
+            swarm: swarm.handle(),
+            key: config.api_key.as_deref().map(ApiKey::new),
+        };
+        let ModelSummary { name, n_layers, n_experts, format, .. } = summary;
+        let description =
+            format!("{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}");
+        Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description })
+    }
+}
+
+/// What workers are told of the model whose steps have at most `max_rows` rows. A worker that holds all of a layer gets
+/// every pair of a step, and a plain dispatch carries a row for each.
+pub(crate) fn summary(checkpoint: &Checkpoint, store: &ShardStore, max_rows: usize) -> ModelSummary {
+    let config = &checkpoint.config;
+    let max_pairs = max_rows.saturating_mul(config.moe.n_chosen);
+    let shape = store.shape();
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    ModelSummary {
+        name: checkpoint.name.clone(),
+        hidden: number(config.hidden),
+        inner: number(config.moe.inner),
+        n_layers: number(config.layers.len()),
+        n_experts: number(config.moe.n_experts),
+        n_experts_per_token: number(config.moe.n_chosen),
+        format: shape.format.name().to_owned(),
+        block_bytes: shape.block_bytes() as u64,
+        max_rows: number(max_pairs),
+        max_pairs: number(max_pairs),
+    }
+}
+
+/// The engine's default, or more when the context that was asked for needs more.
+fn kv_bytes(config: &Config, context_tokens: Option<usize>) -> usize {
+    let default = EngineConfig::default().kv_bytes;
+    let positions = context_tokens.unwrap_or(0).next_multiple_of(PAGE_POSITIONS);
+    default.max(positions.saturating_mul(KvPool::position_bytes(config)))
+}

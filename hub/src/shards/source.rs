@@ -1,0 +1,95 @@
+//! Where experts to be packed come from.
+
+use std::sync::Arc;
+
+use moex_kernels::{ExpertShape, WeightFormat};
+use moex_protocol::Block;
+
+use crate::model::Model;
+
+/// Weights up to this many bytes are hashed whole to name them, larger ones by samples.
+const MAX_HASHED_BYTES: usize = 256 << 20;
+/// Bytes of each matrix that go into the name of larger weights.
+const SAMPLE_BYTES: usize = 256;
+
+/// A checkpoint as packing sees it.
+pub trait ExpertSource: Sync {
+    /// The model's name, for people.
+    fn name(&self) -> &str;
+
+    /// Names the weights: the same text for the same weights only. Letters and digits.
+    fn fingerprint(&self) -> String;
+
+    /// The shape of every expert, in this format.
+    fn shape(&self, format: WeightFormat) -> ExpertShape;
+
+    /// (layer, its experts), ascending, sparse layers only.
+    fn layers(&self) -> Vec<(u16, u16)>;
+
+    /// A block of `shape(format).block_bytes()` bytes. Called from several threads at once.
+    ///
+    /// # Errors
+    /// Why there is no such expert, or why it cannot be read.
+    fn pack(&self, block: Block, format: WeightFormat) -> Result<Vec<u8>, String>;
+}
+
+/// The experts of a loaded model.
+pub struct ModelExperts {
+    name: String,
+    model: Arc<Model>,
+}
+
+impl ModelExperts {
+    /// The experts of `model`, which people call `name`.
+    pub fn new(name: impl Into<String>, model: Arc<Model>) -> Self {
+        Self { name: name.into(), model }
+    }
+
+    fn experts(&self) -> impl Iterator<Item = (usize, &[crate::model::Expert])> {
+        (0..self.model.config().layers.len())
+            .map(|layer| (layer, self.model.experts(layer)))
+            .filter(|(_, experts)| !experts.is_empty())
+    }
+}
+
+impl ExpertSource for ModelExperts {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn fingerprint(&self) -> String {
+        let total: usize =
+            self.experts().flat_map(|(_, experts)| experts).map(crate::model::Expert::n_bytes).sum();
+        let mut hasher = blake3::Hasher::new();
+        for (layer, experts) in self.experts() {
+            for expert in experts {
+                let view = expert.view();
+                for matrix in [view.gate, view.up, view.down] {
+                    let header =
+                        format!("{layer} {} {} {};", matrix.format().name(), matrix.rows(), matrix.cols());
+                    hasher.update(header.as_bytes());
+                    let bytes = matrix.bytes();
+                    let n =
+                        if total <= MAX_HASHED_BYTES { bytes.len() } else { bytes.len().min(SAMPLE_BYTES) };
+                    hasher.update(&bytes[..n]);
+                }
+            }
+        }
+        hasher.finalize().to_hex()[..32].to_owned()
+    }
+
+    fn shape(&self, format: WeightFormat) -> ExpertShape {
+        let config = self.model.config();
+        ExpertShape { hidden: config.hidden, inner: config.moe.inner, format }
+    }
+
+    fn layers(&self) -> Vec<(u16, u16)> {
+        self.experts().map(|(layer, experts)| (layer as u16, experts.len() as u16)).collect()
+    }
+
+    fn pack(&self, block: Block, format: WeightFormat) -> Result<Vec<u8>, String> {
+        let experts = self.model.experts(usize::from(block.layer.0));
+        let expert = experts.get(usize::from(block.expert.0)).ok_or("the model has no such expert")?;
+        Ok(expert.pack(format))
+    }
+}

@@ -1,0 +1,189 @@
+//! Which worker should hold which block: a pure function of the workers and the catalog.
+//!
+//! Replica by replica, each block goes to the first worker after its key on the ring that has room and does not hold
+//! it yet. All first replicas are placed before any second one, so that scarce memory buys coverage first. What is
+//! resident today, and how the swarm gets from there to here, is `residency`'s matter.
+
+use std::collections::{HashMap, HashSet};
+
+use moex_protocol::WorkerId;
+
+use super::catalog::{BlockCatalog, BlockIndex};
+use super::ring::{Ring, virtual_nodes};
+
+/// A worker as placement sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub id: WorkerId,
+    /// Blocks that fit its memory budget: never exceeded.
+    pub capacity: u64,
+    /// Blocks that it could not load.
+    pub refused: HashSet<BlockIndex>,
+}
+
+/// The wanted holders of every block.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Placement {
+    /// By block index: at most `replicas` distinct workers, the first replica's first.
+    holders: Vec<Vec<WorkerId>>,
+}
+
+impl Placement {
+    /// Places `replicas` copies of each block of the catalog on `members`.
+    pub(super) fn compute(catalog: &BlockCatalog, members: &[Member], replicas: usize) -> Self {
+        let total = catalog.len() as u64;
+        let ring = Ring::new(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, total))));
+        let mut open: HashMap<WorkerId, (u64, &Member)> =
+            members.iter().filter(|m| m.capacity > 0).map(|m| (m.id, (m.capacity, m))).collect();
+        let mut holders = vec![Vec::new(); catalog.len()];
+        for replica in 0..replicas.min(members.len()) {
+            for index in catalog.indices() {
+                let block_holders: &mut Vec<WorkerId> = &mut holders[index.0 as usize];
+                // Without this a block that nobody can take would cost a walk around the whole ring.
+                let takes = |id: &WorkerId, held: &[WorkerId]| {
+                    open.get(id).is_some_and(|(_, m)| !held.contains(id) && !m.refused.contains(&index))
+                };
+                if !open.keys().any(|id| takes(id, block_holders)) {
+                    continue;
+                }
+                let taker =
+                    ring.successors(catalog.block(index), replica as u16).find(|id| takes(id, block_holders));
+                if let Some(id) = taker {
+                    block_holders.push(id);
+                    if let Some((room, _)) = open.get_mut(&id) {
+                        *room -= 1;
+                        if *room == 0 {
+                            open.remove(&id);
+                        }
+                    }
+                }
+            }
+        }
+        Self { holders }
+    }
+
+    /// The wanted holders of a block, the first replica's first; none before the first computation.
+    pub(super) fn holders(&self, index: BlockIndex) -> &[WorkerId] {
+        self.holders.get(index.0 as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// A worker's rank among a block's wanted holders.
+    pub(super) fn rank(&self, index: BlockIndex, worker: WorkerId) -> Option<usize> {
+        self.holders(index).iter().position(|id| *id == worker)
+    }
+
+    /// The blocks a worker should hold with its rank for each, ascending by block.
+    pub(super) fn blocks_of(&self, worker: WorkerId) -> impl Iterator<Item = (BlockIndex, usize)> + '_ {
+        (0..self.holders.len() as u32)
+            .map(BlockIndex)
+            .filter_map(move |index| self.rank(index, worker).map(|rank| (index, rank)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moex_protocol::{Block, BlockSource, ExpertId, LayerId};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn catalog(n_layers: u16, n_experts: u16) -> BlockCatalog {
+        let source = |layer, expert| BlockSource {
+            block: Block { layer: LayerId(layer), expert: ExpertId(expert) },
+            url: String::new(),
+            start: 0,
+            end: 1,
+            blake3: String::new(),
+        };
+        let sources =
+            (0..n_layers).flat_map(|layer| (0..n_experts).map(move |expert| source(layer, expert))).collect();
+        BlockCatalog::new(sources, 1)
+    }
+
+    fn member(id: u128, capacity: u64) -> Member {
+        Member { id: WorkerId(id), capacity, refused: HashSet::new() }
+    }
+
+    fn counts(placement: &Placement) -> HashMap<WorkerId, usize> {
+        let mut counts = HashMap::new();
+        for id in placement.holders.iter().flatten() {
+            *counts.entry(*id).or_default() += 1;
+        }
+        counts
+    }
+
+    fn fleet(max: usize) -> impl Strategy<Value = Vec<Member>> {
+        proptest::collection::btree_map(any::<u128>(), 0u64..400, 0..max)
+            .prop_map(|fleet| fleet.into_iter().map(|(id, capacity)| member(id, capacity)).collect())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn budgets_hold_replicas_are_distinct_and_memory_is_not_wasted(members in fleet(12), replicas in 1usize..4) {
+            let catalog = catalog(6, 32);
+            let placement = Placement::compute(&catalog, &members, replicas);
+            let counts = counts(&placement);
+            for m in &members {
+                prop_assert!(counts.get(&m.id).copied().unwrap_or(0) as u64 <= m.capacity);
+            }
+            for holders in &placement.holders {
+                let distinct: HashSet<_> = holders.iter().collect();
+                prop_assert_eq!(distinct.len(), holders.len());
+                prop_assert!(holders.len() <= replicas);
+            }
+            // Coverage: as many blocks have a holder as the memory of all allows.
+            let room: u64 = members.iter().map(|m| m.capacity).sum();
+            let covered = placement.holders.iter().filter(|h| !h.is_empty()).count() as u64;
+            prop_assert_eq!(covered, room.min(catalog.len() as u64));
+        }
+
+        #[test]
+        fn sixteen_equal_workers_are_balanced(seed in any::<u64>()) {
+            let catalog = catalog(48, 128);
+            let members: Vec<_> = (0..16).map(|i| member(u128::from(seed) << 64 | (i * 7919), 2_000)).collect();
+            let counts = counts(&Placement::compute(&catalog, &members, 2));
+            let mean = (2 * catalog.len()) as f64 / 16.0;
+            let max = counts.values().copied().max().unwrap_or(0) as f64;
+            prop_assert!(max / mean <= 1.25, "max/mean {}", max / mean);
+        }
+
+        #[test]
+        fn a_leave_moves_what_the_leaver_held_and_a_return_brings_it_back(seed in any::<u64>(), n in 4u128..12) {
+            let catalog = catalog(12, 64);
+            let everyone: Vec<_> = (0..n).map(|i| member(u128::from(seed) << 32 | i, 2_000)).collect();
+            let before = Placement::compute(&catalog, &everyone, 2);
+            let after = Placement::compute(&catalog, &everyone[1..], 2);
+            let gone = everyone[0].id;
+            let mut moved = 0;
+            for (old, new) in before.holders.iter().zip(&after.holders) {
+                moved += new.iter().filter(|id| !old.contains(id)).count();
+            }
+            let held = before.holders.iter().flatten().filter(|id| **id == gone).count();
+            // Each copy that is gone comes back once; a second replica may shift by one when the first one lands on it.
+            prop_assert!(moved >= held && moved <= 2 * held, "moved {moved}, held {held}");
+            prop_assert!(held as f64 <= 1.5 * 2.0 * catalog.len() as f64 / n as f64);
+            let back = Placement::compute(&catalog, &everyone, 2);
+            prop_assert_eq!(back.holders, before.holders);
+        }
+    }
+
+    #[test]
+    fn a_refused_block_goes_to_the_next_worker() {
+        let catalog = catalog(1, 8);
+        let mut members = vec![member(1, 100), member(2, 100)];
+        members[0].refused = catalog.indices().collect();
+        let placement = Placement::compute(&catalog, &members, 1);
+        assert!(placement.holders.iter().all(|holders| holders == &[WorkerId(2)]));
+    }
+
+    #[test]
+    fn a_bigger_worker_holds_more() {
+        let catalog = catalog(12, 64);
+        let counts =
+            counts(&Placement::compute(&catalog, &[member(1, 200), member(2, 700), member(3, 200)], 1));
+        assert!(counts[&WorkerId(2)] > 2 * counts[&WorkerId(1)], "{counts:?}");
+        assert!(counts[&WorkerId(2)] > 2 * counts[&WorkerId(3)], "{counts:?}");
+    }
+}

@@ -1,0 +1,292 @@
+//! What one worker holds, is loading and should hold, and the next step from the one to the other.
+//!
+//! Blocks are asked for in windows, in the order in which coverage rises fastest. A block is dropped once those who
+//! should hold it instead have reported it; the memory budget bounds what is resident and what is loading together.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::ConnectionId;
+use super::catalog::BlockIndex;
+
+/// Blocks asked for and not reported yet, at most: a window is re-planned as coverage changes.
+const MAX_LOADING: usize = 512;
+/// Loads of one block that may fail before the worker is not asked for it again.
+const MAX_LOAD_FAILURES: u8 = 3;
+
+/// Who has reported which block resident, by block index.
+#[derive(Debug, Default)]
+pub(super) struct Holders(Vec<Vec<ConnectionId>>);
+
+impl Holders {
+    pub(super) fn new(n_blocks: usize) -> Self {
+        Self(vec![Vec::new(); n_blocks])
+    }
+
+    pub(super) fn of(&self, index: BlockIndex) -> &[ConnectionId] {
+        self.0.get(index.0 as usize).map_or(&[], Vec::as_slice)
+    }
+
+    fn add(&mut self, index: BlockIndex, worker: ConnectionId) {
+        let holders = &mut self.0[index.0 as usize];
+        if !holders.contains(&worker) {
+            holders.push(worker);
+        }
+    }
+
+    fn remove(&mut self, index: BlockIndex, worker: ConnectionId) {
+        self.0[index.0 as usize].retain(|holder| *holder != worker);
+    }
+}
+
+/// A block on a worker's shelf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Loading,
+    Resident,
+}
+
+/// One worker's blocks.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    worker: ConnectionId,
+    /// Blocks that fit the memory budget.
+    capacity: usize,
+    blocks: BTreeMap<BlockIndex, Held>,
+    n_loading: usize,
+    /// By block: its rank among the wanted holders.
+    wanted: BTreeMap<BlockIndex, usize>,
+    failures: HashMap<BlockIndex, u8>,
+    epoch: u64,
+}
+
+/// Blocks to load, in order, and blocks to forget.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    pub hold: Vec<BlockIndex>,
+    pub drop: Vec<BlockIndex>,
+}
+
+impl Step {
+    pub(super) fn is_empty(&self) -> bool {
+        self.hold.is_empty() && self.drop.is_empty()
+    }
+}
+
+impl Shelf {
+    pub(super) fn new(worker: ConnectionId, capacity: usize) -> Self {
+        let (blocks, wanted, failures) = (BTreeMap::new(), BTreeMap::new(), HashMap::new());
+        Self { worker, capacity, blocks, n_loading: 0, wanted, failures, epoch: 0 }
+    }
+
+    /// What the worker should hold from now on.
+    pub(super) fn want(&mut self, wanted: impl Iterator<Item = (BlockIndex, usize)>) {
+        self.wanted = wanted.collect();
+    }
+
+    /// The next step. `is_replaced(block)`: those who should hold it instead of this worker do.
+    /// `may_uncover`: the hub computes what no worker holds, so a swap between two full workers may begin with a drop.
+    pub(super) fn next_step(
+        &mut self,
+        holders: &mut Holders,
+        is_replaced: impl Fn(BlockIndex, &Holders) -> bool,
+        may_uncover: bool,
+    ) -> Step {
+        let mut step = Step::default();
+        let unwanted: Vec<(BlockIndex, Held)> =
+            self.blocks.iter().filter(|(b, _)| !self.wanted.contains_key(b)).map(|(b, h)| (*b, *h)).collect();
+        for (block, held) in &unwanted {
+            if *held == Held::Loading || is_replaced(*block, holders) {
+                self.forget(*block, holders);
+                step.drop.push(*block);
+            }
+        }
+        if self.n_loading > MAX_LOADING / 2 {
+            return step;
+        }
+        let mut lacking: Vec<(bool, usize, BlockIndex)> = self
+            .wanted
+            .iter()
+            .filter(|(block, _)| !self.blocks.contains_key(block) && !self.has_refused(**block))
+            .map(|(block, rank)| (!holders.of(*block).is_empty(), *rank, *block))
+            .collect();
+        lacking.sort_unstable();
+        let n = lacking.len().min(MAX_LOADING - self.n_loading);
+        // Two full workers that want each other's blocks would wait for ever: let go of what another one holds too.
+        for (block, _) in unwanted {
+            if self.blocks.len() + n <= self.capacity {
+                break;
+            }
+            if self.blocks.contains_key(&block) && (may_uncover || holders.of(block).len() > 1) {
+                self.forget(block, holders);
+                step.drop.push(block);
+            }
+        }
+        let room = self.capacity.saturating_sub(self.blocks.len());
+        step.hold = lacking.into_iter().take(n.min(room)).map(|(_, _, block)| block).collect();
+        for block in &step.hold {
+            self.blocks.insert(*block, Held::Loading);
+        }
+        self.n_loading += step.hold.len();
+        step
+    }
+
+    /// The worker has this block. False if it was not asked for it, or was told to drop it since.
+    pub(super) fn loaded(&mut self, block: BlockIndex, holders: &mut Holders) -> bool {
+        match self.blocks.get_mut(&block) {
+            Some(held @ Held::Loading) => {
+                *held = Held::Resident;
+                self.n_loading -= 1;
+                self.failures.remove(&block);
+                holders.add(block, self.worker);
+                true
+            }
+            Some(Held::Resident) | None => false,
+        }
+    }
+
+    /// The worker could not load this block. True if it will not be asked for it again.
+    pub(super) fn failed(&mut self, block: BlockIndex, holders: &mut Holders) -> bool {
+        if self.blocks.get(&block) != Some(&Held::Loading) {
+            return false;
+        }
+        self.forget(block, holders);
+        let failures = self.failures.entry(block).or_default();
+        *failures = failures.saturating_add(1);
+        *failures == MAX_LOAD_FAILURES
+    }
+
+    /// The worker does not have this block, whatever was thought of it.
+    pub(super) fn forget(&mut self, block: BlockIndex, holders: &mut Holders) {
+        if self.blocks.remove(&block) == Some(Held::Loading) {
+            self.n_loading -= 1;
+        }
+        holders.remove(block, self.worker);
+    }
+
+    /// The worker is gone.
+    pub(super) fn clear(&mut self, holders: &mut Holders) {
+        for block in std::mem::take(&mut self.blocks).into_keys() {
+            holders.remove(block, self.worker);
+        }
+        self.n_loading = 0;
+    }
+
+    /// Counts the messages that change what the worker holds.
+    pub(super) fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+
+    /// Blocks that the worker failed to load too often.
+    pub(super) fn refused(&self) -> HashSet<BlockIndex> {
+        self.failures.keys().copied().filter(|block| self.has_refused(*block)).collect()
+    }
+
+    fn has_refused(&self, block: BlockIndex) -> bool {
+        self.failures.get(&block).is_some_and(|failures| *failures >= MAX_LOAD_FAILURES)
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn n_wanted(&self) -> usize {
+        self.wanted.len()
+    }
+
+    pub(super) fn n_resident(&self) -> usize {
+        self.blocks.len() - self.n_loading
+    }
+
+    /// Whether the block is here or on its way.
+    pub(super) fn holds(&self, block: BlockIndex) -> bool {
+        self.blocks.contains_key(&block)
+    }
+
+    pub(super) fn wants(&self, block: BlockIndex) -> bool {
+        self.wanted.contains_key(&block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const N: usize = 2_000;
+
+    fn indices(range: std::ops::Range<u32>) -> impl Iterator<Item = BlockIndex> {
+        range.map(BlockIndex)
+    }
+
+    fn never(_: BlockIndex, _: &Holders) -> bool {
+        false
+    }
+
+    #[test]
+    fn what_nobody_holds_comes_first_then_first_replicas() {
+        let mut holders = Holders::new(N);
+        let mut shelf = Shelf::new(ConnectionId(1), 10);
+        holders.add(BlockIndex(0), ConnectionId(2));
+        shelf.want([(BlockIndex(0), 0), (BlockIndex(1), 1), (BlockIndex(2), 0)].into_iter());
+        let step = shelf.next_step(&mut holders, never, false);
+        assert_eq!(step.hold, [BlockIndex(2), BlockIndex(1), BlockIndex(0)]);
+        assert!(shelf.next_step(&mut holders, never, false).is_empty());
+    }
+
+    #[test]
+    fn loads_go_in_windows_within_the_budget() {
+        let mut holders = Holders::new(N);
+        let mut shelf = Shelf::new(ConnectionId(1), 700);
+        shelf.want(indices(0..1_000).map(|block| (block, 0)));
+        let first = shelf.next_step(&mut holders, never, false).hold;
+        assert_eq!(first.len(), MAX_LOADING);
+        for block in &first[..300] {
+            assert!(shelf.loaded(*block, &mut holders));
+        }
+        assert_eq!(shelf.next_step(&mut holders, never, false).hold.len(), 700 - MAX_LOADING);
+        assert_eq!((shelf.n_resident(), holders.of(first[0])), (300, &[ConnectionId(1)][..]));
+    }
+
+    #[test]
+    fn a_block_is_dropped_only_when_its_new_holder_has_it() {
+        let mut holders = Holders::new(N);
+        let mut shelf = Shelf::new(ConnectionId(1), 10);
+        shelf.want([(BlockIndex(7), 0)].into_iter());
+        shelf.next_step(&mut holders, never, false);
+        shelf.loaded(BlockIndex(7), &mut holders);
+        shelf.want(std::iter::empty());
+        assert!(shelf.next_step(&mut holders, never, false).is_empty());
+        let step = shelf.next_step(&mut holders, |_, _| true, false);
+        assert_eq!(step.drop, [BlockIndex(7)]);
+        assert!(holders.of(BlockIndex(7)).is_empty());
+        assert!(!shelf.loaded(BlockIndex(7), &mut holders), "a report that crossed the drop");
+    }
+
+    #[test]
+    fn two_full_workers_can_swap() {
+        let mut holders = Holders::new(N);
+        let mut shelf = Shelf::new(ConnectionId(1), 1);
+        shelf.want([(BlockIndex(0), 0)].into_iter());
+        shelf.next_step(&mut holders, never, false);
+        shelf.loaded(BlockIndex(0), &mut holders);
+        shelf.want([(BlockIndex(1), 0)].into_iter());
+        assert!(shelf.next_step(&mut holders, never, false).is_empty(), "the only copy stays");
+        holders.add(BlockIndex(0), ConnectionId(9));
+        let step = shelf.next_step(&mut holders, never, false);
+        assert_eq!(step, Step { hold: vec![BlockIndex(1)], drop: vec![BlockIndex(0)] });
+    }
+
+    #[test]
+    fn three_failed_loads_are_a_refusal() {
+        let mut holders = Holders::new(N);
+        let mut shelf = Shelf::new(ConnectionId(1), 10);
+        shelf.want([(BlockIndex(0), 0)].into_iter());
+        for failure in 1..=3 {
+            assert_eq!(shelf.next_step(&mut holders, never, false).hold, [BlockIndex(0)]);
+            assert_eq!(shelf.failed(BlockIndex(0), &mut holders), failure == 3);
+        }
+        assert!(shelf.next_step(&mut holders, never, false).is_empty());
+        assert_eq!(shelf.refused(), HashSet::from([BlockIndex(0)]));
+        assert!(!shelf.failed(BlockIndex(0), &mut holders), "a report of something never asked");
+    }
+}

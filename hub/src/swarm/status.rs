@@ -1,0 +1,115 @@
+//! What `/api/swarm` shows: a picture of the swarm as plain data.
+
+use moex_protocol::{ModelSummary, Visibility, WorkerId, WorkerKind};
+use serde::{Deserialize, Serialize};
+
+/// The swarm at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwarmStatus {
+    /// What is served.
+    pub model: ModelSummary,
+    /// How much of it workers hold.
+    pub coverage: Coverage,
+    /// Everyone connected who has joined, by worker id.
+    pub workers: Vec<WorkerStatus>,
+    /// What the hub computed itself.
+    pub hub: HubShare,
+    /// Counts since the start.
+    pub totals: Totals,
+    /// Bytes of weights that the hub sent over HTTP.
+    pub weights_served_bytes: u64,
+}
+
+/// How many blocks have a holder that can be asked now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// Blocks of the model.
+    pub blocks: usize,
+    /// Of these, held by at least one worker that can be asked.
+    pub covered: usize,
+    /// Copies of each block that are wanted.
+    pub replicas: usize,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Stable id.
+    pub id: WorkerId,
+    /// Browser or native.
+    pub kind: WorkerKind,
+    /// Its device, as it calls it.
+    pub adapter: String,
+    /// `webgpu`, `vulkan`, `metal`, `dx12`, `cpu`, `wasm-simd`.
+    pub backend: String,
+    /// Where it connects from.
+    pub address: String,
+    /// `syncing`, `serving`, `paused`, `draining` or `unhealthy`.
+    pub state: String,
+    /// As the page last said.
+    pub visibility: Visibility,
+    /// Blocks the placement gives it.
+    pub blocks_assigned: usize,
+    /// Blocks it has reported resident.
+    pub blocks_resident: usize,
+    /// Bytes of these.
+    pub bytes_resident: u64,
+    /// Bytes of weights it says it downloaded, not those found in its cache.
+    pub bytes_downloaded: u64,
+    /// Bytes of weights that the hub sent it over HTTP.
+    pub weights_served_bytes: u64,
+    /// Messages sent to it.
+    pub dispatches: u64,
+    /// Answers used.
+    pub answers: u64,
+    /// (row, expert) pairs in these answers.
+    pub rows: u64,
+    /// Attempts it did not answer in time.
+    pub timeouts: u64,
+    /// Attempts it failed, and answers that could not be used.
+    pub errors: u64,
+    /// Median time from dispatch to answer.
+    pub latency_p50_micros: u64,
+    /// 99th percentile of the same.
+    pub latency_p99_micros: u64,
+    /// What one GPU sync costs it, as measured when it joined.
+    pub sync_latency_micros: u64,
+    /// Dispatches it had waiting at its last heartbeat.
+    pub queue_depth: u32,
+}
+
+/// The hub as a replica of everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HubShare {
+    /// (row, expert) pairs computed.
+    pub rows: u64,
+    /// Messages it would have been to a worker.
+    pub dispatches: u64,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Jobs finished.
+    pub layers: u64,
+    /// Messages to workers.
+    pub dispatches: u64,
+    /// Answers of workers that were used.
+    pub answers: u64,
+    /// Messages that ask again what another attempt was asked before.
+    pub retries: u64,
+    /// Messages that carry a second or later copy of something just asked.
+    pub hedges: u64,
+    /// Answers to settled attempts.
+    pub late: u64,
+    /// Attempts not answered in time.
+    pub timeouts: u64,
+    /// Attempts failed by workers, and answers that could not be used.
+    pub errors: u64,
+    /// Messages computed on the hub.
+    pub hub_computed: u64,
+    /// Median time of a job.
+    pub layer_p50_micros: u64,
+    /// 99th percentile of the same.
+    pub layer_p99_micros: u64,
+}

@@ -1,0 +1,6 @@
+//! The swarm against scripted workers on virtual time. Their sessions are the real ones.
+
+mod faults;
+mod membership;
+mod room;
+mod sums;

@@ -1,0 +1,158 @@
+// The swarm page: asks the hub each second who is connected, what is covered and how it goes.
+
+import { bytes, count, element, micros, plural } from "./format.js";
+import { HubError, apiKey, getJson } from "./hub.js";
+
+const POLL_MILLIS = 1000;
+const at = (id) => document.getElementById(id);
+
+function show(status) {
+  at("live").className = "state good";
+  at("live").textContent = "live";
+  at("key-form").hidden = true;
+  for (const section of document.querySelectorAll(".told")) section.hidden = false;
+  showCoverage(status);
+  showWorkers(status.workers);
+  showFacts(at("totals"), totals(status));
+  showFacts(at("model"), model(status.model));
+}
+
+function showCoverage({ coverage, workers, hub_compute: hubComputes }) {
+  const { blocks, covered, replicas } = coverage;
+  at("coverage").max = Math.max(blocks, 1);
+  at("coverage").value = covered;
+  const rest = blocks - covered;
+  const held = `${count(covered)} of ${plural(blocks, "expert")} held by a worker`;
+  const wanted = `${plural(replicas, "copy", "copies")} of each wanted`;
+  const missing = hubComputes === false ? "wait for a worker" : "are computed by the hub";
+  at("coverage-text").textContent = rest && workers.length ? `${held}, ${wanted}; the rest ${missing}.` : `${held}, ${wanted}.`;
+}
+
+// ---- workers ------------------------------------------------------------------------------------------------------
+
+const GOOD = { serving: "good", joining: "warn", syncing: "warn", paused: "warn", draining: "warn", closed: "bad" };
+
+/** Cards by worker id: updated in place, so that a selection and the scroll position stay. */
+const cards = new Map();
+
+function showWorkers(workers) {
+  at("no-workers").hidden = workers.length > 0;
+  const present = new Set(workers.map((worker) => worker.id));
+  for (const [id, card] of cards) {
+    if (!present.has(id)) {
+      card.root.remove();
+      cards.delete(id);
+    }
+  }
+  for (const worker of workers) {
+    let card = cards.get(worker.id);
+    if (!card) {
+      card = newCard();
+      cards.set(worker.id, card);
+      at("workers").append(card.root);
+    }
+    const state = String(worker.state).toLowerCase();
+    card.name.textContent = worker.adapter || worker.kind;
+    card.state.className = `state ${GOOD[state] ?? "bad"}`;
+    card.state.textContent = worker.visibility === "visible" ? state : `${state}, ${worker.visibility}`;
+    card.who.textContent = [worker.kind, worker.backend, worker.address, worker.id.slice(0, 8)].filter(Boolean).join(" · ");
+    showFacts(card.facts, facts(worker));
+  }
+}
+
+function newCard() {
+  const card = {
+    root: element("article", "worker"),
+    name: element("h3"),
+    state: element("span"),
+    who: element("p", "who"),
+    facts: element("dl"),
+  };
+  const header = element("header");
+  header.append(card.name, card.state);
+  card.root.append(header, card.who, card.facts);
+  return card;
+}
+
+const facts = (worker) => [
+  ["experts held", `${count(worker.blocks_resident)} of ${count(worker.blocks_assigned)}`],
+  ["memory", bytes(worker.bytes_resident)],
+  ["rows computed", count(worker.rows)],
+  ["answers", `${count(worker.answers)} of ${count(worker.dispatches)}`],
+  ["median latency", micros(worker.latency_p50_micros)],
+  ["99\u00a0% within", micros(worker.latency_p99_micros)],
+  ["timeouts, errors", `${count(worker.timeouts)}, ${count(worker.errors)}`],
+  ["downloaded", bytes(worker.bytes_downloaded)],
+];
+
+// ---- facts --------------------------------------------------------------------------------------------------------
+
+const totals = ({ totals: t, hub, weights_served_bytes: served }) => [
+  ["layers computed", count(t.layers)],
+  ["dispatches", count(t.dispatches)],
+  ["answers", count(t.answers)],
+  ["retries", count(t.retries)],
+  ["hedges", count(t.hedges)],
+  ["late answers", count(t.late)],
+  ["timeouts", count(t.timeouts)],
+  ["errors", count(t.errors)],
+  ["median of a layer", micros(t.layer_p50_micros)],
+  ["99\u00a0% of layers within", micros(t.layer_p99_micros)],
+  ["rows computed by the hub", count(hub.rows)],
+  ["weights served", bytes(served)],
+];
+
+const model = (m) => [
+  ["name", m.name],
+  ["layers", count(m.n_layers)],
+  ["experts a layer", `${count(m.n_experts)}, ${count(m.n_experts_per_token)} a token`],
+  ["hidden, inner width", `${count(m.hidden)}, ${count(m.inner)}`],
+  ["expert weights", m.format],
+  ["one expert", bytes(m.block_bytes)],
+];
+
+function showFacts(list, pairs) {
+  while (list.childElementCount < pairs.length) {
+    const pair = element("div");
+    pair.append(element("dt"), element("dd"));
+    list.append(pair);
+  }
+  pairs.forEach(([name, value], index) => {
+    const [dt, dd] = list.children[index].children;
+    if (dt.textContent !== name) dt.textContent = name;
+    if (dd.textContent !== value) dd.textContent = value;
+  });
+}
+
+// ---- asking -------------------------------------------------------------------------------------------------------
+
+async function poll() {
+  try {
+    show(await getJson("/api/swarm"));
+  } catch (error) {
+    at("live").className = "state bad";
+    const refused = error instanceof HubError && error.status === 401;
+    at("live").textContent = refused ? "needs the API key" : "hub not reachable";
+    at("key-form").hidden = !refused;
+  }
+  setTimeout(poll, POLL_MILLIS);
+}
+
+at("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  apiKey.write(at("key").value);
+});
+
+// The join address needs the token, which a page has only when it was opened with it.
+if (location.hash.length > 1) {
+  at("join").hidden = false;
+  at("join-url").textContent = `${location.origin}/join${location.hash}`;
+  at("chat-link").hash = location.hash;
+  at("copy").addEventListener("click", async () => {
+    await navigator.clipboard.writeText(at("join-url").textContent);
+    at("copy").textContent = "Copied";
+    setTimeout(() => (at("copy").textContent = "Copy"), 1500);
+  });
+}
+
+poll();

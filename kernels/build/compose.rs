@@ -1,0 +1,82 @@
+//! A preprocessor of four lines: `#import NAME` (once each, from `shared/`), `#ifdef FLAG`, `#else`, `#endif`. Comments and
+//! indentation are dropped, since the text travels to browsers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    fs,
+    path::Path,
+};
+
+/// The shader files by name.
+pub(crate) struct Composer {
+    kernels: BTreeMap<String, String>,
+    shared: BTreeMap<String, String>,
+}
+
+impl Composer {
+    /// Reads a folder of kernels and its folder `shared` of what they import.
+    pub(crate) fn read(folder: &Path) -> Result<Self, Box<dyn Error>> {
+        Ok(Self { kernels: read_folder(folder)?, shared: read_folder(&folder.join("shared"))? })
+    }
+
+    /// The text of `kernel` with these flags.
+    pub(crate) fn compose(&self, kernel: &str, flags: &BTreeSet<&str>) -> Result<String, String> {
+        let source = self.kernels.get(kernel).ok_or_else(|| format!("no shader {kernel}.wgsl"))?;
+        let mut out = String::new();
+        self.expand(kernel, source, flags, &mut BTreeSet::new(), &mut out)?;
+        Ok(out)
+    }
+
+    fn expand<'a>(
+        &'a self,
+        name: &str,
+        source: &'a str,
+        flags: &BTreeSet<&str>,
+        imported: &mut BTreeSet<&'a str>,
+        out: &mut String,
+    ) -> Result<(), String> {
+        let mut conditions: Vec<bool> = Vec::new();
+        for (number, line) in source.lines().enumerate() {
+            let error = |what: &str| format!("{name}.wgsl:{}: {what}", number + 1);
+            let line = line.split("//").next().unwrap_or_default().trim();
+            let (directive, argument) = line.split_once(' ').unwrap_or((line, ""));
+            match directive {
+                "#ifdef" => conditions.push(flags.contains(argument)),
+                "#else" => {
+                    let condition = conditions.last_mut().ok_or_else(|| error("#else without #ifdef"))?;
+                    *condition = !*condition;
+                }
+                "#endif" => {
+                    conditions.pop().ok_or_else(|| error("#endif without #ifdef"))?;
+                }
+                _ if line.is_empty() || conditions.contains(&false) => {}
+                "#import" => {
+                    let (name, source) =
+                        self.shared.get_key_value(argument).ok_or_else(|| error("no such import"))?;
+                    if imported.insert(name) {
+                        self.expand(name, source, flags, imported, out)?;
+                    }
+                }
+                _ if line.starts_with('#') => return Err(error("no such directive")),
+                _ => {
+                    out.push_str(line);
+                    out.push('\n');
+                }
+            }
+        }
+        if conditions.is_empty() { Ok(()) } else { Err(format!("{name}.wgsl: #ifdef without #endif")) }
+    }
+}
+
+fn read_folder(folder: &Path) -> Result<BTreeMap<String, String>, Box<dyn Error>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "wgsl") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            files.insert(name, fs::read_to_string(&path)?);
+        }
+    }
+    Ok(files)
+}

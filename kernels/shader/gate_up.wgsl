@@ -1,0 +1,81 @@
+// The first half of an expert: h = silu(gate x) * (up x), for the pairs of one tile a workgroup.
+// CPU twin: src/cpu/expert_ffn.rs, its two first projections and silu_mul.
+#import enable
+#import bindings
+#import octet
+#import weights
+#import reduce
+
+// Where the matrices lie in a block; for the meaning of a place see shared/weights_*.wgsl.
+override GATE: u32;
+override GATE_SCALES: u32;
+override UP: u32;
+override UP_SCALES: u32;
+
+// x: rows (R, D); result: h (P, F).
+@compute @workgroup_size(WORKGROUP)
+fn gate_up(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+#ifdef SUBGROUPS
+    @builtin(subgroup_size) subgroup_size: u32,
+#endif
+) {
+    let tile = tiles[run.first_tile + group.y];
+    let first_out = group.x * (WORKGROUP / LANES);
+    let f = min(first_out + thread / LANES, OUT - 1u);
+
+    var gate = vec4<f32>(); // a sum for each pair
+    var up = vec4<f32>();
+    for (var chunk = thread % LANES; chunk < CHUNKS; chunk += LANES) {
+        var gate_chunk = load_chunk(tile.block + GATE, tile.block + GATE_SCALES, f, chunk);
+        var up_chunk = load_chunk(tile.block + UP, tile.block + UP_SCALES, f, chunk);
+        var gate_sum = vec4<f32>();
+        var up_sum = vec4<f32>();
+        for (var i = 0u; i < CHUNK_OCTETS; i++) {
+            let gate_weights = decode(gate_chunk);
+            let up_weights = decode(up_chunk);
+            gate_chunk = advance(gate_chunk);
+            up_chunk = advance(up_chunk);
+            let at = 2u * (chunk * CHUNK_OCTETS + i);
+            let x0 = load_x(tile.rows.x + at);
+            gate_sum.x += product(gate_weights, x0);
+            up_sum.x += product(up_weights, x0);
+            if tile.n_pairs > 1u {
+                let x1 = load_x(tile.rows.y + at);
+                gate_sum.y += product(gate_weights, x1);
+                up_sum.y += product(up_weights, x1);
+            }
+            if tile.n_pairs > 2u {
+                let x2 = load_x(tile.rows.z + at);
+                gate_sum.z += product(gate_weights, x2);
+                up_sum.z += product(up_weights, x2);
+            }
+            if tile.n_pairs > 3u {
+                let x3 = load_x(tile.rows.w + at);
+                gate_sum.w += product(gate_weights, x3);
+                up_sum.w += product(up_weights, x3);
+            }
+        }
+        gate += gate_sum * scale(gate_chunk);
+        up += up_sum * scale(up_chunk);
+    }
+
+#ifdef SUBGROUPS
+    let width = min(subgroup_size, LANES);
+    gate = subgroup_sum(gate, subgroup_size);
+    up = subgroup_sum(up, subgroup_size);
+#else
+    let width = 1u;
+#endif
+    publish(gate, thread, width, 0u);
+    publish(up, thread, width, 1u);
+    workgroupBarrier();
+
+    let out = first_out + thread;
+    if thread < WORKGROUP / LANES && out < OUT {
+        let g = team_sum(thread, width, 0u);
+        let h = g / (1.0 + exp(-g)) * team_sum(thread, width, 1u);
+        write_results(tile, out, h);
+    }
+}

@@ -1,0 +1,39 @@
+// What both kernels read and write. The structs are src/engine/gpu/layout.rs's, checked against it at build time.
+
+// Up to four pairs of one expert, which share every weight that is read.
+struct Tile {
+    block: u32,       // where the expert's block starts in the slab, in 16 bytes
+    n_pairs: u32,     // 1 to 4
+    first_pair: u32,  // the first one's row in h and y
+    reserved: u32,
+    rows: vec4<u32>,  // where each pair's row of x starts, in 16 bytes
+    gates: vec4<f32>,
+}
+
+struct Run {
+    first_tile: u32,  // the tile of workgroup (x, 0)
+}
+
+@group(0) @binding(0) var<uniform> run: Run;
+@group(0) @binding(1) var<storage, read> tiles: array<Tile>;
+@group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> result: array<f32>;
+
+override OUT: u32;         // outputs of the projection
+override OUT_STRIDE: u32;  // floats from one row of the result to the next
+override X_STRIDE: u32;    // from one row of x to the next, in 16 bytes
+override CHUNKS: u32;      // chunks (shared/weights_*.wgsl) in a row of weights, those of mere padding left out
+
+fn write_results(tile: Tile, out: u32, values: vec4<f32>) {
+    let at = tile.first_pair * OUT_STRIDE + out;
+    result[at] = values.x;
+    if tile.n_pairs > 1u {
+        result[at + OUT_STRIDE] = values.y;
+    }
+    if tile.n_pairs > 2u {
+        result[at + 2u * OUT_STRIDE] = values.z;
+    }
+    if tile.n_pairs > 3u {
+        result[at + 3u * OUT_STRIDE] = values.w;
+    }
+}

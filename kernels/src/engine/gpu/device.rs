@@ -1,0 +1,266 @@
+//! A GPU: found, opened, watched.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::signal::Health;
+use crate::engine::EngineError;
+
+/// Which adapter to take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuSelect {
+    /// The strongest that is a GPU; in a browser, what the browser offers.
+    Auto,
+    /// The first whose name contains this, in any case of letters; a software adapter too.
+    Named(String),
+    /// One that computes on the CPU, such as lavapipe.
+    Software,
+}
+
+/// What is known of an open GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// As its driver calls it, "unnamed" where the browser does not say.
+    pub adapter: String,
+    /// vulkan, metal, dx12 or webgpu.
+    pub backend: String,
+    /// Whether it computes on the CPU, as far as it says so.
+    pub software: bool,
+    /// The optional features in use: `shader-f16`, `subgroups`.
+    pub features: Vec<String>,
+    /// The limits that matter here, by their WebGPU names.
+    pub limits: BTreeMap<String, u64>,
+}
+
+/// An open GPU; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct GpuDevice(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    info: GpuInfo,
+    health: Arc<Health>,
+    #[cfg(not(target_arch = "wasm32"))]
+    poller: poller::Poller,
+}
+
+impl GpuDevice {
+    /// Finds and opens a GPU, with `shader-f16` and `subgroups` where it has them.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAdapter`] if there is none of this kind, or it refuses to be opened.
+    pub async fn open(select: GpuSelect) -> Result<Self, EngineError> {
+        let adapter = find(&select).await?;
+        let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("moex"),
+            required_features: adapter.features() & wanted,
+            required_limits: wgpu::Limits::default(),
+            ..Default::default()
+        };
+        let opened = adapter.request_device(&descriptor).await;
+        let (device, queue) =
+            opened.map_err(|e| EngineError::NoAdapter(format!("it cannot be opened: {e}")))?;
+
+        let health = Arc::new(Health::default());
+        let lost = Arc::clone(&health);
+        device.set_device_lost_callback(move |reason, message| {
+            lost.fail(EngineError::DeviceLost(format!("{reason:?}: {message}")));
+        });
+        let faulty = Arc::clone(&health);
+        // Errors outside of any scope: the device's results can no longer be trusted.
+        device
+            .on_uncaptured_error(Arc::new(move |error| faulty.fail(EngineError::Device(error.to_string()))));
+
+        let info = info(&adapter.get_info(), &device);
+        #[cfg(not(target_arch = "wasm32"))]
+        let poller = poller::Poller::start(device.clone(), Arc::clone(&health))?;
+        Ok(Self(Arc::new(Inner {
+            device,
+            queue,
+            info,
+            health,
+            #[cfg(not(target_arch = "wasm32"))]
+            poller,
+        })))
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> &GpuInfo {
+        &self.0.info
+    }
+
+    /// Submits an empty list of commands. Firefox completes what is mapped on a timer of 100 ms, sooner when something
+    /// is submitted: calling this while an answer is awaited shortens the wait there and costs little elsewhere.
+    pub fn nudge(&self) {
+        self.0.queue.submit([]);
+    }
+
+    /// Whether the feature is in use.
+    pub(super) fn has(&self, feature: &str) -> bool {
+        self.0.info.features.iter().any(|f| f == feature)
+    }
+
+    pub(super) fn wgpu(&self) -> &wgpu::Device {
+        &self.0.device
+    }
+
+    pub(super) fn queue(&self) -> &wgpu::Queue {
+        &self.0.queue
+    }
+
+    pub(super) fn health(&self) -> &Arc<Health> {
+        &self.0.health
+    }
+
+    /// Sees to it that the callbacks of what was submitted are called; browsers do so by themselves.
+    pub(super) fn watch(&self, submission: wgpu::SubmissionIndex) {
+        #[cfg(not(target_arch = "wasm32"))]
+        self.0.poller.watch(submission);
+        #[cfg(target_arch = "wasm32")]
+        let _ = submission;
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+async fn find(_select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    let options = wgpu::RequestAdapterOptions {
+        power_preference: wgpu::PowerPreference::HighPerformance,
+        ..Default::default()
+    };
+    instance.request_adapter(&options).await.map_err(|e| EngineError::NoAdapter(e.to_string()))
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+async fn find(select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
+    use wgpu::DeviceType;
+
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let adapters = instance.enumerate_adapters(backends).await;
+    let names = adapters.iter().map(|adapter| adapter.get_info().name).collect::<Vec<_>>().join(", ");
+    let strength = |adapter: &wgpu::Adapter| match adapter.get_info().device_type {
+        DeviceType::DiscreteGpu => 4,
+        DeviceType::IntegratedGpu => 3,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 1,
+        DeviceType::Cpu => 0,
+    };
+    let found = match select {
+        // `min_by_key`, so that the first of equals wins.
+        GpuSelect::Auto => adapters
+            .into_iter()
+            .filter(|adapter| strength(adapter) > 0)
+            .min_by_key(|adapter| std::cmp::Reverse(strength(adapter))),
+        GpuSelect::Software => adapters.into_iter().find(|adapter| strength(adapter) == 0),
+        GpuSelect::Named(name) => {
+            let name = name.to_lowercase();
+            adapters.into_iter().find(|adapter| adapter.get_info().name.to_lowercase().contains(&name))
+        }
+    };
+    found.ok_or_else(|| {
+        EngineError::NoAdapter(format!("of those here: {}", if names.is_empty() { "none" } else { &names }))
+    })
+}
+
+fn info(adapter: &wgpu::AdapterInfo, device: &wgpu::Device) -> GpuInfo {
+    let limits = device.limits();
+    let features = [
+        (device.features().contains(wgpu::Features::SHADER_F16), "shader-f16"),
+        (has_subgroups(device), "subgroups"),
+    ];
+    GpuInfo {
+        // Browsers tend to keep the name to themselves.
+        adapter: if adapter.name.is_empty() { "unnamed".to_owned() } else { adapter.name.clone() },
+        backend: adapter.backend.to_string(),
+        software: adapter.device_type == wgpu::DeviceType::Cpu,
+        features: features.into_iter().filter(|(has, _)| *has).map(|(_, name)| name.to_owned()).collect(),
+        limits: BTreeMap::from([
+            ("maxBufferSize".to_owned(), limits.max_buffer_size),
+            ("maxStorageBufferBindingSize".to_owned(), limits.max_storage_buffer_binding_size),
+        ]),
+    }
+}
+
+/// wgpu asks no browser for subgroups; the page may have done so, and the device then says it has them.
+#[cfg(target_arch = "wasm32")]
+fn has_subgroups(device: &wgpu::Device) -> bool {
+    device.as_webgpu().is_some_and(|device| device.features().has("subgroups"))
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn has_subgroups(device: &wgpu::Device) -> bool {
+    device.features().contains(wgpu::Features::SUBGROUP)
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+mod poller {
+    //! Natively nobody calls the callbacks of a device but who polls it: one thread that sleeps until something is
+    //! submitted, and then until that is done.
+
+    use std::{
+        sync::Arc,
+        sync::mpsc,
+        thread::{self, JoinHandle},
+    };
+
+    use super::{EngineError, Health};
+
+    #[derive(Debug)]
+    pub(super) struct Poller {
+        /// As many at once as there are buffers in the rings, since each waits for one of them.
+        submissions: Option<mpsc::Sender<wgpu::SubmissionIndex>>,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Poller {
+        pub(super) fn start(device: wgpu::Device, health: Arc<Health>) -> Result<Self, EngineError> {
+            let (sender, submissions) = mpsc::channel();
+            // The end of the thread, by a panic inside wgpu too, is the end of the device for all who wait.
+            let farewell = Farewell(health);
+            let work = move || {
+                let farewell = farewell;
+                for submission in submissions {
+                    let wait = wgpu::PollType::Wait { submission_index: Some(submission), timeout: None };
+                    if let Err(e) = device.poll(wait) {
+                        farewell.0.fail(EngineError::DeviceLost(e.to_string()));
+                    }
+                }
+            };
+            let thread = thread::Builder::new().name("moex-gpu".into()).spawn(work);
+            let thread = thread.map_err(|e| EngineError::NoAdapter(format!("no thread for it: {e}")))?;
+            Ok(Self { submissions: Some(sender), thread: Some(thread) })
+        }
+
+        pub(super) fn watch(&self, submission: wgpu::SubmissionIndex) {
+            if let Some(submissions) = &self.submissions {
+                // Without a thread the device has failed, and all who wait know it.
+                let _ = submissions.send(submission);
+            }
+        }
+    }
+
+    impl Drop for Poller {
+        /// Waits for the thread: a driver must not be unloaded while it is still at work.
+        fn drop(&mut self) {
+            self.submissions = None;
+            match self.thread.take() {
+                // The last handle of the device can be dropped by a callback, on this very thread.
+                Some(thread) if thread.thread().id() != thread::current().id() => {
+                    let _ = thread.join();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    struct Farewell(Arc<Health>);
+
+    impl Drop for Farewell {
+        fn drop(&mut self) {
+            self.0.fail(EngineError::DeviceLost("its thread has ended".to_owned()));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What lies where on the GPU: sizes, places and tables, computed from a plan before anything is allocated. Knows no wgpu.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::shaders::Kernel;
+use crate::{
+    WeightFormat,
+    engine::{Batch, EngineError, EnginePlan},
+    quant::GROUP,
+};
+
+/// Threads of a workgroup, `WORKGROUP` in `shader/shared/reduce.wgsl`.
+const WORKGROUP: u32 = 64;
+/// Pairs that share each weight that is read.
+const TILE_PAIRS: usize = 4;
+/// Where one binding of a buffer may start: a multiple of this, on every device.
+const BINDING_ALIGN: u64 = 256;
+/// Rows of x and h are padded to what a kernel may read past their end: a chunk of int4.
+const ROW_ALIGN: usize = 32;
+/// Workgroups of one dispatch in y, on every device: the most tiles, and so the most pairs.
+const MAX_TILES: u32 = 65_535;
+
+/// `Tile` in `shader/shared/bindings.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub(super) struct Tile {
+    /// Where the expert's block starts in its slab, in 16 bytes.
+    pub(super) block: u32,
+    /// 1 to 4.
+    pub(super) n_pairs: u32,
+    /// The first pair's row in h and y.
+    pub(super) first_pair: u32,
+    pub(super) reserved: u32,
+    /// Where each pair's row of x starts, in 16 bytes.
+    pub(super) rows: [u32; TILE_PAIRS],
+    /// The router's gates.
+    pub(super) gates: [f32; TILE_PAIRS],
+}
+
+/// `Run` in `shader/shared/bindings.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub(super) struct Run {
+    /// The tile of the dispatch's first workgroup.
+    pub(super) first_tile: u32,
+}
+
+/// A plan's sizes and places.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Layout {
+    plan: EnginePlan,
+    /// Experts in one slab; a slab is one buffer and one binding.
+    pub(super) slots_per_slab: u32,
+    pub(super) n_slabs: u32,
+    pub(super) block_bytes: u64,
+    /// Columns that a thread reads at once.
+    chunk_cols: usize,
+}
+
+/// What one message puts into the table buffer, and what is then dispatched.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tables {
+    /// A [`Run`] for each slab, each where a binding may start, then the [`Tile`]s.
+    pub(super) bytes: Vec<u8>,
+    /// Slabs and how many tiles each has.
+    pub(super) dispatches: Vec<(u32, u32)>,
+}
+
+impl Layout {
+    /// # Errors
+    /// [`EngineError::Plan`] if a part of the plan fits no binding of `max_binding_bytes`, or no dispatch.
+    pub(super) fn new(plan: EnginePlan, max_binding_bytes: u64) -> Result<Self, EngineError> {
+        plan.check()?;
+        let refuse = |reason: String| Err(EngineError::Plan(reason));
+        let shape = plan.shape;
+        let Some(chunk_cols) = chunk_cols(shape.format) else {
+            return refuse(format!("no GPU kernel reads {}", shape.format));
+        };
+        if !shape.hidden.is_multiple_of(8) || !shape.inner.is_multiple_of(8) {
+            return refuse(format!(
+                "on a GPU, widths are multiples of 8, not {} and {}",
+                shape.hidden, shape.inner
+            ));
+        }
+        if plan.n_slots == 0 || plan.max_rows == 0 || plan.max_pairs == 0 {
+            return refuse("room for nothing".to_owned());
+        }
+        if plan.max_pairs > MAX_TILES {
+            return refuse(format!("on a GPU, at most {MAX_TILES} pairs, not {}", plan.max_pairs));
+        }
+        let block_bytes = shape.block_bytes() as u64;
+        let fitting = u32::try_from(max_binding_bytes / block_bytes).unwrap_or(u32::MAX);
+        let slots_per_slab = fitting.min(plan.n_slots);
+        if slots_per_slab == 0 {
+            return refuse(format!("an expert of {block_bytes} bytes, {max_binding_bytes} in a binding"));
+        }
+        let n_slabs = plan.n_slots.div_ceil(slots_per_slab);
+        let layout = Self { plan, slots_per_slab, n_slabs, block_bytes, chunk_cols };
+        let others = [
+            layout.rows_bytes(),
+            layout.tables_bytes(),
+            layout.h_bytes(),
+            layout.y_bytes(plan.max_pairs as usize),
+        ];
+        match others.into_iter().max() {
+            Some(most) if most > max_binding_bytes => {
+                refuse(format!("intermediates of {most} bytes, {max_binding_bytes} in a binding"))
+            }
+            _ => Ok(layout),
+        }
+    }
+
+    /// Slab `slab`'s bytes: all but the last are full.
+    pub(super) fn slab_bytes(&self, slab: u32) -> u64 {
+        let slots = (self.plan.n_slots - slab * self.slots_per_slab).min(self.slots_per_slab);
+        u64::from(slots) * self.block_bytes
+    }
+
+    /// The slab of a slot and the byte in it where the slot starts.
+    pub(super) fn place(&self, slot: u32) -> (u32, u64) {
+        (slot / self.slots_per_slab, u64::from(slot % self.slots_per_slab) * self.block_bytes)
+    }
+
+    /// Rows (R, D), padded.
+    pub(super) fn rows_bytes(&self) -> u64 {
+        u64::from(self.plan.max_rows) * padded(self.plan.shape.hidden) as u64 * 4
+    }
+
+    /// The runs and tiles of a full message.
+    pub(super) fn tables_bytes(&self) -> u64 {
+        self.tiles_start() + u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64
+    }
+
+    /// Where slab `slab`'s run starts in the tables.
+    pub(super) fn run_start(&self, slab: u32) -> u64 {
+        u64::from(slab) * BINDING_ALIGN
+    }
+
+    /// Where the tiles start in the tables.
+    pub(super) fn tiles_start(&self) -> u64 {
+        self.run_start(self.n_slabs)
+    }
+
+    /// h (P, F), padded.
+    pub(super) fn h_bytes(&self) -> u64 {
+        u64::from(self.plan.max_pairs) * padded(self.plan.shape.inner) as u64 * 4
+    }
+
+    /// y (P, D) of `n_pairs` pairs.
+    pub(super) fn y_bytes(&self, n_pairs: usize) -> u64 {
+        n_pairs as u64 * self.plan.shape.hidden as u64 * 4
+    }
+
+    /// The rows of a batch as the kernels read them: each padded with zeros. Nothing where no padding is needed.
+    pub(super) fn padded_rows(&self, rows: &[f32]) -> Option<Vec<f32>> {
+        let (hidden, stride) = (self.plan.shape.hidden, padded(self.plan.shape.hidden));
+        if hidden == stride {
+            return None;
+        }
+        let mut padded_rows = vec![0.0; rows.len() / hidden * stride];
+        for (padded, row) in padded_rows.chunks_exact_mut(stride).zip(rows.chunks_exact(hidden)) {
+            padded[..hidden].copy_from_slice(row);
+        }
+        Some(padded_rows)
+    }
+
+    /// The tables of a batch that [`Batch::check`] has passed.
+    pub(super) fn tables(&self, batch: &Batch) -> Tables {
+        let row_start = |row: u32| row * (padded(self.plan.shape.hidden) / 4) as u32;
+        let mut tiles_of_slab = vec![Vec::new(); self.n_slabs as usize];
+        let mut first_pair = 0;
+        for call in &batch.calls {
+            let (slab, start) = self.place(call.slot);
+            for pairs in call.pairs.chunks(TILE_PAIRS) {
+                let mut tile = Tile {
+                    block: (start / 16) as u32,
+                    n_pairs: pairs.len() as u32,
+                    first_pair,
+                    ..Tile::zeroed()
+                };
+                for (i, pair) in pairs.iter().enumerate() {
+                    (tile.rows[i], tile.gates[i]) = (row_start(pair.row), pair.gate);
+                }
+                tiles_of_slab[slab as usize].push(tile);
+                first_pair += tile.n_pairs;
+            }
+        }
+        let mut tables = Tables { bytes: vec![0; self.tiles_start() as usize], dispatches: Vec::new() };
+        let mut first_tile = 0;
+        for (slab, tiles) in (0..).zip(&tiles_of_slab) {
+            if tiles.is_empty() {
+                continue;
+            }
+            let run = Run { first_tile };
+            tables.bytes[self.run_start(slab) as usize..][..size_of::<Run>()]
+                .copy_from_slice(bytemuck::bytes_of(&run));
+            tables.bytes.extend_from_slice(bytemuck::cast_slice(tiles));
+            tables.dispatches.push((slab, tiles.len() as u32));
+            first_tile += tiles.len() as u32;
+        }
+        tables
+    }
+
+    /// Workgroups in x of one dispatch of `kernel`.
+    pub(super) fn workgroups(&self, kernel: Kernel) -> u32 {
+        let (out, cols) = self.projection(kernel);
+        (out as u32).div_ceil(WORKGROUP / self.lanes(cols))
+    }
+
+    /// The value of each of `kernel`'s override constants.
+    pub(super) fn constants(&self, kernel: Kernel) -> Vec<(&'static str, f64)> {
+        let (out, cols) = self.projection(kernel);
+        let out_stride = if kernel == Kernel::GateUp { padded(out) } else { out };
+        let row_bytes = self.plan.shape.format.value_bytes(1, cols);
+        let block = self.plan.shape.layout();
+        let constants = [
+            ("OUT", out),
+            ("OUT_STRIDE", out_stride),
+            ("X_STRIDE", padded(cols) / 4),
+            ("CHUNKS", self.chunks(cols)),
+            ("LANES", self.lanes(cols) as usize),
+            ("ROW", row_bytes / 16),
+            ("GATE", block.gate.values / 16),
+            ("GATE_SCALES", block.gate.scales / 16),
+            ("UP", block.up.values / 16),
+            ("UP_SCALES", block.up.scales / 16),
+            ("DOWN", block.down.values / 16),
+            ("DOWN_SCALES", block.down.scales / 16),
+        ];
+        constants.map(|(name, value)| (name, value as f64)).to_vec()
+    }
+
+    /// (rows, cols) of the matrices that `kernel` reads.
+    fn projection(&self, kernel: Kernel) -> (usize, usize) {
+        let shape = self.plan.shape;
+        match kernel {
+            Kernel::GateUp => (shape.inner, shape.hidden),
+            Kernel::Down => (shape.hidden, shape.inner),
+        }
+    }
+
+    /// Chunks of a row of weights, those of mere padding left out.
+    fn chunks(&self, cols: usize) -> usize {
+        cols.div_ceil(self.chunk_cols)
+    }
+
+    /// Threads that share a row of weights: enough to read whole cache lines together, and so many that the fewest of
+    /// them have nothing to do in the last round.
+    fn lanes(&self, cols: usize) -> u32 {
+        let chunks = self.chunks(cols) as u32;
+        let rounded = |lanes: u32| chunks.next_multiple_of(lanes);
+        [16, 8, 4].into_iter().min_by_key(|&lanes| rounded(lanes)).unwrap_or(16)
+    }
+}
+
+/// The columns of a chunk in `shader/shared/weights_*.wgsl`; none for a format that has no such file.
+fn chunk_cols(format: WeightFormat) -> Option<usize> {
+    match format {
+        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => Some(8),
+        WeightFormat::Int4G128 => Some(GROUP / 4),
+        _ => None,
+    }
+}
+
+fn padded(width: usize) -> usize {
+    width.next_multiple_of(ROW_ALIGN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ExpertShape,
+        engine::{Call, Pair},
+    };
+
+    fn plan(hidden: usize, inner: usize, format: WeightFormat) -> EnginePlan {
+        EnginePlan {
+            shape: ExpertShape { hidden, inner, format },
+            n_slots: 100,
+            max_rows: 64,
+            max_pairs: 512,
+        }
+    }
+
+    #[test]
+    fn qwen3_30b_a3b_has_55_experts_in_a_slab() {
+        let layout = Layout::new(plan(2048, 768, WeightFormat::Int4G128), 128 << 20).unwrap();
+        assert_eq!((layout.slots_per_slab, layout.n_slabs), (55, 2));
+        assert_eq!(layout.slab_bytes(1), 45 * layout.block_bytes);
+        assert_eq!(layout.place(56), (1, layout.block_bytes));
+        // A row of 2048 is 64 chunks, four rounds of 16 threads; one of 768 is 24, three rounds of 8.
+        assert_eq!((layout.lanes(2048), layout.lanes(768)), (16, 8));
+        assert_eq!((layout.workgroups(Kernel::GateUp), layout.workgroups(Kernel::Down)), (192, 256));
+    }
+
+    #[test]
+    fn tiles_are_cut_from_calls_and_sorted_by_slab() {
+        let mut plan = plan(40, 32, WeightFormat::F16);
+        plan.n_slots = 2;
+        let layout = Layout { slots_per_slab: 1, n_slabs: 2, ..Layout::new(plan, 1 << 20).unwrap() };
+        let pairs = |rows: std::ops::Range<u32>| rows.map(|row| Pair { row, gate: row as f32 }).collect();
+        let calls = vec![Call { slot: 1, pairs: pairs(3..8) }, Call { slot: 0, pairs: pairs(0..1) }];
+        let tables = layout.tables(&Batch { rows: vec![0.0; 40 * 8], calls });
+
+        assert_eq!(tables.dispatches, [(0, 1), (1, 2)]);
+        assert_eq!(tables.bytes[256..260], 1_u32.to_le_bytes());
+        let tiles: Vec<Tile> = bytemuck::pod_collect_to_vec(&tables.bytes[512..]);
+        let tile = |n_pairs, first_pair, rows, gates| Tile {
+            block: 0,
+            n_pairs,
+            first_pair,
+            reserved: 0,
+            rows,
+            gates,
+        };
+        // A row of 40 is padded to 64, 16 times 16 bytes.
+        assert_eq!(
+            tiles,
+            [
+                tile(1, 5, [0; 4], [0.0; 4]),
+                tile(4, 0, [48, 64, 80, 96], [3.0, 4.0, 5.0, 6.0]),
+                tile(1, 4, [112, 0, 0, 0], [7.0, 0.0, 0.0, 0.0]),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_fits_no_binding_is_refused() {
+        let refused = |plan, binding| matches!(Layout::new(plan, binding), Err(EngineError::Plan(_)));
+        let good = plan(64, 32, WeightFormat::F32);
+        assert!(!refused(good, 1 << 20));
+        assert!(refused(good, 1 << 10));
+        assert!(refused(plan(60, 32, WeightFormat::F32), 1 << 20));
+        assert!(refused(plan(64, 32, WeightFormat::Q8_0), 1 << 20));
+        assert!(refused(EnginePlan { max_rows: 60_000, ..good }, 1 << 20));
+        assert!(refused(EnginePlan { max_pairs: 70_000, ..good }, 1 << 30));
+        assert!(refused(EnginePlan { n_slots: 0, ..good }, 1 << 20));
+    }
+}

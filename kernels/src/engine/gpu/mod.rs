@@ -1,0 +1,320 @@
+//! The engine on a GPU, one code for native adapters and for browsers. Only this folder knows wgpu.
+//!
+//! Everything there will ever be is allocated by [`GpuEngine::new`]: slabs of weights, the rows, tables, h and y of one
+//! message, and two rings of buffers the CPU can map, for results and for staging weights. A message is one submission
+//! and one mapping. The queue runs submissions in order, so messages share all but the readback buffers, and several can
+//! be under way.
+
+mod device;
+mod layout;
+mod pipeline;
+mod ring;
+mod self_test;
+mod shaders;
+mod signal;
+#[cfg(test)]
+mod tests;
+
+pub use device::{GpuDevice, GpuInfo, GpuSelect};
+pub use self_test::SelfTestReport;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use layout::{Layout, Tables};
+use pipeline::{Pipeline, allocate, slab_bind_groups};
+use ring::Ring;
+use shaders::{Kernel, Resource, shader};
+use signal::lock;
+
+use super::{Batch, EngineError, EnginePlan};
+
+/// Messages whose results can be on their way back at once.
+const READBACK_BUFFERS: usize = 4;
+/// Buffers through which weights are staged.
+const STAGING_BUFFERS: usize = 3;
+/// The most bytes of one of them: a 30B-A3B expert in int4 in one piece.
+const MAX_STAGING_BYTES: u64 = 4 << 20;
+/// Round trips that [`GpuEngine::measure_sync`] takes the median of.
+const SYNCS: usize = 9;
+
+/// Experts on a GPU.
+#[derive(Debug)]
+pub struct GpuEngine {
+    device: GpuDevice,
+    plan: EnginePlan,
+    layout: Layout,
+    slabs: Vec<wgpu::Buffer>,
+    /// x (R, D), padded.
+    rows: wgpu::Buffer,
+    tables: wgpu::Buffer,
+    /// y (P, D).
+    y: wgpu::Buffer,
+    gate_up: Pipeline,
+    down: Pipeline,
+    readback: Arc<Ring>,
+    staging: Arc<Ring>,
+    staging_bytes: u64,
+    buffers_created: u64,
+    /// Held from a message's first write to its submission, so that messages do not mix.
+    slots: Mutex<Vec<Slot>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// Counts loads: an older load that is still under way stops at the next piece.
+    load: u32,
+    /// Whether the latest load is complete.
+    full: bool,
+}
+
+/// Which kernels an engine uses and how large its slabs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuTuning {
+    /// Whether shaders use f16.
+    pub shader_f16: bool,
+    /// Whether shaders use subgroups.
+    pub subgroups: bool,
+    /// The most bytes of one slab.
+    pub max_slab_bytes: u64,
+}
+
+impl GpuTuning {
+    /// All that the device offers.
+    pub fn of(device: &GpuDevice) -> Self {
+        let limits = device.wgpu().limits();
+        Self {
+            shader_f16: device.has("shader-f16"),
+            subgroups: device.has("subgroups"),
+            max_slab_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+        }
+    }
+}
+
+impl GpuEngine {
+    /// Plans and allocates everything; its slots are empty.
+    ///
+    /// # Errors
+    /// [`EngineError::Plan`] for what can be had on no such device, [`EngineError::OutOfMemory`], or the device's own
+    /// failure.
+    pub async fn new(device: &GpuDevice, plan: EnginePlan) -> Result<Self, EngineError> {
+        Self::with_tuning(device, plan, GpuTuning::of(device)).await
+    }
+
+    /// The same with kernels of the caller's choice, among those that the device can run.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub async fn with_tuning(
+        device: &GpuDevice,
+        plan: EnginePlan,
+        tuning: GpuTuning,
+    ) -> Result<Self, EngineError> {
+        let offered = GpuTuning::of(device);
+        if (tuning.shader_f16 && !offered.shader_f16) || (tuning.subgroups && !offered.subgroups) {
+            return Err(EngineError::Plan(format!("{tuning:?} on a device that offers {offered:?}")));
+        }
+        let layout = Layout::new(plan, tuning.max_slab_bytes.min(offered.max_slab_bytes))?;
+        device.health().check()?;
+        // Nothing is awaited between the scopes' beginnings and ends: they belong to a thread.
+        let scopes =
+            [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
+                .map(|filter| device.wgpu().push_error_scope(filter));
+        let engine = Self::allocate(device, plan, layout, tuning);
+        let [internal, validation, memory] = scopes;
+        let (memory, validation, internal) = (memory.pop(), validation.pop(), internal.pop());
+        if memory.await.is_some() {
+            return Err(EngineError::OutOfMemory);
+        }
+        if let Some(error) = validation.await.or(internal.await) {
+            return Err(EngineError::Device(error.to_string()));
+        }
+        device.health().check()?;
+        Ok(engine)
+    }
+
+    fn allocate(device: &GpuDevice, plan: EnginePlan, layout: Layout, tuning: GpuTuning) -> Self {
+        use wgpu::BufferUsages as Usage;
+
+        let mut buffers_created = 0;
+        let mut buffer = |label, size, usage| allocate(device, label, size, usage, &mut buffers_created);
+        let slabs: Vec<_> = (0..layout.n_slabs)
+            .map(|slab| buffer("weights", layout.slab_bytes(slab), Usage::STORAGE | Usage::COPY_DST))
+            .collect();
+        let rows = buffer("rows", layout.rows_bytes(), Usage::STORAGE | Usage::COPY_DST);
+        let tables =
+            buffer("tables", layout.tables_bytes(), Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST);
+        let h = buffer("h", layout.h_bytes(), Usage::STORAGE);
+        let y_bytes = layout.y_bytes(plan.max_pairs as usize);
+        let y = buffer("y", y_bytes, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
+        let readback = (0..READBACK_BUFFERS)
+            .map(|_| buffer("readback", y_bytes, Usage::MAP_READ | Usage::COPY_DST))
+            .collect();
+        let staging_bytes = layout.block_bytes.min(MAX_STAGING_BYTES);
+        // A buffer for mapping is mapped from the start.
+        let staging = (0..STAGING_BUFFERS)
+            .map(|_| buffer("staging", staging_bytes, Usage::MAP_WRITE | Usage::COPY_SRC))
+            .collect();
+
+        let format = plan.shape.format;
+        let pipeline = |kernel, x: &wgpu::Buffer, result: &wgpu::Buffer| {
+            let shader = shader(kernel, format, tuning.shader_f16, tuning.subgroups);
+            Pipeline::new(device, shader, &layout, |layout_of| {
+                slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
+                    Resource::Run => (&tables, layout.run_start(slab), Some(size_of::<layout::Run>() as u64)),
+                    Resource::Tiles => (&tables, layout.tiles_start(), None),
+                    Resource::Weights | Resource::Halves => (&slabs[slab as usize], 0, None),
+                    Resource::X => (x, 0, None),
+                    Resource::Result => (result, 0, None),
+                })
+            })
+        };
+        Self {
+            gate_up: pipeline(Kernel::GateUp, &rows, &h),
+            down: pipeline(Kernel::Down, &h, &y),
+            device: device.clone(),
+            plan,
+            layout,
+            rows,
+            tables,
+            y,
+            slabs,
+            readback: Ring::new(device, readback),
+            staging: Ring::new(device, staging),
+            staging_bytes,
+            buffers_created,
+            slots: Mutex::new(vec![Slot::default(); plan.n_slots as usize]),
+        }
+    }
+
+    /// What it was made for.
+    pub fn plan(&self) -> &EnginePlan {
+        &self.plan
+    }
+
+    /// What it runs on.
+    pub fn device(&self) -> &GpuDevice {
+        &self.device
+    }
+
+    /// GPU buffers made so far: none is made after [`Self::new`].
+    pub fn buffers_created(&self) -> u64 {
+        self.buffers_created
+    }
+
+    /// Streams an expert into a slot. Until it is there whole, the slot is empty; a later load of the same slot ends an
+    /// earlier one.
+    ///
+    /// # Errors
+    /// If there is no such slot, the block is not of the plan's shape, a later load took over, or the device fails.
+    pub async fn load(&self, slot: u32, block: &[u8]) -> Result<(), EngineError> {
+        self.plan.shape.view(block)?;
+        let this_load = {
+            let mut slots = lock(&self.slots);
+            let n_slots = self.plan.n_slots;
+            let state = slots.get_mut(slot as usize).ok_or(EngineError::NoSuchSlot { slot, n_slots })?;
+            *state = Slot { load: state.load.wrapping_add(1), full: false };
+            state.load
+        };
+        let (slab, mut at) = self.layout.place(slot);
+        for piece in block.chunks(self.staging_bytes as usize) {
+            let staging = self.staging.lend().await?;
+            let slots = lock(&self.slots);
+            if slots[slot as usize].load != this_load {
+                return Err(EngineError::Superseded(slot));
+            }
+            staging.write(piece)?;
+            let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
+            let slab = &self.slabs[slab as usize];
+            encoder.copy_buffer_to_buffer(staging.buffer(), 0, slab, at, piece.len() as u64);
+            let submission = self.device.queue().submit([encoder.finish()]);
+            drop(slots);
+            staging.map_again(&self.device, submission);
+            at += piece.len() as u64;
+        }
+        let mut slots = lock(&self.slots);
+        let state = &mut slots[slot as usize];
+        if state.load != this_load {
+            return Err(EngineError::Superseded(slot));
+        }
+        state.full = true;
+        self.device.health().check()
+    }
+
+    /// (P, D): `gate * expert(row)` for every pair of every call, in order.
+    ///
+    /// # Errors
+    /// If the batch does not fit the plan, names an empty slot, or the device fails.
+    pub async fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
+        batch.check(&self.plan)?;
+        let n_bytes = self.layout.y_bytes(batch.n_pairs());
+        if n_bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let padded = self.layout.padded_rows(&batch.rows);
+        let rows = padded.as_deref().unwrap_or(&batch.rows);
+        let tables = self.layout.tables(batch);
+        let readback = self.readback.lend().await?;
+        let submission = {
+            let slots = lock(&self.slots);
+            if let Some(call) = batch.calls.iter().find(|call| !slots[call.slot as usize].full) {
+                return Err(EngineError::EmptySlot(call.slot));
+            }
+            let queue = self.device.queue();
+            queue.write_buffer(&self.rows, 0, bytemuck::cast_slice(rows));
+            queue.write_buffer(&self.tables, 0, &tables.bytes);
+            queue.submit([self.record(&tables, readback.buffer(), n_bytes)])
+        };
+        readback.read(&self.device, n_bytes, submission).await
+    }
+
+    /// Both kernels over the tiles of each slab, and the way back.
+    fn record(&self, tables: &Tables, readback: &wgpu::Buffer, n_bytes: u64) -> wgpu::CommandBuffer {
+        let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for (kernel, pipeline) in [(Kernel::GateUp, &self.gate_up), (Kernel::Down, &self.down)] {
+            pass.set_pipeline(pipeline.pipeline());
+            for &(slab, n_tiles) in &tables.dispatches {
+                pass.set_bind_group(0, pipeline.bind_group(slab), &[]);
+                pass.dispatch_workgroups(self.layout.workgroups(kernel), n_tiles, 1);
+            }
+        }
+        drop(pass);
+        encoder.copy_buffer_to_buffer(&self.y, 0, readback, 0, n_bytes);
+        encoder.finish()
+    }
+
+    /// The median time from submitting next to nothing to having it mapped: what every message costs at least, 0.5 ms
+    /// in Chrome and 100 ms in Firefox. `now` is the caller's clock.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn measure_sync(&self, now: impl Fn() -> Duration) -> Result<Duration, EngineError> {
+        let n_bytes = self.layout.y_bytes(1);
+        let mut times = Vec::with_capacity(SYNCS);
+        for _ in 0..SYNCS {
+            let readback = self.readback.lend().await?;
+            let start = now();
+            let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
+            encoder.copy_buffer_to_buffer(&self.y, 0, readback.buffer(), 0, n_bytes);
+            let submission = self.device.queue().submit([encoder.finish()]);
+            readback.read(&self.device, n_bytes, submission).await?;
+            times.push(now().saturating_sub(start));
+        }
+        times.sort_unstable();
+        Ok(times[SYNCS / 2])
+    }
+
+    /// Runs every kernel that an engine on this device may use, and compares it with its CPU twin.
+    pub async fn self_test(device: &GpuDevice) -> SelfTestReport {
+        self_test::run(device, GpuTuning::of(device)).await
+    }
+
+    /// Fills y with what no kernel leaves there.
+    fn fill_output(&self, sentinel: f32) {
+        let values = vec![sentinel; (self.y.size() / 4) as usize];
+        self.device.queue().write_buffer(&self.y, 0, bytemuck::cast_slice(&values));
+    }
+}

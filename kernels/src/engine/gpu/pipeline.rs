@@ -1,0 +1,122 @@
+//! A kernel made ready: its pipeline, and for each slab what it binds.
+
+use super::{
+    device::GpuDevice,
+    layout::Layout,
+    shaders::{Binding, BindingKind, Resource, Shader},
+};
+
+/// One kernel of an engine.
+#[derive(Debug)]
+pub(super) struct Pipeline {
+    pipeline: wgpu::ComputePipeline,
+    /// One for each slab.
+    bind_groups: Vec<wgpu::BindGroup>,
+}
+
+impl Pipeline {
+    /// `bind` makes the bind groups for a bind group layout.
+    pub(super) fn new(
+        device: &GpuDevice,
+        shader: &Shader,
+        layout: &Layout,
+        bind: impl FnOnce(&wgpu::BindGroupLayout) -> Vec<wgpu::BindGroup>,
+    ) -> Self {
+        let label = Some(shader.entry_point);
+        let entries: Vec<_> = shader.bindings.iter().map(layout_entry).collect();
+        let bind_group_layout = device
+            .wgpu()
+            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
+        let pipeline_layout = device.wgpu().create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label,
+            bind_group_layouts: &[Some(&bind_group_layout)],
+            immediate_size: 0,
+        });
+        let module = device.wgpu().create_shader_module(wgpu::ShaderModuleDescriptor {
+            label,
+            source: wgpu::ShaderSource::Wgsl(shader.source.into()),
+        });
+        let constants: Vec<_> = layout
+            .constants(shader.kernel)
+            .into_iter()
+            .filter(|(name, _)| shader.overrides.contains(name))
+            .collect();
+        let pipeline = device.wgpu().create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label,
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(shader.entry_point),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                constants: &constants,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        Self { pipeline, bind_groups: bind(&bind_group_layout) }
+    }
+
+    pub(super) fn pipeline(&self) -> &wgpu::ComputePipeline {
+        &self.pipeline
+    }
+
+    pub(super) fn bind_group(&self, slab: u32) -> &wgpu::BindGroup {
+        &self.bind_groups[slab as usize]
+    }
+}
+
+/// A bind group for each slab; `place` says which part of which buffer a resource is: (buffer, start, size or the rest).
+pub(super) fn slab_bind_groups<'a>(
+    device: &GpuDevice,
+    shader: &Shader,
+    layout: &wgpu::BindGroupLayout,
+    slabs: &[wgpu::Buffer],
+    place: impl Fn(Resource, u32) -> (&'a wgpu::Buffer, u64, Option<u64>),
+) -> Vec<wgpu::BindGroup> {
+    let bind_group = |slab| {
+        let entries: Vec<_> = shader
+            .bindings
+            .iter()
+            .map(|binding| {
+                let (buffer, offset, size) = place(binding.resource, slab);
+                let size = size.and_then(std::num::NonZeroU64::new);
+                let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
+                wgpu::BindGroupEntry { binding: binding.index, resource }
+            })
+            .collect();
+        let descriptor =
+            wgpu::BindGroupDescriptor { label: Some(shader.entry_point), layout, entries: &entries };
+        device.wgpu().create_bind_group(&descriptor)
+    };
+    (0..slabs.len() as u32).map(bind_group).collect()
+}
+
+/// A buffer of an engine, counted. One for writing is mapped from the start.
+pub(super) fn allocate(
+    device: &GpuDevice,
+    label: &str,
+    size: u64,
+    usage: wgpu::BufferUsages,
+    count: &mut u64,
+) -> wgpu::Buffer {
+    *count += 1;
+    device.wgpu().create_buffer(&wgpu::BufferDescriptor {
+        label: Some(label),
+        size,
+        usage,
+        mapped_at_creation: usage.contains(wgpu::BufferUsages::MAP_WRITE),
+    })
+}
+
+fn layout_entry(binding: &Binding) -> wgpu::BindGroupLayoutEntry {
+    let ty = match binding.kind {
+        BindingKind::Uniform => wgpu::BufferBindingType::Uniform,
+        BindingKind::ReadOnlyStorage => wgpu::BufferBindingType::Storage { read_only: true },
+        BindingKind::Storage => wgpu::BufferBindingType::Storage { read_only: false },
+    };
+    wgpu::BindGroupLayoutEntry {
+        binding: binding.index,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    }
+}

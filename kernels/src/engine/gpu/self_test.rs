@@ -1,0 +1,99 @@
+//! Whether a device computes what it should: every kernel against its CPU twin on random data.
+
+use super::{GpuDevice, GpuEngine, GpuTuning, shaders::FORMATS};
+use crate::{
+    ExpertShape, WeightFormat,
+    engine::{Batch, Call, CpuEngine, EngineError, EnginePlan, Pair},
+    nmse,
+    noise::noise,
+};
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelfTestReport {
+    /// Whether everything agreed.
+    pub passed: bool,
+    /// The worst disagreement, infinite when something failed altogether.
+    pub worst_nmse: f64,
+    /// What disagreed or failed, one sentence for each format; empty when all is well.
+    pub detail: String,
+}
+
+/// One comparison: a shape and how many rows each call has; there is a slot, and a slab of its own, for each call.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) shape: ExpertShape,
+    pub(super) pairs_of_calls: Vec<u32>,
+    pub(super) seed: u64,
+}
+
+/// Runs a case of every format with this tuning.
+pub(super) async fn run(device: &GpuDevice, tuning: GpuTuning) -> SelfTestReport {
+    let mut report = SelfTestReport { passed: true, worst_nmse: 0.0, detail: String::new() };
+    for (seed, format) in (1..).zip(FORMATS) {
+        // Widths that are no multiples of a group of 128, full tiles and each kind of rest.
+        let shape = ExpertShape { hidden: 200, inner: 72, format };
+        let case = Case { shape, pairs_of_calls: vec![1, 7, 2, 4], seed };
+        let failure = match compare(device, tuning, &case).await {
+            Ok(error) => {
+                report.worst_nmse = report.worst_nmse.max(error);
+                (error > tolerance(format)).then(|| format!("NMSE {error:.1e} against the CPU"))
+            }
+            Err(error) => {
+                report.worst_nmse = f64::INFINITY;
+                Some(error.to_string())
+            }
+        };
+        if let Some(failure) = failure {
+            report.passed = false;
+            report.detail.push_str(&format!("{format} experts: {failure}. "));
+        }
+    }
+    report
+}
+
+/// What a format may differ from its twin by. Both see the same weights; the orders of summation differ, and a device may
+/// flush the smallest f16 to zero.
+pub(super) fn tolerance(format: WeightFormat) -> f64 {
+    match format {
+        WeightFormat::F32 | WeightFormat::Bf16 => 1e-7,
+        _ => 1e-6,
+    }
+}
+
+/// The NMSE of the GPU's answer against the CPU's, y filled with NaN before.
+pub(super) async fn compare(device: &GpuDevice, tuning: GpuTuning, case: &Case) -> Result<f64, EngineError> {
+    let Case { shape, pairs_of_calls, seed } = case;
+    let n_calls = pairs_of_calls.len() as u32;
+    let n_pairs: u32 = pairs_of_calls.iter().sum();
+    let n_rows = pairs_of_calls.iter().copied().max().unwrap_or(1).max(1);
+    let plan = EnginePlan { shape: *shape, n_slots: n_calls, max_rows: n_rows, max_pairs: n_pairs.max(1) };
+    // One expert a slab where nothing else of the plan is larger.
+    let intermediates = u64::from(n_pairs.max(n_rows)) * (shape.hidden.max(shape.inner) as u64 + 128) * 4
+        + u64::from(n_calls) * 256;
+    let max_slab_bytes = tuning.max_slab_bytes.min(intermediates.max(shape.block_bytes() as u64));
+    let gpu = GpuEngine::with_tuning(device, plan, GpuTuning { max_slab_bytes, ..tuning }).await?;
+    let cpu = CpuEngine::new(plan)?;
+    for slot in 0..n_calls {
+        // Weights as large as in a model: what a row sums to stays near one.
+        let magnitude = 2.0 / (shape.hidden as f32).sqrt();
+        let weights =
+            |i: u64| noise(seed ^ (u64::from(slot) << 8 | i << 4), shape.hidden * shape.inner, magnitude);
+        let block = shape.pack(&weights(1), &weights(2), &weights(3));
+        gpu.load(slot, &block).await?;
+        cpu.load(slot, &block)?;
+    }
+    let rows = noise(*seed, n_rows as usize * shape.hidden, 1.0);
+    let calls = (0..n_calls)
+        .rev()
+        .zip(pairs_of_calls)
+        .map(|(slot, &n)| {
+            // From the last row upwards in large steps, so that rows are neither in order nor all used.
+            let pair = |i: u32| Pair { row: (n_rows - 1 + i * 5) % n_rows, gate: 1.0 / (1.0 + i as f32) };
+            Call { slot, pairs: (0..n).map(pair).collect() }
+        })
+        .collect();
+    let batch = Batch { rows, calls };
+    gpu.fill_output(f32::NAN);
+    Ok(nmse(&gpu.compute(&batch).await?, &cpu.compute(&batch)?))
+}

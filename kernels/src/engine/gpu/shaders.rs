@@ -1,0 +1,98 @@
+//! The shaders as the build script found them: text, bindings, constants.
+
+use super::layout::{Run, Tile};
+use crate::WeightFormat;
+
+include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
+
+/// The formats that there are shaders for.
+pub(super) const FORMATS: [WeightFormat; 4] =
+    [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Int4G128];
+
+/// One variant of one kernel.
+#[derive(Debug)]
+pub(super) struct Shader {
+    pub(super) kernel: Kernel,
+    pub(super) entry_point: &'static str,
+    pub(super) format: WeightFormat,
+    pub(super) shader_f16: bool,
+    pub(super) subgroups: bool,
+    pub(super) bindings: &'static [Binding],
+    /// The names of its override constants.
+    pub(super) overrides: &'static [&'static str],
+    /// WGSL.
+    pub(super) source: &'static str,
+}
+
+/// The two halves of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kernel {
+    /// `shader/gate_up.wgsl`.
+    GateUp,
+    /// `shader/down.wgsl`.
+    Down,
+}
+
+/// One resource of a shader.
+#[derive(Debug)]
+pub(super) struct Binding {
+    pub(super) index: u32,
+    pub(super) resource: Resource,
+    pub(super) kind: BindingKind,
+}
+
+/// What a shader calls what it binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resource {
+    Run,
+    Tiles,
+    Weights,
+    /// The slab again, as f16.
+    Halves,
+    X,
+    Result,
+}
+
+/// How it binds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BindingKind {
+    Uniform,
+    ReadOnlyStorage,
+    Storage,
+}
+
+/// The variant of `kernel` for `format`, one of [`FORMATS`], that uses these features as far as it has a use for them.
+pub(super) fn shader(
+    kernel: Kernel,
+    format: WeightFormat,
+    shader_f16: bool,
+    subgroups: bool,
+) -> &'static Shader {
+    let fits = |s: &&Shader| {
+        s.kernel == kernel && s.format == format && s.subgroups == subgroups && (shader_f16 || !s.shader_f16)
+    };
+    // Of the two that remain where f16 matters, the one with f16.
+    SHADERS.iter().filter(fits).max_by_key(|s| s.shader_f16).expect("the build script writes every variant")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_is_there_and_keeps_to_the_limits_of_browsers() {
+        for kernel in [Kernel::GateUp, Kernel::Down] {
+            for format in FORMATS {
+                for (shader_f16, subgroups) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let shader = shader(kernel, format, shader_f16, subgroups);
+                    let uses_f16 = shader_f16 && matches!(format, WeightFormat::F16 | WeightFormat::Int4G128);
+                    assert_eq!((shader.shader_f16, shader.subgroups), (uses_f16, subgroups));
+                    assert_eq!(shader.source.contains("enable f16;"), uses_f16);
+                    assert_eq!(shader.source.contains("subgroupShuffleXor"), subgroups);
+                    let storage = shader.bindings.iter().filter(|b| b.kind != BindingKind::Uniform);
+                    assert!(storage.count() <= 8);
+                }
+            }
+        }
+    }
+}

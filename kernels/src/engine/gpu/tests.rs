@@ -1,0 +1,286 @@
+//! The engine on whatever adapter this machine has, lavapipe at least. Where there is none, every test says that it was
+//! skipped, and fails if `MOEX_REQUIRE_GPU=1`.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+use super::{
+    self_test::{Case, compare, tolerance},
+    *,
+};
+use crate::{
+    ExpertShape, WeightFormat,
+    engine::{Call, Pair},
+    noise::noise,
+};
+
+#[test]
+fn f32_experts_agree_with_their_twin() {
+    every_variant(WeightFormat::F32);
+}
+
+#[test]
+fn f16_experts_agree_with_their_twin() {
+    every_variant(WeightFormat::F16);
+}
+
+#[test]
+fn bf16_experts_agree_with_their_twin() {
+    every_variant(WeightFormat::Bf16);
+}
+
+#[test]
+fn int4_experts_agree_with_their_twin() {
+    every_variant(WeightFormat::Int4G128);
+}
+
+fn every_variant(format: WeightFormat) {
+    let Some(device) = device() else { return };
+    let shapes = [
+        // (D, F, pairs of each call)
+        (64, 32, vec![1]),
+        (8, 8, vec![1, 1]),
+        (200, 72, vec![3, 0, 4, 1]),
+        (40, 264, vec![33]),
+        (2048, 96, vec![1, 5]),
+    ];
+    for (shader_f16, subgroups) in [(false, false), (false, true), (true, false), (true, true)] {
+        let offered = GpuTuning::of(&device);
+        if shader_f16 && !offered.shader_f16 || subgroups && !offered.subgroups {
+            eprintln!("SKIPPED: {format} with shader-f16 {shader_f16}, subgroups {subgroups}: not offered");
+            continue;
+        }
+        let tuning = GpuTuning { shader_f16, subgroups, ..offered };
+        for (seed, (hidden, inner, pairs_of_calls)) in (1..).zip(shapes.clone()) {
+            let case = Case { shape: ExpertShape { hidden, inner, format }, pairs_of_calls, seed };
+            let error = block_on(compare(&device, tuning, &case)).unwrap();
+            assert!(error <= tolerance(format), "{tuning:?} {case:?}: NMSE {error}");
+        }
+    }
+}
+
+#[test]
+fn the_self_test_passes() {
+    let Some(device) = device() else { return };
+    let report = block_on(GpuEngine::self_test(&device));
+    assert!(report.passed && report.worst_nmse < 1e-9 && report.detail.is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_row_keeps_its_bits_in_any_company() {
+    let Some(device) = device() else { return };
+    let engine = loaded(&device, 1);
+    let rows = noise(7, 5 * SHAPE.hidden, 1.0);
+    let pairs: Vec<_> = (0..5).map(|row| Pair { row, gate: 0.3 }).collect();
+    let together = Batch { rows: rows.clone(), calls: vec![Call { slot: 0, pairs }] };
+    let together = block_on(engine.compute(&together)).unwrap();
+    for (rows, together) in rows.chunks(SHAPE.hidden).zip(together.chunks(SHAPE.hidden)) {
+        let alone = Batch {
+            rows: rows.to_vec(),
+            calls: vec![Call { slot: 0, pairs: vec![Pair { row: 0, gate: 0.3 }] }],
+        };
+        assert_eq!(block_on(engine.compute(&alone)).unwrap(), together);
+    }
+}
+
+#[test]
+fn messages_under_way_together_do_not_mix_and_allocate_nothing() {
+    let Some(device) = device() else { return };
+    let engine = loaded(&device, 3);
+    let buffers = engine.buffers_created();
+    let batches: Vec<_> = (0..3 * READBACK_BUFFERS as u32).map(batch).collect();
+    let alone: Vec<_> = batches.iter().map(|batch| block_on(engine.compute(batch)).unwrap()).collect();
+    let together = block_on(join(batches.iter().map(|batch| engine.compute(batch)).collect()));
+    for (together, alone) in together.into_iter().zip(alone) {
+        assert_eq!(together.unwrap(), alone);
+    }
+    assert_eq!(engine.buffers_created(), buffers);
+}
+
+#[test]
+fn an_answer_nobody_waits_for_frees_its_buffer() {
+    let Some(device) = device() else { return };
+    let engine = loaded(&device, 2);
+    for i in 0..3 * READBACK_BUFFERS as u32 {
+        let batch = batch(i);
+        let mut abandoned = pin!(engine.compute(&batch));
+        let _ = abandoned.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    assert!(block_on(engine.compute(&batch(0))).is_ok());
+}
+
+#[test]
+fn slots_are_empty_until_loaded_and_can_be_loaded_again() {
+    let Some(device) = device() else { return };
+    let engine = engine(&device, 2);
+    let batch = Batch {
+        rows: noise(1, SHAPE.hidden, 1.0),
+        calls: vec![Call { slot: 1, pairs: vec![Pair { row: 0, gate: 1.0 }] }],
+    };
+    assert_eq!(block_on(engine.compute(&batch)), Err(EngineError::EmptySlot(1)));
+    let (first, second) = (block(1), block(2));
+    block_on(engine.load(1, &first)).unwrap();
+    let with_first = block_on(engine.compute(&batch)).unwrap();
+    block_on(engine.load(1, &second)).unwrap();
+    assert_ne!(block_on(engine.compute(&batch)).unwrap(), with_first);
+    block_on(engine.load(1, &first)).unwrap();
+    assert_eq!(block_on(engine.compute(&batch)).unwrap(), with_first);
+
+    assert!(matches!(block_on(engine.load(1, &first[1..])), Err(EngineError::Shape(_))));
+    assert!(matches!(block_on(engine.load(2, &first)), Err(EngineError::NoSuchSlot { .. })));
+}
+
+#[test]
+fn the_later_of_two_loads_of_a_slot_wins() {
+    let Some(device) = device() else { return };
+    // More pieces than staging buffers, so that the first load usually waits in the middle.
+    let shape = ExpertShape { hidden: 1024, inner: 2048, format: WeightFormat::F32 };
+    let plan = EnginePlan { shape, n_slots: 1, max_rows: 1, max_pairs: 1 };
+    let engine = block_on(GpuEngine::new(&device, plan)).unwrap();
+    let blocks = [1, 2].map(|seed| {
+        let [gate, up, down] = [1, 2, 3].map(|i| noise(seed * 10 + i, 1024 * 2048, 0.05));
+        shape.pack(&gate, &up, &down)
+    });
+    let results = block_on(join(vec![engine.load(0, &blocks[0]), engine.load(0, &blocks[1])]));
+    assert!(matches!(results[..], [Ok(()) | Err(EngineError::Superseded(0)), Ok(())]), "{results:?}");
+    let batch = Batch {
+        rows: noise(1, 1024, 1.0),
+        calls: vec![Call { slot: 0, pairs: vec![Pair { row: 0, gate: 1.0 }] }],
+    };
+    let mut expected = vec![0.0; 1024];
+    crate::cpu::expert_ffn(
+        &shape.view(&blocks[1]).unwrap(),
+        &batch.rows,
+        &batch.calls[0].pairs,
+        &mut expected,
+    );
+    assert!(crate::nmse(&block_on(engine.compute(&batch)).unwrap(), &expected) < 1e-9);
+}
+
+#[test]
+fn a_lost_device_is_an_error_for_all_and_no_hang() {
+    let Some(device) = device() else { return };
+    let engine = loaded(&device, 1);
+    device.wgpu().destroy();
+    for i in 0..2 * READBACK_BUFFERS as u32 {
+        assert!(block_on(engine.compute(&batch(i * 3))).is_err());
+    }
+    assert!(block_on(engine.load(0, &block(1))).is_err());
+    assert!(block_on(GpuEngine::new(&device, *engine.plan())).is_err());
+}
+
+#[test]
+fn plans_beyond_the_device_are_refused_as_data() {
+    let Some(device) = device() else { return };
+    let plan = EnginePlan { shape: SHAPE, n_slots: 1, max_rows: 1 << 15, max_pairs: 1 };
+    let tuning = GpuTuning { max_slab_bytes: 1 << 20, ..GpuTuning::of(&device) };
+    assert!(matches!(block_on(GpuEngine::with_tuning(&device, plan, tuning)), Err(EngineError::Plan(_))));
+    let odd = EnginePlan { shape: ExpertShape { hidden: 44, ..SHAPE }, ..plan };
+    assert!(matches!(block_on(GpuEngine::new(&device, odd)), Err(EngineError::Plan(_))));
+    assert!(matches!(
+        block_on(GpuDevice::open(GpuSelect::Named("no such thing".into()))),
+        Err(EngineError::NoAdapter(_))
+    ));
+}
+
+#[test]
+fn a_round_trip_takes_some_time() {
+    let Some(device) = device() else { return };
+    let start = Instant::now();
+    let sync = block_on(loaded(&device, 1).measure_sync(|| start.elapsed())).unwrap();
+    assert!(sync > Duration::ZERO && sync < Duration::from_secs(1), "{sync:?}");
+}
+
+const SHAPE: ExpertShape = ExpertShape { hidden: 72, inner: 40, format: WeightFormat::Int4G128 };
+
+/// After this long without a wake-up, a future hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A GPU if there is one, or a software adapter.
+fn device() -> Option<GpuDevice> {
+    let found = block_on(async {
+        match GpuDevice::open(GpuSelect::Auto).await {
+            Ok(device) => Ok(device),
+            Err(_) => GpuDevice::open(GpuSelect::Software).await,
+        }
+    });
+    match found {
+        Ok(device) => Some(device),
+        Err(error) => {
+            let required = std::env::var("MOEX_REQUIRE_GPU").is_ok_and(|v| v == "1");
+            assert!(!required, "MOEX_REQUIRE_GPU=1, but {error}");
+            eprintln!("SKIPPED, nothing was tested: {error}");
+            None
+        }
+    }
+}
+
+fn engine(device: &GpuDevice, n_slots: u32) -> GpuEngine {
+    let plan = EnginePlan { shape: SHAPE, n_slots, max_rows: 8, max_pairs: 16 };
+    block_on(GpuEngine::new(device, plan)).unwrap()
+}
+
+/// An engine with an expert in every slot.
+fn loaded(device: &GpuDevice, n_slots: u32) -> GpuEngine {
+    let engine = engine(device, n_slots);
+    for slot in 0..n_slots {
+        block_on(engine.load(slot, &block(u64::from(slot)))).unwrap();
+    }
+    engine
+}
+
+fn block(seed: u64) -> Vec<u8> {
+    let [gate, up, down] = [1, 2, 3].map(|i| noise(seed * 10 + i, SHAPE.hidden * SHAPE.inner, 0.2));
+    SHAPE.pack(&gate, &up, &down)
+}
+
+/// One of many that differ in everything; those with numbers divisible by three ask slot 0 alone.
+fn batch(i: u32) -> Batch {
+    let pairs = (0..1 + i % 5).map(|row| Pair { row: row % 2, gate: 0.1 * (1 + row) as f32 }).collect();
+    Batch { rows: noise(u64::from(i), 2 * SHAPE.hidden, 1.0), calls: vec![Call { slot: i % 3 % 2, pairs }] }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => {
+                let asleep = Instant::now();
+                thread::park_timeout(PATIENCE);
+                assert!(asleep.elapsed() < PATIENCE, "nobody woke it");
+            }
+        }
+    }
+}
+
+/// All of them at once, in one task.
+async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none()
+                && let Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                *output = Some(ready);
+            }
+        }
+        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
