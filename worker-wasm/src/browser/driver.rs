@@ -1,20 +1,23 @@
 //! One worker's life in a browser: connect, feed the core, do its tasks, connect again.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_kernels::engine::{Batch, Engine, EnginePlan};
+use futures_util::future::{Either, select};
+use moex_kernels::engine::{Batch, Engine, EngineError, EnginePlan};
 use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Join, Visibility};
 
 use super::clock::{self, Alarm};
 use super::fetch::Fetcher;
 use super::inbox::Inbox;
+use super::js;
 use super::report::{Phase, Report};
 use super::socket::Socket;
 use crate::backoff::Backoff;
 use crate::core::{Core, CoreConfig, Loaded, Task};
-use crate::device::Device;
+use crate::device::{Device, is_lost};
 
 /// The wait before connecting again, at first and at most.
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
@@ -23,16 +26,21 @@ const STABLE: Duration = Duration::from_secs(5);
 /// How often the page is told at most.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
+/// A device that is slower to say that it is done is nudged while an answer is awaited.
+const SLOW_SYNC_MICROS: u64 = 20_000;
+/// How often.
+const NUDGE_INTERVAL: Duration = Duration::from_millis(1);
+
 /// What happened.
 pub(super) enum Event {
     Opened(u64),
     Message(u64, Bytes),
     Text(u64),
-    Closed(u64, u16),
+    Closed(u64),
     Planned(Result<Engine, String>),
     /// The first number says which plan it was for.
     Loaded(u64, Block, Result<Loaded, String>),
-    Computed(AttemptId, Result<Vec<f32>, String>),
+    Computed(AttemptId, Result<Vec<f32>, EngineError>),
     Visibility(Visibility),
     Alarm,
 }
@@ -43,6 +51,8 @@ pub(super) struct Driver {
     device: Rc<Device>,
     engine: Option<Rc<Engine>>,
     plans: u64,
+    nudges: bool,
+    lost: bool,
     fetcher: Rc<Fetcher>,
     inbox: Inbox<Event>,
     alarm: Alarm,
@@ -66,6 +76,8 @@ impl Driver {
         let ringing = inbox.clone();
         let now = clock::now();
         Self {
+            nudges: join.sync_latency_micros > SLOW_SYNC_MICROS,
+            lost: false,
             core: Core::new(CoreConfig { join }, now),
             device: Rc::new(device),
             engine: None,
@@ -83,8 +95,8 @@ impl Driver {
         }
     }
 
-    /// Serves until there is a reason to stop, and returns it.
-    pub(super) async fn run(mut self) -> String {
+    /// Serves until there is a reason to stop, and returns what to tell the page.
+    pub(super) async fn run(mut self) -> Report {
         loop {
             let now = clock::now();
             if let Link::Down { retry_at } = self.link
@@ -96,7 +108,7 @@ impl Driver {
                 self.core.handle_timeout(now);
             }
             if let Some(reason) = self.flush(now) {
-                return reason;
+                return if self.lost { Report::crashed(&reason) } else { Report::stopped(reason) };
             }
             self.show(now);
             self.arm();
@@ -112,7 +124,7 @@ impl Driver {
                 self.core.handle_message(now, message);
             }
             Event::Text(connection) if connection == self.connection => self.core.handle_text(now),
-            Event::Closed(connection, _) if connection == self.connection => self.closed(now),
+            Event::Closed(connection) if connection == self.connection => self.closed(now),
             Event::Planned(engine) => {
                 let result = engine.map(|engine| self.engine = Some(Rc::new(engine)));
                 self.core.planned(now, result);
@@ -122,11 +134,8 @@ impl Driver {
             Event::Visibility(visibility) => self.core.set_visibility(now, visibility),
             Event::Alarm => self.alarm.rang(),
             // Of a socket or an engine that is no more.
-            Event::Loaded(..)
-            | Event::Opened(_)
-            | Event::Message(..)
-            | Event::Text(_)
-            | Event::Closed(..) => {}
+            Event::Loaded(..) | Event::Opened(_) | Event::Message(..) | Event::Text(_) | Event::Closed(_) => {
+            }
         }
     }
 
@@ -156,10 +165,11 @@ impl Driver {
         self.link = Link::Down { retry_at: now + self.backoff.delay() };
     }
 
-    fn computed(&mut self, now: Duration, attempt: AttemptId, result: Result<Vec<f32>, String>) {
-        let lost = result.is_err() && self.device.is_lost();
-        self.core.computed(now, attempt, result);
+    fn computed(&mut self, now: Duration, attempt: AttemptId, result: Result<Vec<f32>, EngineError>) {
+        let lost = result.as_ref().is_err_and(is_lost);
+        self.core.computed(now, attempt, result.map_err(|error| error.to_string()));
         if lost {
+            self.lost = true;
             self.core.device_failed(now, ErrorCode::DeviceLost, "The GPU was lost.".into());
         }
     }
@@ -202,7 +212,7 @@ impl Driver {
         let (engine, fetcher, plan) = (self.engine.clone(), self.fetcher.clone(), self.plans);
         self.start(async move {
             let load = async {
-                let engine = engine.ok_or("there is no engine")?;
+                let engine = engine.ok_or_else(|| no_engine().to_string())?;
                 let (bytes, loaded) = fetcher.fetch(&source).await?;
                 engine.load(slot, &bytes).await.map_err(|error| error.to_string())?;
                 Ok(loaded)
@@ -213,10 +223,11 @@ impl Driver {
 
     fn compute(&mut self, attempt: AttemptId, batch: Batch) {
         let engine = self.engine.clone();
+        let nudged = self.nudges.then(|| self.device.clone());
         self.start(async move {
-            let result = match engine {
-                Some(engine) => engine.compute(&batch).await.map_err(|error| error.to_string()),
-                None => Err("there is no engine".into()),
+            let result = match &engine {
+                Some(engine) => nudging(engine.compute(&batch), nudged).await,
+                None => Err(no_engine()),
             };
             Event::Computed(attempt, result)
         });
@@ -239,7 +250,7 @@ impl Driver {
         let report = Report {
             note: self.device.note().map(str::to_owned),
             keeps_blocks: self.fetcher.store.is_some(),
-            gpu_buffers: self.engine.as_ref().map_or(0, |engine| engine.buffers_created()),
+            gpu_buffers: js::gpu_buffers_created(),
             status: Some(self.core.status()),
             ..Report::new(phase)
         };
@@ -261,4 +272,24 @@ impl Driver {
             self.alarm.set(deadline);
         }
     }
+}
+
+/// The outcome of `computation`, with the device nudged meanwhile if there is one to nudge.
+async fn nudging<T>(computation: impl Future<Output = T>, device: Option<Rc<Device>>) -> T {
+    let Some(device) = device else { return computation.await };
+    let mut computation = pin!(computation);
+    loop {
+        match select(computation, pin!(clock::sleep(NUDGE_INTERVAL))).await {
+            Either::Left((outcome, _)) => return outcome,
+            Either::Right(((), unfinished)) => {
+                device.nudge();
+                computation = unfinished;
+            }
+        }
+    }
+}
+
+/// What the core never lets happen: it asks for nothing before it was told that the engine is there.
+fn no_engine() -> EngineError {
+    EngineError::Plan("there is none yet".into())
 }

@@ -61,9 +61,6 @@ extern "C" {
     pub(super) type MessageEvent;
     #[wasm_bindgen(method, getter)]
     pub(super) fn data(this: &MessageEvent) -> JsValue;
-    pub(super) type CloseEvent;
-    #[wasm_bindgen(method, getter)]
-    pub(super) fn code(this: &CloseEvent) -> u16;
 
     // The origin private file system. Both handles are `undefined` outside a secure context, which `catch` turns into an error.
     /// Resolves to a [`Directory`].
@@ -109,6 +106,12 @@ extern "C" {
     pub(super) type AbortSignal;
     #[wasm_bindgen(static_method_of = AbortSignal)]
     pub(super) fn timeout(millis: f64) -> AbortSignal;
+}
+
+/// How many GPU buffers this worker has made: its script counts them where the browser makes them.
+pub(super) fn gpu_buffers_created() -> u64 {
+    let count = Reflect::get(&js_sys::global(), &JsString::from("gpuBuffersCreated"));
+    count.ok().and_then(|count| count.as_f64()).map_or(0, |count| count as u64)
 }
 
 /// `{name: value, …}`.

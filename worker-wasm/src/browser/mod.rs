@@ -54,9 +54,7 @@ pub fn start(options: &str) -> Result<TabWorker, JsError> {
     let inbox = Inbox::new();
     let worker = TabWorker { inbox: inbox.clone() };
     wasm_bindgen_futures::spawn_local(async move {
-        if let Err(reason) = run(options, inbox).await {
-            Report::stopped(reason).post();
-        }
+        run(options, inbox).await.unwrap_or_else(Report::stopped).post();
     });
     Ok(worker)
 }
@@ -75,8 +73,8 @@ impl TabWorker {
     }
 }
 
-/// Serves until there is a reason not to; returns it.
-async fn run(options: Options, inbox: Inbox<Event>) -> Result<(), String> {
+/// Serves until there is a reason not to; returns the last report, or the reason why there was nothing to report.
+async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     Report::new(Phase::Starting).post();
     let device = Device::open(options.device).await?;
     let identity = Identity {
@@ -90,5 +88,5 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<(), String> {
     let store = Store::open().await;
     let fetcher =
         Fetcher { hub: options.hub, token: options.token, worker: options.worker.to_string(), store };
-    Err(Driver::new(device, join, fetcher, inbox).run().await)
+    Ok(Driver::new(device, join, fetcher, inbox).run().await)
 }

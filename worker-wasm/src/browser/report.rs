@@ -14,7 +14,7 @@ pub(super) struct Report {
     pub(super) note: Option<String>,
     /// Whether blocks are kept between visits.
     pub(super) keeps_blocks: bool,
-    /// GPU buffers made since the engine was planned; none while it serves.
+    /// GPU buffers made so far, counted by the page's script; none is made while the worker serves.
     pub(super) gpu_buffers: u64,
     /// What the core shows; absent until there is one.
     pub(super) status: Option<Status>,

@@ -8,9 +8,6 @@ use super::driver::Event;
 use super::inbox::Inbox;
 use super::js;
 
-/// The close code for a message larger than the protocol allows.
-const TOO_LARGE: u16 = 1009;
-
 /// A socket that is opening or open; closed when dropped.
 pub(super) struct Socket {
     socket: js::WebSocket,
@@ -24,9 +21,7 @@ impl Socket {
         socket.set_binary_type("arraybuffer");
         let on_open = callback(inbox, move |_| Event::Opened(connection));
         let on_message = callback(inbox, move |event| message(connection, event.unchecked_ref()));
-        let on_close = callback(inbox, move |event: &JsValue| {
-            Event::Closed(connection, event.unchecked_ref::<js::CloseEvent>().code())
-        });
+        let on_close = callback(inbox, move |_| Event::Closed(connection));
         socket.set_onopen(Some(function(&on_open)));
         socket.set_onmessage(Some(function(&on_message)));
         socket.set_onclose(Some(function(&on_close)));
@@ -62,9 +57,7 @@ impl Drop for Socket {
 fn message(connection: u64, event: &js::MessageEvent) -> Event {
     match js::bytes(&event.data()) {
         None => Event::Text(connection),
-        Some(bytes) if bytes.length() as usize > limits::MAX_MESSAGE_BYTES => {
-            Event::Closed(connection, TOO_LARGE)
-        }
+        Some(bytes) if bytes.length() as usize > limits::MAX_MESSAGE_BYTES => Event::Closed(connection),
         Some(bytes) => Event::Message(connection, bytes.to_vec().into()),
     }
 }

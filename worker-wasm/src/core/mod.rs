@@ -313,7 +313,9 @@ impl Core {
                     _ => self.counted.problem = Some(words),
                 }
             }
-            WorkerEvent::Closed { reason } => self.counted.problem = Some(reason.to_string()),
+            WorkerEvent::Closed { reason } => {
+                self.counted.problem.get_or_insert_with(|| reason.to_string());
+            }
         }
     }
 

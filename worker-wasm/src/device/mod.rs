@@ -8,6 +8,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use moex_kernels::engine::{CpuEngine, Engine, EngineError, EnginePlan};
+#[cfg(feature = "gpu")]
+use moex_kernels::engine::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport};
 use moex_protocol::{Join, SelfTest, WorkerId, WorkerKind};
 use serde::Deserialize;
 
@@ -56,8 +58,16 @@ impl FromStr for DeviceChoice {
 /// A device that has passed its self-test.
 #[derive(Debug)]
 pub struct Device {
+    kind: Kind,
     self_test: SelfTest,
     note: Option<String>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Cpu,
+    #[cfg(feature = "gpu")]
+    Gpu(GpuDevice),
 }
 
 impl Device {
@@ -66,15 +76,44 @@ impl Device {
     /// # Errors
     /// One sentence: the GPU asked for is not there, or the device does not compute right.
     pub async fn open(choice: DeviceChoice) -> Result<Self, String> {
-        let note = match choice {
-            DeviceChoice::Gpu => return Err("This build has no GPU support.".into()),
-            DeviceChoice::Auto | DeviceChoice::Cpu => None,
-        };
-        let self_test = self_test::cpu();
-        if !self_test.passed {
-            return Err(format!("This CPU does not compute right: {}.", self_test.detail));
+        match choice {
+            DeviceChoice::Cpu => Self::cpu(None),
+            DeviceChoice::Gpu => Self::gpu().await,
+            DeviceChoice::Auto => match Self::gpu().await {
+                Ok(device) => Ok(device),
+                Err(reason) => Self::cpu(Some(reason)),
+            },
         }
-        Ok(Self { self_test, note })
+    }
+
+    fn cpu(note: Option<String>) -> Result<Self, String> {
+        let self_test = self_test::cpu();
+        if self_test.passed {
+            Ok(Self { kind: Kind::Cpu, self_test, note })
+        } else {
+            Err(format!("This CPU does not compute right: {}.", self_test.detail))
+        }
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    async fn gpu() -> Result<Self, String> {
+        Err("This build has no GPU support.".into())
+    }
+
+    #[cfg(feature = "gpu")]
+    async fn gpu() -> Result<Self, String> {
+        let gpu =
+            GpuDevice::open(GpuSelect::Auto).await.map_err(|error| format!("No GPU is used: {error}."))?;
+        let report = GpuEngine::self_test(&gpu).await;
+        if !report.passed {
+            return Err(format!(
+                "The GPU ({}) does not compute right: {}",
+                gpu.info().adapter,
+                report.detail
+            ));
+        }
+        let SelfTestReport { passed, worst_nmse, detail } = report;
+        Ok(Self { kind: Kind::Gpu(gpu), self_test: SelfTest { passed, worst_nmse, detail }, note: None })
     }
 
     /// An engine on this device.
@@ -82,28 +121,34 @@ impl Device {
     /// # Errors
     /// If the plan does not fit the device.
     pub async fn engine(&self, plan: EnginePlan) -> Result<Engine, EngineError> {
-        Ok(Engine::Cpu(CpuEngine::new(plan)?))
+        match &self.kind {
+            Kind::Cpu => Ok(Engine::Cpu(CpuEngine::new(plan)?)),
+            #[cfg(feature = "gpu")]
+            Kind::Gpu(gpu) => Ok(Engine::Gpu(Box::new(GpuEngine::new(gpu, plan).await?))),
+        }
     }
 
-    /// What the device presents itself as to a hub, with figures measured now by `clock`.
+    /// What the device presents itself as to a hub, with figures measured now by `clock`, which gives the time since any
+    /// fixed moment.
     ///
     /// # Errors
     /// One sentence, if the device fails while it is measured.
     pub async fn present(&self, identity: Identity, clock: impl Fn() -> Duration) -> Result<Join, String> {
         let speed =
             probe::measure(self, clock).await.map_err(|error| format!("The device failed: {error}."))?;
+        let description = self.describe();
         Ok(Join {
             token: identity.token,
             worker: identity.worker,
             kind: identity.kind,
             build: env!("CARGO_PKG_VERSION").into(),
-            adapter: cpu_name().into(),
-            backend: cpu_backend().into(),
-            features: Vec::new(),
-            limits: BTreeMap::new(),
+            adapter: description.adapter,
+            backend: description.backend,
+            features: description.features,
+            limits: description.limits,
             memory_budget_bytes: identity.memory_budget_bytes,
             self_test: self.self_test.clone(),
-            sync_latency_micros: 0,
+            sync_latency_micros: u64::try_from(speed.sync_latency.as_micros()).unwrap_or(u64::MAX),
             gigabytes_per_second: speed.gigabytes_per_second,
             teraflops: speed.teraflops,
             input_slots: identity.input_slots,
@@ -114,14 +159,47 @@ impl Device {
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
+
+    /// Brings an awaited answer on where the browser would let it lie; see [`GpuDevice::nudge`].
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn nudge(&self) {
+        #[cfg(feature = "gpu")]
+        if let Kind::Gpu(gpu) = &self.kind {
+            gpu.nudge();
+        }
+    }
+
+    fn describe(&self) -> Description {
+        match &self.kind {
+            Kind::Cpu => {
+                let wasm = cfg!(target_arch = "wasm32");
+                Description {
+                    adapter: if wasm { "CPU (WASM SIMD)" } else { "CPU" }.into(),
+                    backend: if wasm { "wasm-simd" } else { "cpu" }.into(),
+                    features: Vec::new(),
+                    limits: BTreeMap::new(),
+                }
+            }
+            #[cfg(feature = "gpu")]
+            Kind::Gpu(gpu) => {
+                let GpuInfo { adapter, backend, features, limits, .. } = gpu.info().clone();
+                Description { adapter, backend, features, limits }
+            }
+        }
+    }
 }
 
-fn cpu_name() -> &'static str {
-    if cfg!(target_arch = "wasm32") { "CPU (WASM SIMD)" } else { "CPU" }
+/// A device in the words of a [`Join`].
+struct Description {
+    adapter: String,
+    backend: String,
+    features: Vec<String>,
+    limits: BTreeMap<String, u64>,
 }
 
-fn cpu_backend() -> &'static str {
-    if cfg!(target_arch = "wasm32") { "wasm-simd" } else { "cpu" }
+/// Whether the device itself has failed, so that nothing more is to be had from it.
+pub(crate) fn is_lost(error: &EngineError) -> bool {
+    matches!(error, EngineError::DeviceLost(_) | EngineError::Device(_))
 }
 
 /// `n` values spread evenly over `-magnitude..magnitude`, the same for the same seed (splitmix64).

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use moex_kernels::engine::{Batch, Call, EngineError, EnginePlan, Pair};
+use moex_kernels::engine::{Batch, Call, Engine, EngineError, EnginePlan, Pair};
 use moex_kernels::{ExpertShape, WeightFormat};
 
 use super::{Device, noise};
@@ -19,6 +19,8 @@ const N_RUNS: usize = 3;
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Speed {
+    /// What waiting for the device costs, at the median.
+    pub(super) sync_latency: Duration,
     /// 10^9 bytes of weights read a second, one row to an expert.
     pub(super) gigabytes_per_second: f32,
     /// 10^12 multiplications and additions a second, many rows to an expert.
@@ -46,7 +48,16 @@ pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Re
     }
     let bytes = block.len() as f64 * f64::from(N_EXPERTS);
     let operations = 2.0 * 3.0 * (SHAPE.hidden * SHAPE.inner) as f64 * f64::from(max_pairs);
-    Ok(Speed { gigabytes_per_second: rate(bytes, best[0], 1e9), teraflops: rate(operations, best[1], 1e12) })
+    let sync_latency = match &engine {
+        Engine::Cpu(_) => Duration::ZERO,
+        #[cfg(feature = "gpu")]
+        Engine::Gpu(engine) => engine.measure_sync(&clock).await?,
+    };
+    Ok(Speed {
+        sync_latency,
+        gigabytes_per_second: rate(bytes, best[0], 1e9),
+        teraflops: rate(operations, best[1], 1e12),
+    })
 }
 
 /// `n_rows` rows, each for every expert.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use moex_kernels::engine::{Batch, Engine, EnginePlan};
-use moex_protocol::{AttemptId, Block, BlockSource, Join, SUBPROTOCOL, limits};
+use moex_kernels::engine::{Batch, Engine, EngineError, EnginePlan};
+use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Join, SUBPROTOCOL, limits};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -21,7 +21,7 @@ use super::fetch::Fetcher;
 use super::join_url::JoinUrl;
 use crate::backoff::Backoff;
 use crate::core::{Core, CoreConfig, Loaded, MAX_LOADS_IN_FLIGHT, Status, Task};
-use crate::device::Device;
+use crate::device::{Device, is_lost};
 
 /// The wait before connecting again, at first and at most.
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
@@ -57,7 +57,7 @@ enum Done {
     Planned(Result<Engine, String>),
     /// The first number says which plan it was for.
     Loaded(u64, Block, Result<Loaded, String>),
-    Computed(AttemptId, Result<Vec<f32>, String>),
+    Computed(AttemptId, Result<Vec<f32>, EngineError>),
 }
 
 /// How serving one connection ended.
@@ -195,19 +195,10 @@ impl Driver {
                 Err(_) => return Some(self.closed("the hub takes no messages".into())),
             }
         }
-        while let Some(task) = self.core.poll_task() {
-            match task {
-                Task::Plan(plan) => self.plan(plan),
-                Task::Load { slot, source } => self.load(slot, source),
-                Task::Compute { attempt, batch } => self.compute(attempt, batch),
-                Task::Stop(reason) => {
-                    drop(close(socket, CloseCode::Normal).await);
-                    return Some(Ended::Stopped(reason));
-                }
-            }
-        }
-        if let Some(status) = &self.status {
-            status.send_replace(self.core.status());
+        self.show();
+        if let Err(reason) = self.start_tasks() {
+            drop(close(socket, CloseCode::Normal).await);
+            return Some(Ended::Stopped(reason));
         }
         let code = self.core.close_code()?;
         drop(close(socket, CloseCode::from(code)).await);
@@ -234,18 +225,30 @@ impl Driver {
     /// The connection is gone; the core may still want to say that it need not be tried again.
     fn closed(&mut self, reason: String) -> Ended {
         self.core.handle_closed(self.clock.now());
+        self.show();
+        match self.start_tasks() {
+            Ok(()) => Ended::Disconnected(reason),
+            Err(reason) => Ended::Stopped(reason),
+        }
+    }
+
+    /// Starts what the core wants done; an error is its reason to stop.
+    fn start_tasks(&mut self) -> Result<(), String> {
         while let Some(task) = self.core.poll_task() {
             match task {
-                Task::Stop(reason) => return Ended::Stopped(reason),
                 Task::Plan(plan) => self.plan(plan),
                 Task::Load { slot, source } => self.load(slot, source),
                 Task::Compute { attempt, batch } => self.compute(attempt, batch),
+                Task::Stop(reason) => return Err(reason),
             }
         }
+        Ok(())
+    }
+
+    fn show(&self) {
         if let Some(status) = &self.status {
             status.send_replace(self.core.status());
         }
-        Ended::Disconnected(reason)
     }
 
     fn handle_done(&mut self, done: Done) {
@@ -257,7 +260,13 @@ impl Driver {
             }
             Done::Loaded(plan, block, result) if plan == self.plans => self.core.loaded(now, block, result),
             Done::Loaded(..) => {}
-            Done::Computed(attempt, result) => self.core.computed(now, attempt, result),
+            Done::Computed(attempt, result) => {
+                let lost = result.as_ref().is_err_and(is_lost);
+                self.core.computed(now, attempt, result.map_err(|error| error.to_string()));
+                if lost {
+                    self.core.device_failed(now, ErrorCode::DeviceLost, "The GPU was lost.".into());
+                }
+            }
         }
     }
 
@@ -265,16 +274,14 @@ impl Driver {
         self.engine = None;
         self.plans += 1;
         let device = self.device.clone();
-        self.start(
-            async move { Done::Planned(device.engine(plan).await.map_err(|error| error.to_string())) },
-        );
+        self.start(async move || Done::Planned(device.engine(plan).await.map_err(|error| error.to_string())));
     }
 
     fn load(&mut self, slot: u32, source: BlockSource) {
         let (engine, fetcher, plan) = (self.engine.clone(), self.fetcher.clone(), self.plans);
-        self.start(async move {
+        self.start(async move || {
             let load = async {
-                let engine = engine.ok_or("there is no engine")?;
+                let engine = engine.ok_or_else(|| no_engine().to_string())?;
                 let (bytes, loaded) = fetcher.fetch(&source).await?;
                 engine.load(slot, &bytes).await.map_err(|error| error.to_string())?;
                 Ok(loaded)
@@ -285,25 +292,30 @@ impl Driver {
 
     fn compute(&mut self, attempt: AttemptId, batch: Batch) {
         let engine = self.engine.clone();
-        self.start(async move {
+        self.start(async move || {
             let result = match engine {
-                Some(engine) => engine.compute(&batch).await.map_err(|error| error.to_string()),
-                None => Err("there is no engine".into()),
+                Some(engine) => engine.compute(&batch).await,
+                None => Err(no_engine()),
             };
             Done::Computed(attempt, result)
         });
     }
 
     /// Runs a task beside the socket, on a thread that it may keep busy.
-    fn start(&self, task: impl Future<Output = Done> + Send + 'static) {
+    fn start(&self, task: impl AsyncFnOnce() -> Done + Send + 'static) {
         let (sender, runtime) = (self.done.0.clone(), tokio::runtime::Handle::current());
         tokio::task::spawn_blocking(move || {
             runtime.block_on(async move {
                 // The receiver is gone when the worker has ended, and then nobody waits for the outcome.
-                drop(sender.send(task.await).await);
+                drop(sender.send(task().await).await);
             });
         });
     }
+}
+
+/// What the core never lets happen: it asks for nothing before it was told that the engine is there.
+fn no_engine() -> EngineError {
+    EngineError::Plan("there is none yet".into())
 }
 
 async fn connect(join: &JoinUrl) -> Result<Socket, String> {

@@ -5,6 +5,14 @@
 //! and one mapping. The queue runs submissions in order, so messages share all but the readback buffers, and several can
 //! be under way.
 
+#![cfg_attr(
+    target_arch = "wasm32",
+    expect(
+        clippy::arc_with_non_send_sync,
+        reason = "natively, where the same code has threads, wgpu's types can cross them"
+    )
+)]
+
 mod device;
 mod layout;
 mod pipeline;
