@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod test;
+pub mod worker;
 
 use std::process::Command;
 

@@ -12,6 +12,16 @@ if (requestDevice) {
   };
 }
 
+// Counted where the browser makes them, for the report: none may come once the worker serves.
+self.gpuBuffersCreated = 0;
+const createBuffer = globalThis.GPUDevice?.prototype.createBuffer;
+if (createBuffer) {
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    self.gpuBuffersCreated += 1;
+    return createBuffer.call(this, descriptor);
+  };
+}
+
 let worker;
 let visibility;
 
@@ -22,7 +32,7 @@ self.onmessage = async ({ data }) => {
     return;
   }
   try {
-    await init();
+    await init({ module_or_path: "/worker/moex_worker_bg.wasm" });
     worker = start(JSON.stringify(data.options));
     if (visibility) worker.set_visibility(visibility);
   } catch (error) {

@@ -1,0 +1,205 @@
+//! `cargo xtask worker`: the worker bundle for browsers, and whether the committed one is fresh.
+//!
+//! The bundle (the wasm and its JavaScript glue) is committed beside the hub, so that a user needs no wasm toolchain. It
+//! carries the hash of the sources it was built from: what is compiled into it, and the manifests that say how.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::root;
+
+/// Where the hub embeds the bundle from.
+const BUNDLE: &str = "hub/src/web/worker";
+/// The bundle's name, without extension.
+const NAME: &str = "moex_worker";
+/// The file beside it with [`sources_hash`].
+const HASH_FILE: &str = "SOURCES.blake3";
+/// What goes into the bundle: sources, shaders, build scripts and manifests of its crates.
+const SOURCES: [&str; 7] = [
+    "kernels/Cargo.toml",
+    "kernels/build",
+    "kernels/shader",
+    "kernels/src",
+    "protocol/Cargo.toml",
+    "protocol/src",
+    "worker-wasm",
+];
+/// Folders of the above that no build of the bundle reads.
+const NOT_SOURCES: [&str; 2] = ["worker-wasm/tests", "worker-wasm/src/native"];
+/// The most the bundle may take of a visitor's first download, wasm and glue gzipped together.
+pub const MAX_GZIPPED_BYTES: usize = 250 * 1024;
+
+/// The folder the bundle lies in.
+pub fn bundle_folder() -> PathBuf {
+    root().join(BUNDLE)
+}
+
+/// The bundle's two files, as browsers fetch them.
+pub fn bundle_files() -> [PathBuf; 2] {
+    [format!("{NAME}.js"), format!("{NAME}_bg.wasm")].map(|name| bundle_folder().join(name))
+}
+
+/// Whether the committed bundle was built from the sources as they are.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn bundle_is_fresh() -> Result<bool> {
+    let path = bundle_folder().join(HASH_FILE);
+    let built_from =
+        std::fs::read_to_string(&path).with_context(|| format!("{} is missing", path.display()))?;
+    Ok(built_from.trim() == sources_hash()? && bundle_files().iter().all(|file| file.is_file()))
+}
+
+/// BLAKE3, in hex, over the relative path and the content of every source of the bundle, in the order of the paths.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn sources_hash() -> Result<String> {
+    let mut files = Vec::new();
+    for source in SOURCES {
+        collect(&root().join(source), &mut files)?;
+    }
+    files.sort();
+    let mut hasher = blake3::Hasher::new();
+    for file in files {
+        let name = file
+            .strip_prefix(root())
+            .expect("sources lie below the root")
+            .to_string_lossy()
+            .replace('\\', "/");
+        let content = std::fs::read(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+        // Lengths first, so that no two trees give the same stream.
+        for part in [name.as_bytes(), &content] {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// The files below `path`, which may be one itself.
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if NOT_SOURCES.iter().any(|folder| path == root().join(folder)) {
+        return Ok(());
+    }
+    if path.is_file() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    for entry in entries {
+        collect(&entry?.path(), files)?;
+    }
+    Ok(())
+}
+
+/// Builds the bundle and writes it, with its hash, to where the hub embeds it from.
+///
+/// # Errors
+/// If cargo or the glue generator fails.
+#[cfg(not(feature = "bundle"))]
+pub fn build_bundle() -> Result<()> {
+    // The glue generator is compiled only for this command.
+    super::execute(
+        "cargo",
+        &[
+            "run",
+            "--quiet",
+            "--package",
+            "moex-tests",
+            "--features",
+            "bundle",
+            "--bin",
+            "xtask",
+            "--",
+            "worker",
+        ],
+    )
+}
+
+#[cfg(feature = "bundle")]
+pub use build::build_bundle;
+
+#[cfg(feature = "bundle")]
+mod build {
+    use std::process::Command;
+
+    use anyhow::{Context, Result, ensure};
+    use serde_json::Value;
+
+    use super::{HASH_FILE, NAME, Path, PathBuf, bundle_files, bundle_folder, root, sources_hash};
+
+    const TARGET: &str = "wasm32-unknown-unknown";
+
+    /// Builds the bundle and writes it, with its hash, to where the hub embeds it from.
+    ///
+    /// # Errors
+    /// If cargo or the glue generator fails.
+    pub fn build_bundle() -> Result<()> {
+        let hash = sources_hash()?;
+        let wasm = compile()?;
+        let folder = bundle_folder();
+        std::fs::create_dir_all(&folder)?;
+        wasm_bindgen_cli_support::Bindgen::new()
+            .input_path(&wasm)
+            .out_name(NAME)
+            .web(true)?
+            .typescript(false)
+            .remove_name_section(true)
+            .remove_producers_section(true)
+            .generate(&folder)
+            .context("the glue could not be generated")?;
+        ensure!(hash == sources_hash()?, "the sources changed while the bundle was built: build it again");
+        std::fs::write(folder.join(HASH_FILE), format!("{hash}\n"))?;
+        for file in bundle_files() {
+            eprintln!("{}: {} bytes", file.display(), std::fs::metadata(&file)?.len());
+        }
+        Ok(())
+    }
+
+    /// The wasm as rustc leaves it.
+    fn compile() -> Result<PathBuf> {
+        let status = Command::new("cargo")
+            .args(["build", "--package", "moex-worker", "--lib", "--features", "gpu"])
+            .args(["--target", TARGET, "--profile", "bundle"])
+            .args(["--config", &remapped_paths()?])
+            .current_dir(root())
+            .status()
+            .context("cargo could not be started")?;
+        ensure!(status.success(), "the worker could not be compiled ({status})");
+        Ok(target_directory()?.join(TARGET).join("bundle").join(NAME).with_extension("wasm"))
+    }
+
+    /// Panic messages name files: by paths that are the same on every machine.
+    fn remapped_paths() -> Result<String> {
+        let mut flags = vec![format!("--remap-path-prefix={}=.", root().display())];
+        for crates in registries(&cargo_home()?) {
+            flags.push(format!("--remap-path-prefix={}=crates", crates.display()));
+        }
+        Ok(format!("target.{TARGET}.rustflags={flags:?}"))
+    }
+
+    fn cargo_home() -> Result<PathBuf> {
+        let home = || std::env::home_dir().map(|home| home.join(".cargo"));
+        std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home).context("there is no home directory")
+    }
+
+    /// The folders that cargo unpacks crates into, one for each registry.
+    fn registries(cargo_home: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(cargo_home.join("registry").join("src"));
+        entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    }
+
+    fn target_directory() -> Result<PathBuf> {
+        let output = Command::new("cargo")
+            .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+            .current_dir(root())
+            .output()
+            .context("cargo could not be started")?;
+        let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata prints JSON")?;
+        metadata["target_directory"]
+            .as_str()
+            .map(PathBuf::from)
+            .context("cargo metadata names a target directory")
+    }
+}
