@@ -9,8 +9,8 @@ use moex_protocol::BlockSource;
 use crate::backoff::Backoff;
 use crate::core::Loaded;
 
-/// How often a block is asked for before its load counts as failed.
-pub(crate) const MAX_ATTEMPTS: u32 = 5;
+/// How many attempts may bring nothing before the load counts as failed.
+pub(crate) const MAX_FRUITLESS_ATTEMPTS: u32 = 5;
 /// The wait between two attempts, at first and at most.
 const RETRY_DELAY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
@@ -20,6 +20,8 @@ pub(crate) struct Download {
     source: BlockSource,
     bytes: Vec<u8>,
     downloaded: u64,
+    /// Bytes there were before the attempt under way.
+    len_before: usize,
     attempts_left: u32,
     backoff: Backoff,
 }
@@ -39,10 +41,18 @@ impl Download {
     /// Goes on after `kept`, the block's first bytes as an earlier download left them; without any, from the start.
     pub(crate) fn resume(source: BlockSource, kept: Vec<u8>) -> Self {
         let backoff = Backoff::new(RETRY_DELAY[0], RETRY_DELAY[1]);
-        let mut download = Self { source, bytes: kept, downloaded: 0, attempts_left: MAX_ATTEMPTS, backoff };
+        let mut download = Self {
+            source,
+            bytes: kept,
+            downloaded: 0,
+            len_before: 0,
+            attempts_left: MAX_FRUITLESS_ATTEMPTS,
+            backoff,
+        };
         if download.bytes.len() > download.wanted() || (download.is_full() && !download.has_hash()) {
             download.bytes.clear();
         }
+        download.len_before = download.bytes.len();
         download
     }
 
@@ -80,7 +90,12 @@ impl Download {
                 "the bytes do not have the hash that the hub named".into()
             }
         };
-        self.attempts_left = self.attempts_left.saturating_sub(1);
+        if self.bytes.len() > self.len_before {
+            self.backoff.reset();
+        } else {
+            self.attempts_left = self.attempts_left.saturating_sub(1);
+        }
+        self.len_before = self.bytes.len();
         if self.attempts_left == 0 { Next::Failed(reason) } else { Next::Retry(self.backoff.delay()) }
     }
 
@@ -161,12 +176,24 @@ mod tests {
     #[test]
     fn wrong_bytes_are_asked_for_again_and_then_given_up() {
         let mut download = Download::resume(source(), Vec::new());
-        for attempt in 1..=MAX_ATTEMPTS {
+        for attempt in 1..=MAX_FRUITLESS_ATTEMPTS {
             download.append(&[0; 17]).unwrap();
             let next = download.attempted(Ok(()));
             assert_eq!(download.len(), 0);
-            assert_eq!(matches!(next, Next::Failed(_)), attempt == MAX_ATTEMPTS, "{next:?}");
+            assert_eq!(matches!(next, Next::Failed(_)), attempt == MAX_FRUITLESS_ATTEMPTS, "{next:?}");
         }
+    }
+
+    #[test]
+    fn a_line_that_breaks_at_every_byte_still_brings_the_block() {
+        let mut download = Download::resume(source(), Vec::new());
+        for byte in BYTES {
+            download.append(&[*byte]).unwrap();
+            let next = download.attempted(Err("cut off".into()));
+            assert!(matches!(next, Next::Retry(_)), "{next:?}");
+        }
+        assert_eq!(download.request(), None);
+        assert_eq!(download.attempted(Ok(())), Next::Done);
     }
 
     #[test]

@@ -132,7 +132,7 @@ function noticeOf({ phase, note, problem, backend, keeps_blocks: keepsBlocks }) 
 function factsOf(s) {
   return {
     Model: s.model,
-    "Computes on": s.adapter && `${s.adapter} (${s.backend})`,
+    "Computes on": s.backend === "wasm-simd" ? s.adapter : s.adapter && `${s.adapter} (${s.backend})`,
     Experts: s.model && `${count(s.blocks_resident)} of ${count(s.blocks_assigned)} held${s.blocks_failed ? `, ${count(s.blocks_failed)} failed` : ""}`,
     Memory: s.model && `${bytes(s.bytes_resident)} of ${bytes(memory())}`,
     Downloaded: s.model && bytes(s.bytes_downloaded),
@@ -157,14 +157,20 @@ function show(status) {
   setText(at("notice"), notice);
   at("progress").value = status.blocks_assigned ? status.blocks_resident / status.blocks_assigned : 0;
   for (const [name, value] of Object.entries(factsOf(status))) {
-    let cell = document.getElementById(`fact-${name}`);
-    if (!cell && value) {
-      cell = element("dd");
-      cell.id = `fact-${name}`;
-      at("facts").append(element("dt", "", name), cell);
-    }
-    if (cell) setText(cell, value || "-");
+    if (!facts.has(name)) facts.set(name, newFact(name));
+    const [term, text] = facts.get(name);
+    term.hidden = text.hidden = !value;
+    setText(text, value || "");
   }
+}
+
+/** The cells of each fact, in the order of the list. */
+const facts = new Map();
+
+function newFact(name) {
+  const cells = [element("dt", "", name), element("dd")];
+  at("facts").append(...cells);
+  return cells;
 }
 
 // ---- what happens to the page -------------------------------------------------------------------------------------
