@@ -77,6 +77,10 @@ impl Pool {
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
+        #[cfg_attr(
+            target_arch = "wasm32",
+            expect(clippy::disallowed_methods, reason = "never called there: n is 0")
+        )]
         let spawn = |index| {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name(format!("moex-{index}")).spawn(move || shared.serve(index)).ok()

@@ -1,4 +1,4 @@
-//! The native driver: tokio, a WebSocket and an HTTP client around [`Core`](crate::Core).
+//! The native driver: tokio, a WebSocket and an HTTP client around [`Core`](crate::core::Core).
 //!
 //! [`run`] is all there is to call. Computing and hashing run on blocking threads, so that the socket always answers.
 
