@@ -149,15 +149,14 @@ fn prefill(
     for expert in slab.chunks_exact_mut(shape.bytes()) {
         expert.copy_from_slice(&packed);
     }
-    let rows = noise(1, 4 * n_rows * HIDDEN);
-    // A quarter of the rows each, not next to each other.
-    let pairs: Vec<Pair> = (0..n_rows).map(|row| Pair { row: 4 * row as u32, gate: 0.125 }).collect();
+    let rows = noise(1, n_rows * HIDDEN);
+    let pairs: Vec<Pair> = (0..n_rows).map(|row| Pair { row: row as u32, gate: 0.125 }).collect();
     let calls: Vec<ExpertCall<'_>> =
         slab.chunks_exact(shape.bytes()).map(|expert| ExpertCall { expert, pairs: &pairs }).collect();
     let mut scratch = ExpertScratch::default();
     let mut out = vec![0.0; EXPERTS * n_rows * HIDDEN];
     let (mut best, mut peak) = (Duration::MAX, Duration::MAX);
-    for _ in 0..8 * REPEATS {
+    for _ in 0..20 * REPEATS {
         let start = Instant::now();
         pool.run(SPINS, &|_| {
             black_box(spin_products(simd, SPIN_OPERATIONS));

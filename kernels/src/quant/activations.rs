@@ -139,17 +139,16 @@ pub(crate) fn fill_row(geometry: Option<Geometry>, x: &[f32], words: &mut [i32])
         let (scale, words) = words.split_at_mut(1);
         let (term_words, quads) = words.split_at_mut(terms.words(geometry));
         scale[0] = (largest / 127.0).to_bits() as i32;
-        let (whole, rest) = x.as_chunks::<4>();
-        for (quad, x) in quads.iter_mut().zip(whole) {
-            *quad = quantize_quad(*x, inverse);
+        let columns: &mut [u8] = bytemuck::cast_slice_mut(quads);
+        let (columns, padding) = columns.split_at_mut(x.len());
+        for (column, x) in columns.iter_mut().zip(x) {
+            *column = quantize(*x, inverse);
         }
-        let mut padded = [0.0; 4];
-        padded[..rest.len()].copy_from_slice(rest);
-        if let Some((quad, padding)) = quads[whole.len()..].split_first_mut() {
-            *quad = quantize_quad(padded, inverse);
-            padding.fill(0);
-        }
-        let sums = quads.chunks_exact(geometry.group / 4).map(sum_columns);
+        padding.fill(0);
+        let columns: &[u8] = bytemuck::cast_slice(quads);
+        let sums = columns
+            .chunks_exact(geometry.group)
+            .map(|columns| columns.iter().map(|column| i32::from(*column as i8)).sum::<i32>());
         match terms {
             Terms::Biases { zero } => {
                 for (word, sum) in term_words.iter_mut().zip(sums) {
@@ -168,25 +167,19 @@ pub(crate) fn fill_row(geometry: Option<Geometry>, x: &[f32], words: &mut [i32])
                 }
             }
         }
+        // The first column in the lowest byte, whatever the machine's order.
+        quads.iter_mut().for_each(|quad| *quad = quad.to_le());
     }
 }
 
+/// The i8 nearest to `x * inverse`, halves to even.
 #[inline(always)]
-fn sum_columns(quads: &[i32]) -> i32 {
-    // Sign-extending each byte of the word by shifts: vector code.
-    quads.iter().map(|&quad| (quad << 24 >> 24) + (quad << 16 >> 24) + (quad << 8 >> 24) + (quad >> 24)).sum()
-}
-
-#[inline(always)]
-fn quantize_quad(x: [f32; 4], inverse: f32) -> i32 {
-    /// Adding 1.5 * 2^23 leaves no bits behind the point, so that the addition itself rounds.
+fn quantize(x: f32, inverse: f32) -> u8 {
+    /// Adding 1.5 * 2^23 leaves no bits behind the point, so that the addition itself rounds, and leaves the integer in
+    /// the lowest ones.
     const ROUNDER: f32 = 12_582_912.0;
-    let columns = x.map(|x| {
-        let rounded = x * inverse + ROUNDER - ROUNDER;
-        // The largest magnitudes may round up to a hair above 127; -128 has no negative.
-        rounded.clamp(-127.0, 127.0) as i8 as u8
-    });
-    i32::from_le_bytes(columns)
+    // The largest magnitudes may round up to a hair above 127; -128 has no negative.
+    ((x * inverse).clamp(-127.0, 127.0) + ROUNDER).to_bits() as u8
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ impl Isa for Avx2 {
 
     const RAISED: bool = false;
     const MAX_TILE: usize = 4;
+    const MAX_PANELS: usize = 1;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {

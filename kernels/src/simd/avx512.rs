@@ -34,6 +34,7 @@ impl Isa for Avx512 {
 
     const RAISED: bool = true;
     const MAX_TILE: usize = 16;
+    const MAX_PANELS: usize = 2;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {

@@ -143,11 +143,12 @@ fn gate_up(
                 std::array::from_fn(|t| pairs.get(t).map_or(&[][..], |pair| x.row(pair.row as usize)));
             let rows = &rows[..pairs.len()];
             for panel in panels.clone() {
-                let (gate_panel, rest) = expert[panel * 2 * panel_bytes..].split_at(panel_bytes);
-                let (mut gate, mut up) = ([[0.0; ROWS]; MAX_ROWS], [[0.0; ROWS]; MAX_ROWS]);
-                let (gate, up) = (&mut gate[..pairs.len()], &mut up[..pairs.len()]);
-                multiply(simd, shape.gate_up, gate_panel, rows, gate);
-                multiply(simd, shape.gate_up, &rest[..panel_bytes], rows, up);
+                let both = &expert[panel * 2 * panel_bytes..][..2 * panel_bytes];
+                let (gate_panel, up_panel) = both.split_at(panel_bytes);
+                let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
+                let products = &mut products[..2 * rows.len()];
+                multiply(simd, shape.gate_up, &[gate_panel, up_panel], rows, products);
+                let (gate, up) = products.split_at_mut(rows.len());
                 simd.run(SiluMul { gate, up });
                 let width = ROWS.min(shape.inner - panel * ROWS);
                 for (t, h) in gate.iter().enumerate() {
@@ -180,18 +181,25 @@ fn down(
             let first = starts[call] + tile * MAX_ROWS;
             let rows: [&[i32]; MAX_ROWS] =
                 std::array::from_fn(|t| if t < pairs.len() { h.row(first + t) } else { &[] });
-            for panel in panels.clone() {
-                let mut products = [[0.0; ROWS]; MAX_ROWS];
-                let products = &mut products[..pairs.len()];
-                let panel_weights = &weights[panel * panel_bytes..][..panel_bytes];
-                multiply(simd, shape.down, panel_weights, &rows[..pairs.len()], products);
-                let width = ROWS.min(shape.hidden - panel * ROWS);
-                for (t, (product, pair)) in products.iter().zip(pairs).enumerate() {
-                    let start = (first + t) * shape.hidden + panel * ROWS;
-                    // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.
-                    let out = unsafe { out.part(start..start + width) };
-                    for (out, y) in out.iter_mut().zip(product) {
-                        *out = pair.gate * y;
+            for panel in panels.clone().step_by(2) {
+                let both: [&[u8]; 2] = std::array::from_fn(|n| {
+                    let start = (panel + n).min(panels.end - 1) * panel_bytes;
+                    &weights[start..][..panel_bytes]
+                });
+                let n_panels = both.len().min(panels.end - panel);
+                let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
+                let products = &mut products[..n_panels * pairs.len()];
+                multiply(simd, shape.down, &both[..n_panels], &rows[..pairs.len()], products);
+                for (n, products) in products.chunks_exact(pairs.len()).enumerate() {
+                    let column = (panel + n) * ROWS;
+                    let width = ROWS.min(shape.hidden - column);
+                    for (t, (product, pair)) in products.iter().zip(pairs).enumerate() {
+                        let start = (first + t) * shape.hidden + column;
+                        // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.
+                        let out = unsafe { out.part(start..start + width) };
+                        for (out, y) in out.iter_mut().zip(product) {
+                            *out = pair.gate * y;
+                        }
                     }
                 }
             }

@@ -51,8 +51,16 @@ macro_rules! values {
             }
             impl Panel for $name {
                 #[inline(always)]
-                fn product<I: Isa, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T]) -> [I::Floats; T] {
-                    product::<I, Self, T>(isa, panel, x)
+                fn product<I: Isa, const T: usize, const N: usize>(
+                    isa: I,
+                    panels: [&[u8]; N],
+                    x: [&[i32]; T],
+                ) -> [[I::Floats; T]; N] {
+                    let mut sums = [[isa.splat(0.0); T]; N];
+                    for n in 0..N {
+                        sums[n] = product::<I, Self, T>(isa, panels[n], x);
+                    }
+                    sums
                 }
             }
         )*

@@ -12,8 +12,12 @@ pub(super) const UNIT: usize = 32;
 
 /// A format whose panels can be multiplied.
 pub(super) trait Panel {
-    /// `panel[row] . x[t]` for T rows of activations of this format.
-    fn product<I: Isa, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T]) -> [I::Floats; T];
+    /// `panels[n][row] . x[t]` for N panels and T rows of activations of this format.
+    fn product<I: Isa, const T: usize, const N: usize>(
+        isa: I,
+        panels: [&[u8]; N],
+        x: [&[i32]; T],
+    ) -> [[I::Floats; T]; N];
 }
 
 /// An integer format, packed. A panel is its rows' codes, block by block, then their parameters, block by block:
@@ -85,8 +89,12 @@ macro_rules! formats {
             }
             impl Panel for $name {
                 #[inline(always)]
-                fn product<I: Isa, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T]) -> [I::Floats; T] {
-                    panel::product::<I, Self, T>(isa, panel, x)
+                fn product<I: Isa, const T: usize, const N: usize>(
+                    isa: I,
+                    panels: [&[u8]; N],
+                    x: [&[i32]; T],
+                ) -> [[I::Floats; T]; N] {
+                    panel::product::<I, Self, T, N>(isa, panels, x)
                 }
             }
         )*

@@ -30,6 +30,8 @@ pub(crate) trait Isa: Copy {
     const RAISED: bool;
     /// Rows of activations that meet a unit of weights at once: what the registers hold.
     const MAX_TILE: usize;
+    /// Panels that meet a row of activations at once, where there are several rows.
+    const MAX_PANELS: usize;
 
     /// Runs the kernel, compiled for these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;

@@ -30,12 +30,16 @@ pub fn linear(simd: Simd, pool: &Pool, w: &PackedView<'_>, x: &Activations, out:
             let n = MAX_ROWS.min(x.n_rows() - first);
             let rows: [&[i32]; MAX_ROWS] =
                 std::array::from_fn(|t| if t < n { x.row(first + t) } else { &[] });
-            for panel in panels.clone() {
-                let mut products = [[0.0; ROWS]; MAX_ROWS];
-                multiply(simd, shape.format, w.panel(panel), &rows[..n], &mut products[..n]);
-                let width = ROWS.min(shape.rows - panel * ROWS);
-                for (t, product) in products[..n].iter().enumerate() {
-                    let start = (first + t) * shape.rows + panel * ROWS;
+            for panel in panels.clone().step_by(2) {
+                let both: [&[u8]; 2] = std::array::from_fn(|n| w.panel((panel + n).min(panels.end - 1)));
+                let n_panels = both.len().min(panels.end - panel);
+                let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
+                let products = &mut products[..n_panels * n];
+                multiply(simd, shape.format, &both[..n_panels], &rows[..n], products);
+                for (index, product) in products.iter().enumerate() {
+                    let (t, column) = (index % n, (panel + index / n) * ROWS);
+                    let width = ROWS.min(shape.rows - column);
+                    let start = (first + t) * shape.rows + column;
                     // SAFETY: these columns are this panel's, and this task's alone.
                     unsafe { out.part(start..start + width) }.copy_from_slice(&product[..width]);
                 }

@@ -131,17 +131,17 @@ impl Simd {
         }
     }
 
-    /// [`Isa::MAX_TILE`].
-    fn max_tile(self) -> usize {
-        struct MaxTile;
-        impl Kernel for MaxTile {
-            type Output = usize;
+    /// [`Isa::MAX_TILE`] and [`Isa::MAX_PANELS`].
+    fn largest_tile(self) -> (usize, usize) {
+        struct LargestTile;
+        impl Kernel for LargestTile {
+            type Output = (usize, usize);
             #[inline(always)]
-            fn run<I: Isa>(self, _: I) -> usize {
-                I::MAX_TILE
+            fn run<I: Isa>(self, _: I) -> (usize, usize) {
+                (I::MAX_TILE, I::MAX_PANELS)
             }
         }
-        self.run(MaxTile)
+        self.run(LargestTile)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A panel of an integer format times a few rows of activations.
+//! Panels of an integer format times a few rows of activations.
 //!
 //! Written in loops, not in closures: a closure is a function of its own, compiled without the instructions that the
 //! kernel around it is compiled for.
@@ -13,121 +13,178 @@ use super::{
 /// The quads of a unit.
 const QUADS: usize = UNIT / 4;
 
-/// `panel[row] . x[t]` for T rows of activations, in the order that [`crate::quant::dot_int8`] defines.
+/// `panels[n][row] . x[t]` for N panels and T rows of activations, in the order that [`crate::quant::dot_int8`] defines.
 ///
-/// The codes of a unit are unpacked once into registers and meet all T rows there.
+/// The codes of a unit are unpacked once into registers and meet all T rows there; a row's columns, once in a register,
+/// meet all N panels.
 #[inline(always)]
-pub(super) fn product<I: Isa, F: Format, const T: usize>(
+pub(super) fn product<I: Isa, F: Format, const T: usize, const N: usize>(
     isa: I,
-    panel: &[u8],
+    panels: [&[u8]; N],
     x: [&[i32]; T],
-) -> [I::Floats; T] {
+) -> [[I::Floats; T]; N] {
     let words = const { block_words(F::GEOMETRY) };
     let n_blocks = x[0].len() / words;
-    let (codes, parameters) = panel.split_at(n_blocks * F::LAYOUT.code_bytes);
-    let codes = codes.chunks_exact(F::LAYOUT.code_bytes);
-    let parameters = parameters.chunks_exact(F::LAYOUT.parameter_bytes);
-    let mut sums = [isa.splat(0.0); T];
-    for (block, (codes, parameters)) in codes.zip(parameters).enumerate() {
-        let at = block * words;
+    let parameters_at = n_blocks * F::LAYOUT.code_bytes;
+    let mut sums = [[isa.splat(0.0); T]; N];
+    for block in 0..n_blocks {
+        let (mut codes, mut parameters) = ([&[][..]; N], [&[][..]; N]);
+        for n in 0..N {
+            codes[n] = &panels[n][block * F::LAYOUT.code_bytes..][..F::LAYOUT.code_bytes];
+            let at = parameters_at + block * F::LAYOUT.parameter_bytes;
+            parameters[n] = &panels[n][at..][..F::LAYOUT.parameter_bytes];
+        }
+        let block = Block::<N> { codes, parameters, x_at: block * words };
         match F::LAYOUT.scales {
-            None if F::GEOMETRY.cols == UNIT => one_unit::<I, F, T>(isa, codes, parameters, x, at, &mut sums),
-            None => one_group::<I, F, T>(isa, codes, parameters, x, at, &mut sums),
-            Some(_) => many_groups::<I, F, T>(isa, codes, parameters, x, at, &mut sums),
+            None if F::GEOMETRY.cols == UNIT => one_unit::<I, F, T, N>(isa, block, x, &mut sums),
+            None => one_group::<I, F, T, N>(isa, block, x, &mut sums),
+            Some(_) => many_groups::<I, F, T, N>(isa, block, x, &mut sums),
         }
     }
     sums
 }
 
+/// A block of N panels.
+#[derive(Clone, Copy)]
+struct Block<'a, const N: usize> {
+    codes: [&'a [u8]; N],
+    parameters: [&'a [u8]; N],
+    /// Where its words start in a row of activations.
+    x_at: usize,
+}
+
+impl<const N: usize> Block<'_, N> {
+    /// The codes of a unit.
+    #[inline(always)]
+    fn unpack<I: Isa, F: Format>(&self, isa: I, unit: usize) -> [[I::Bytes; QUADS]; N] {
+        let mut weights = [[isa.bytes(part(self.codes[0], 0)); QUADS]; N];
+        for (weights, codes) in weights.iter_mut().zip(self.codes) {
+            *weights = unpack::<I, F>(isa, &codes[unit * F::LAYOUT.unit_bytes..]);
+        }
+        weights
+    }
+
+    #[inline(always)]
+    fn scales<I: Isa, F: Format>(&self, isa: I) -> [Scales<I>; N] {
+        let mut scales = [Scales::of::<F>(isa, self.parameters[0]); N];
+        for (scales, parameters) in scales.iter_mut().zip(self.parameters) {
+            *scales = Scales::of::<F>(isa, parameters);
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn group_scales<I: Isa, F: Format>(&self, isa: I, group: usize) -> [I::Floats; N] {
+        let mut scales = [isa.splat(0.0); N];
+        for (scales, parameters) in scales.iter_mut().zip(self.parameters) {
+            *scales = group_scale::<I, F>(isa, parameters, group);
+        }
+        scales
+    }
+}
+
 /// A block that is one unit.
 #[inline(always)]
-fn one_unit<I: Isa, F: Format, const T: usize>(
+fn one_unit<I: Isa, F: Format, const T: usize, const N: usize>(
     isa: I,
-    codes: &[u8],
-    parameters: &[u8],
+    block: Block<'_, N>,
     x: [&[i32]; T],
-    at: usize,
-    sums: &mut [I::Floats; T],
+    sums: &mut [[I::Floats; T]; N],
 ) {
-    let weights = unpack::<I, F>(isa, codes);
-    let scales = Scales::of::<F>(isa, parameters);
+    let weights = block.unpack::<I, F>(isa, 0);
+    let scales = block.scales::<I, F>(isa);
     for t in 0..T {
-        let x = words::<F>(x[t], at);
-        let ints = dot_quads::<I, F>(isa, start::<I, F>(isa, x, 0), &weights, x, 0);
-        sums[t] = scales.add::<F>(isa, sums[t], isa.to_floats(ints), parameters, x);
+        let x = words::<F>(x[t], block.x_at);
+        let ints = dot_quads::<I, F, T, N, QUADS>(isa, [start::<I, F>(isa, x, 0); N], &weights, x, 0);
+        for n in 0..N {
+            let products = isa.to_floats(ints[n]);
+            sums[n][t] = scales[n].add::<F>(isa, sums[n][t], products, block.parameters[n], x);
+        }
     }
 }
 
 /// A block of several units that share all scales.
 #[inline(always)]
-fn one_group<I: Isa, F: Format, const T: usize>(
+fn one_group<I: Isa, F: Format, const T: usize, const N: usize>(
     isa: I,
-    codes: &[u8],
-    parameters: &[u8],
+    block: Block<'_, N>,
     x: [&[i32]; T],
-    at: usize,
-    sums: &mut [I::Floats; T],
+    sums: &mut [[I::Floats; T]; N],
 ) {
-    let mut ints = [[isa.splat_int(0); 2]; T];
+    let mut ints = [[isa.splat_int(0); N]; T];
     for t in 0..T {
-        ints[t][0] = start::<I, F>(isa, words::<F>(x[t], at), 0);
+        ints[t] = [start::<I, F>(isa, words::<F>(x[t], block.x_at), 0); N];
     }
-    for (unit, codes) in codes.chunks_exact(F::LAYOUT.unit_bytes).enumerate() {
-        let weights = unpack::<I, F>(isa, codes);
+    for unit in 0..F::GEOMETRY.cols / UNIT {
+        let weights = block.unpack::<I, F>(isa, unit);
         for t in 0..T {
-            // With few rows, sums that do not wait for each other.
-            let ints = &mut ints[t][if T <= 2 { unit % 2 } else { 0 }];
-            *ints = dot_quads::<I, F>(isa, *ints, &weights, words::<F>(x[t], at), unit * QUADS);
+            let x = words::<F>(x[t], block.x_at);
+            ints[t] = dot_quads::<I, F, T, N, QUADS>(isa, ints[t], &weights, x, unit * QUADS);
         }
     }
-    let scales = Scales::of::<F>(isa, parameters);
+    let scales = block.scales::<I, F>(isa);
     for t in 0..T {
-        let ints = if T <= 2 { isa.add_ints(ints[t][0], ints[t][1]) } else { ints[t][0] };
-        sums[t] = scales.add::<F>(isa, sums[t], isa.to_floats(ints), parameters, words::<F>(x[t], at));
+        let x = words::<F>(x[t], block.x_at);
+        for n in 0..N {
+            let products = isa.to_floats(ints[t][n]);
+            sums[n][t] = scales[n].add::<F>(isa, sums[n][t], products, block.parameters[n], x);
+        }
     }
 }
 
 /// A block whose groups have integer scales: a unit is one group, or two.
 #[inline(always)]
-fn many_groups<I: Isa, F: Format, const T: usize>(
+fn many_groups<I: Isa, F: Format, const T: usize, const N: usize>(
     isa: I,
-    codes: &[u8],
-    parameters: &[u8],
+    block: Block<'_, N>,
     x: [&[i32]; T],
-    at: usize,
-    sums: &mut [I::Floats; T],
+    sums: &mut [[I::Floats; T]; N],
 ) {
-    let mut scaled = [isa.splat(0.0); T];
-    for (unit, codes) in codes.chunks_exact(F::LAYOUT.unit_bytes).enumerate() {
-        let weights = unpack::<I, F>(isa, codes);
+    const HALF: usize = QUADS / 2;
+    let mut scaled = [[isa.splat(0.0); N]; T];
+    for unit in 0..F::GEOMETRY.cols / UNIT {
+        let weights = block.unpack::<I, F>(isa, unit);
         if F::GEOMETRY.group == UNIT {
-            let scale = group_scale::<I, F>(isa, parameters, unit);
+            let unit_scales = block.group_scales::<I, F>(isa, unit);
             for t in 0..T {
-                let x = words::<F>(x[t], at);
-                let ints = dot_quads::<I, F>(isa, start::<I, F>(isa, x, unit), &weights, x, unit * QUADS);
-                scaled[t] = isa.add(scaled[t], isa.mul(isa.to_floats(ints), scale));
+                let x = words::<F>(x[t], block.x_at);
+                let start = [start::<I, F>(isa, x, unit); N];
+                let ints = dot_quads::<I, F, T, N, QUADS>(isa, start, &weights, x, unit * QUADS);
+                for n in 0..N {
+                    scaled[t][n] = isa.add(scaled[t][n], isa.mul(isa.to_floats(ints[n]), unit_scales[n]));
+                }
             }
         } else {
-            let (low, high) = weights.split_at(QUADS / 2);
-            let low_scale = group_scale::<I, F>(isa, parameters, 2 * unit);
-            let high_scale = group_scale::<I, F>(isa, parameters, 2 * unit + 1);
+            let (mut low, mut high) = ([[weights[0][0]; HALF]; N], [[weights[0][0]; HALF]; N]);
+            for n in 0..N {
+                low[n].copy_from_slice(&weights[n][..HALF]);
+                high[n].copy_from_slice(&weights[n][HALF..]);
+            }
+            let low_scales = block.group_scales::<I, F>(isa, 2 * unit);
+            let high_scales = block.group_scales::<I, F>(isa, 2 * unit + 1);
             for t in 0..T {
-                let x = words::<F>(x[t], at);
-                let ints = dot_quads::<I, F>(isa, start::<I, F>(isa, x, 2 * unit), low, x, unit * QUADS);
-                let sum = isa.add(scaled[t], isa.mul(isa.to_floats(ints), low_scale));
-                let start = start::<I, F>(isa, x, 2 * unit + 1);
-                let ints = dot_quads::<I, F>(isa, start, high, x, unit * QUADS + QUADS / 2);
-                scaled[t] = isa.add(sum, isa.mul(isa.to_floats(ints), high_scale));
+                let x = words::<F>(x[t], block.x_at);
+                let starts = [[start::<I, F>(isa, x, 2 * unit); N], [start::<I, F>(isa, x, 2 * unit + 1); N]];
+                let low = dot_quads::<I, F, T, N, HALF>(isa, starts[0], &low, x, unit * QUADS);
+                let high = dot_quads::<I, F, T, N, HALF>(isa, starts[1], &high, x, unit * QUADS + HALF);
+                for n in 0..N {
+                    let sum = isa.add(scaled[t][n], isa.mul(isa.to_floats(low[n]), low_scales[n]));
+                    scaled[t][n] = isa.add(sum, isa.mul(isa.to_floats(high[n]), high_scales[n]));
+                }
             }
         }
     }
-    let scales = Scales::of::<F>(isa, parameters);
+    let scales = block.scales::<I, F>(isa);
     for t in 0..T {
-        sums[t] = scales.add::<F>(isa, sums[t], scaled[t], parameters, words::<F>(x[t], at));
+        let x = words::<F>(x[t], block.x_at);
+        for n in 0..N {
+            sums[n][t] = scales[n].add::<F>(isa, sums[n][t], scaled[t][n], block.parameters[n], x);
+        }
     }
 }
 
 /// The scales of a block's rows.
+#[derive(Clone, Copy)]
 struct Scales<I: Isa> {
     d: I::Floats,
     /// Of the minimums; zeros in formats without.
@@ -186,23 +243,34 @@ fn words<F: Format>(x: &[i32], at: usize) -> &[i32] {
     &x[at..][..const { block_words(F::GEOMETRY) }]
 }
 
-/// To `ints` the products of the quads that `weights` holds, from quad `first` of the block on.
+/// To the sums of each panel the products of its Q quads, with those from quad `first` of the block on.
 #[inline(always)]
-fn dot_quads<I: Isa, F: Format>(
+fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
     isa: I,
-    mut ints: I::Ints,
-    weights: &[I::Bytes],
+    mut sums: [I::Ints; N],
+    weights: &[[I::Bytes; Q]; N],
     x: &[i32],
     first: usize,
-) -> I::Ints {
+) -> [I::Ints; N] {
     let first = const { 1 + Terms::of(F::GEOMETRY).words(F::GEOMETRY) } + first;
-    for q in 0..weights.len() {
-        ints = match F::FORMAT.code_bits() {
-            8 => isa.dot_codes(ints, weights[q], x[first + q]),
-            _ => isa.dot(ints, weights[q], x[first + q]),
-        };
+    // With few rows, two sums a panel that do not wait for each other.
+    let apart = if T <= 2 { 2 } else { 1 };
+    let mut odd = [isa.splat_int(0); N];
+    for q in 0..Q {
+        for n in 0..N {
+            let sum = if q % apart == 1 { &mut odd[n] } else { &mut sums[n] };
+            *sum = match F::FORMAT.code_bits() {
+                8 => isa.dot_codes(*sum, weights[n][q], x[first + q]),
+                _ => isa.dot(*sum, weights[n][q], x[first + q]),
+            };
+        }
     }
-    ints
+    if apart == 2 {
+        for n in 0..N {
+            sums[n] = isa.add_ints(sums[n], odd[n]);
+        }
+    }
+    sums
 }
 
 /// Where the products of a group start: at its bias, if the format has a fixed zero that the dot product does not take off.

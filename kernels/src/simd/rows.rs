@@ -1,4 +1,4 @@
-//! A panel of any format times some rows, and the rows' quantisation, on a chosen instruction set.
+//! Panels of any format times some rows, and the rows' quantisation, on a chosen instruction set.
 
 use std::marker::PhantomData;
 
@@ -18,71 +18,93 @@ use crate::{
 /// The most rows that [`multiply`] takes.
 pub(super) const MAX_ROWS: usize = 16;
 
-/// `out[t][row] = panel[row] . x[t]` for up to [`MAX_ROWS`] rows of activations of its format.
+/// `out[n T + t][row] = panels[n][row] . x[t]` for up to [`MAX_ROWS`] rows, T of them, of activations of its format.
 pub(super) fn multiply(
     simd: Simd,
     format: WeightFormat,
-    panel: &[u8],
+    panels: &[&[u8]],
     x: &[&[i32]],
     out: &mut [[f32; ROWS]],
 ) {
     match format {
-        WeightFormat::F32 => in_tiles::<F32>(simd, panel, x, out),
-        WeightFormat::F16 => in_tiles::<F16>(simd, panel, x, out),
-        WeightFormat::Bf16 => in_tiles::<Bf16>(simd, panel, x, out),
-        WeightFormat::Int4G128 => in_tiles::<Int4G128>(simd, panel, x, out),
-        WeightFormat::Int4ZpG128 => in_tiles::<Int4ZpG128>(simd, panel, x, out),
-        WeightFormat::Q8_0 => in_tiles::<Q8_0>(simd, panel, x, out),
-        WeightFormat::Q4_0 => in_tiles::<Q4_0>(simd, panel, x, out),
-        WeightFormat::Q4_1 => in_tiles::<Q4_1>(simd, panel, x, out),
-        WeightFormat::Q5_0 => in_tiles::<Q5_0>(simd, panel, x, out),
-        WeightFormat::Q5_1 => in_tiles::<Q5_1>(simd, panel, x, out),
-        WeightFormat::Q4K => in_tiles::<Q4K>(simd, panel, x, out),
-        WeightFormat::Q5K => in_tiles::<Q5K>(simd, panel, x, out),
-        WeightFormat::Q6K => in_tiles::<Q6K>(simd, panel, x, out),
+        WeightFormat::F32 => in_tiles::<F32>(simd, panels, x, out),
+        WeightFormat::F16 => in_tiles::<F16>(simd, panels, x, out),
+        WeightFormat::Bf16 => in_tiles::<Bf16>(simd, panels, x, out),
+        WeightFormat::Int4G128 => in_tiles::<Int4G128>(simd, panels, x, out),
+        WeightFormat::Int4ZpG128 => in_tiles::<Int4ZpG128>(simd, panels, x, out),
+        WeightFormat::Q8_0 => in_tiles::<Q8_0>(simd, panels, x, out),
+        WeightFormat::Q4_0 => in_tiles::<Q4_0>(simd, panels, x, out),
+        WeightFormat::Q4_1 => in_tiles::<Q4_1>(simd, panels, x, out),
+        WeightFormat::Q5_0 => in_tiles::<Q5_0>(simd, panels, x, out),
+        WeightFormat::Q5_1 => in_tiles::<Q5_1>(simd, panels, x, out),
+        WeightFormat::Q4K => in_tiles::<Q4K>(simd, panels, x, out),
+        WeightFormat::Q5K => in_tiles::<Q5K>(simd, panels, x, out),
+        WeightFormat::Q6K => in_tiles::<Q6K>(simd, panels, x, out),
     }
 }
 
 /// The largest tiles first, until no row is left.
-fn in_tiles<P: Panel>(simd: Simd, panel: &[u8], mut x: &[&[i32]], mut out: &mut [[f32; ROWS]]) {
-    let largest = simd.max_tile();
-    while !x.is_empty() {
-        let taken = match x.len().min(largest) {
-            16.. => tile::<P, 16>(simd, panel, x, out),
-            8..16 => tile::<P, 8>(simd, panel, x, out),
-            4..8 => tile::<P, 4>(simd, panel, x, out),
-            2..4 => tile::<P, 2>(simd, panel, x, out),
-            _ => tile::<P, 1>(simd, panel, x, out),
-        };
-        (x, out) = (&x[taken..], &mut out[taken..]);
+fn in_tiles<P: Panel>(simd: Simd, panels: &[&[u8]], x: &[&[i32]], out: &mut [[f32; ROWS]]) {
+    let (largest, at_once) = simd.largest_tile();
+    for (panels, out) in panels.chunks(at_once).zip(out.chunks_mut(at_once * x.len().max(1))) {
+        let mut done = 0;
+        while done < x.len() {
+            done += match (x.len() - done).min(largest) {
+                16.. => tile::<P, 16>(simd, panels, x, done, out),
+                8..16 => tile::<P, 8>(simd, panels, x, done, out),
+                4..8 => tile::<P, 4>(simd, panels, x, done, out),
+                2..4 => tile::<P, 2>(simd, panels, x, done, out),
+                _ => tile::<P, 1>(simd, panels, x, done, out),
+            };
+        }
     }
 }
 
-/// The first T rows; gives T.
-fn tile<P: Panel, const T: usize>(simd: Simd, panel: &[u8], x: &[&[i32]], out: &mut [[f32; ROWS]]) -> usize {
-    let x = *x.first_chunk().expect("a tile of rows");
-    let products = simd.run(Tile::<P, T> { panel, x, format: PhantomData });
-    out[..T].copy_from_slice(&products);
+/// T rows from `first` on; gives T.
+fn tile<P: Panel, const T: usize>(
+    simd: Simd,
+    panels: &[&[u8]],
+    x: &[&[i32]],
+    first: usize,
+    out: &mut [[f32; ROWS]],
+) -> usize {
+    let rows = *x[first..].first_chunk().expect("a tile of rows");
+    let out = out.chunks_exact_mut(x.len());
+    if T >= 4
+        && let [a, b] = *panels
+    {
+        let products = simd.run(Tile::<P, T, 2> { panels: [a, b], x: rows, format: PhantomData });
+        for (out, products) in out.zip(&products) {
+            out[first..][..T].copy_from_slice(products);
+        }
+    } else {
+        for (out, panel) in out.zip(panels) {
+            let [products] = simd.run(Tile::<P, T, 1> { panels: [*panel], x: rows, format: PhantomData });
+            out[first..][..T].copy_from_slice(&products);
+        }
+    }
     T
 }
 
-struct Tile<'a, P, const T: usize> {
-    panel: &'a [u8],
+struct Tile<'a, P, const T: usize, const N: usize> {
+    panels: [&'a [u8]; N],
     x: [&'a [i32]; T],
     format: PhantomData<P>,
 }
 
-impl<P: Panel, const T: usize> Kernel for Tile<'_, P, T> {
-    type Output = [[f32; ROWS]; T];
+impl<P: Panel, const T: usize, const N: usize> Kernel for Tile<'_, P, T, N> {
+    type Output = [[[f32; ROWS]; T]; N];
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Self::Output {
-        if const { T > I::MAX_TILE } {
-            return [[f32::NAN; ROWS]; T]; // never asked for: compiled away
+        let mut products = [[[f32::NAN; ROWS]; T]; N];
+        if const { T > I::MAX_TILE || N > I::MAX_PANELS } {
+            return products; // never asked for: compiled away
         }
-        let mut products = [[0.0; ROWS]; T];
-        for (product, sums) in products.iter_mut().zip(P::product::<I, T>(isa, self.panel, self.x)) {
-            *product = isa.to_array(sums);
+        for (products, sums) in products.iter_mut().zip(P::product::<I, T, N>(isa, self.panels, self.x)) {
+            for (product, sums) in products.iter_mut().zip(sums) {
+                *product = isa.to_array(sums);
+            }
         }
         products
     }

@@ -37,6 +37,7 @@ impl Isa for Wasm {
 
     const RAISED: bool = false;
     const MAX_TILE: usize = 2;
+    const MAX_PANELS: usize = 1;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
