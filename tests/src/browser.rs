@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use chromiumoxide::browser::{Browser as Chromium, BrowserConfig};
+use chromiumoxide::cdp::browser_protocol::page::SetWebLifecycleStateParams;
+pub use chromiumoxide::cdp::browser_protocol::page::SetWebLifecycleStateState as Lifecycle;
 use chromiumoxide::cdp::browser_protocol::target::CreateTargetParams;
 use chromiumoxide::page::{Page, ScreenshotParams};
 use futures_util::StreamExt;
@@ -123,6 +125,12 @@ impl Tab {
     /// Loads the page again, as its user would.
     pub async fn reload(&self) -> Result<()> {
         self.page.reload().await?;
+        Ok(())
+    }
+
+    /// Freezes the page as a browser that saves energy does, or lets it run again.
+    pub async fn set_lifecycle(&self, state: Lifecycle) -> Result<()> {
+        self.page.execute(SetWebLifecycleStateParams::new(state)).await?;
         Ok(())
     }
 

@@ -1,39 +1,53 @@
 //! A hub and native workers as processes, each on a port of its own.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, bail};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
+use serde_json::Value;
+
+use crate::chat;
 
 /// How long a test waits for what must come: generous, since the machines of CI are slow and shared.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A running `moex serve`, ended when dropped.
-pub struct Hub {
-    process: Process,
-    /// Where it listens, as `http://127.0.0.1:PORT`.
-    pub url: String,
-    /// The URL that workers join by, token included.
-    pub join_url: String,
-    http: reqwest::Client,
+/// A `moex` binary, and where what it says on stderr goes.
+#[derive(Clone, Debug)]
+pub struct Moex {
+    path: PathBuf,
+    logs: Option<PathBuf>,
 }
 
-impl Hub {
-    /// Starts `moex serve ARGS` on a free loopback port and waits until it listens.
-    pub fn start(args: &[&str]) -> Result<Self> {
-        Self::start_binary(&crate::moex(), args)
+impl Moex {
+    /// The binary of the profile under test.
+    pub fn under_test() -> Self {
+        Self::at(crate::moex())
     }
 
-    /// The same with a binary of another profile.
-    pub fn start_binary(moex: &Path, args: &[&str]) -> Result<Self> {
-        let mut child = Command::new(moex)
+    /// This one.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path, logs: None }
+    }
+
+    /// The same, its processes adding to files of this folder instead of speaking on our own stderr.
+    #[must_use]
+    pub fn logging_to(self, folder: &Path) -> Self {
+        Self { logs: Some(folder.to_owned()), ..self }
+    }
+
+    /// Starts `moex serve ARGS` on a free loopback port and waits until it listens.
+    pub fn hub(&self, args: &[&str]) -> Result<Hub> {
+        let mut child = self
+            .command("hub")?
             .args(["serve", "--json", "--listen", "127.0.0.1:0"])
             .args(args)
             .stdout(Stdio::piped())
-            .stdin(Stdio::null())
             .spawn()
             .context("moex serve could not be started")?;
         let stdout = child.stdout.take().context("stdout was piped above")?;
@@ -47,7 +61,57 @@ impl Hub {
                 started[key].as_str().with_context(|| format!("no {key} in {line:?}"))?.to_owned(),
             )
         };
-        Ok(Self { process, url: text("listen")?, join_url: text("join_url")?, http: reqwest::Client::new() })
+        Ok(Hub { process, url: text("listen")?, join_url: text("join_url")?, http: reqwest::Client::new() })
+    }
+
+    /// Starts `moex worker JOIN_URL ARGS` on the CPU. The name is its log's.
+    pub fn worker(&self, name: &str, join_url: &str, args: &[&str]) -> Result<Worker> {
+        let child = self
+            .command(name)?
+            .args(["worker", join_url, "--device", "cpu"])
+            .args(args)
+            .spawn()
+            .context("moex worker could not be started")?;
+        Ok(Worker(Process(child)))
+    }
+
+    fn command(&self, name: &str) -> Result<Command> {
+        let mut command = Command::new(&self.path);
+        command.stdin(Stdio::null());
+        if let Some(folder) = &self.logs {
+            let file = folder.join(format!("{name}.log"));
+            let log = OpenOptions::new().create(true).append(true).open(&file);
+            command.stderr(log.with_context(|| format!("{} cannot be written", file.display()))?);
+        }
+        Ok(command)
+    }
+}
+
+/// A running `moex serve`, ended when dropped.
+pub struct Hub {
+    process: Process,
+    /// Where it listens, as `http://127.0.0.1:PORT`.
+    pub url: String,
+    /// The URL that workers join by, token included.
+    pub join_url: String,
+    http: reqwest::Client,
+}
+
+impl Hub {
+    /// Starts the hub under test on a free loopback port and waits until it listens.
+    pub fn start(args: &[&str]) -> Result<Self> {
+        Moex::under_test().hub(args)
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> Result<SocketAddr> {
+        let address = self.url.trim_start_matches("http://");
+        address.parse().with_context(|| format!("{address:?} is no address"))
+    }
+
+    /// The join URL by way of a proxy.
+    pub fn join_url_by(&self, proxy: SocketAddr) -> Result<String> {
+        Ok(self.join_url.replace(&self.address()?.to_string(), &proxy.to_string()))
     }
 
     /// The process id.
@@ -90,24 +154,7 @@ impl Hub {
 
     /// The greedy answer to a case's conversation, without streaming: what it says, not what it thinks or calls.
     pub async fn answer(&self, case: &Value) -> Result<String> {
-        let body = json!({
-            "messages": case["messages"],
-            "tools": case["tools"],
-            "chat_template_kwargs": {"enable_thinking": case["enable_thinking"]},
-            "temperature": 0,
-            "max_tokens": 200,
-        });
-        let response = self
-            .http
-            .post(format!("{}/v1/chat/completions", self.url))
-            .json(&body)
-            .timeout(PATIENCE)
-            .send()
-            .await?;
-        let status = response.status();
-        let answer: Value = response.json().await?;
-        ensure!(status.is_success(), "the hub answered {status}: {answer}");
-        Ok(answer["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned())
+        Ok(chat::ask(&self.http, &self.url, case).await?.content)
     }
 }
 
@@ -120,20 +167,24 @@ pub fn workers(status: &Value) -> impl Iterator<Item = &Value> {
 pub struct Worker(Process);
 
 impl Worker {
-    /// Starts `moex worker JOIN_URL ARGS` on the CPU.
+    /// Starts a worker of the binary under test.
     pub fn start(join_url: &str, args: &[&str]) -> Result<Self> {
-        let child = Command::new(crate::moex())
-            .args(["worker", join_url, "--device", "cpu"])
-            .args(args)
-            .stdin(Stdio::null())
-            .spawn()
-            .context("moex worker could not be started")?;
-        Ok(Self(Process(child)))
+        Moex::under_test().worker("worker", join_url, args)
     }
 
     /// The process id.
     pub fn pid(&self) -> u32 {
         self.0.0.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.0.0), signal).context("the worker takes no signal")
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.0.0.try_wait()?)
     }
 }
 

@@ -1,11 +1,15 @@
 //! The harness of the end-to-end tests, and the commands of `cargo xtask`.
 //!
 //! Everything here drives shipped parts from outside: the `moex` binary as processes, real sockets, a real
-//! Chromium. Nothing here is linked into the product.
+//! Chromium. Nothing here is linked into the product. Only [`peer`] knows the wire, to misuse it.
+
+pub mod hub;
 
 pub mod browser;
-pub mod hub;
+pub mod chat;
+pub mod peer;
 pub mod proxy;
+
 pub mod tensors;
 pub mod xtask;
 

@@ -1,0 +1,309 @@
+//! Scripted workers: they speak the real protocol, hold nothing, compute nothing, and answer as their manner says.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use moex_protocol::{
+    Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, SUBPROTOCOL,
+    SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId, WorkerKind, WorkerSession, limits,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+/// The wait before a peer that was thrown out comes back.
+const RETURN_DELAY: Duration = Duration::from_millis(200);
+/// The time between two bytes of a message that never ends.
+const DRIBBLE: Duration = Duration::from_millis(50);
+
+/// How a peer answers what it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Zeros, at once: of the right shape, finite, wrong.
+    Zeros,
+    /// Values that are no numbers.
+    NotFinite,
+    /// Hands the attempt back, then answers it all the same.
+    Stale,
+    /// With an attempt that somebody else was given.
+    Foreign,
+    /// With a frame that says it is 4 GiB long.
+    Overlong,
+    /// With a message larger than any may be.
+    Huge,
+    /// With a message that ends in the middle of its last frame.
+    Truncated,
+    /// With text.
+    Text,
+    /// With a message of which a byte comes now and then, and never the last.
+    SlowLoris,
+    /// Not at all.
+    Mute,
+}
+
+/// Who a peer is and what it does.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// Its id, the same whenever it returns.
+    pub worker: WorkerId,
+    /// The memory it says it gives.
+    pub memory_budget_bytes: u64,
+    /// How it answers.
+    pub manner: Manner,
+}
+
+/// What happened to a peer so far.
+#[derive(Debug, Default)]
+pub struct Deeds {
+    /// Attempts it was given and did what its manner says about.
+    pub answers: AtomicU64,
+    /// Connections that the hub ended.
+    pub thrown_out: AtomicU64,
+}
+
+/// A peer that returns whenever it is thrown out, and is gone when dropped.
+pub struct Peer {
+    deeds: Arc<Deeds>,
+    task: JoinHandle<()>,
+}
+
+impl Peer {
+    /// Joins.
+    pub fn start(join_url: &str, config: PeerConfig) -> Result<Self> {
+        let join = JoinAddress::parse(join_url)?;
+        let deeds = Arc::new(Deeds::default());
+        let theirs = deeds.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                if serve(&join, &config, &theirs, pending()).await.is_ok() {
+                    theirs.thrown_out.fetch_add(1, Ordering::Relaxed);
+                }
+                sleep(RETURN_DELAY).await;
+            }
+        });
+        Ok(Self { deeds, task })
+    }
+
+    /// What happened so far: attempts answered, and times thrown out.
+    pub fn deeds(&self) -> [u64; 2] {
+        [&self.deeds.answers, &self.deeds.thrown_out].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// How a visit ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// Says that it leaves, and finishes what it owes.
+    Orderly,
+    /// Its socket closes.
+    Abrupt,
+}
+
+/// One connection of a peer, for as long as told.
+///
+/// # Errors
+/// If there is no connection to be had.
+pub async fn visit(join_url: &str, config: &PeerConfig, stay: Duration, end: Departure) -> Result<()> {
+    let leave = async {
+        sleep(stay).await;
+        end
+    };
+    serve(&JoinAddress::parse(join_url)?, config, &Deeds::default(), leave).await
+}
+
+/// What a join URL says.
+struct JoinAddress {
+    socket: String,
+    token: String,
+}
+
+impl JoinAddress {
+    fn parse(url: &str) -> Result<Self> {
+        let (page, token) = url.split_once('#').context("a join URL carries its token")?;
+        let host = page.trim_start_matches("http://").trim_end_matches("/join");
+        Ok(Self { socket: format!("ws://{host}/ws"), token: token.to_owned() })
+    }
+}
+
+/// The driver: a session of the real protocol on a real socket, until either end leaves.
+async fn serve(
+    join: &JoinAddress,
+    config: &PeerConfig,
+    deeds: &Deeds,
+    leave: impl Future<Output = Departure>,
+) -> Result<()> {
+    let mut request = join.socket.as_str().into_client_request()?;
+    request.headers_mut().insert("Sec-WebSocket-Protocol", SUBPROTOCOL.parse()?);
+    let (socket, _) = tokio_tungstenite::connect_async(request).await?;
+    let started = Instant::now();
+    let worker = WorkerConfig { join: introduction(join, config) };
+    let mut visit = Visit {
+        session: WorkerSession::new(worker, Duration::ZERO),
+        socket,
+        started,
+        manner: config.manner,
+        deeds,
+    };
+    let mut leave = std::pin::pin!(leave);
+    let mut is_leaving = false;
+    loop {
+        if visit.flush().await.is_err() || visit.session.close_code().is_some() {
+            return Ok(());
+        }
+        let deadline = visit.session.poll_timeout().map(|deadline| started + deadline);
+        tokio::select! {
+            message = visit.socket.next() => match message {
+                Some(Ok(Message::Binary(message))) => {
+                    visit.session.handle_message(started.elapsed(), message);
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                _ => return Ok(()),
+            },
+            () = sleep_until(deadline.unwrap_or(started)), if deadline.is_some() => {
+                visit.session.handle_timeout(started.elapsed());
+            }
+            departure = &mut leave, if !is_leaving => match departure {
+                Departure::Abrupt => return Ok(()),
+                Departure::Orderly => {
+                    is_leaving = true;
+                    let beat = Beat { visibility: Visibility::Leaving, ..Beat::default() };
+                    visit.session.report_beat(started.elapsed(), beat);
+                }
+            },
+        }
+    }
+}
+
+fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
+    Join {
+        token: join.token.clone(),
+        worker: config.worker,
+        kind: WorkerKind::Native,
+        build: "scripted".to_owned(),
+        adapter: "none".to_owned(),
+        backend: "cpu".to_owned(),
+        features: Vec::new(),
+        limits: BTreeMap::new(),
+        memory_budget_bytes: config.memory_budget_bytes,
+        self_test: SelfTest { passed: true, worst_nmse: 0.0, detail: String::new() },
+        sync_latency_micros: 0,
+        gigabytes_per_second: 10.0,
+        teraflops: 1.0,
+        input_slots: 4,
+    }
+}
+
+/// One connection.
+struct Visit<'a> {
+    session: WorkerSession,
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    started: Instant,
+    manner: Manner,
+    deeds: &'a Deeds,
+}
+
+impl Visit<'_> {
+    /// Does all that the session wants done.
+    async fn flush(&mut self) -> Result<()> {
+        loop {
+            while let Some(message) = self.session.poll_transmit() {
+                self.socket.send(Message::Binary(message)).await?;
+            }
+            let now = self.started.elapsed();
+            if let Some(event) = self.session.poll_event() {
+                if let WorkerEvent::Sync(sync) = event {
+                    self.session.report_blocks(now, all_resident(sync));
+                }
+            } else if let Some((attempt, dispatch)) = self.session.next_work(now) {
+                self.deeds.answers.fetch_add(1, Ordering::Relaxed);
+                self.answer(now, attempt, &dispatch).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&mut self, now: Duration, attempt: AttemptId, dispatch: &Dispatch) -> Result<()> {
+        let zeros = answer_of(dispatch, [0x00, 0x00]);
+        let message = match self.manner {
+            Manner::Zeros => return Ok(self.session.complete(now, attempt, zeros)?),
+            // The first half-precision number that is none.
+            Manner::NotFinite => {
+                return Ok(self.session.complete(now, attempt, answer_of(dispatch, [0x00, 0x7E]))?);
+            }
+            Manner::Mute => return Ok(()),
+            Manner::Stale => {
+                self.session.fail(now, attempt, ErrorCode::Preempted, "in vain");
+                while let Some(message) = self.session.poll_transmit() {
+                    self.socket.send(Message::Binary(message)).await?;
+                }
+                Message::Binary(zeros.encode(attempt, Compression::Off)?)
+            }
+            Manner::Foreign => Message::Binary(zeros.encode(attempt.next(), Compression::Off)?),
+            Manner::Overlong => {
+                let mut message = zeros.encode(attempt, Compression::Off)?.to_vec();
+                message[8..12].fill(0xFF);
+                Message::Binary(message.into())
+            }
+            Manner::Huge => Message::Binary(vec![0; limits::MAX_MESSAGE_BYTES + 1].into()),
+            Manner::Truncated => {
+                let message = zeros.encode(attempt, Compression::Off)?;
+                Message::Binary(message.slice(..message.len() - 1))
+            }
+            Manner::Text => Message::text("here you are"),
+            Manner::SlowLoris => return self.dribble().await,
+        };
+        Ok(self.socket.send(message).await?)
+    }
+
+    /// Begins a masked binary message of 64 KiB - 1 and sends it byte by byte until the hub has had enough.
+    async fn dribble(&mut self) -> Result<()> {
+        let stream = self.socket.get_mut();
+        stream.write_all(&[0x82, 0xFE, 0xFF, 0xFF, 0, 0, 0, 0]).await?;
+        for byte in b"MoEx".iter().cycle() {
+            stream.write_all(&[*byte]).await?;
+            sleep(DRIBBLE).await;
+        }
+        Ok(())
+    }
+}
+
+/// Says that every block asked for is there.
+fn all_resident(sync: WeightSync) -> BlockReport {
+    let bytes = sync.hold.iter().map(|source| source.end - source.start).sum();
+    BlockReport {
+        epoch: sync.epoch,
+        resident: sync.hold.into_iter().map(|source| source.block).collect(),
+        failed: Vec::new(),
+        bytes_done: bytes,
+        bytes_total: bytes,
+        bytes_downloaded: 0,
+    }
+}
+
+/// An answer of the shape asked for whose every value is `half`, for half-precision wires.
+fn answer_of(dispatch: &Dispatch, half: [u8; 2]) -> Answer {
+    let shape = dispatch.answer_shape();
+    let row_bytes = shape.dtype.row_bytes(usize::from(shape.hidden));
+    let parts = shape.parts.into_iter().map(|(expert, rows)| {
+        let payload = Bytes::from(half.repeat(rows as usize * row_bytes / 2));
+        AnswerPart { expert, rows, payload }
+    });
+    Answer { layer: shape.layer, hidden: shape.hidden, dtype: shape.dtype, parts: parts.collect() }
+}
