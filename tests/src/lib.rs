@@ -10,6 +10,8 @@ pub mod chat;
 pub mod peer;
 pub mod proxy;
 
+pub mod chaos;
+
 pub mod tensors;
 pub mod xtask;
 

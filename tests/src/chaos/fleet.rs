@@ -1,0 +1,234 @@
+//! The stage on which a script is acted out: workers as processes, each behind its link, and tabs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Config;
+use super::script::{Event, Fault, Track, script};
+use crate::browser::{Browser, Lifecycle, Tab};
+use crate::hub::{Hub, Moex, PATIENCE, Signal, Worker};
+use crate::proxy::{Hiccup, Link, Proxy, Weather};
+
+/// Memory a worker gives: everything twice over, for the demo model.
+const MEMORY: &str = "64MiB";
+
+/// How often each kind of fault happened.
+#[derive(Debug, Default)]
+pub(super) struct Tally(Mutex<BTreeMap<Fault, usize>>);
+
+impl Tally {
+    fn count(&self, fault: Fault) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(fault).or_default() += 1;
+    }
+
+    pub(super) fn into_counts(self) -> BTreeMap<Fault, usize> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything that something can happen to, with what will.
+pub(super) struct Stage {
+    actors: Vec<(Actor, Vec<Event>)>,
+    _stores: TempDir,
+}
+
+/// What one track is about.
+enum Actor {
+    Worker(Post),
+    Guest(Post),
+    Link(Arc<Proxy>),
+    Tab(Seat),
+}
+
+impl Stage {
+    /// Starts workers and tabs, guests excepted.
+    pub(super) async fn set(hub: &Hub, config: &Config, browser: Option<Arc<Browser>>) -> Result<Self> {
+        let stores = tempfile::tempdir()?;
+        let mut links = Vec::new();
+        for index in 0..config.n_workers {
+            let seed = config.seed.wrapping_add(index as u64 * 0x1_0000);
+            links.push(Arc::new(Proxy::start_seeded(hub.address()?, Link::Open, seed).await?));
+        }
+        let mut actors = Vec::new();
+        for track in config.tracks() {
+            let actor = match track {
+                Track::Worker(index) => {
+                    let join_url = hub.join_url_by(links[index].address)?;
+                    let mut post = Post::new(config, format!("worker-{index}"), join_url, &stores, track);
+                    post.start()?;
+                    Actor::Worker(post)
+                }
+                Track::Guest(index) => {
+                    let name = format!("guest-{index}");
+                    Actor::Guest(Post::new(config, name, hub.join_url.clone(), &stores, track))
+                }
+                Track::Link(index) => Actor::Link(links[index].clone()),
+                Track::Tab(_) => {
+                    let browser = browser.clone().context("tabs want a browser")?;
+                    let tab = Some(browser.open(&hub.join_url).await?);
+                    Actor::Tab(Seat { browser, join_url: hub.join_url.clone(), tab })
+                }
+            };
+            actors.push((actor, script(track, config.seed, config.length)));
+        }
+        Ok(Self { actors, _stores: stores })
+    }
+
+    /// Acts the script out, all tracks at once.
+    pub(super) async fn play(self, begin: Instant, tally: &Tally) -> Result<Self> {
+        let playing = self.actors.into_iter().map(async |(mut actor, events)| {
+            for event in &events {
+                sleep_until(begin + event.at).await;
+                tally.count(event.fault);
+                actor.suffer(event).await?;
+            }
+            Ok::<_, anyhow::Error>((actor, events))
+        });
+        Ok(Self { actors: try_join_all(playing).await?, _stores: self._stores })
+    }
+
+    /// Whether every worker that should be there still is.
+    pub(super) fn check(&mut self) -> Result<()> {
+        for (actor, _) in &mut self.actors {
+            if let Actor::Worker(post) = actor {
+                let ended = post.worker.as_mut().context("a worker was not started again")?.ended()?;
+                ensure!(ended.is_none(), "{} ended by itself: {ended:?}", post.name);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Actor {
+    /// What an event does, from its beginning until it is mended.
+    async fn suffer(&mut self, event: &Event) -> Result<()> {
+        let Event { lasting, fault, .. } = *event;
+        match self {
+            Self::Worker(post) => match fault {
+                Fault::Stop => {
+                    post.signal(Signal::STOP)?;
+                    sleep(lasting).await;
+                    post.signal(Signal::CONT)?;
+                }
+                Fault::Leave => {
+                    post.leave().await?;
+                    sleep(lasting).await;
+                    post.start()?;
+                }
+                _ => {
+                    post.worker = None;
+                    sleep(lasting).await;
+                    post.start()?;
+                }
+            },
+            Self::Guest(post) => {
+                post.start()?;
+                sleep(lasting).await;
+                post.worker = None;
+            }
+            Self::Link(proxy) => {
+                match link(fault) {
+                    Some(link) => proxy.set(link),
+                    None => proxy.reset(),
+                }
+                sleep(lasting).await;
+                proxy.set(Link::Open);
+            }
+            Self::Tab(seat) => seat.suffer(fault, lasting).await?,
+        }
+        Ok(())
+    }
+}
+
+/// What a fault makes of a link; none for a reset, which is over at once.
+fn link(fault: Fault) -> Option<Link> {
+    let calm = Weather::default();
+    let weather = match fault {
+        Fault::Delay => Weather { delay: Duration::from_millis(40), ..calm },
+        Fault::Jitter => Weather { jitter: Duration::from_millis(60), ..calm },
+        Fault::Hiccups => {
+            Weather { hiccup: Some(Hiccup { one_in: 10, pause: Duration::from_millis(300) }), ..calm }
+        }
+        Fault::Slow => Weather { bytes_per_second: Some(50_000), ..calm },
+        Fault::Stall => return Some(Link::Stalled),
+        Fault::Cut => return Some(Link::Cut),
+        _ => return None,
+    };
+    Some(Link::Shaped { up: weather, down: weather })
+}
+
+/// Where a worker's process stands, or stood: its id and its store outlive it.
+struct Post {
+    moex: Moex,
+    name: String,
+    join_url: String,
+    store: PathBuf,
+    id: String,
+    worker: Option<Worker>,
+}
+
+impl Post {
+    fn new(config: &Config, name: String, join_url: String, stores: &TempDir, track: Track) -> Self {
+        let n = match track {
+            Track::Guest(index) => 0x100 + index,
+            Track::Worker(index) | Track::Link(index) | Track::Tab(index) => 1 + index,
+        };
+        let store = stores.path().join(&name);
+        Self { moex: config.moex.clone(), name, join_url, store, id: format!("{n:032x}"), worker: None }
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let store = self.store.display().to_string();
+        let args = ["--id", &self.id, "--store", &store, "--memory", MEMORY];
+        self.worker = Some(self.moex.worker(&self.name, &self.join_url, &args)?);
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        self.worker.as_ref().context("no worker stands at its post")?.signal(signal)
+    }
+
+    /// Asks the process to end and waits until it has.
+    async fn leave(&mut self) -> Result<()> {
+        self.signal(Signal::TERM)?;
+        let worker = self.worker.as_mut().context("no worker stands at its post")?;
+        let deadline = Instant::now() + PATIENCE;
+        while worker.ended()?.is_none() {
+            ensure!(Instant::now() < deadline, "{} does not end when it is asked to", self.name);
+            sleep(Duration::from_millis(10)).await;
+        }
+        self.worker = None;
+        Ok(())
+    }
+}
+
+/// Where a tab is, or was.
+struct Seat {
+    browser: Arc<Browser>,
+    join_url: String,
+    tab: Option<Tab>,
+}
+
+impl Seat {
+    async fn suffer(&mut self, fault: Fault, lasting: Duration) -> Result<()> {
+        let tab = self.tab.take().context("no tab is open")?;
+        if fault == Fault::CloseTab {
+            tab.close().await?;
+            sleep(lasting).await;
+            self.tab = Some(self.browser.open(&self.join_url).await?);
+        } else {
+            tab.set_lifecycle(Lifecycle::Frozen).await?;
+            sleep(lasting).await;
+            tab.set_lifecycle(Lifecycle::Active).await?;
+            self.tab = Some(tab);
+        }
+        Ok(())
+    }
+}

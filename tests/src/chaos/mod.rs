@@ -1,0 +1,129 @@
+//! Chaos: request streams on a hub while everything around it breaks, by a seed.
+//!
+//! What goes wrong and when is a [`script`](mod@script), known before anything starts; `fleet` acts it out on real
+//! processes, links and tabs; `streams` compare each answer with what the hub alone says. A seed repeats the script,
+//! not the run: real processes meet it at other moments of their work each time.
+
+mod fleet;
+mod report;
+pub mod script;
+mod streams;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
+use serde_json::Value;
+use tokio::time::Instant;
+
+pub use self::report::{Report, figure};
+
+use self::fleet::{Stage, Tally};
+use self::script::Track;
+use self::streams::Case;
+use crate::browser::Browser;
+use crate::hub::{Hub, Moex};
+
+/// Which cases a tab may be asked: one on a GPU adds in another order than the hub, so that texts may part where the
+/// model's best two logits are closer than this.
+const CLEAR_MARGIN: f64 = 0.05;
+/// How long the fleet may take to be whole again when all is over.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The binary.
+    pub moex: Moex,
+    /// How long things go wrong.
+    pub length: Duration,
+    /// What goes wrong when, and which case a stream asks next.
+    pub seed: u64,
+    /// Native workers that are there from the start, each behind a proxy of its own.
+    pub n_workers: usize,
+    /// Tabs of a Chromium.
+    pub n_tabs: usize,
+    /// Requests under way at a time.
+    pub n_streams: usize,
+    /// How many of the demo's cases are asked.
+    pub n_cases: usize,
+    /// More arguments of `moex serve`.
+    pub serve: Vec<String>,
+}
+
+/// Runs it. Requests that fail or differ are in the report, not errors.
+///
+/// # Errors
+/// If the hub ends, or the swarm is not whole again in time after the last fault.
+pub async fn run(config: &Config) -> Result<Report> {
+    let cases = Arc::new(expected(config).await.context("the hub alone")?);
+    let serve: Vec<&str> = config.serve.iter().map(String::as_str).collect();
+    let hub = config.moex.hub(&[&["--experts", "int4"], &serve[..]].concat())?;
+    let browser = if config.n_tabs > 0 { Some(Arc::new(Browser::launch().await?)) } else { None };
+    let stage = Stage::set(&hub, config, browser.clone()).await?;
+    hub.wait_for_workers(config.n_workers + config.n_tabs).await?;
+
+    let tally = Tally::default();
+    let begin = Instant::now();
+    let until = begin + config.length;
+    let streams = (0..config.n_streams).map(|index| {
+        let seed = config.seed.wrapping_add(index as u64);
+        tokio::spawn(streams::run(hub.url.clone(), cases.clone(), seed, until))
+    });
+    let streams: Vec<_> = streams.collect();
+    let mut stage = stage.play(begin, &tally).await?;
+    let mut outcome = streams::Outcome::default();
+    for stream in streams {
+        outcome.add(stream.await?);
+    }
+    let calm = Instant::now();
+    let whole = tokio::time::timeout(RECOVERY, hub.wait_for_workers(config.n_workers + config.n_tabs));
+    let status: Value = whole.await.context("the swarm was not whole again in time")??;
+    let recovery = calm.elapsed();
+    stage.check()?;
+    Ok(Report {
+        seed: config.seed,
+        events: tally.into_counts(),
+        outcome,
+        totals: status["totals"].clone(),
+        recovery,
+    })
+}
+
+/// The cases to ask, with what a hub without workers says to each.
+async fn expected(config: &Config) -> Result<Vec<Case>> {
+    let file = crate::data("demo-cases.jsonl");
+    let lines = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let mut cases: Vec<Value> =
+        lines.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a case a line")?;
+    if config.n_tabs > 0 {
+        cases.retain(|case| case["min_margin"].as_f64().is_some_and(|margin| margin > CLEAR_MARGIN));
+    }
+    cases.truncate(config.n_cases);
+    ensure!(!cases.is_empty(), "there is no case to ask");
+    let hub: Hub = config.moex.hub(&["--experts", "int4"])?;
+    let per_stream = cases.len().div_ceil(config.n_streams.max(1));
+    let asked = cases.chunks(per_stream).map(|cases| streams::alone(&hub.url, cases));
+    Ok(try_join_all(asked).await?.concat())
+}
+
+impl Config {
+    /// Everything that something can happen to.
+    fn tracks(&self) -> Vec<Track> {
+        let n_guests = self.n_workers.div_ceil(2);
+        let workers = (0..self.n_workers).flat_map(|i| [Track::Worker(i), Track::Link(i)]);
+        workers.chain((0..n_guests).map(Track::Guest)).chain((0..self.n_tabs).map(Track::Tab)).collect()
+    }
+}
+
+/// Where processes of a run may write their logs: emptied first.
+pub fn log_folder(name: &str) -> Result<PathBuf> {
+    let folder = crate::root().join("target").join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}

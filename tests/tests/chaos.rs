@@ -1,0 +1,167 @@
+//! Workers that break, leave and lie: every request still gets the hub's own text, and nobody waits for long.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
+
+use std::time::{Duration, Instant};
+
+use moex_protocol::WorkerId;
+use moex_tests::chaos::{self, Config};
+use moex_tests::chat::{self, Said};
+use moex_tests::hub::{Hub, Moex, Signal, Worker, workers};
+use moex_tests::peer::{Manner, Peer, PeerConfig};
+use serde_json::Value;
+use tokio::time::sleep;
+
+/// The hub's default, which is the paper's.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+#[tokio::test]
+async fn ten_seconds_of_chaos_change_no_text() {
+    let config = Config {
+        moex: Moex::under_test().logging_to(&chaos::log_folder("chaos-test").unwrap()),
+        length: Duration::from_secs(10),
+        seed: 10,
+        n_workers: 4,
+        n_tabs: 0,
+        n_streams: 4,
+        n_cases: 12,
+        serve: Vec::new(),
+    };
+    let report = chaos::run(&config).await.unwrap();
+    assert!(report.is_good(), "{report}");
+    assert!(report.n_events() >= 20, "{report}");
+    assert!(report.totals["answers"].as_u64() > Some(0), "workers answered too: {report}");
+}
+
+/// What a liar does to the hub's counts.
+enum Shows {
+    /// This total grows with its answers.
+    Counts(&'static str),
+    /// The hub ends its connection.
+    ThrownOut,
+}
+
+#[tokio::test]
+async fn liars_beside_honest_workers_change_no_text() {
+    let cases = cases_and_texts(4).await;
+    let hub = Hub::start(&["--experts", "int4"]).unwrap();
+    let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
+    hub.wait_for_workers(2).await.unwrap();
+    let liars = [
+        (Manner::NotFinite, Shows::Counts("errors")),
+        (Manner::Stale, Shows::Counts("late")),
+        (Manner::Mute, Shows::Counts("timeouts")),
+        (Manner::Foreign, Shows::ThrownOut),
+        (Manner::Overlong, Shows::ThrownOut),
+        (Manner::Huge, Shows::ThrownOut),
+        (Manner::Truncated, Shows::ThrownOut),
+        (Manner::Text, Shows::ThrownOut),
+        (Manner::SlowLoris, Shows::Counts("timeouts")),
+    ];
+    for (manner, shows) in liars {
+        let before = hub.status().await.unwrap();
+        let config = PeerConfig { worker: WorkerId(0xBAD), memory_budget_bytes: 1 << 30, manner };
+        let liar = Peer::start(&hub.join_url, config).unwrap();
+        hub.wait_for_workers(3).await.unwrap();
+        let http = reqwest::Client::new();
+        for (case, expected) in &cases {
+            let said = chat::ask(&http, &hub.url, case).await.unwrap();
+            assert_eq!(said, *expected, "case {} beside {manner:?}", case["id"]);
+        }
+        let [answers, thrown_out] = liar.deeds();
+        assert!(answers > 0, "{manner:?} was never asked");
+        let status = hub.status().await.unwrap();
+        match shows {
+            Shows::Counts(total) => {
+                let [before, now] =
+                    [&before, &status].map(|status| status["totals"][total].as_u64().unwrap());
+                assert!(now > before, "{manner:?} shows in no {total}: {status:#}");
+            }
+            Shows::ThrownOut => assert!(thrown_out > 0, "{manner:?} is still welcome: {status:#}"),
+        }
+        assert!(workers(&status).count() >= 2, "{manner:?} drove others away: {status:#}");
+        drop(liar);
+        hub.wait_for_workers(2).await.unwrap();
+    }
+}
+
+/// A worker is stopped, so that it surely holds an attempt, then killed: from the closed socket on, the token takes no
+/// longer than a token does, and 5 ms.
+#[tokio::test]
+async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseconds() {
+    const COST: Duration = Duration::from_millis(5);
+    // The machine may look away for longer than that, so one try of a few must show it.
+    const TRIES: usize = 8;
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let (usual, after_kill) = interrupted(TIMEOUT / 4).await;
+        seen.push((usual, after_kill));
+        if after_kill <= usual + COST {
+            return;
+        }
+    }
+    panic!("a usual token, and the token after the kill: {seen:?}");
+}
+
+/// Streams a story from two workers, each of which holds everything, and ends one of them in the middle. The time of
+/// a usual token at the median, and the longest a token then took from the kill on, which comes so long after the stop.
+async fn interrupted(kill_after: Duration) -> (Duration, Duration) {
+    const N_BEFORE: usize = 16;
+    // A second copy would hide what a retry costs.
+    let hub = Hub::start(&["--experts", "int4", "--hedge", "1"]).unwrap();
+    let victim = Worker::start(&hub.join_url, &[]).unwrap();
+    let _survivor = Worker::start(&hub.join_url, &[]).unwrap();
+    hub.wait_until("two workers with everything", |status| {
+        let blocks = &status["coverage"]["blocks"];
+        workers(status).filter(|worker| worker["blocks_resident"] == *blocks).count() == 2
+    })
+    .await
+    .unwrap();
+    let (pieces, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let url = hub.url.clone();
+    let story = tokio::spawn(async move {
+        let case = serde_json::json!({"messages": [{"role": "user", "content": "Tell me a story about a bear."}],
+            "enable_thinking": false});
+        let http = reqwest::Client::new();
+        let on_piece = || pieces.send(Instant::now()).expect("the test listens to the end");
+        chat::stream(&http, &url, &case, on_piece).await
+    });
+    let mut times = Vec::new();
+    while times.len() < N_BEFORE {
+        times.push(heard.recv().await.unwrap());
+    }
+    let mut gaps: Vec<Duration> = times.windows(2).map(|two| two[1] - two[0]).collect();
+    gaps.sort_unstable();
+    let usual = gaps[gaps.len() / 2];
+
+    victim.signal(Signal::STOP).unwrap();
+    let stopped = Instant::now();
+    sleep(kill_after).await;
+    // Tokens that were under way when the worker was stopped; the next one waits for it.
+    while let Ok(before) = heard.try_recv() {
+        assert!(before < stopped + kill_after / 2, "the stopped worker was not asked");
+    }
+    let mut last = Instant::now();
+    drop(victim);
+    let mut longest = Duration::ZERO;
+    while let Some(time) = heard.recv().await {
+        longest = longest.max(time.saturating_duration_since(last));
+        last = last.max(time);
+    }
+    story.await.unwrap().unwrap();
+    (usual, longest)
+}
+
+/// The first cases of the demo, with what a hub without workers says.
+async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
+    let lines = std::fs::read_to_string(moex_tests::data("demo-cases.jsonl")).unwrap();
+    let hub = Hub::start(&["--experts", "int4"]).unwrap();
+    let http = reqwest::Client::new();
+    let mut texts = Vec::new();
+    for line in lines.lines().take(n) {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let said = chat::ask(&http, &hub.url, &case).await.unwrap();
+        texts.push((case, said));
+    }
+    texts
+}
