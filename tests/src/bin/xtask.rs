@@ -18,8 +18,11 @@ enum Command {
     Worker,
     /// Runs what the project's CI runs: format, lints, docs, tests.
     Ci,
-    /// Measures tokens per second and the time of a layer, alone and with workers.
-    Bench(xtask::bench::Args),
+    /// Breaks everything around a hub by a seed, and compares every answer with the hub's own.
+    Chaos(xtask::chaos::Args),
+    /// Measures.
+    #[command(subcommand)]
+    Bench(xtask::bench::Bench),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -27,6 +30,7 @@ fn main() -> anyhow::Result<()> {
         Command::Test(args) => xtask::test::run(&args),
         Command::Worker => xtask::worker::build_bundle(),
         Command::Ci => xtask::execute("bash", &[".ci/run"]),
-        Command::Bench(args) => xtask::bench::run(&args),
+        Command::Chaos(args) => xtask::chaos::run(&args),
+        Command::Bench(bench) => xtask::bench::run(&bench),
     }
 }

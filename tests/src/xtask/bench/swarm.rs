@@ -1,13 +1,13 @@
-//! `cargo xtask bench`: what a swarm costs, and where it starts to pay, in one run on one machine.
+//! `cargo xtask bench swarm`: what a swarm costs, and where it starts to pay, in one run on one machine.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use comfy_table::Table;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::execute;
-use crate::hub::Hub;
+use super::{generate, median};
+use crate::hub::Moex;
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
@@ -26,14 +26,12 @@ pub struct Args {
     runs: usize,
 }
 
-/// Builds the release binary, then measures the hub alone and with each number of workers.
-pub fn run(args: &Args) -> Result<()> {
-    execute("cargo", &["build", "--release", "--package", "moex-hub"])?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+/// Measures the hub alone and with each number of workers.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let mut table = Table::new();
     table.set_header(["workers", "decode tok/s", "first token ms", "layer p50 us", "layer p99 us"]);
     for &n_workers in &args.workers {
-        let figures = runtime.block_on(measure(args, n_workers))?;
+        let figures = measure(moex, args, n_workers).await?;
         let micros =
             |key: &str| figures.totals[key].as_f64().map_or("-".to_owned(), |value| format!("{value:.0}"));
         table.add_row([
@@ -58,13 +56,13 @@ struct Figures {
     totals: Value,
 }
 
-async fn measure(args: &Args, n_workers: usize) -> Result<Figures> {
+async fn measure(moex: &Moex, args: &Args, n_workers: usize) -> Result<Figures> {
     let workers = n_workers.to_string();
     let mut serve = vec!["--workers", &workers, "--experts", "int4"];
     if let Some(model) = &args.model {
         serve.extend(["--model", model]);
     }
-    let hub = Hub::start_binary(&crate::root().join("target/release/moex"), &serve)?;
+    let hub = moex.hub(&serve)?;
     hub.wait_for_workers(n_workers).await?;
     let mut decode_rates = Vec::new();
     let mut first_tokens = Vec::new();
@@ -81,26 +79,4 @@ async fn measure(args: &Args, n_workers: usize) -> Result<Figures> {
         first_token: median(&mut first_tokens),
         totals,
     })
-}
-
-/// Tokens that a request for at most so many gave, and the time until its answer was whole.
-async fn generate(hub: &Hub, max_tokens: u32) -> Result<(u64, Duration)> {
-    let body = json!({
-        "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
-        "chat_template_kwargs": {"enable_thinking": false},
-        "temperature": 0,
-        "max_tokens": max_tokens,
-    });
-    let begin = Instant::now();
-    let answer =
-        reqwest::Client::new().post(format!("{}/v1/chat/completions", hub.url)).json(&body).send().await?;
-    let answer: Value = answer.error_for_status()?.json().await?;
-    let took = begin.elapsed();
-    let n_tokens = answer["usage"]["completion_tokens"].as_u64().context("an answer tells its usage")?;
-    Ok((n_tokens, took))
-}
-
-fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
-    values.sort_by(|a, b| a.partial_cmp(b).expect("no figure is NaN"));
-    values[values.len() / 2]
 }

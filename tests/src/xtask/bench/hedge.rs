@@ -1,0 +1,138 @@
+//! `cargo xtask bench hedge`: what asking two workers buys when one of four is late now and then.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+use serde_json::Value;
+
+use super::{generate, median};
+use crate::chaos::figure;
+use crate::hub::Moex;
+use crate::proxy::{Hiccup, Link, Proxy, Weather};
+
+const N_WORKERS: usize = 4;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Policies, as `moex serve --hedge` takes them; ratios are to the first.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,adaptive")]
+    policies: Vec<String>,
+    /// Answers with each policy.
+    #[arg(short, long, default_value_t = 12)]
+    runs: usize,
+    /// Tokens of each answer, at most.
+    #[arg(short = 'n', long, default_value_t = 64)]
+    tokens: u32,
+    /// One message in so many comes late from the hub to the one worker.
+    #[arg(long, default_value_t = 20)]
+    one_in: u32,
+    /// How late.
+    #[arg(long, default_value_t = 200)]
+    millis: u64,
+    /// Which messages come late.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Measures each policy on a hub of its own and prints all of them.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    let mut table = Table::new();
+    table.set_header([
+        "hedge",
+        "layer p50 us",
+        "p95 us",
+        "p99 us",
+        "tokens/s",
+        "bytes",
+        "hedges",
+        "wins",
+        "p99 gain",
+        "more bytes",
+    ]);
+    let mut first: Option<Figures> = None;
+    for policy in &args.policies {
+        let figures = measure(moex, args, policy).await.with_context(|| format!("--hedge {policy}"))?;
+        let base = first.get_or_insert_with(|| figures.clone());
+        let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.0}"));
+        let [p50, p95, p99] = figures.quantiles;
+        let gain = base.quantiles[2].zip(p99).map(|(base, p99)| format!("{:.2}x", base / p99));
+        let more = base
+            .bytes
+            .zip(figures.bytes)
+            .map(|(base, bytes)| format!("{:+.1} %", 100.0 * (bytes / base - 1.0)));
+        table.add_row([
+            policy.clone(),
+            number(p50),
+            number(p95),
+            number(p99),
+            format!("{:.1}", figures.tokens_per_s),
+            number(figures.bytes),
+            figure(&figures.totals, "hedges"),
+            figure(&figures.totals, "hedge_wins"),
+            gain.unwrap_or("-".to_owned()),
+            more.unwrap_or("-".to_owned()),
+        ]);
+    }
+    println!("{table}");
+    println!(
+        "{N_WORKERS} native workers; the link to one delays a message by {} ms, one in {} at random, seed {}.",
+        args.millis, args.one_in, args.seed
+    );
+    Ok(())
+}
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+struct Figures {
+    /// p50, p95 and p99 of the time of a layer, in microseconds.
+    quantiles: [Option<f64>; 3],
+    tokens_per_s: f64,
+    /// To and from workers, a token.
+    bytes: Option<f64>,
+    totals: Value,
+}
+
+async fn measure(moex: &Moex, args: &Args, policy: &str) -> Result<Figures> {
+    let hub = moex.hub(&["--experts", "int4", "--hedge", policy])?;
+    let hiccup = Hiccup { one_in: args.one_in, pause: Duration::from_millis(args.millis) };
+    let late = Weather { hiccup: Some(hiccup), ..Weather::default() };
+    let link = Link::Shaped { up: Weather::default(), down: late };
+    // Open until all have joined: weights are not what is measured.
+    let proxy = Proxy::start_seeded(hub.address()?, Link::Open, args.seed).await?;
+    let mut workers = Vec::new();
+    for index in 0..N_WORKERS {
+        let join_url = if index == 0 { hub.join_url_by(proxy.address)? } else { hub.join_url.clone() };
+        // The same ids each time: the placement follows from them.
+        let id = format!("{:032x}", index + 1);
+        workers.push(moex.worker("worker", &join_url, &["--id", &id, "--memory", "64MiB"])?);
+    }
+    hub.wait_for_workers(N_WORKERS).await?;
+    generate(&hub, args.tokens).await?;
+    let before = hub.status().await?["totals"].clone();
+    proxy.set(link);
+
+    let mut windows: [Vec<f64>; 3] = Default::default();
+    let (mut n_tokens, mut decoding) = (0, Duration::ZERO);
+    for _ in 0..args.runs {
+        let (n, took) = generate(&hub, args.tokens).await?;
+        n_tokens += n;
+        decoding += took;
+        let totals = &hub.status().await?["totals"];
+        for (window, name) in windows.iter_mut().zip(["p50", "p95", "p99"]) {
+            window.extend(totals[format!("layer_{name}_micros")].as_f64());
+        }
+    }
+    ensure!(n_tokens > 0, "nothing was generated");
+    let totals = hub.status().await?["totals"].clone();
+    let since = |key: &str| Some(totals[key].as_f64()? - before[key].as_f64()?);
+    let bytes = since("bytes_sent").zip(since("bytes_received")).map(|(sent, received)| sent + received);
+    Ok(Figures {
+        // The hub tells quantiles of its last layers: of those after each answer, the median.
+        quantiles: windows.map(|mut window| (!window.is_empty()).then(|| median(&mut window))),
+        tokens_per_s: n_tokens as f64 / decoding.as_secs_f64(),
+        bytes: bytes.map(|bytes| bytes / n_tokens as f64),
+        totals,
+    })
+}

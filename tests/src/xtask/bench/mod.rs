@@ -1,0 +1,58 @@
+//! `cargo xtask bench`: what a swarm costs, what hedging buys, and what sessions leave behind.
+
+mod hedge;
+mod sessions;
+mod swarm;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::hub::Hub;
+
+/// What to measure.
+#[derive(clap::Subcommand, Debug)]
+pub enum Bench {
+    /// Tokens per second and the time of a layer, alone and with workers.
+    Swarm(swarm::Args),
+    /// The time of a layer by hedging policy, with one of four workers behind a link that hiccups.
+    Hedge(hedge::Args),
+    /// The hub's memory before, during and after many sessions that come and go.
+    Sessions(sessions::Args),
+}
+
+/// Measures on a runtime of one thread: the cores are the hub's and the workers'.
+pub fn run(bench: &Bench) -> Result<()> {
+    let moex = super::release()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        match bench {
+            Bench::Swarm(args) => swarm::run(&moex, args).await,
+            Bench::Hedge(args) => hedge::run(&moex, args).await,
+            Bench::Sessions(args) => sessions::run(&moex, args).await,
+        }
+    })
+}
+
+/// Tokens that a request for at most so many gave, and the time until its answer was whole.
+async fn generate(hub: &Hub, max_tokens: u32) -> Result<(u64, Duration)> {
+    let body = json!({
+        "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
+        "chat_template_kwargs": {"enable_thinking": false},
+        "temperature": 0,
+        "max_tokens": max_tokens,
+    });
+    let begin = Instant::now();
+    let answer =
+        reqwest::Client::new().post(format!("{}/v1/chat/completions", hub.url)).json(&body).send().await?;
+    let answer: Value = answer.error_for_status()?.json().await?;
+    let took = begin.elapsed();
+    let n_tokens = answer["usage"]["completion_tokens"].as_u64().context("an answer tells its usage")?;
+    Ok((n_tokens, took))
+}
+
+fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
+    values.sort_by(|a, b| a.partial_cmp(b).expect("no figure is NaN"));
+    values[values.len() / 2]
+}

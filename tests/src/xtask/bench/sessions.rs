@@ -1,0 +1,181 @@
+//! `cargo xtask bench sessions`: what many sessions that come and go leave behind in the hub.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+use futures_util::future::join_all;
+use moex_protocol::WorkerId;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::generate;
+use crate::hub::{Hub, Moex, workers};
+use crate::peer::{Departure, Manner, PeerConfig, visit};
+
+/// How long the hub may take to let go of what it has no more use for.
+const SETTLING: Duration = Duration::from_secs(20);
+/// How much more resident memory than before may be left, in parts of it.
+const TOLERANCE: f64 = 0.05;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Sessions at a time.
+    #[arg(long, default_value_t = 1_000)]
+    sessions: usize,
+    /// How long they come and go.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// Who leaves when, and how.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// What of the hub the system counts.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    resident_kib: u64,
+    n_files: usize,
+    n_threads: u64,
+}
+
+/// Fills a hub with sessions twice and prints what it held before, meanwhile, and after.
+///
+/// # Errors
+/// If after the second filling it holds notably more than after the first: what the first leaves is what an allocator
+/// keeps for its next use, what the second adds is a leak.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    // Every replica that may be, so that as many sessions as possible hold a block and are asked for it.
+    let hub = moex.hub(&["--experts", "int4", "--replicas", "16"])?;
+    generate(&hub, 64).await?;
+    let mut table = Table::new();
+    table.set_header(["", "sessions", "resident KiB", "open files", "threads", "visits", "answers"]);
+    let mut row = |name: &str, n_sessions: usize, held: Held, more: [String; 2]| {
+        let Held { resident_kib, n_files, n_threads } = held;
+        let [visits, answers] = more;
+        table.add_row([
+            name.to_owned(),
+            n_sessions.to_string(),
+            resident_kib.to_string(),
+            n_files.to_string(),
+            n_threads.to_string(),
+            visits,
+            answers,
+        ]);
+    };
+    row("before", 0, held(&hub)?, Default::default());
+    let length = Duration::from_secs(args.seconds) / 2;
+    let mut left = Vec::new();
+    for filling in 1..=2 {
+        let seen = fill(&hub, args, length).await?;
+        row(
+            &format!("filling {filling}"),
+            seen.n_most,
+            seen.most,
+            [seen.n_visits.to_string(), seen.n_answers.to_string()],
+        );
+        let after = settle(&hub).await?;
+        row(&format!("after {filling}"), 0, after, Default::default());
+        left.push(after);
+    }
+    println!("{table}");
+    let [first, second] = left[..] else { anyhow::bail!("the hub was filled twice") };
+    let growth = second.resident_kib as f64 / first.resident_kib as f64 - 1.0;
+    println!("resident memory after the second filling against after the first: {:+.1} %", 100.0 * growth);
+    ensure!(growth <= TOLERANCE, "the hub holds {:.1} % more than after the first filling", 100.0 * growth);
+    ensure!(
+        second.n_files <= first.n_files,
+        "files stay open: {} and then {}",
+        first.n_files,
+        second.n_files
+    );
+    Ok(())
+}
+
+/// What was seen while the hub was full.
+struct Seen {
+    most: Held,
+    n_most: usize,
+    n_visits: u64,
+    n_answers: u64,
+}
+
+/// Keeps so many seats taken for so long, each by one short visit after another, while the hub answers.
+async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
+    let until = Instant::now() + length;
+    let block_bytes = hub.status().await?["model"]["block_bytes"].as_u64().context("a model has blocks")?;
+    let n_visits = AtomicU64::new(0);
+    let seats = (0..args.sessions).map(async |seat| {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(args.seed.wrapping_add(seat as u64));
+        let config = PeerConfig {
+            worker: WorkerId(seat as u128 + 1),
+            memory_budget_bytes: 2 * block_bytes,
+            manner: Manner::Zeros,
+        };
+        // Not all at once, and between a twentieth and a fifth of the time each.
+        sleep(length.mul_f64(random.random_range(0.0..0.05))).await;
+        while Instant::now() < until {
+            let stay = length.mul_f64(random.random_range(0.05..0.2)).min(until - Instant::now());
+            let end = if random.random_range(0..2) == 0 { Departure::Orderly } else { Departure::Abrupt };
+            visit(&hub.join_url, &config, stay, end).await?;
+            n_visits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok::<_, anyhow::Error>(())
+    });
+    let look = async {
+        let (mut most, mut n_most) = (held(hub)?, 0);
+        while Instant::now() < until {
+            let status = hub.status().await?;
+            n_most = n_most.max(workers(&status).count());
+            let now = held(hub)?;
+            if now.resident_kib > most.resident_kib {
+                most = now;
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+        Ok::<_, anyhow::Error>((most, n_most))
+    };
+    let ask = async {
+        let mut n_answers = 0;
+        while Instant::now() < until {
+            // What it says is of zeros: only that it says something matters here.
+            generate(hub, 64).await?;
+            n_answers += 1;
+        }
+        Ok::<_, anyhow::Error>(n_answers)
+    };
+    let (seats, looked, asked) = tokio::join!(join_all(seats), look, ask);
+    for seat in seats {
+        seat.context("a seat")?;
+    }
+    let (most, n_most) = looked?;
+    Ok(Seen { most, n_most, n_visits: n_visits.into_inner(), n_answers: asked? })
+}
+
+/// What is held once everyone has left and the hub has had its time.
+async fn settle(hub: &Hub) -> Result<Held> {
+    timeout(SETTLING, hub.wait_until("nobody is left", |status| workers(status).count() == 0))
+        .await
+        .context("sessions outlive their sockets")??;
+    sleep(SETTLING).await;
+    held(hub)
+}
+
+/// What Linux says of the hub.
+fn held(hub: &Hub) -> Result<Held> {
+    let folder = format!("/proc/{}", hub.pid());
+    let status = std::fs::read_to_string(format!("{folder}/status")).context("this bench wants Linux")?;
+    let number = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        let word = line.and_then(|line| line.split_whitespace().next());
+        word.and_then(|word| word.parse().ok()).with_context(|| format!("no {key} in {folder}/status"))
+    };
+    Ok(Held {
+        resident_kib: number("VmRSS:")?,
+        n_files: std::fs::read_dir(format!("{folder}/fd"))?.count(),
+        n_threads: number("Threads:")?,
+    })
+}
