@@ -82,6 +82,8 @@ struct Answer {
     id: serde_json::Value,
     text: String,
     right: bool,
+    /// The smallest gap between the best two logits on the way.
+    min_margin: f32,
 }
 
 /// Answers all cases, as many at a time as share a step.
@@ -94,7 +96,7 @@ fn answer(
 ) -> anyhow::Result<Report> {
     let mut scheduler = Scheduler::new(model, text.clone(), EngineConfig::default());
     let (mut waiting, mut under_way) = (cases.iter().enumerate(), Vec::new());
-    let mut texts: Vec<String> = vec![String::new(); cases.len()];
+    let mut texts: Vec<(String, f32)> = vec![(String::new(), f32::INFINITY); cases.len()];
     loop {
         while scheduler.has_room()
             && let Some((index, case)) = waiting.next()
@@ -109,8 +111,11 @@ fn answer(
         for (index, events) in &under_way {
             for event in events.try_iter() {
                 match event {
-                    Event::Text(piece) => texts[*index].push_str(&piece),
-                    Event::Finished(_) => progress.inc(1),
+                    Event::Text(piece) => texts[*index].0.push_str(&piece),
+                    Event::Finished(finish) => {
+                        texts[*index].1 = finish.min_margin;
+                        progress.inc(1);
+                    }
                     Event::Failed(failure) => bail!("case {}: {failure}", cases[*index].id),
                     Event::Prompt { .. } => {}
                 }
@@ -140,17 +145,18 @@ fn submit(scheduler: &mut Scheduler, text: &Text, case: &Case) -> anyhow::Result
 }
 
 impl Report {
-    fn of(cases: &[Case], texts: Vec<String>) -> Self {
+    /// Of the cases' texts and their smallest margins.
+    fn of(cases: &[Case], texts: Vec<(String, f32)>) -> Self {
         let mut tasks = BTreeMap::<String, [usize; 2]>::new();
         let results: Vec<Answer> = cases
             .iter()
             .zip(texts)
-            .map(|(case, text)| {
+            .map(|(case, (text, min_margin))| {
                 let right = case.is_right(&text);
                 let task = tasks.entry(case.task.clone()).or_default();
                 task[0] += usize::from(right);
                 task[1] += 1;
-                Answer { id: case.id.clone(), text, right }
+                Answer { id: case.id.clone(), text, right, min_margin }
             })
             .collect();
         let right = results.iter().filter(|answer| answer.right).count();

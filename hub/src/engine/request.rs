@@ -47,7 +47,7 @@ pub enum Event {
 }
 
 /// How a text ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
     /// Why.
     pub reason: FinishReason,
@@ -55,6 +55,8 @@ pub struct Finish {
     pub usage: Usage,
     /// The generated tokens, the one that ended the text included.
     pub ids: Vec<u32>,
+    /// The smallest gap between the best two logits on the way: how near a greedy text was to being another.
+    pub min_margin: f32,
 }
 
 /// Why a text ended.

@@ -116,7 +116,12 @@ impl Sequence {
     fn end(&mut self, reason: FinishReason) -> Progress {
         let ids = self.ids[self.n_prompt..].to_vec();
         let usage = Usage { prompt_tokens: self.n_prompt, completion_tokens: ids.len() };
-        let _ = (self.sink)(Event::Finished(Finish { reason, usage, ids }));
+        let _ = (self.sink)(Event::Finished(Finish {
+            reason,
+            usage,
+            ids,
+            min_margin: self.sampler.min_margin(),
+        }));
         Progress::Break(())
     }
 }

@@ -102,28 +102,35 @@ pub struct Sampler {
     sampling: Sampling,
     penalties: Penalties,
     rng: Xoshiro256PlusPlus,
+    min_margin: f32,
 }
 
 impl Sampler {
     /// For a sequence that begins with `prompt`.
     pub fn new(sampling: Sampling, prompt: &[u32]) -> Self {
         let rng = Xoshiro256PlusPlus::seed_from_u64(sampling.seed);
-        Self { penalties: Penalties::new(&sampling, prompt), sampling, rng }
+        Self { penalties: Penalties::new(&sampling, prompt), sampling, rng, min_margin: f32::INFINITY }
     }
 
     /// The next token by its `logits` (V), which penalties change; `None` if none of them is a number.
     pub fn sample(&mut self, logits: &mut [f32]) -> Option<u32> {
         self.penalties.apply(logits);
+        let best = best(logits)?;
+        self.min_margin = self.min_margin.min(best.logit - best.runner_up);
         let token = match self.sampling.temperature {
-            0.0 => best(logits)?,
-            _ => self.draw(logits)?,
+            0.0 => best.token,
+            _ => self.draw(logits, finite(best.logit))?,
         };
         self.penalties.count(token);
         Some(token)
     }
 
-    fn draw(&mut self, logits: &[f32]) -> Option<u32> {
-        let best = finite(logits[best(logits)? as usize]);
+    /// The smallest gap between the best two logits so far: how near a greedy text was to being another.
+    pub fn min_margin(&self) -> f32 {
+        self.min_margin
+    }
+
+    fn draw(&mut self, logits: &[f32], best: f32) -> Option<u32> {
         // Weights relative to the best token's, which is 1, so that no exponential overflows.
         let mut tokens: Vec<(u32, f32)> = (0..)
             .zip(logits)
@@ -174,11 +181,26 @@ impl Sampler {
     }
 }
 
+/// The largest logit and the next.
+struct Best {
+    token: u32,
+    logit: f32,
+    runner_up: f32,
+}
+
 /// The token of the largest logit, the lowest of equals; `None` if none is a number above minus infinity.
-fn best(logits: &[f32]) -> Option<u32> {
-    let numbers = (0..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY);
-    let larger = |a: (u32, f32), b: (u32, f32)| if b.1 > a.1 { b } else { a };
-    numbers.reduce(larger).map(|(token, _)| token)
+fn best(logits: &[f32]) -> Option<Best> {
+    let mut best: Option<Best> = None;
+    for (token, &logit) in (0..).zip(logits).filter(|(_, logit)| **logit > f32::NEG_INFINITY) {
+        match &mut best {
+            Some(best) if logit <= best.logit => best.runner_up = best.runner_up.max(logit),
+            _ => {
+                let runner_up = best.map_or(f32::NEG_INFINITY, |best| best.logit);
+                best = Some(Best { token, logit, runner_up });
+            }
+        }
+    }
+    best
 }
 
 /// Differences of infinities are no numbers.
