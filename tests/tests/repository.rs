@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use moex_tests::root;
+use moex_tests::{root, xtask::worker};
 use serde_json::Value;
 
 /// `protocol <- kernels <- worker <- hub <- sim <- tests`: a crate may depend on what stands before it.
@@ -66,6 +66,17 @@ fn no_source_file_is_long_without_a_reason() {
             assert!(n_lines <= LONG, "{} has {n_lines} lines: is it still one idea?", file.display());
         }
     }
+}
+
+/// Users need no wasm toolchain, since the bundle is committed; whoever changes its sources builds it anew.
+#[test]
+fn the_worker_bundle_is_fresh_and_small() {
+    assert!(
+        worker::bundle_is_fresh().expect("the bundle can be read"),
+        "the bundle is stale: run `cargo xtask worker`"
+    );
+    let n_bytes = worker::gzipped_bytes().expect("the bundle can be compressed");
+    assert!(n_bytes <= worker::MAX_GZIPPED_BYTES, "the bundle takes {n_bytes} bytes gzipped");
 }
 
 #[test]

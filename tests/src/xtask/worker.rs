@@ -3,9 +3,11 @@
 //! The bundle (the wasm and its JavaScript glue) is committed beside the hub, so that a user needs no wasm toolchain. It
 //! carries the hash of the sources it was built from: what is compiled into it, and the manifests that say how.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use flate2::write::GzEncoder;
 
 use crate::root;
 
@@ -49,6 +51,18 @@ pub fn bundle_is_fresh() -> Result<bool> {
     let built_from =
         std::fs::read_to_string(&path).with_context(|| format!("{} is missing", path.display()))?;
     Ok(built_from.trim() == sources_hash()? && bundle_files().iter().all(|file| file.is_file()))
+}
+
+/// What a visitor's first download of the bundle takes, both files gzipped.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn gzipped_bytes() -> Result<usize> {
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::best());
+    for file in bundle_files() {
+        encoder.write_all(&std::fs::read(file)?)?;
+    }
+    Ok(encoder.finish()?.len())
 }
 
 /// BLAKE3, in hex, over the relative path and the content of every source of the bundle, in the order of the paths.

@@ -1,9 +1,11 @@
 //! Who can reach a hub: loopback only unless told, and no worker without the token.
 
+use std::collections::BTreeMap;
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use moex_protocol::{Compression, Heartbeat, Join, SelfTest, WorkerId, WorkerKind};
 use moex_tests::hub::Hub;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -34,16 +36,33 @@ async fn a_worker_without_the_token_is_unauthorized() {
     let mut request = format!("{}/ws", hub.url.replace("http", "ws")).into_client_request().unwrap();
     request.headers_mut().insert("Sec-WebSocket-Protocol", "moex.v1".parse().unwrap());
     let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
-    let join = br#"{"token":"wrong","worker":"000102030405060708090a0b0c0d0e0f","kind":"native","build":"test","adapter":"none","backend":"cpu","features":[],"limits":{},"memory_budget_bytes":1,"self_test":{"passed":true,"worst_nmse":0.0,"detail":""},"sync_latency_micros":0,"gigabytes_per_second":0.0,"teraflops":0.0,"input_slots":1}"#;
-    let mut frame = b"MoEx\x01\x00\x04\x00".to_vec();
-    frame.extend_from_slice(&u32::try_from(join.len()).unwrap().to_le_bytes());
-    frame.extend_from_slice(&[0; 16]);
-    frame.extend_from_slice(join);
-    socket.send(Message::Binary(frame.into())).await.unwrap();
+    let join = Join { token: "not the token".to_owned(), ..join() };
+    let frame = Heartbeat::Join(join).encode(Compression::Off);
+    socket.send(Message::Binary(frame)).await.unwrap();
     let mut heard = Vec::new();
     while let Ok(Some(Ok(message))) = tokio::time::timeout(Duration::from_secs(10), socket.next()).await {
         heard.extend_from_slice(&message.into_data());
     }
     assert!(heard.starts_with(b"MoEx\x01\x00\x06\x00"), "an ERROR frame comes first: {heard:?}");
     assert!(String::from_utf8_lossy(&heard).contains("unauthorized"), "{}", String::from_utf8_lossy(&heard));
+}
+
+/// A worker in good order, but for its token.
+fn join() -> Join {
+    Join {
+        token: String::new(),
+        worker: WorkerId(7),
+        kind: WorkerKind::Native,
+        build: "test".to_owned(),
+        adapter: "none".to_owned(),
+        backend: "cpu".to_owned(),
+        features: Vec::new(),
+        limits: BTreeMap::new(),
+        memory_budget_bytes: 1 << 20,
+        self_test: SelfTest { passed: true, worst_nmse: 0.0, detail: String::new() },
+        sync_latency_micros: 0,
+        gigabytes_per_second: 0.0,
+        teraflops: 0.0,
+        input_slots: 1,
+    }
 }
