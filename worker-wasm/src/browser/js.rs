@@ -110,8 +110,17 @@ extern "C" {
 
 /// How many GPU buffers this worker has made: its script counts them where the browser makes them.
 pub(super) fn gpu_buffers_created() -> u64 {
-    let count = Reflect::get(&js_sys::global(), &JsString::from("gpuBuffersCreated"));
-    count.ok().and_then(|count| count.as_f64()).map_or(0, |count| count as u64)
+    global("gpuBuffersCreated").as_f64().map_or(0, |count| count as u64)
+}
+
+/// What the browser lets on about the GPU, which is more than it tells wgpu; `None` if nothing.
+pub(super) fn gpu_name() -> Option<String> {
+    global("gpuName").as_string().filter(|name| !name.is_empty())
+}
+
+/// What the worker's script has put there.
+fn global(name: &str) -> JsValue {
+    Reflect::get(&js_sys::global(), &JsString::from(name)).unwrap_or(JsValue::UNDEFINED)
 }
 
 /// `{name: value, …}`.

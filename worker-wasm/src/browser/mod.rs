@@ -84,7 +84,10 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
         memory_budget_bytes: options.memory_budget_bytes,
         input_slots: INPUT_SLOTS,
     };
-    let join = device.present(identity, clock::now).await?;
+    let mut join = device.present(identity, clock::now).await?;
+    if let (true, Some(name)) = (device.is_gpu(), js::gpu_name()) {
+        join.adapter = name;
+    }
     let store = Store::open().await;
     let fetcher =
         Fetcher { hub: options.hub, token: options.token, worker: options.worker.to_string(), store };

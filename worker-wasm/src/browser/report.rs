@@ -16,6 +16,8 @@ pub(super) struct Report {
     pub(super) keeps_blocks: bool,
     /// GPU buffers made so far, counted by the page's script; none is made while the worker serves.
     pub(super) gpu_buffers: u64,
+    /// Bytes of the worker's WASM memory, which only ever grows.
+    pub(super) wasm_memory_bytes: u64,
     /// What the core shows; absent until there is one.
     pub(super) status: Option<Status>,
 }
@@ -38,7 +40,14 @@ pub(super) enum Phase {
 
 impl Report {
     pub(super) fn new(phase: Phase) -> Self {
-        Self { phase, note: None, keeps_blocks: false, gpu_buffers: 0, status: None }
+        Self {
+            phase,
+            note: None,
+            keeps_blocks: false,
+            gpu_buffers: 0,
+            wasm_memory_bytes: wasm_memory_bytes(),
+            status: None,
+        }
     }
 
     pub(super) fn stopped(reason: String) -> Self {
@@ -53,4 +62,9 @@ impl Report {
         // Strings, numbers and maps with string keys always become JSON.
         js::post_message(&serde_json::to_string(self).unwrap_or_default());
     }
+}
+
+fn wasm_memory_bytes() -> u64 {
+    const PAGE_BYTES: u64 = 65_536;
+    std::arch::wasm32::memory_size(0) as u64 * PAGE_BYTES
 }

@@ -27,8 +27,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_kernels::engine::{Batch, EnginePlan};
 use moex_protocol::{
-    Accepted, AttemptId, Beat, Block, BlockReport, BlockSource, Call, Dispatch, ErrorCode, Join, Visibility,
-    WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
+    Accepted, AttemptId, Beat, Block, BlockReport, BlockSource, Call, CloseReason, Dispatch, ErrorCode, Join,
+    Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
 };
 
 use self::blocks::{BlockTable, Hold, Settled};
@@ -134,6 +134,7 @@ impl Core {
             worker: config.join.worker.to_string(),
             adapter: config.join.adapter.clone(),
             backend: config.join.backend.clone(),
+            features: config.join.features.clone(),
             ..Status::default()
         };
         Self {
@@ -313,6 +314,7 @@ impl Core {
                     _ => self.counted.problem = Some(words),
                 }
             }
+            WorkerEvent::Closed { reason: CloseReason::Drained } => {}
             WorkerEvent::Closed { reason } => {
                 self.counted.problem.get_or_insert_with(|| reason.to_string());
             }

@@ -19,6 +19,8 @@ pub struct Status {
     pub adapter: String,
     /// `webgpu`, `vulkan`, `metal`, `dx12`, `cpu` or `wasm-simd`.
     pub backend: String,
+    /// The adapter's optional features in use.
+    pub features: Vec<String>,
     /// The model being served, once the hub has said so.
     pub model: Option<String>,
     /// Blocks the hub asked this worker to hold.

@@ -155,6 +155,11 @@ impl Device {
         })
     }
 
+    /// Whether it is a GPU.
+    pub fn is_gpu(&self) -> bool {
+        !matches!(self.kind, Kind::Cpu)
+    }
+
     /// What the worker does without, in words for its user.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()

@@ -132,7 +132,7 @@ function noticeOf({ phase, note, problem, backend, keeps_blocks: keepsBlocks }) 
 function factsOf(s) {
   return {
     Model: s.model,
-    "Computes on": s.backend === "wasm-simd" ? s.adapter : s.adapter && `${s.adapter} (${s.backend})`,
+    "Computes on": s.backend === "wasm-simd" ? s.adapter : s.adapter && `${s.adapter} (${[s.backend, ...s.features].join(", ")})`,
     Experts: s.model && `${count(s.blocks_resident)} of ${count(s.blocks_assigned)} held${s.blocks_failed ? `, ${count(s.blocks_failed)} failed` : ""}`,
     Memory: s.model && `${bytes(s.bytes_resident)} of ${bytes(memory())}`,
     Downloaded: s.model && bytes(s.bytes_downloaded),
@@ -190,7 +190,8 @@ addEventListener("pagehide", () => tell("leaving"));
 addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
 addEventListener("hashchange", () => location.reload());
 
-const DEFAULT_MEMORY = 2 ** 30;
+/** Phones end a tab that takes much more. */
+const DEFAULT_MEMORY = /Mobi/.test(navigator.userAgent) ? 2 ** 29 : 2 ** 30;
 const memory = () => parseMemory(query.get("memory")) ?? Number(localStorage.getItem("moex.memory") ?? DEFAULT_MEMORY);
 at("memory").value = memory();
 at("memory").addEventListener("change", ({ target }) => {

@@ -2,12 +2,15 @@
 
 import init, { start } from "/worker/moex_worker.js";
 
-// Browsers have subgroups behind a feature that wgpu does not ask for; the kernels use them where the device has them.
+// Browsers have subgroups behind a feature that wgpu does not ask for; the kernels use them where the device has them. And
+// they name a GPU by fields that wgpu does not read.
 const requestDevice = globalThis.GPUAdapter?.prototype.requestDevice;
 if (requestDevice) {
   GPUAdapter.prototype.requestDevice = function (descriptor = {}) {
     const wanted = [...(descriptor.requiredFeatures ?? [])];
     if (this.features.has("subgroups")) wanted.push("subgroups");
+    const { description, vendor, architecture } = this.info ?? {};
+    self.gpuName = description || [vendor, architecture].filter(Boolean).join(" ");
     return requestDevice.call(this, { ...descriptor, requiredFeatures: wanted });
   };
 }
