@@ -310,7 +310,10 @@ impl Core {
             WorkerEvent::Rejected(error) => {
                 let words = format!("The hub turned this worker away: {}", error.message);
                 match error.code {
-                    ErrorCode::Unauthorized | ErrorCode::Version | ErrorCode::SelfTest => self.stop(words),
+                    ErrorCode::Unauthorized
+                    | ErrorCode::Version
+                    | ErrorCode::SelfTest
+                    | ErrorCode::OutOfMemory => self.stop(words),
                     _ => self.counted.problem = Some(words),
                 }
             }

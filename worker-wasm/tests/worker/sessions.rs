@@ -29,6 +29,7 @@ fn a_wrong_token_is_final_and_a_full_hub_is_not() {
     for (code, is_final) in [
         (ErrorCode::Unauthorized, true),
         (ErrorCode::Version, true),
+        (ErrorCode::OutOfMemory, true),
         (ErrorCode::Draining, false),
         (ErrorCode::TooLarge, false),
     ] {

@@ -106,7 +106,7 @@ const STATES = {
   serving: ["good", "Serving"],
   paused: ["warn", "Paused while this tab is hidden"],
   draining: ["warn", "Leaving"],
-  closed: ["warn", "The hub does not answer; trying again"],
+  closed: ["warn", "Not connected; trying again"],
 };
 
 function stateOf({ phase, state }) {
@@ -123,7 +123,7 @@ function noticeOf({ phase, note, problem, backend, keeps_blocks: keepsBlocks }) 
   if (!window.isSecureContext) {
     return "This address is not secure (neither https nor localhost), so the browser gives it no GPU and no storage: it computes on the CPU and loads its experts anew at each visit.";
   }
-  const parts = [setback, note, phase === "connecting" ? problem : ""];
+  const parts = [setback, note, phase === "connecting" ? (problem ?? "The hub does not answer.") : ""];
   if (backend === "wasm-simd" && !navigator.gpu && device === "auto") parts.push("This browser has no WebGPU, so it computes on the CPU.");
   if (phase === "connected" && !keepsBlocks) parts.push("This browser gives no storage: experts are loaded anew at each visit.");
   return parts.filter(Boolean).join(" ");
