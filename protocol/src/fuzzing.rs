@@ -236,7 +236,7 @@ impl World {
                 }
                 HubEvent::Closed { .. } => self.hub_closed = true,
                 // Owed still, if the session had to forget it.
-                HubEvent::Late { attempt } => {
+                HubEvent::Late { attempt, .. } => {
                     self.owed.remove(&attempt);
                 }
                 HubEvent::Joined(_) | HubEvent::Beat { .. } | HubEvent::Blocks(_) => {}

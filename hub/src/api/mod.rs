@@ -1,4 +1,5 @@
-//! JSON over HTTP: the OpenAI-shaped API, the hub's health and the swarm's status.
+//! JSON over HTTP: the OpenAI-shaped API, the hub's health, and the swarm's status as JSON and as
+//! Prometheus text.
 //!
 //! What lives here: requests parsed, answers and errors shaped, streams of events. What does not: sockets and what every
 //! response carries (`server`), the pages (`web`), and how a text comes about (`engine`).
@@ -10,6 +11,7 @@ mod auth;
 mod chat;
 mod error;
 mod fields;
+mod metrics;
 mod output;
 mod reply;
 mod request;
@@ -39,6 +41,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*name}", get(status::model))
         .route("/api/swarm", get(status::swarm))
+        .route("/metrics", get(metrics::metrics))
         .route_layer(from_fn_with_state(api.clone(), check_key))
         // Larger bodies are refused by the handler, which knows how to say so.
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use super::values;
 use crate::net::WorkerProcesses;
 use crate::server::{self, Hub, HubConfig};
+use crate::swarm::Hedge;
 
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]
@@ -49,10 +50,17 @@ pub struct Args {
           value_parser = clap::value_parser!(u8).range(1..=16))]
     replicas: u8,
 
-    /// Workers that are asked for each expert at once; the first answer counts.
-    #[arg(long, env = "MOEX_HEDGE", default_value_t = 1, value_name = "N",
-          value_parser = clap::value_parser!(u8).range(1..=4))]
-    hedge: u8,
+    /// Workers asked for each expert: 1 to 4 at once, or adaptive: one, and a second when the first is late.
+    #[arg(long, env = "MOEX_HEDGE", default_value = "adaptive", value_name = "adaptive|N")]
+    hedge: Hedge,
+
+    /// Bytes that adaptive second copies may take, as a part of the rest.
+    #[arg(long, env = "MOEX_HEDGE_BUDGET", default_value = "5%", value_name = "PERCENT", value_parser = values::percent)]
+    hedge_budget: f64,
+
+    /// One answer in so many is checked against the hub's own; 1 checks each before it is used, 0 none.
+    #[arg(long, env = "MOEX_CHECK_EVERY", default_value_t = 256, value_name = "N")]
+    check_every: u32,
 
     /// How long a worker may take to answer before another is asked.
     #[arg(long, env = "MOEX_TIMEOUT", default_value = "500ms", value_parser = values::duration)]
@@ -113,7 +121,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         experts: args.experts,
         wire: args.wire,
         replicas: usize::from(args.replicas),
-        hedge: usize::from(args.hedge),
+        hedge: match args.hedge {
+            Hedge::Adaptive { .. } => Hedge::Adaptive { budget: args.hedge_budget },
+            fixed @ Hedge::Fixed(_) => fixed,
+        },
+        check_every: args.check_every,
+        seed: values::seed()?,
         timeout: args.timeout,
         hub_compute: !args.no_hub_compute,
         coverage_wait: args.coverage_wait,

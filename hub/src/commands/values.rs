@@ -51,6 +51,19 @@ pub(super) fn api_key(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// `5%`, `2.5%`; as a part of one.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').map(str::parse::<f64>) {
+        Some(Ok(percent)) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("write it as 5%, from 0% to 100%".to_owned()),
+    }
+}
+
+/// A seed that nobody else knows, from the operating system.
+pub(super) fn seed() -> anyhow::Result<u64> {
+    getrandom::u64().map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))
+}
+
 /// A secret of 160 bits from the operating system, in letters and digits.
 pub(super) fn secret() -> anyhow::Result<String> {
     const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
@@ -82,6 +95,14 @@ mod tests {
             "18446744073709551615m",
         ] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn percents() {
+        assert_eq!((percent("5%"), percent("0%"), percent("12.5%")), (Ok(0.05), Ok(0.0), Ok(0.125)));
+        for wrong in ["5", "-1%", "101%", "NaN%", "%", "inf%"] {
+            assert!(percent(wrong).is_err(), "{wrong}");
         }
     }
 

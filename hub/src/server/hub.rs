@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineConfig};
 use crate::model::{Checkpoint, Config, KvPool, Model, ModelError, PAGE_POSITIONS};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
-use crate::swarm::{JoinToken, SwarmConfig};
+use crate::swarm::{Hedge, JoinToken, SwarmConfig};
 use crate::text::{Text, TextError};
 
 /// What a hub is made of; the default is the demo model's, with a token that has to be set.
@@ -26,8 +26,12 @@ pub struct HubConfig {
     pub wire: Dtype,
     /// Workers that hold each expert, r.
     pub replicas: usize,
-    /// Workers asked for each expert at once, h.
-    pub hedge: usize,
+    /// How many workers are asked for each expert, and when.
+    pub hedge: Hedge,
+    /// One answer in so many is checked against the hub's own; 1 is each before it is used, 0 none.
+    pub check_every: u32,
+    /// What the choice of the answers to check is drawn from: a secret.
+    pub seed: u64,
     /// How long a worker may take to answer.
     pub timeout: Duration,
     /// Whether the hub computes what no worker holds.
@@ -53,7 +57,9 @@ impl Default for HubConfig {
             experts: WeightFormat::Int4G128,
             wire: Dtype::F16,
             replicas: 2,
-            hedge: 1,
+            hedge: Hedge::default(),
+            check_every: 256,
+            seed: 0,
             timeout: Duration::from_millis(500),
             hub_compute: true,
             coverage_wait: Duration::from_secs(60),
@@ -167,6 +173,8 @@ impl Loaded {
         let swarm = SwarmConfig {
             replicas: config.replicas,
             hedge: config.hedge,
+            check_every: config.check_every,
+            seed: config.seed,
             timeout: config.timeout,
             wire: config.wire,
             hub_compute: config.hub_compute,

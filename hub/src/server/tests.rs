@@ -265,7 +265,7 @@ async fn a_model_is_asked_for_by_its_name_or_as_default() {
 async fn an_api_key_guards_everything_but_health_and_pages() {
     let hub = TestHub::with(|config| config.api_key = Some("key".to_owned())).await;
     assert_error(hub.post(&ask("Hi")).await, 401, "invalid_api_key").await;
-    for path in ["/v1/models", "/api/swarm"] {
+    for path in ["/v1/models", "/api/swarm", "/metrics"] {
         assert_error(hub.get(path).await, 401, "invalid_api_key").await;
         let shown = |key: &'static str| hub.request(Method::GET, path).bearer_auth(key).send();
         assert_error(shown("kez").await.unwrap(), 401, "invalid_api_key").await;
@@ -337,6 +337,10 @@ async fn health_and_swarm_tell_what_is_served_and_who_computes() {
     assert_eq!(swarm["workers"], json!([]));
     assert_eq!(swarm["model"]["n_experts"], 16);
     assert!(swarm["hub"]["rows"].as_u64().unwrap() > 0, "{swarm}");
+    let metrics = hub.get("/metrics").await;
+    assert_eq!(metrics.headers()[header::CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");
+    let rows = swarm["hub"]["rows"].to_string();
+    assert!(metrics.text().await.unwrap().contains(&format!("\nmoex_hub_rows_total {rows}\n")));
     hub.stop().await;
 }
 

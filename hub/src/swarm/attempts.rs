@@ -5,9 +5,10 @@
 //! InTime ------------> Overdue -----------------------------------------------------> (removed)
 //!    \___________________________________________________________________________________^
 //! ```
-//! An overdue attempt's cells are asked of others, yet its answer is still taken if it comes first.
+//! An overdue attempt's cells are asked of others, yet its answer is still taken if it comes first. Before that, once, an
+//! attempt may become due for a hedge: a second copy elsewhere, while the first is still in time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use moex_protocol::AttemptId;
@@ -21,9 +22,25 @@ pub(super) struct Attempt {
     pub worker: ConnectionId,
     /// Indices of the job's calls, ascending, in the order of the message.
     pub cells: Vec<usize>,
+    /// Of these, those that another worker was asked for already.
+    pub copies: Vec<usize>,
+    pub kind: Kind,
     pub sent: Duration,
+    /// When a second copy is to leave, if one is.
+    pub hedge_at: Option<Duration>,
     pub deadline: Duration,
     pub is_overdue: bool,
+}
+
+/// Why a message was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// To get an answer; with copies, to get one sooner.
+    Ask,
+    /// A second copy, because the first one is late.
+    Hedge,
+    /// To learn how fast a worker is now; its answer is welcome, and waited for by nobody.
+    Probe,
 }
 
 /// All attempts that may still be answered. Bounded by jobs in flight times workers asked for each.
@@ -32,6 +49,7 @@ pub(super) struct AttemptTable {
     attempts: BTreeMap<AttemptId, Attempt>,
     /// Of those in time.
     deadlines: BTreeSet<(Duration, AttemptId)>,
+    hedges: BTreeSet<(Duration, AttemptId)>,
     last: AttemptId,
 }
 
@@ -45,6 +63,7 @@ impl AttemptTable {
             }
         }
         self.deadlines.insert((attempt.deadline, self.last));
+        self.hedges.extend(attempt.hedge_at.map(|at| (at, self.last)));
         self.attempts.insert(self.last, attempt);
         self.last
     }
@@ -53,7 +72,16 @@ impl AttemptTable {
     pub(super) fn remove(&mut self, id: AttemptId) -> Option<Attempt> {
         let attempt = self.attempts.remove(&id)?;
         self.deadlines.remove(&(attempt.deadline, id));
+        if let Some(at) = attempt.hedge_at {
+            self.hedges.remove(&(at, id));
+        }
         Some(attempt)
+    }
+
+    /// The attempts whose second copy is to leave now, each once.
+    pub(super) fn due_for_hedge(&mut self, now: Duration) -> Vec<AttemptId> {
+        let later = self.hedges.split_off(&(now + Duration::from_nanos(1), AttemptId(0)));
+        std::mem::replace(&mut self.hedges, later).into_iter().map(|(_, id)| id).collect()
     }
 
     /// Marks the attempts whose deadline has come as overdue and gives their ids.
@@ -71,9 +99,10 @@ impl AttemptTable {
         expired
     }
 
-    /// When the next attempt becomes overdue.
+    /// When the next attempt becomes overdue, or due for a hedge.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        let first = |times: &BTreeSet<(Duration, AttemptId)>| times.first().map(|(time, _)| *time);
+        first(&self.deadlines).into_iter().chain(first(&self.hedges)).min()
     }
 
     /// An attempt that is still out.
@@ -86,10 +115,23 @@ impl AttemptTable {
         self.attempts.iter().map(|(id, attempt)| (*id, attempt))
     }
 
-    /// Attempts of one worker that are in time: what occupies its input slots as far as the hub knows.
-    pub(super) fn in_time(&self, worker: ConnectionId) -> usize {
-        self.attempts.values().filter(|a| a.worker == worker && !a.is_overdue).count()
+    /// By worker: attempts in time, which is what occupies its input slots as far as the hub knows, and all that are out.
+    pub(super) fn load(&self) -> HashMap<ConnectionId, Load> {
+        let mut loads: HashMap<ConnectionId, Load> = HashMap::new();
+        for attempt in self.attempts.values() {
+            let load = loads.entry(attempt.worker).or_default();
+            load.n_out += 1;
+            load.n_in_time += usize::from(!attempt.is_overdue);
+        }
+        loads
     }
+}
+
+/// What is out with one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    pub n_in_time: usize,
+    pub n_out: usize,
 }
 
 #[cfg(test)]
@@ -99,7 +141,17 @@ mod tests {
     fn attempt(deadline_millis: u64) -> Attempt {
         let deadline = Duration::from_millis(deadline_millis);
         let (job, worker) = (JobId(1), ConnectionId(1));
-        Attempt { job, worker, cells: vec![0], sent: Duration::ZERO, deadline, is_overdue: false }
+        Attempt {
+            job,
+            worker,
+            cells: vec![0],
+            copies: Vec::new(),
+            kind: Kind::Ask,
+            sent: Duration::ZERO,
+            hedge_at: None,
+            deadline,
+            is_overdue: false,
+        }
     }
 
     #[test]
@@ -110,11 +162,25 @@ mod tests {
         assert_eq!(table.expire(Duration::from_millis(9)), []);
         assert_eq!(table.expire(Duration::from_millis(10)), [early]);
         assert_eq!(table.expire(Duration::from_millis(10)), []);
-        assert_eq!((table.in_time(ConnectionId(1)), table.iter().count()), (1, 2));
+        assert_eq!(table.load()[&ConnectionId(1)], Load { n_in_time: 1, n_out: 2 });
         assert!(table.remove(early).unwrap().is_overdue);
         assert_eq!(table.next_deadline(), Some(Duration::from_millis(20)));
         table.remove(late).unwrap();
         assert_eq!((table.next_deadline(), table.iter().count()), (None, 0));
+    }
+
+    #[test]
+    fn an_attempt_is_due_for_a_hedge_once_and_not_after_its_end() {
+        let mut table = AttemptTable::default();
+        let hedge_at = Some(Duration::from_millis(5));
+        let first = table.insert(Attempt { hedge_at, ..attempt(20) });
+        let second = table.insert(Attempt { hedge_at, ..attempt(20) });
+        table.remove(second).unwrap();
+        assert_eq!(table.next_deadline(), hedge_at);
+        assert_eq!(table.due_for_hedge(Duration::from_millis(4)), []);
+        assert_eq!(table.due_for_hedge(Duration::from_millis(5)), [first]);
+        assert_eq!(table.due_for_hedge(Duration::from_millis(6)), []);
+        assert_eq!(table.next_deadline(), Some(Duration::from_millis(20)));
     }
 
     #[test]

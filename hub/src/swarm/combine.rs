@@ -3,11 +3,11 @@
 use half::f16;
 use moex_protocol::{AnswerPart, Dtype, tensor};
 
-/// Rows of one answer part, decoded. Gates are applied already.
+/// What one answer says of some cells of a job, decoded. Gates are applied already.
 #[derive(Clone, Debug)]
-pub(super) struct Contribution {
-    /// The expert, or the lowest of those summed on the worker.
-    pub expert: u16,
+pub(super) struct Part {
+    /// Indices of the job's calls, ascending: one, or those summed on the worker.
+    pub cells: Vec<usize>,
     /// The job's row that each of these rows adds to.
     pub rows: Vec<u16>,
     /// (rows, D)
@@ -24,12 +24,18 @@ pub(super) fn decode_part(part: &AnswerPart, dtype: Dtype, hidden: usize, n_rows
     (finite && values.len() == n_rows * hidden).then_some(values)
 }
 
-/// Adds the contributions to (T, D) zeros, ascending by expert: the result does not depend on the order of arrival.
-pub(super) fn combine(mut contributions: Vec<Contribution>, n_rows: usize, hidden: usize) -> Vec<f32> {
-    contributions.sort_by_key(|c| c.expert);
+/// Adds the parts to (T, D) zeros, ascending by cell and so by expert: the result does not depend on the order of
+/// arrival.
+pub(super) fn combine<'a>(
+    parts: impl IntoIterator<Item = &'a Part>,
+    n_rows: usize,
+    hidden: usize,
+) -> Vec<f32> {
+    let mut parts: Vec<&Part> = parts.into_iter().collect();
+    parts.sort_by_key(|part| part.cells.first());
     let mut sum = vec![0.0; n_rows * hidden];
-    for contribution in &contributions {
-        for (row, values) in contribution.rows.iter().zip(contribution.values.chunks_exact(hidden)) {
+    for part in parts {
+        for (row, values) in part.rows.iter().zip(part.values.chunks_exact(hidden)) {
             let start = usize::from(*row) * hidden;
             for (sum, value) in sum[start..start + hidden].iter_mut().zip(values) {
                 *sum += value;
@@ -56,12 +62,12 @@ mod tests {
             values in proptest::collection::vec(-1e3f32..1e3, 8 * 4),
             order in Just((0..8u16).collect::<Vec<_>>()).prop_shuffle(),
         ) {
-            let all: Vec<Contribution> = (0..8u16)
-                .map(|e| Contribution { expert: e, rows: vec![e % 2, 2], values: values[usize::from(e) * 4..][..4].to_vec() })
+            let all: Vec<Part> = (0..8usize)
+                .map(|e| Part { cells: vec![e], rows: vec![e as u16 % 2, 2], values: values[e * 4..][..4].to_vec() })
                 .collect();
-            let shuffled = order.iter().map(|e| all[usize::from(*e)].clone()).collect();
+            let shuffled: Vec<&Part> = order.iter().map(|e| &all[usize::from(*e)]).collect();
             let bits = |sum: Vec<f32>| sum.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            prop_assert_eq!(bits(combine(all, 3, 2)), bits(combine(shuffled, 3, 2)));
+            prop_assert_eq!(bits(combine(&all, 3, 2)), bits(combine(shuffled, 3, 2)));
         }
     }
 

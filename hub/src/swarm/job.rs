@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use moex_protocol::{Answer, Block, LayerId};
+use moex_protocol::{Block, LayerId, WorkerId};
 
-use super::combine::{Contribution, combine, decode_part};
-use super::plan::{FormPolicy, WireJob};
+use super::combine::{Part, combine};
+use super::plan::WireJob;
 use super::{ComputeId, ConnectionId};
 use crate::model::Routing;
 
@@ -88,12 +88,14 @@ pub(super) struct Job {
     /// One a call of `wire`, in its order.
     pub cells: Vec<Cell>,
     /// The hub computation that is running for it: at most one at a time.
-    pub hub: Option<(ComputeId, Vec<usize>)>,
+    pub hub: Option<HubWork>,
+    /// Answers that are used when the hub has checked them: one an attempt at most.
+    pub withheld: Vec<Claim>,
     /// Since when there is a cell that nobody can be asked for.
     pub uncovered_since: Option<Duration>,
     /// Whether a cell waits for a worker, a slot or the hub.
     pub is_waiting: bool,
-    contributions: Vec<Contribution>,
+    winners: Vec<Winner>,
 }
 
 /// One expert's rows within a job.
@@ -106,15 +108,44 @@ pub(super) struct Cell {
     pub failures: Vec<ConnectionId>,
 }
 
-/// What an answer was worth.
+/// What the hub computes for a job.
+#[derive(Clone, Debug)]
+pub(super) struct HubWork {
+    pub id: ComputeId,
+    pub cells: Vec<usize>,
+    /// Whether a worker was asked for them and is late.
+    pub is_hedge: bool,
+    pub sent: Duration,
+}
+
+/// Who an answer is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Worth {
-    /// It settled at least one cell.
-    Used,
-    /// All it says was known, or cannot be told apart from what was.
-    Redundant,
-    /// It does not have the shape that was asked for, or a value in it is not finite.
-    Invalid,
+pub(super) enum Source {
+    Hub,
+    Worker(WorkerId),
+}
+
+/// What one worker says of some cells.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub worker: WorkerId,
+    pub parts: Vec<Part>,
+}
+
+/// A part that settled its cells.
+#[derive(Clone, Debug)]
+pub(super) struct Winner {
+    pub source: Source,
+    pub part: Part,
+}
+
+/// What an answer was worth.
+#[derive(Debug, Default)]
+pub(super) struct Worth {
+    /// The cells that it settled; none if all it says was known, or cannot be told apart from what was.
+    pub settled: Vec<usize>,
+    /// Parts that another answer had settled before, to be compared with it.
+    pub redundant: Vec<Part>,
 }
 
 impl Job {
@@ -125,9 +156,10 @@ impl Job {
             started,
             cells,
             hub: None,
+            withheld: Vec::new(),
             uncovered_since: None,
             is_waiting: false,
-            contributions: Vec::new(),
+            winners: Vec::new(),
         }
     }
 
@@ -136,38 +168,35 @@ impl Job {
         Block { layer: self.wire.layer, expert: self.wire.calls[cell].expert }
     }
 
-    /// Takes what `answer` says of `cells`, those its dispatch asked for: the first valid answer to a cell wins.
-    pub(super) fn accept(&mut self, cells: &[usize], policy: FormPolicy, answer: &Answer) -> Worth {
-        let groups: Vec<(Vec<usize>, Vec<u16>)> = match policy {
-            FormPolicy::Summed => vec![(cells.to_vec(), self.wire.rows_of(cells))],
-            FormPolicy::PerExpert => cells
-                .iter()
-                .map(|cell| (vec![*cell], self.wire.calls[*cell].pairs.iter().map(|p| p.row).collect()))
-                .collect(),
-        };
-        if answer.parts.len() != groups.len() {
-            return Worth::Invalid;
-        }
-        let mut contributions = Vec::with_capacity(groups.len());
-        for ((cells, rows), part) in groups.into_iter().zip(&answer.parts) {
-            let Some(values) = decode_part(part, answer.dtype, self.wire.hidden, rows.len()) else {
-                return Worth::Invalid;
-            };
-            let expert = self.wire.calls[cells[0]].expert.0;
-            contributions.push((cells, Contribution { expert, rows, values }));
-        }
-        let mut worth = Worth::Redundant;
-        for (cells, contribution) in contributions {
+    /// Takes what `source` says: the first valid answer to a cell wins.
+    pub(super) fn accept(&mut self, source: Source, parts: Vec<Part>) -> Worth {
+        let mut worth = Worth::default();
+        for part in parts {
             // A sum over experts of which one is settled already cannot be taken apart.
-            if cells.iter().all(|cell| !self.cells[*cell].is_settled) {
-                for cell in cells {
-                    self.cells[cell].is_settled = true;
-                }
-                self.contributions.push(contribution);
-                worth = Worth::Used;
+            if part.cells.iter().any(|cell| self.cells[*cell].is_settled) {
+                worth.redundant.push(part);
+                continue;
             }
+            for cell in &part.cells {
+                self.cells[*cell].is_settled = true;
+            }
+            worth.settled.extend(&part.cells);
+            self.winners.push(Winner { source, part });
         }
         worth
+    }
+
+    /// Takes back what a worker settled: these cells are open again.
+    pub(super) fn retract(&mut self, worker: WorkerId) -> Vec<usize> {
+        let is_its = |winner: &Winner| winner.source == Source::Worker(worker);
+        let its = self.winners.iter().filter(|winner| is_its(winner));
+        let cells: Vec<usize> = its.flat_map(|winner| winner.part.cells.iter().copied()).collect();
+        for cell in &cells {
+            self.cells[*cell].is_settled = false;
+        }
+        self.winners.retain(|winner| !is_its(winner));
+        self.withheld.retain(|claim| claim.worker != worker);
+        cells
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -179,8 +208,17 @@ impl Job {
         cells.iter().all(|cell| self.cells[*cell].is_settled)
     }
 
+    pub(super) fn winners(&self) -> &[Winner] {
+        &self.winners
+    }
+
     /// (T, D): the sum of what was taken.
-    pub(super) fn into_sum(self) -> Vec<f32> {
-        combine(self.contributions, self.wire.n_rows, self.wire.hidden)
+    pub(super) fn sum(&self) -> Vec<f32> {
+        combine(self.winners.iter().map(|winner| &winner.part), self.wire.n_rows, self.wire.hidden)
+    }
+
+    /// The job's shape and what was taken, when it is over.
+    pub(super) fn into_winners(self) -> (WireJob, Vec<Winner>) {
+        (self.wire, self.winners)
     }
 }

@@ -8,7 +8,10 @@ use moex_protocol::{
 };
 use tracing::{debug, info, warn};
 
+use super::judging::QUARANTINED;
+use super::limits::{self, Allowance};
 use super::placement::{Member, Placement};
+use super::ring::virtual_nodes;
 use super::shelf::Holders;
 use super::worker::Worker;
 use super::{Action, ConnectionId, Swarm};
@@ -29,6 +32,9 @@ pub mod close_code {
 pub(super) struct Connection {
     pub session: HubSession,
     pub address: String,
+    /// The address without its port.
+    pub host: String,
+    pub allowance: Allowance,
     pub worker: Option<Worker>,
 }
 
@@ -36,17 +42,40 @@ impl Swarm {
     /// A connection was opened from this address.
     pub fn connected(&mut self, now: Duration, id: ConnectionId, address: impl Into<String>) {
         if self.connections.len() >= MAX_CONNECTIONS || self.is_shutting_down {
+            self.totals.limited += 1;
             self.actions.push_back(Action::Close(id, close_code::TRY_AGAIN_LATER));
             return;
         }
         let config = SessionConfig { compression: self.config.compression, ..SessionConfig::default() };
+        let address = address.into();
+        let host = limits::host(&address);
+        let n_open = self.connections.values().filter(|other| other.host == host).count();
+        let refusal = self.gate.connect(now, &host, n_open).err();
         let session = HubSession::new(config, now);
-        self.connections.insert(id, Connection { session, address: address.into(), worker: None });
+        let allowance = Allowance::new(now);
+        self.connections.insert(id, Connection { session, address, host, allowance, worker: None });
+        if let Some(refusal) = refusal {
+            self.limit(now, id, refusal);
+            self.run(now);
+        }
     }
 
     /// A binary message came.
     pub fn handle_message(&mut self, now: Duration, id: ConnectionId, message: Bytes) {
+        self.totals.bytes_received += message.len() as u64;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Err(refusal) = connection.allowance.message(now, message.len()) {
+            self.limit(now, id, refusal);
+            return self.run(now);
+        }
         self.with_session(now, id, |session| session.handle_message(now, message));
+    }
+
+    fn limit(&mut self, now: Duration, id: ConnectionId, refusal: &str) {
+        let address = self.connections.get(&id).map(|connection| connection.address.clone());
+        warn!(connection = id.0, address, refusal, "a limit was passed");
+        self.totals.limited += 1;
+        self.turn_out(now, id, ErrorCode::TooLarge, refusal);
     }
 
     /// A text message came: a violation of the protocol.
@@ -91,6 +120,7 @@ impl Swarm {
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         while let Some(message) = connection.session.poll_transmit() {
+            self.totals.bytes_sent += message.len() as u64;
             self.actions.push_back(Action::Transmit(id, message));
         }
         if let Some(code) = connection.session.close_code() {
@@ -106,9 +136,10 @@ impl Swarm {
             HubEvent::Blocks(report) => self.blocks_reported(id, report),
             HubEvent::Answered { attempt, answer } => self.answered(now, id, attempt, &answer),
             HubEvent::Failed { attempt, error } => self.refused(id, attempt, &error),
-            HubEvent::Late { .. } => self.totals.late += 1,
+            HubEvent::Late { attempt, answer } => self.answered_late(now, id, attempt, &answer),
             HubEvent::Closed { reason } => {
                 info!(connection = id.0, %reason, "a session ended");
+                self.totals.sessions_ended += 1;
                 self.abandon(now, id);
             }
         }
@@ -128,13 +159,22 @@ impl Swarm {
             let budget = join.memory_budget_bytes;
             let message = format!("a budget of {budget} bytes holds no block of {block_bytes} bytes");
             Some((ErrorCode::OutOfMemory, message))
+        } else if self.register.is_quarantined(join.worker) {
+            Some((ErrorCode::SelfTest, QUARANTINED.to_owned()))
         } else {
             None
         };
+        // Last, so that only whoever has the token uses up a worker's joins.
+        if refusal.is_none()
+            && let Err(refusal) = self.gate.join(now, join.worker)
+        {
+            return self.limit(now, id, refusal);
+        }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some((code, message)) = refusal {
             warn!(connection = id.0, address = connection.address, message, "a worker was turned away");
             connection.session.reject(now, code, message);
+            self.totals.refused += 1;
             return;
         }
         let terms = Accepted {
@@ -145,8 +185,17 @@ impl Swarm {
         };
         connection.session.accept(now, terms);
         let worker = join.worker;
-        info!(%worker, address = connection.address, adapter = join.adapter, capacity, "a worker joined");
-        connection.worker = Some(Worker::new(id, join, capacity, self.config.strikes));
+        let new = Worker::new(now, id, join, capacity, self.config.strikes);
+        info!(
+            %worker,
+            address = connection.address,
+            adapter = new.join.adapter,
+            capacity,
+            tier = ?new.tier,
+            reason = new.reason(),
+            "a worker joined"
+        );
+        connection.worker = Some(new);
         if let Some(old) = self.by_id.insert(worker, id).filter(|old| *old != id) {
             self.actions.push_back(Action::Close(old, close_code::REPLACED));
             self.remove(now, old);
@@ -208,10 +257,15 @@ impl Swarm {
                 refused: w.shelf.refused(),
             })
             .collect();
-        self.placement = Placement::compute(&self.catalog, &members, self.config.replicas);
+        self.ring
+            .update(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, self.catalog.len() as u64))));
+        self.placement = Placement::compute(&self.ring, &self.catalog, &members, self.config.replicas);
+        let mut wanted = self.placement.by_worker();
         for (id, connection) in &mut self.connections {
-            if let Some(worker) = &mut connection.worker {
-                worker.shelf.want(self.placement.blocks_of(worker.join.worker));
+            let Some(worker) = &mut connection.worker else { continue };
+            // Of a thousand workers a join changes what few of them should hold.
+            let is_news = worker.shelf.want(wanted.remove(&worker.join.worker).unwrap_or_default());
+            if is_news || worker.shelf.stands_in() {
                 self.to_sync.insert(*id);
             }
         }
@@ -226,7 +280,8 @@ impl Swarm {
             let has = |worker| self.by_id.get(worker).is_some_and(|c| holders.of(index).contains(c));
             !wanted.is_empty() && wanted.iter().all(has)
         };
-        let step = worker.shelf.next_step(&mut self.holders, is_replaced, self.config.hub_compute);
+        let may_uncover = self.config.hub_compute;
+        let step = worker.shelf.next_step(&mut self.holders, &self.heat, is_replaced, may_uncover);
         if step.is_empty() {
             return;
         }
@@ -253,6 +308,7 @@ impl Swarm {
             self.must_rebalance = true;
         }
         self.abandon(now, id);
+        self.afterlife.forget(id);
     }
 
     pub(super) fn worker(&self, id: ConnectionId) -> Option<&Worker> {

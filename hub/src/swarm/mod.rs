@@ -1,8 +1,10 @@
 //! Which worker holds what, who is asked, and what counts as an answer. No I/O, no clock, no chance.
 //!
-//! Read in this order: what exists ([`BlockCatalog`]), who should hold it (`ring`, `placement`) and who does (`shelf`),
-//! whom to trust with work (`health`, `latency`, `worker`), what a layer asks (`plan`), who is at it (`attempts`, `job`,
-//! `dispatching`), who comes and goes (`membership`), and what it all adds up to (`combine`, [`SwarmStatus`]).
+//! Read in this order: what exists ([`BlockCatalog`]) and what of it is wanted most (`heat`), who should hold it (`ring`,
+//! `placement`) and who does (`shelf`); whom to trust with work (`health`, `latency`, `tier`, `worker`); what a layer asks
+//! (`plan`), who is at it (`attempts`, `job`), whom it is asked of (`choosing`, `hedging`, `asking`) and what comes back
+//! (`answering`, `afterlife`, `combine`); who lies (`trust`, `judging`); who comes and goes (`membership`, `limits`), and
+//! what it all adds up to ([`SwarmStatus`]).
 //!
 //! A driver (`net`, the simulator, the tests) calls in this order, with times that never go back:
 //!
@@ -16,6 +18,7 @@
 //! and after each call takes all of [`Swarm::poll_action`], then arms its timer by [`Swarm::poll_timeout`].
 
 mod catalog;
+mod heat;
 mod status;
 mod token;
 
@@ -25,14 +28,23 @@ mod shelf;
 
 mod health;
 mod latency;
+mod tier;
 mod worker;
 
+mod afterlife;
+mod answering;
+mod asking;
 mod attempts;
+mod choosing;
 mod combine;
-mod dispatching;
+mod hedging;
 mod job;
-mod membership;
+mod judging;
 mod plan;
+mod trust;
+
+mod limits;
+mod membership;
 
 #[cfg(test)]
 mod tests;
@@ -42,21 +54,35 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use moex_protocol::{Compression, Dispatch, Dtype, ModelSummary, WorkerId};
+use rand::SeedableRng;
+use rand::rngs::Xoshiro256PlusPlus;
 
+pub use self::asking::MAX_JOBS;
 pub use self::catalog::BlockCatalog;
-pub use self::dispatching::MAX_JOBS;
+pub use self::hedging::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE};
 pub use self::job::{JobError, LayerJob};
+pub use self::limits::MAX_CONNECTIONS_PER_ADDRESS;
 pub use self::membership::{MAX_CONNECTIONS, close_code};
 pub use self::plan::FormPolicy;
 pub use self::status::{Coverage, HubShare, SwarmStatus, Totals, WorkerStatus};
+pub use self::tier::Tier;
 pub use self::token::JoinToken;
+pub use self::trust::{Evidence, MAX_OFFENCES, Quarantined, TOLERANCE_NMSE};
 
+use self::afterlife::Afterlife;
 use self::attempts::AttemptTable;
+use self::combine::Part;
+use self::heat::Heat;
+use self::hedging::HedgeBudget;
 use self::job::Job;
-use self::latency::Latency;
+use self::judging::Check;
+use self::latency::{Latencies, Latency};
+use self::limits::Gate;
 use self::membership::Connection;
 use self::placement::Placement;
+use self::ring::Ring;
 use self::shelf::Holders;
+use self::trust::Register;
 
 /// A connection, as its driver names it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,8 +101,8 @@ pub struct ComputeId(pub u64);
 pub struct SwarmConfig {
     /// Copies of each block, r.
     pub replicas: usize,
-    /// Workers asked for each cell at once, h: 1 to 4.
-    pub hedge: usize,
+    /// How many workers are asked for each cell, and when.
+    pub hedge: Hedge,
     /// How long to wait for an answer before asking another; more for a worker that is known to be slower.
     pub timeout: Duration,
     /// Timeouts in a row that take a worker out until its next heartbeat that answers.
@@ -89,6 +115,10 @@ pub struct SwarmConfig {
     pub compression: Compression,
     /// Whether the hub computes what no worker can.
     pub hub_compute: bool,
+    /// One answer in so many is checked against the hub's own, if the hub computes; 1 is each before it is used, 0 none.
+    pub check_every: u32,
+    /// What the choice of the answers to check is drawn from: not for workers to guess.
+    pub seed: u64,
     /// How long a job waits for a holder when the hub does not compute.
     pub coverage_wait: Duration,
     /// How often workers are pinged.
@@ -100,22 +130,30 @@ pub struct SwarmConfig {
 }
 
 impl SwarmConfig {
-    /// The paper's numbers where it has them: 500 ms, three strikes; two replicas, no hedging, hub as last replica.
+    /// The paper's numbers where it has them: 500 ms, three strikes; two replicas, adaptive hedging, hub as last replica,
+    /// one answer in 256 checked. `seed` is 0: a driver puts a secret there.
     pub fn new(token: JoinToken, model: ModelSummary) -> Self {
         Self {
             replicas: 2,
-            hedge: 1,
+            hedge: Hedge::default(),
             timeout: Duration::from_millis(500),
             strikes: 3,
             wire: Dtype::F16,
             form: FormPolicy::PerExpert,
             compression: Compression::Off,
             hub_compute: true,
+            check_every: 256,
+            seed: 0,
             coverage_wait: Duration::from_secs(30),
             heartbeat_interval: Duration::from_secs(2),
             token,
             model,
         }
+    }
+
+    /// Whether no answer is used before the hub agrees.
+    fn checks_everything(&self) -> bool {
+        self.hub_compute && self.check_every == 1
     }
 }
 
@@ -140,16 +178,30 @@ pub struct Swarm {
     connections: BTreeMap<ConnectionId, Connection>,
     /// The connection of each joined worker.
     by_id: HashMap<WorkerId, ConnectionId>,
+    ring: Ring,
     placement: Placement,
     holders: Holders,
     jobs: BTreeMap<JobId, Job>,
     attempts: AttemptTable,
+    afterlife: Afterlife,
+    budget: HedgeBudget,
+    /// When a worker may be probed again.
+    next_probe: Duration,
+    hub_latencies: Latencies,
+    heat: Heat,
     last_compute: ComputeId,
+    /// By the computation that decides them.
+    checks: BTreeMap<ComputeId, Check>,
+    register: Register,
+    random: Xoshiro256PlusPlus,
+    gate: Gate,
     actions: VecDeque<Action>,
     /// Work that `run` does before a call returns.
     to_pump: BTreeSet<ConnectionId>,
     to_cover: BTreeSet<JobId>,
     to_sync: BTreeSet<ConnectionId>,
+    /// What came second of a job, and from whom.
+    to_confront: Vec<(JobId, WorkerId, Vec<Part>)>,
     must_rebalance: bool,
     is_shutting_down: bool,
     totals: Totals,
@@ -158,24 +210,34 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// A swarm with no workers. `hedge` is brought into 1..=4 and `replicas` to at least 1.
+    /// A swarm with no workers. `replicas` is brought to at least 1.
     pub fn new(mut config: SwarmConfig, catalog: BlockCatalog) -> Self {
-        config.hedge = config.hedge.clamp(1, 4);
         config.replicas = config.replicas.max(1);
         Self {
             holders: Holders::new(catalog.len()),
+            heat: Heat::new(catalog.len()),
+            budget: HedgeBudget::new(config.hedge),
+            random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             config,
             catalog,
             connections: BTreeMap::new(),
             by_id: HashMap::new(),
+            ring: Ring::default(),
             placement: Placement::default(),
             jobs: BTreeMap::new(),
             attempts: AttemptTable::default(),
+            afterlife: Afterlife::default(),
+            next_probe: Duration::ZERO,
+            hub_latencies: Latencies::default(),
+            checks: BTreeMap::new(),
+            register: Register::default(),
+            gate: Gate::default(),
             last_compute: ComputeId::default(),
             actions: VecDeque::new(),
             to_pump: BTreeSet::new(),
             to_cover: BTreeSet::new(),
             to_sync: BTreeSet::new(),
+            to_confront: Vec::new(),
             must_rebalance: false,
             is_shutting_down: false,
             totals: Totals::default(),
@@ -184,9 +246,10 @@ impl Swarm {
         }
     }
 
-    /// Deadlines that have come: of attempts, of jobs that wait for a holder, of sessions.
+    /// Deadlines that have come: of attempts and their second copies, of jobs that wait for a holder, of sessions.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.expire_attempts(now);
+        self.hedge(now);
         self.expire_sessions(now);
         self.run(now);
         self.expire_jobs(now);
@@ -228,6 +291,7 @@ impl Swarm {
             })
             .collect();
         workers.sort_by_key(|worker| worker.id);
+        self.say_who_is_passed_over(&mut workers);
         SwarmStatus {
             model: self.config.model.clone(),
             coverage: Coverage {
@@ -236,6 +300,7 @@ impl Swarm {
                 replicas: self.config.replicas,
             },
             workers,
+            quarantined: self.register.quarantined().cloned().collect(),
             hub: self.hub_share,
             totals: Totals {
                 layer_p50_micros: self.layer_latency.quantile_micros(0.5),
@@ -243,6 +308,23 @@ impl Swarm {
                 ..self.totals
             },
             weights_served_bytes: 0,
+        }
+    }
+
+    /// A worker that takes several times as long as its peers is asked for what they do not hold: as good as standing by.
+    fn say_who_is_passed_over(&self, workers: &mut [WorkerStatus]) {
+        let joined = self.connections.values().filter_map(|c| c.worker.as_ref());
+        let mut medians: Vec<(Duration, WorkerId)> =
+            joined.filter_map(|worker| Some((worker.decode_median()?, worker.id()))).collect();
+        medians.sort_unstable();
+        let Some((others, _)) = medians.get(medians.len().saturating_sub(1) / 2).copied() else { return };
+        for worker in
+            workers.iter_mut().filter(|worker| worker.tier == Tier::Decode && worker.reason.is_none())
+        {
+            let own = medians.iter().find(|(_, id)| *id == worker.id).map(|(median, _)| *median);
+            if let Some(reason) = own.and_then(|own| tier::passed_over(own, others)) {
+                (worker.tier, worker.reason) = (Tier::Standby, Some(reason));
+            }
         }
     }
 

@@ -2,14 +2,14 @@
 //!
 //! Replica by replica, each block goes to the first worker after its key on the ring that has room and does not hold
 //! it yet. All first replicas are placed before any second one, so that scarce memory buys coverage first. What is
-//! resident today, and how the swarm gets from there to here, is `residency`'s matter.
+//! resident today, and how the swarm gets from there to here, is `shelf`'s matter.
 
 use std::collections::{HashMap, HashSet};
 
 use moex_protocol::WorkerId;
 
 use super::catalog::{BlockCatalog, BlockIndex};
-use super::ring::{Ring, virtual_nodes};
+use super::ring::Ring;
 
 /// A worker as placement sees it.
 #[derive(Clone, Debug)]
@@ -29,20 +29,18 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Places `replicas` copies of each block of the catalog on `members`.
-    pub(super) fn compute(catalog: &BlockCatalog, members: &[Member], replicas: usize) -> Self {
-        let total = catalog.len() as u64;
-        let ring = Ring::new(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, total))));
+    /// Places `replicas` copies of each block of the catalog on `members`, who are those on the ring.
+    pub(super) fn compute(ring: &Ring, catalog: &BlockCatalog, members: &[Member], replicas: usize) -> Self {
         let mut open: HashMap<WorkerId, (u64, &Member)> =
             members.iter().filter(|m| m.capacity > 0).map(|m| (m.id, (m.capacity, m))).collect();
         let mut holders = vec![Vec::new(); catalog.len()];
         for replica in 0..replicas.min(members.len()) {
             for index in catalog.indices() {
                 let block_holders: &mut Vec<WorkerId> = &mut holders[index.0 as usize];
-                // Without this a block that nobody can take would cost a walk around the whole ring.
                 let takes = |id: &WorkerId, held: &[WorkerId]| {
                     open.get(id).is_some_and(|(_, m)| !held.contains(id) && !m.refused.contains(&index))
                 };
+                // Without this a block that nobody can take would cost a walk around the whole ring.
                 if !open.keys().any(|id| takes(id, block_holders)) {
                     continue;
                 }
@@ -72,11 +70,15 @@ impl Placement {
         self.holders(index).iter().position(|id| *id == worker)
     }
 
-    /// The blocks a worker should hold with its rank for each, ascending by block.
-    pub(super) fn blocks_of(&self, worker: WorkerId) -> impl Iterator<Item = (BlockIndex, usize)> + '_ {
-        (0..self.holders.len() as u32)
-            .map(BlockIndex)
-            .filter_map(move |index| self.rank(index, worker).map(|rank| (index, rank)))
+    /// By worker: the blocks it should hold with its rank for each, ascending by block.
+    pub(super) fn by_worker(&self) -> HashMap<WorkerId, Vec<(BlockIndex, usize)>> {
+        let mut blocks: HashMap<WorkerId, Vec<(BlockIndex, usize)>> = HashMap::new();
+        for (at, holders) in self.holders.iter().enumerate() {
+            for (rank, id) in holders.iter().enumerate() {
+                blocks.entry(*id).or_default().push((BlockIndex(at as u32), rank));
+            }
+        }
+        blocks
     }
 }
 
@@ -85,6 +87,7 @@ mod tests {
     use moex_protocol::{Block, BlockSource, ExpertId, LayerId};
     use proptest::prelude::*;
 
+    use super::super::ring::virtual_nodes;
     use super::*;
 
     fn catalog(n_layers: u16, n_experts: u16) -> BlockCatalog {
@@ -98,6 +101,13 @@ mod tests {
         let sources =
             (0..n_layers).flat_map(|layer| (0..n_experts).map(move |expert| source(layer, expert))).collect();
         BlockCatalog::new(sources, 1)
+    }
+
+    fn compute(catalog: &BlockCatalog, members: &[Member], replicas: usize) -> Placement {
+        let total = catalog.len() as u64;
+        let mut ring = Ring::default();
+        ring.update(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, total))));
+        Placement::compute(&ring, catalog, members, replicas)
     }
 
     fn member(id: u128, capacity: u64) -> Member {
@@ -123,7 +133,7 @@ mod tests {
         #[test]
         fn budgets_hold_replicas_are_distinct_and_memory_is_not_wasted(members in fleet(12), replicas in 1usize..4) {
             let catalog = catalog(6, 32);
-            let placement = Placement::compute(&catalog, &members, replicas);
+            let placement = compute(&catalog, &members, replicas);
             let counts = counts(&placement);
             for m in &members {
                 prop_assert!(counts.get(&m.id).copied().unwrap_or(0) as u64 <= m.capacity);
@@ -143,7 +153,7 @@ mod tests {
         fn sixteen_equal_workers_are_balanced(seed in any::<u64>()) {
             let catalog = catalog(48, 128);
             let members: Vec<_> = (0..16).map(|i| member(u128::from(seed) << 64 | (i * 7919), 2_000)).collect();
-            let counts = counts(&Placement::compute(&catalog, &members, 2));
+            let counts = counts(&compute(&catalog, &members, 2));
             let mean = (2 * catalog.len()) as f64 / 16.0;
             let max = counts.values().copied().max().unwrap_or(0) as f64;
             prop_assert!(max / mean <= 1.25, "max/mean {}", max / mean);
@@ -153,8 +163,8 @@ mod tests {
         fn a_leave_moves_what_the_leaver_held_and_a_return_brings_it_back(seed in any::<u64>(), n in 4u128..12) {
             let catalog = catalog(12, 64);
             let everyone: Vec<_> = (0..n).map(|i| member(u128::from(seed) << 32 | i, 2_000)).collect();
-            let before = Placement::compute(&catalog, &everyone, 2);
-            let after = Placement::compute(&catalog, &everyone[1..], 2);
+            let before = compute(&catalog, &everyone, 2);
+            let after = compute(&catalog, &everyone[1..], 2);
             let gone = everyone[0].id;
             let mut moved = 0;
             for (old, new) in before.holders.iter().zip(&after.holders) {
@@ -164,7 +174,7 @@ mod tests {
             // Each copy that is gone comes back once; a second replica may shift by one when the first one lands on it.
             prop_assert!(moved >= held && moved <= 2 * held, "moved {moved}, held {held}");
             prop_assert!(held as f64 <= 1.5 * 2.0 * catalog.len() as f64 / n as f64);
-            let back = Placement::compute(&catalog, &everyone, 2);
+            let back = compute(&catalog, &everyone, 2);
             prop_assert_eq!(back.holders, before.holders);
         }
     }
@@ -174,15 +184,14 @@ mod tests {
         let catalog = catalog(1, 8);
         let mut members = vec![member(1, 100), member(2, 100)];
         members[0].refused = catalog.indices().collect();
-        let placement = Placement::compute(&catalog, &members, 1);
+        let placement = compute(&catalog, &members, 1);
         assert!(placement.holders.iter().all(|holders| holders == &[WorkerId(2)]));
     }
 
     #[test]
     fn a_bigger_worker_holds_more() {
         let catalog = catalog(12, 64);
-        let counts =
-            counts(&Placement::compute(&catalog, &[member(1, 200), member(2, 700), member(3, 200)], 1));
+        let counts = counts(&compute(&catalog, &[member(1, 200), member(2, 700), member(3, 200)], 1));
         assert!(counts[&WorkerId(2)] > 2 * counts[&WorkerId(1)], "{counts:?}");
         assert!(counts[&WorkerId(2)] > 2 * counts[&WorkerId(3)], "{counts:?}");
     }

@@ -4,13 +4,18 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
-use moex_protocol::{Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, limits, tensor};
+use moex_protocol::{
+    Answer, AnswerPart, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, limits, tensor,
+};
 
-use super::combine::wire_gate;
+use super::combine::{Part, decode_part, wire_gate};
 use super::{ConnectionId, JobError, LayerJob};
 
 /// Header bytes of a frame, for comparing the forms.
 const FRAME_BYTES: usize = 28;
+
+/// A row index and a gate.
+const PAIR_BYTES: usize = 4;
 
 /// How results come back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,9 +101,44 @@ impl WireJob {
         Dispatch { layer, hidden, dtype, form, rows: rows.freeze(), calls }
     }
 
+    /// What an answer says of `cells`, those that its dispatch asked for: a part a cell, or one for all of them when the
+    /// worker sums. None if it has another shape than was asked for, or a value in it is not finite.
+    pub(super) fn read(&self, cells: &[usize], policy: FormPolicy, answer: &Answer) -> Option<Vec<Part>> {
+        let asked: Vec<(Vec<usize>, Vec<u16>, Option<ExpertId>)> = match policy {
+            FormPolicy::Summed => vec![(cells.to_vec(), self.rows_of(cells), None)],
+            FormPolicy::PerExpert => cells
+                .iter()
+                .map(|cell| (*cell, &self.calls[*cell]))
+                .map(|(cell, call)| {
+                    (vec![cell], call.pairs.iter().map(|p| p.row).collect(), Some(call.expert))
+                })
+                .collect(),
+        };
+        let is_of_shape = answer.parts.len() == asked.len()
+            && (answer.layer, answer.dtype, usize::from(answer.hidden))
+                == (self.layer, self.dtype, self.hidden);
+        if !is_of_shape {
+            return None;
+        }
+        let read =
+            |((cells, rows, expert), part): ((Vec<usize>, Vec<u16>, Option<ExpertId>), &AnswerPart)| {
+                let values = decode_part(part, answer.dtype, self.hidden, rows.len())?;
+                (part.expert == expert).then_some(Part { cells, rows, values })
+            };
+        asked.into_iter().zip(&answer.parts).map(read).collect()
+    }
+
     /// (row, expert) pairs of these cells.
     pub(super) fn n_pairs(&self, cells: &[usize]) -> usize {
         cells.iter().map(|cell| self.calls[*cell].pairs.len()).sum()
+    }
+
+    /// Bytes of these cells on the wire, there and back: what a copy of them costs.
+    pub(super) fn message_bytes(&self, cells: &[usize]) -> u64 {
+        let row_bytes = self.dtype.row_bytes(self.hidden);
+        let n_pairs = self.n_pairs(cells);
+        let there = self.rows_of(cells).len() * row_bytes + n_pairs * PAIR_BYTES;
+        (there + n_pairs * row_bytes + 2 * cells.len() * FRAME_BYTES) as u64
     }
 
     /// The rows that any of these cells touches, ascending.
@@ -115,7 +155,7 @@ impl WireJob {
 fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
     let n_pairs: usize = calls.iter().map(|call| call.pairs.len()).sum();
     let plain = n_pairs * (row_bytes + 2);
-    let rows_once = FRAME_BYTES + n_rows * row_bytes + n_pairs * 4;
+    let rows_once = FRAME_BYTES + n_rows * row_bytes + n_pairs * PAIR_BYTES;
     if rows_once < plain { Form::RowsOnce } else { Form::Plain }
 }
 
@@ -124,8 +164,8 @@ fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
 pub(super) struct Share {
     /// Indices of calls, ascending.
     pub cells: Vec<usize>,
-    /// Whether another worker is asked for one of them in the same breath, and before this one.
-    pub is_hedge: bool,
+    /// Of these, those that another worker is asked for in the same breath, and before this one.
+    pub copies: Vec<usize>,
 }
 
 /// Deals cells, ascending, out to all of their takers: one message a worker, however many cells it takes.
@@ -137,7 +177,9 @@ pub(super) fn deal(
         for (copy, worker) in takers.into_iter().enumerate() {
             let share = shares.entry(worker).or_default();
             share.cells.push(cell);
-            share.is_hedge |= copy > 0;
+            if copy > 0 {
+                share.copies.push(cell);
+            }
         }
     }
     shares
@@ -208,8 +250,9 @@ mod tests {
     fn copies_go_to_different_workers_and_a_worker_gets_one_message() {
         let (a, b, c) = (ConnectionId(1), ConnectionId(2), ConnectionId(3));
         let shares = deal([(0, vec![a, b]), (1, vec![b, c]), (2, vec![]), (3, vec![a])]);
-        let share = |cells: &[usize], is_hedge| Share { cells: cells.to_vec(), is_hedge };
-        let expected = [(a, share(&[0, 3], false)), (b, share(&[0, 1], true)), (c, share(&[1], true))];
+        let share =
+            |cells: &[usize], copies: &[usize]| Share { cells: cells.to_vec(), copies: copies.to_vec() };
+        let expected = [(a, share(&[0, 3], &[])), (b, share(&[0, 1], &[0])), (c, share(&[1], &[1]))];
         assert_eq!(shares, BTreeMap::from(expected));
     }
 }

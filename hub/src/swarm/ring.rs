@@ -1,11 +1,12 @@
 //! The consistent-hash ring: stable worker ids as virtual nodes, keys hashed from explicit bytes.
 //!
-//! `hashring` gives the points and their order; weights, distinctness and bounds are built on top, in `placement`.
+//! `hashring` gives the hash, and a test holds the order to that crate's own; weights, distinctness and bounds are built on
+//! top, in `placement`.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
-use hashring::HashRing;
+use hashring::DefaultHashBuilder;
 use moex_protocol::{Block, WorkerId};
 
 /// Virtual nodes of a worker that can hold the whole model.
@@ -14,12 +15,15 @@ const MAX_VIRTUAL_NODES: u64 = 2048;
 const MIN_VIRTUAL_NODES: u64 = 256;
 
 /// Worker ids on a ring; a key's successors are walked in ring order.
-#[derive(Debug)]
+///
+/// Points are hashed once, when their worker comes, and stay sorted: a join among a thousand workers merges a few hundred
+/// points into the others and rebuilds nothing.
+#[derive(Debug, Default)]
 pub(super) struct Ring {
-    points: HashRing<Point>,
-    /// The workers in ring order, one entry a point.
-    order: Vec<WorkerId>,
-    position: HashMap<(WorkerId, u32), usize>,
+    /// Ascending: where, and whose.
+    points: Vec<(u64, WorkerId)>,
+    /// Virtual nodes of each worker on it.
+    counts: HashMap<WorkerId, u32>,
 }
 
 /// How many virtual nodes a worker gets that can hold `capacity` of the model's `total` blocks.
@@ -31,25 +35,33 @@ pub(super) fn virtual_nodes(capacity: u64, total: u64) -> u32 {
 }
 
 impl Ring {
-    /// A ring of workers, each with its number of virtual nodes.
-    pub(super) fn new(workers: impl IntoIterator<Item = (WorkerId, u32)>) -> Self {
-        let mut points = HashRing::new();
-        let nodes = workers
-            .into_iter()
-            .flat_map(|(worker, count)| (0..count).map(move |number| Point { worker, number }))
-            .collect();
-        points.batch_add(nodes);
-        let in_order: Vec<Point> = points.clone().into_iter().collect();
-        let position = in_order.iter().enumerate().map(|(at, p)| ((p.worker, p.number), at)).collect();
-        Self { points, order: in_order.into_iter().map(|p| p.worker).collect(), position }
+    /// Makes the ring one of these workers, each with its number of virtual nodes.
+    pub(super) fn update(&mut self, workers: impl IntoIterator<Item = (WorkerId, u32)>) {
+        let counts: HashMap<WorkerId, u32> = workers.into_iter().collect();
+        let before = std::mem::replace(&mut self.counts, counts);
+        let is_kept = |id: &WorkerId| before.get(id).is_some_and(|count| self.counts.get(id) == Some(count));
+        if before.keys().any(|id| !is_kept(id)) {
+            self.points.retain(|(_, id)| is_kept(id));
+        }
+        for (worker, count) in self.counts.iter().filter(|(id, _)| !is_kept(id)) {
+            let point = |number| (hash(&Point { worker: *worker, number }), *worker);
+            self.points.extend((0..*count).map(point));
+        }
+        // Two sorted runs of which one is short: little more than a merge.
+        self.points.sort();
     }
 
     /// The workers that follow the key on the ring, once around, with repeats.
     pub(super) fn successors(&self, block: Block, replica: u16) -> impl Iterator<Item = WorkerId> + '_ {
-        let start =
-            self.points.get(&Key { block, replica }).map_or(0, |p| self.position[&(p.worker, p.number)]);
-        self.order[start..].iter().chain(&self.order[..start]).copied()
+        let key = hash(&Key { block, replica });
+        let start = self.points.partition_point(|(at, _)| *at < key);
+        self.points[start..].iter().chain(&self.points[..start]).map(|(_, id)| *id)
     }
+}
+
+/// As `hashring` hashes its nodes and keys: SipHash without a secret, the same in every process.
+fn hash(value: &impl Hash) -> u64 {
+    DefaultHashBuilder.hash_one(value)
 }
 
 /// One virtual node.
@@ -88,13 +100,36 @@ impl Hash for Key {
 
 #[cfg(test)]
 mod tests {
+    use hashring::HashRing;
     use moex_protocol::{ExpertId, LayerId};
 
     use super::*;
 
+    fn ring(workers: impl IntoIterator<Item = (WorkerId, u32)>) -> Ring {
+        let mut ring = Ring::default();
+        ring.update(workers);
+        ring
+    }
+
+    #[test]
+    fn the_order_is_that_of_hashring_however_the_workers_came() {
+        let mut theirs = HashRing::new();
+        let numbers = |worker| (0..256).map(move |number| Point { worker: WorkerId(worker), number });
+        theirs.batch_add([3, 1, 2].into_iter().flat_map(numbers).collect());
+        let mut ours = ring([(WorkerId(9), 256), (WorkerId(3), 512)]);
+        ours.update([(WorkerId(3), 256)]);
+        ours.update([(WorkerId(3), 256), (WorkerId(2), 256), (WorkerId(1), 256)]);
+        for expert in 0..100 {
+            let block = Block { layer: LayerId(1), expert: ExpertId(expert) };
+            let first = theirs.get(&Key { block, replica: 1 }).map(|point| point.worker);
+            assert_eq!(ours.successors(block, 1).next(), first);
+        }
+        assert_eq!(ours.points, ring([1, 2, 3].map(|id| (WorkerId(id), 256))).points);
+    }
+
     #[test]
     fn the_place_of_a_block_is_a_fact_of_the_bytes_hashed() {
-        let ring = Ring::new((1..=4).map(|id| (WorkerId(id), 256)));
+        let ring = ring((1..=4).map(|id| (WorkerId(id), 256)));
         let firsts: Vec<u128> = (0..8)
             .map(|expert| Block { layer: LayerId(3), expert: ExpertId(expert) })
             .map(|block| ring.successors(block, 0).next().unwrap().0)
@@ -107,11 +142,11 @@ mod tests {
 
     #[test]
     fn a_walk_passes_every_point_once() {
-        let ring = Ring::new([(WorkerId(1), 256), (WorkerId(2), 512)]);
+        let ring = ring([(WorkerId(1), 256), (WorkerId(2), 512)]);
         let block = Block { layer: LayerId(0), expert: ExpertId(0) };
         assert_eq!(ring.successors(block, 0).count(), 768);
         assert_eq!(ring.successors(block, 0).filter(|w| *w == WorkerId(2)).count(), 512);
-        assert_eq!(Ring::new([]).successors(block, 0).count(), 0);
+        assert_eq!(Ring::default().successors(block, 0).count(), 0);
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! Blocks are asked for in windows, in the order in which coverage rises fastest. A block is dropped once those who
 //! should hold it instead have reported it; the memory budget bounds what is resident and what is loading together.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::ConnectionId;
 use super::catalog::BlockIndex;
+use super::heat::Heat;
 
 /// Blocks asked for and not reported yet, at most: a window is re-planned as coverage changes.
 const MAX_LOADING: usize = 512;
@@ -78,16 +80,25 @@ impl Shelf {
         Self { worker, capacity, blocks, n_loading: 0, wanted, failures, epoch: 0 }
     }
 
-    /// What the worker should hold from now on.
-    pub(super) fn want(&mut self, wanted: impl Iterator<Item = (BlockIndex, usize)>) {
-        self.wanted = wanted.collect();
+    /// What the worker should hold from now on, with its rank for each. Whether that is news.
+    pub(super) fn want(&mut self, wanted: impl IntoIterator<Item = (BlockIndex, usize)>) -> bool {
+        let wanted = wanted.into_iter().collect();
+        let before = std::mem::replace(&mut self.wanted, wanted);
+        before != self.wanted
     }
 
-    /// The next step. `is_replaced(block)`: those who should hold it instead of this worker do.
+    /// Whether it holds what it should not hold for ever: a stand-in for others, who may be replaced themselves.
+    pub(super) fn stands_in(&self) -> bool {
+        self.blocks.keys().any(|block| !self.wanted.contains_key(block))
+    }
+
+    /// The next step. Loaded first is what nobody holds, then first replicas, and of these what the router chose most of
+    /// late. `is_replaced(block)`: those who should hold it instead of this worker do.
     /// `may_uncover`: the hub computes what no worker holds, so a swap between two full workers may begin with a drop.
     pub(super) fn next_step(
         &mut self,
         holders: &mut Holders,
+        heat: &Heat,
         is_replaced: impl Fn(BlockIndex, &Holders) -> bool,
         may_uncover: bool,
     ) -> Step {
@@ -103,11 +114,11 @@ impl Shelf {
         if self.n_loading > MAX_LOADING / 2 {
             return step;
         }
-        let mut lacking: Vec<(bool, usize, BlockIndex)> = self
+        let mut lacking: Vec<(bool, usize, Reverse<u32>, BlockIndex)> = self
             .wanted
             .iter()
             .filter(|(block, _)| !self.blocks.contains_key(block) && !self.has_refused(**block))
-            .map(|(block, rank)| (!holders.of(*block).is_empty(), *rank, *block))
+            .map(|(block, rank)| (!holders.of(*block).is_empty(), *rank, heat.hottest_first(*block), *block))
             .collect();
         lacking.sort_unstable();
         let n = lacking.len().min(MAX_LOADING - self.n_loading);
@@ -122,7 +133,7 @@ impl Shelf {
             }
         }
         let room = self.capacity.saturating_sub(self.blocks.len());
-        step.hold = lacking.into_iter().take(n.min(room)).map(|(_, _, block)| block).collect();
+        step.hold = lacking.into_iter().take(n.min(room)).map(|(.., block)| block).collect();
         for block in &step.hold {
             self.blocks.insert(*block, Held::Loading);
         }
@@ -228,9 +239,19 @@ mod tests {
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         holders.add(BlockIndex(0), ConnectionId(2));
         shelf.want([(BlockIndex(0), 0), (BlockIndex(1), 1), (BlockIndex(2), 0)].into_iter());
-        let step = shelf.next_step(&mut holders, never, false);
+        let step = shelf.next_step(&mut holders, &Heat::new(N), never, false);
         assert_eq!(step.hold, [BlockIndex(2), BlockIndex(1), BlockIndex(0)]);
-        assert!(shelf.next_step(&mut holders, never, false).is_empty());
+        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty());
+    }
+
+    #[test]
+    fn hot_blocks_come_first_among_equals() {
+        let mut heat = Heat::new(N);
+        heat.count([(BlockIndex(2), 5), (BlockIndex(1), 3), (BlockIndex(3), 9)].into_iter());
+        let mut shelf = Shelf::new(ConnectionId(1), 10);
+        shelf.want((0..3).map(|block| (BlockIndex(block), 0)).chain([(BlockIndex(3), 1)]));
+        let step = shelf.next_step(&mut Holders::new(N), &heat, never, false);
+        assert_eq!(step.hold, [2, 1, 0, 3].map(BlockIndex));
     }
 
     #[test]
@@ -238,12 +259,12 @@ mod tests {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 700);
         shelf.want(indices(0..1_000).map(|block| (block, 0)));
-        let first = shelf.next_step(&mut holders, never, false).hold;
+        let first = shelf.next_step(&mut holders, &Heat::new(N), never, false).hold;
         assert_eq!(first.len(), MAX_LOADING);
         for block in &first[..300] {
             assert!(shelf.loaded(*block, &mut holders));
         }
-        assert_eq!(shelf.next_step(&mut holders, never, false).hold.len(), 700 - MAX_LOADING);
+        assert_eq!(shelf.next_step(&mut holders, &Heat::new(N), never, false).hold.len(), 700 - MAX_LOADING);
         assert_eq!((shelf.n_resident(), holders.of(first[0])), (300, &[ConnectionId(1)][..]));
     }
 
@@ -252,11 +273,11 @@ mod tests {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         shelf.want([(BlockIndex(7), 0)].into_iter());
-        shelf.next_step(&mut holders, never, false);
+        shelf.next_step(&mut holders, &Heat::new(N), never, false);
         shelf.loaded(BlockIndex(7), &mut holders);
         shelf.want(std::iter::empty());
-        assert!(shelf.next_step(&mut holders, never, false).is_empty());
-        let step = shelf.next_step(&mut holders, |_, _| true, false);
+        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty());
+        let step = shelf.next_step(&mut holders, &Heat::new(N), |_, _| true, false);
         assert_eq!(step.drop, [BlockIndex(7)]);
         assert!(holders.of(BlockIndex(7)).is_empty());
         assert!(!shelf.loaded(BlockIndex(7), &mut holders), "a report that crossed the drop");
@@ -267,12 +288,12 @@ mod tests {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 1);
         shelf.want([(BlockIndex(0), 0)].into_iter());
-        shelf.next_step(&mut holders, never, false);
+        shelf.next_step(&mut holders, &Heat::new(N), never, false);
         shelf.loaded(BlockIndex(0), &mut holders);
         shelf.want([(BlockIndex(1), 0)].into_iter());
-        assert!(shelf.next_step(&mut holders, never, false).is_empty(), "the only copy stays");
+        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty(), "the only copy stays");
         holders.add(BlockIndex(0), ConnectionId(9));
-        let step = shelf.next_step(&mut holders, never, false);
+        let step = shelf.next_step(&mut holders, &Heat::new(N), never, false);
         assert_eq!(step, Step { hold: vec![BlockIndex(1)], drop: vec![BlockIndex(0)] });
     }
 
@@ -282,10 +303,10 @@ mod tests {
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         shelf.want([(BlockIndex(0), 0)].into_iter());
         for failure in 1..=3 {
-            assert_eq!(shelf.next_step(&mut holders, never, false).hold, [BlockIndex(0)]);
+            assert_eq!(shelf.next_step(&mut holders, &Heat::new(N), never, false).hold, [BlockIndex(0)]);
             assert_eq!(shelf.failed(BlockIndex(0), &mut holders), failure == 3);
         }
-        assert!(shelf.next_step(&mut holders, never, false).is_empty());
+        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty());
         assert_eq!(shelf.refused(), HashSet::from([BlockIndex(0)]));
         assert!(!shelf.failed(BlockIndex(0), &mut holders), "a report of something never asked");
     }

@@ -3,6 +3,9 @@
 use moex_protocol::{ModelSummary, Visibility, WorkerId, WorkerKind};
 use serde::{Deserialize, Serialize};
 
+use super::tier::Tier;
+use super::trust::Quarantined;
+
 /// The swarm at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SwarmStatus {
@@ -12,6 +15,8 @@ pub struct SwarmStatus {
     pub coverage: Coverage,
     /// Everyone connected who has joined, by worker id.
     pub workers: Vec<WorkerStatus>,
+    /// Those who answered wrong too often, the first first. They are refused.
+    pub quarantined: Vec<Quarantined>,
     /// What the hub computed itself.
     pub hub: HubShare,
     /// Counts since the start.
@@ -46,6 +51,10 @@ pub struct WorkerStatus {
     pub address: String,
     /// `syncing`, `serving`, `paused`, `draining` or `unhealthy`.
     pub state: String,
+    /// What it is asked for.
+    pub tier: Tier,
+    /// In words: why it is not asked for everything, or not at all.
+    pub reason: Option<String>,
     /// As the page last said.
     pub visibility: Visibility,
     /// Blocks the placement gives it.
@@ -100,6 +109,34 @@ pub struct Totals {
     pub retries: u64,
     /// Messages that carry a second or later copy of something just asked.
     pub hedges: u64,
+    /// Of these, those that were the first to answer something.
+    pub hedge_wins: u64,
+    /// Second copies that did not leave because the budget was spent.
+    pub hedges_denied: u64,
+    /// Messages to workers that are passed over, to see whether they are faster now.
+    pub probes: u64,
+    /// Bytes of second copies and probes, there and back, if all are answered.
+    pub duplicate_bytes: u64,
+    /// Bytes of all messages to workers.
+    pub bytes_sent: u64,
+    /// Bytes of all messages from workers.
+    pub bytes_received: u64,
+    /// Parts of answers that were compared with another's or the hub's.
+    pub compared: u64,
+    /// Attempts that the hub checked, by chance or to settle a dispute.
+    pub checks: u64,
+    /// Answers that differed beyond the tolerance.
+    pub mismatches: u64,
+    /// Workers quarantined.
+    pub quarantined: u64,
+    /// Workers that were unhealthy, each time.
+    pub unhealthy: u64,
+    /// Connections and joins refused: a wrong token, a failed self-test, no memory, a quarantine.
+    pub refused: u64,
+    /// Connections refused or ended for passing a limit on connections, joins, messages or bytes.
+    pub limited: u64,
+    /// Sessions that ended, whoever ended them.
+    pub sessions_ended: u64,
     /// Answers to settled attempts.
     pub late: u64,
     /// Attempts not answered in time.

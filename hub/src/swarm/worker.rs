@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use moex_protocol::{Join, State, Visibility, WorkerId};
+use moex_protocol::{AttemptId, Join, State, Visibility, WorkerId};
 
 use super::ConnectionId;
 use super::health::Health;
-use super::latency::Latency;
+use super::latency::Latencies;
 use super::shelf::Shelf;
 use super::status::WorkerStatus;
+use super::tier::{self, Tier};
 
-/// Up to this many (row, expert) pairs a message is a decode step's, beyond it a prompt's; they are timed apart.
-const DECODE_PAIRS: usize = 64;
 /// Samples before a worker's own percentiles say anything about its timeouts.
 const ENOUGH_SAMPLES: usize = 32;
 /// A worker's own p99 times this is its timeout, where that is more than the configured one.
@@ -20,6 +19,8 @@ const P99_FACTOR: u32 = 3;
 const COMPUTE_FACTOR: f64 = 4.0;
 /// What a worker is taken to compute that measured nothing: a slow CPU core.
 const ASSUMED_TERAFLOPS: f64 = 0.005;
+/// How often a worker that is passed over is asked for something that another is asked for too.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// No attempt waits longer than this, whatever a worker says of itself.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -33,8 +34,14 @@ pub(super) struct Worker {
     pub queue_depth: u32,
     pub bytes_downloaded: u64,
     pub counts: Counts,
-    decode_latency: Latency,
-    prefill_latency: Latency,
+    pub tier: Tier,
+    /// The last probe, which nobody cancels when its job is over.
+    pub last_probe: Option<AttemptId>,
+    /// Why it is not of the first tier.
+    reason: Option<String>,
+    latencies: Latencies,
+    /// When it was last asked for anything, or joined.
+    asked_at: Duration,
 }
 
 /// Counts since it joined.
@@ -48,7 +55,15 @@ pub(super) struct Counts {
 }
 
 impl Worker {
-    pub(super) fn new(connection: ConnectionId, join: Join, capacity: usize, strikes: u32) -> Self {
+    pub(super) fn new(
+        now: Duration,
+        connection: ConnectionId,
+        join: Join,
+        capacity: usize,
+        strikes: u32,
+    ) -> Self {
+        let (tier, reason) =
+            tier::judge(Duration::from_micros(join.sync_latency_micros), &Latencies::default(), None);
         Self {
             join,
             shelf: Shelf::new(connection, capacity),
@@ -57,8 +72,11 @@ impl Worker {
             queue_depth: 0,
             bytes_downloaded: 0,
             counts: Counts::default(),
-            decode_latency: Latency::default(),
-            prefill_latency: Latency::default(),
+            tier,
+            last_probe: None,
+            reason,
+            latencies: Latencies::default(),
+            asked_at: now,
         }
     }
 
@@ -71,33 +89,105 @@ impl Worker {
         usize::from(self.join.input_slots.max(1))
     }
 
+    /// A valid answer came, this long after it was asked for.
     pub(super) fn answered(&mut self, n_pairs: usize, latency: Duration) {
         self.health.answered();
-        if n_pairs <= DECODE_PAIRS {
-            self.decode_latency.record(latency);
-        } else {
-            self.prefill_latency.record(latency);
+        self.took(n_pairs, latency);
+    }
+
+    /// An answer took this long, or at least this long when it was not waited for any more.
+    pub(super) fn took(&mut self, n_pairs: usize, latency: Duration) {
+        self.latencies.record(n_pairs, latency);
+    }
+
+    /// A probe was answered. What was measured while a worker was slow says nothing of one that is fast again.
+    pub(super) fn probed(&mut self, n_pairs: usize, latency: Duration) {
+        if self.latencies.expected(n_pairs).is_some_and(|was| latency < was / 2) {
+            self.latencies = Latencies::default();
+        }
+        self.took(n_pairs, latency);
+    }
+
+    /// It is asked for something now.
+    pub(super) fn asked(&mut self, now: Duration) {
+        self.asked_at = now;
+        self.counts.dispatches += 1;
+    }
+
+    /// Whether it has not been asked for so long that nobody knows how fast it is now.
+    pub(super) fn is_due_for_probe(&self, now: Duration) -> bool {
+        self.tier != Tier::Prefill && now.saturating_sub(self.asked_at) >= PROBE_INTERVAL
+    }
+
+    /// How long a message of `n_pairs` that takes `flops` of arithmetic will take: as measured, else by what its device
+    /// said of itself.
+    pub(super) fn expected(&self, n_pairs: usize, flops: f64) -> Duration {
+        self.latencies.expected(n_pairs).unwrap_or_else(|| {
+            Duration::from_micros(self.join.sync_latency_micros).saturating_add(self.compute_time(flops))
+        })
+    }
+
+    /// Whether it has answered often enough to be compared with others.
+    pub(super) fn is_measured(&self) -> bool {
+        self.latencies.is_measured()
+    }
+
+    /// How long after a message of `n_pairs` another worker is asked for the same, if that can be said.
+    pub(super) fn hedge_delay(&self, n_pairs: usize) -> Option<Duration> {
+        self.latencies.hedge_delay(n_pairs)
+    }
+
+    /// Its median for decode steps.
+    pub(super) fn decode_median(&self) -> Option<Duration> {
+        self.latencies.decode_median().map(|(_, median)| median)
+    }
+
+    /// Finds its tier anew beside a hub of these latencies. True when it changed.
+    pub(super) fn judge(&mut self, hub: Option<&Latencies>) -> bool {
+        let sync = Duration::from_micros(self.join.sync_latency_micros);
+        let (tier, reason) = tier::judge(sync, &self.latencies, hub);
+        let changed = tier != self.tier;
+        (self.tier, self.reason) = (tier, reason);
+        changed
+    }
+
+    /// Why it is of its tier, or not asked at all.
+    pub(super) fn reason(&self) -> Option<String> {
+        if !self.health.is_healthy() {
+            return Some(
+                "it failed to answer several times in a row: asked again after a heartbeat".to_owned(),
+            );
+        }
+        match self.visibility {
+            Visibility::Visible => self.reason.clone(),
+            Visibility::Hidden => Some("its tab is hidden: browsers slow such tabs down".to_owned()),
+            Visibility::Frozen => Some("its tab is frozen".to_owned()),
+            Visibility::Leaving => Some("it is leaving".to_owned()),
         }
     }
 
     /// How long to wait for an answer to a message of `n_pairs` that takes `flops` of arithmetic: `base`, or longer if
     /// the worker has been slower than that, or its device must be.
     pub(super) fn timeout(&self, base: Duration, n_pairs: usize, flops: f64) -> Duration {
-        let latency = if n_pairs <= DECODE_PAIRS { &self.decode_latency } else { &self.prefill_latency };
+        let latency = self.latencies.of(n_pairs);
         let learned = if latency.len() >= ENOUGH_SAMPLES {
             P99_FACTOR * latency.quantile(0.99)
         } else {
             Duration::ZERO
         };
+        let compute = self.compute_time(COMPUTE_FACTOR * flops);
+        (base + compute).max(learned).min(MAX_TIMEOUT.max(base))
+    }
+
+    /// How long so much arithmetic takes at the speed it measured.
+    fn compute_time(&self, flops: f64) -> Duration {
         let teraflops = f64::from(self.join.teraflops);
         let speed = if teraflops > 0.0 && teraflops.is_finite() { teraflops } else { ASSUMED_TERAFLOPS };
-        let seconds = (COMPUTE_FACTOR * flops / (speed * 1e12)).min(MAX_TIMEOUT.as_secs_f64());
-        (base + Duration::from_secs_f64(seconds)).max(learned).min(MAX_TIMEOUT.max(base))
+        Duration::from_secs_f64((flops / (speed * 1e12)).min(MAX_TIMEOUT.as_secs_f64()))
     }
 
     pub(super) fn status(&self, address: &str, state: State, block_bytes: u64) -> WorkerStatus {
-        let latency =
-            if self.decode_latency.len() > 0 { &self.decode_latency } else { &self.prefill_latency };
+        let latency = self.latencies.busiest();
         let blocks_resident = self.shelf.n_resident();
         WorkerStatus {
             id: self.join.worker,
@@ -106,6 +196,8 @@ impl Worker {
             backend: self.join.backend.clone(),
             address: address.to_owned(),
             state: self.state_name(state).to_owned(),
+            tier: self.tier,
+            reason: self.reason(),
             visibility: self.visibility,
             blocks_assigned: self.shelf.n_wanted(),
             blocks_resident,
@@ -160,7 +252,7 @@ mod tests {
             teraflops,
             input_slots: 1,
         };
-        Worker::new(ConnectionId(1), join, 1, 3)
+        Worker::new(Duration::ZERO, ConnectionId(1), join, 1, 3)
     }
 
     #[test]

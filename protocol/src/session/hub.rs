@@ -75,10 +75,13 @@ pub enum HubEvent {
         /// Why.
         error: WireError,
     },
-    /// An answer to an attempt that was settled or cancelled: dropped, counted in [`HubSession::late_answers`].
+    /// An answer to an attempt that was settled or cancelled, counted in [`HubSession::late_answers`]. Its shape is not
+    /// checked: nothing is known of the attempt any more.
     Late {
         /// The attempt.
         attempt: AttemptId,
+        /// What it says.
+        answer: Answer,
     },
     /// The session is over. The last event; attempts still owed will not be answered.
     Closed {
@@ -374,7 +377,7 @@ impl HubSession {
             Lookup::NeverSent => return self.close(CloseReason::NeverSent(attempt)),
             Lookup::Late => {
                 self.late_answers += 1;
-                return self.emit(HubEvent::Late { attempt });
+                return self.emit(HubEvent::Late { attempt, answer });
             }
             Lookup::Settled(shape) if !answer.has_shape(&shape) => "the answer is not of the shape asked for",
             Lookup::Settled(_) if answer.has_non_finite() => "the answer has non-finite values",

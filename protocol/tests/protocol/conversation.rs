@@ -95,7 +95,7 @@ fn cancelled_attempts_owe_nothing_and_late_answers_are_counted() {
     // Finished before the cancellation arrives: the answer crosses it.
     pair.worker.complete(pair.now, started, answer_to(&work)).unwrap();
     pair.drive_for(LATENCY);
-    assert_eq!(pair.hub_events, [HubEvent::Late { attempt: started }]);
+    assert_eq!(pair.hub_events, [HubEvent::Late { attempt: started, answer: answer_to(&work) }]);
     assert_eq!((pair.hub.late_answers(), pair.worker.queue_depth()), (1, 0));
 
     let third = pair.dispatch();

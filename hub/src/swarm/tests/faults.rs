@@ -78,7 +78,7 @@ fn the_hub_computes_at_once_what_nobody_holds() {
 
 #[test]
 fn the_first_of_two_copies_wins_and_the_other_is_cancelled() {
-    let (mut room, a, b) = two(SwarmConfig { hedge: 2, ..config() });
+    let (mut room, a, b) = two(SwarmConfig { hedge: Hedge::Fixed(2), ..config() });
     let id = room.start(job());
     let late = room.take(b).unwrap();
     assert_eq!(late.1.calls.len(), 5, "each was asked for every cell");

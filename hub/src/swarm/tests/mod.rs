@@ -1,6 +1,8 @@
 //! The swarm against scripted workers on virtual time. Their sessions are the real ones.
 
 mod faults;
+mod hedges;
 mod membership;
 mod room;
 mod sums;
+mod trust;

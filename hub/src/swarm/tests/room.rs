@@ -60,8 +60,8 @@ pub(super) fn config() -> SwarmConfig {
     SwarmConfig { coverage_wait: Duration::from_secs(5), ..SwarmConfig::new(JoinToken::new(TOKEN), model) }
 }
 
-fn catalog() -> BlockCatalog {
-    let blocks = (0..N_LAYERS).flat_map(|layer| (0..N_EXPERTS).map(move |expert| block(layer, expert)));
+pub(super) fn catalog(n_layers: u16, n_experts: u16) -> BlockCatalog {
+    let blocks = (0..n_layers).flat_map(|layer| (0..n_experts).map(move |expert| block(layer, expert)));
     let source =
         |block| BlockSource { block, url: "/shards/x".to_owned(), start: 0, end: 1, blake3: String::new() };
     BlockCatalog::new(blocks.map(source).collect(), BLOCK_BYTES)
@@ -119,9 +119,13 @@ pub(super) fn alone(job: &LayerJob) -> Vec<f32> {
 
 impl Room {
     pub(super) fn new(config: SwarmConfig) -> Self {
+        Self::of(config, catalog(N_LAYERS, N_EXPERTS))
+    }
+
+    pub(super) fn of(config: SwarmConfig, catalog: BlockCatalog) -> Self {
         Self {
             now: Duration::from_secs(1),
-            swarm: Swarm::new(config, catalog()),
+            swarm: Swarm::new(config, catalog),
             workers: BTreeMap::new(),
             finished: BTreeMap::new(),
             computes: Vec::new(),

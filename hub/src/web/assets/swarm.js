@@ -13,6 +13,7 @@ function show(status) {
   for (const section of document.querySelectorAll(".told")) section.hidden = false;
   showCoverage(status);
   showWorkers(status.workers);
+  showQuarantined(status.quarantined ?? []);
   showFacts(at("totals"), totals(status));
   showFacts(at("model"), model(status.model));
 }
@@ -31,6 +32,9 @@ function showCoverage({ coverage, workers, hub_compute: hubComputes }) {
 // ---- workers ------------------------------------------------------------------------------------------------------
 
 const GOOD = { serving: "good", joining: "warn", syncing: "warn", paused: "warn", draining: "warn", closed: "bad" };
+
+/** What a worker is asked for, when it is not everything. */
+const TIER = { prefill: "for prompts", standby: "standing by" };
 
 /** Cards by worker id: updated in place, so that a selection and the scroll position stay. */
 const cards = new Map();
@@ -54,7 +58,12 @@ function showWorkers(workers) {
     const state = String(worker.state).toLowerCase();
     card.name.textContent = worker.adapter || worker.kind;
     card.state.className = `state ${GOOD[state] ?? "bad"}`;
-    card.state.textContent = worker.visibility === "visible" ? state : `${state}, ${worker.visibility}`;
+    card.state.textContent = [state, worker.visibility === "visible" ? "" : worker.visibility, TIER[worker.tier] ?? ""]
+      .filter(Boolean)
+      .join(", ");
+    if (worker.tier === "standby" && state === "serving") card.state.className = "state warn";
+    card.reason.textContent = worker.reason ?? "";
+    card.reason.hidden = !worker.reason;
     card.who.textContent = [worker.kind, worker.backend, worker.address, worker.id.slice(0, 8)].filter(Boolean).join(" · ");
     showFacts(card.facts, facts(worker));
   }
@@ -66,12 +75,24 @@ function newCard() {
     name: element("h3"),
     state: element("span"),
     who: element("p", "who"),
+    reason: element("p", "reason"),
     facts: element("dl"),
   };
   const header = element("header");
   header.append(card.name, card.state);
-  card.root.append(header, card.who, card.facts);
+  card.root.append(header, card.who, card.reason, card.facts);
   return card;
+}
+
+/** Those whose answers were wrong: refused until the hub starts anew. */
+function showQuarantined(quarantined) {
+  at("quarantine").hidden = quarantined.length === 0;
+  at("quarantined").replaceChildren(
+    ...quarantined.map(({ id, address, evidence }) => {
+      const found = evidence.map((e) => `layer ${e.layer} expert ${e.expert} off by ${e.nmse.toPrecision(2)}`).join("; ");
+      return element("li", "", `${id.slice(0, 8)} from ${address}: ${found}`);
+    }),
+  );
 }
 
 const facts = (worker) => [
@@ -92,10 +113,16 @@ const totals = ({ totals: t, hub, weights_served_bytes: served }) => [
   ["dispatches", count(t.dispatches)],
   ["answers", count(t.answers)],
   ["retries", count(t.retries)],
-  ["hedges", count(t.hedges)],
+  ["hedges, first to answer", `${count(t.hedges)}, ${count(t.hedge_wins)}`],
+  ["hedges beyond the budget", count(t.hedges_denied)],
   ["late answers", count(t.late)],
+  ["answers compared, wrong", `${count(t.compared)}, ${count(t.mismatches)}`],
+  ["checked by the hub", count(t.checks)],
   ["timeouts", count(t.timeouts)],
   ["errors", count(t.errors)],
+  ["quarantined, turned away", `${count(t.quarantined)}, ${count(t.refused + t.limited)}`],
+  ["sent, received", `${bytes(t.bytes_sent)}, ${bytes(t.bytes_received)}`],
+  ["of this twice", bytes(t.duplicate_bytes)],
   ["median of a layer", micros(t.layer_p50_micros)],
   ["99\u00a0% of layers within", micros(t.layer_p99_micros)],
   ["rows computed by the hub", count(hub.rows)],

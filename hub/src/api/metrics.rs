@@ -1,0 +1,187 @@
+//! `/metrics`: the swarm's status as Prometheus text. The status is all there is to know: nothing is counted here.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+
+use super::state::Api;
+use crate::swarm::{SwarmStatus, Tier, WorkerStatus};
+
+/// The exposition format that Prometheus and its kin read.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// `GET /metrics`
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&api.swarm()))
+}
+
+/// The status as text: one metric a number, workers by their id.
+pub(super) fn text(status: &SwarmStatus) -> String {
+    let mut out = String::new();
+    let t = &status.totals;
+    let counters = [
+        ("layers", "Layers computed.", t.layers),
+        ("dispatches", "Messages to workers that ask for results.", t.dispatches),
+        ("answers", "Answers of workers that were used.", t.answers),
+        ("retries", "Messages that ask again for what another attempt did not answer.", t.retries),
+        ("hedges", "Messages that carry a second copy.", t.hedges),
+        ("hedge_wins", "Second copies that were answered first.", t.hedge_wins),
+        ("hedges_denied", "Second copies that the budget did not allow.", t.hedges_denied),
+        ("probes", "Messages to workers that are passed over, to see how fast they are now.", t.probes),
+        ("late_answers", "Answers to attempts that were given up.", t.late),
+        ("timeouts", "Attempts not answered in time.", t.timeouts),
+        ("errors", "Attempts failed by workers, and answers that could not be used.", t.errors),
+        ("unhealthy", "Times a worker was taken out for failing several times in a row.", t.unhealthy),
+        ("compared_answers", "Parts of answers compared with another's or the hub's.", t.compared),
+        ("checks", "Attempts that the hub checked.", t.checks),
+        ("mismatches", "Answers beyond the tolerance.", t.mismatches),
+        ("quarantines", "Workers quarantined for wrong answers.", t.quarantined),
+        ("refused_joins", "Joins refused.", t.refused),
+        ("limited_connections", "Connections that passed a limit.", t.limited),
+        ("sessions_ended", "Sessions that ended.", t.sessions_ended),
+        ("hub_computed", "Messages' worth computed on the hub.", t.hub_computed),
+        ("hub_rows", "Pairs of row and expert computed on the hub.", status.hub.rows),
+        ("duplicate_bytes", "Bytes of second copies and probes, there and back.", t.duplicate_bytes),
+        ("sent_bytes", "Bytes of all messages to workers.", t.bytes_sent),
+        ("received_bytes", "Bytes of all messages from workers.", t.bytes_received),
+        ("weights_served_bytes", "Bytes of weights sent over HTTP.", status.weights_served_bytes),
+    ];
+    for (name, help, value) in counters {
+        metric(&mut out, &format!("moex_{name}_total"), "counter", help, [(String::new(), value as f64)]);
+    }
+    let seconds = |micros: u64| micros as f64 / 1e6;
+    let gauges = [
+        ("blocks", "Experts of the model, all layers.", status.coverage.blocks as f64),
+        ("blocks_covered", "Experts with a worker that can be asked.", status.coverage.covered as f64),
+        ("workers", "Workers that have joined.", status.workers.len() as f64),
+        ("workers_quarantined", "Workers in quarantine.", status.quarantined.len() as f64),
+        ("layer_p50_seconds", "Median time of a layer.", seconds(t.layer_p50_micros)),
+        ("layer_p99_seconds", "99th percentile of the same.", seconds(t.layer_p99_micros)),
+    ];
+    for (name, help, value) in gauges {
+        metric(&mut out, &format!("moex_{name}"), "gauge", help, [(String::new(), value)]);
+    }
+    type Read = fn(&WorkerStatus) -> f64;
+    let of_workers: [(&str, &str, &str, Read); 11] = [
+        ("healthy", "gauge", "1 unless it is out for failing in a row.", |w| {
+            f64::from(u8::from(w.state != "unhealthy"))
+        }),
+        ("standby", "gauge", "1 if it is asked for what nobody else holds only.", |w| {
+            f64::from(u8::from(w.tier == Tier::Standby))
+        }),
+        ("blocks_resident", "gauge", "Experts it holds.", |w| w.blocks_resident as f64),
+        ("queue_depth", "gauge", "Messages it had waiting at its last heartbeat.", |w| {
+            f64::from(w.queue_depth)
+        }),
+        ("latency_p50_seconds", "gauge", "Median time to its answer.", |w| w.latency_p50_micros as f64 / 1e6),
+        ("latency_p99_seconds", "gauge", "99th percentile of the same.", |w| {
+            w.latency_p99_micros as f64 / 1e6
+        }),
+        ("dispatches_total", "counter", "Messages to it.", |w| w.dispatches as f64),
+        ("answers_total", "counter", "Its answers that were used.", |w| w.answers as f64),
+        ("rows_total", "counter", "Pairs of row and expert in these.", |w| w.rows as f64),
+        ("timeouts_total", "counter", "Attempts it did not answer in time.", |w| w.timeouts as f64),
+        ("errors_total", "counter", "Attempts it failed.", |w| w.errors as f64),
+    ];
+    for (name, kind, help, read) in of_workers {
+        // Ids are hexadecimal digits: nothing in them needs escaping.
+        let samples = status.workers.iter().map(|w| (format!("{{worker=\"{}\"}}", w.id), read(w)));
+        metric(&mut out, &format!("moex_worker_{name}"), kind, help, samples);
+    }
+    out
+}
+
+fn metric(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (String, f64)>,
+) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in samples {
+        let _ = writeln!(out, "{name}{labels} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A status in which every number is another one.
+    fn status() -> SwarmStatus {
+        let mut n = 1000;
+        let mut next = || {
+            n += 1;
+            json!(n)
+        };
+        let mut totals = serde_json::to_value(crate::swarm::Totals::default()).unwrap();
+        for (_, value) in totals.as_object_mut().unwrap() {
+            *value = next();
+        }
+        let mut worker = json!({
+            "id": "0000000000000000000000000000002a", "kind": "native", "adapter": "CPU", "backend": "cpu",
+            "address": "here", "state": "unhealthy", "tier": "standby", "reason": "slow", "visibility": "visible",
+        });
+        for name in "blocks_assigned blocks_resident bytes_resident bytes_downloaded weights_served_bytes dispatches \
+                     answers rows timeouts errors latency_p50_micros latency_p99_micros sync_latency_micros queue_depth"
+            .split_whitespace()
+        {
+            worker[name] = next();
+        }
+        let model = json!({
+            "name": "m", "hidden": 1, "inner": 1, "n_layers": 1, "n_experts": 1, "n_experts_per_token": 1,
+            "format": "f16", "block_bytes": 1, "max_rows": 1, "max_pairs": 1,
+        });
+        serde_json::from_value(json!({
+            "model": model,
+            "coverage": {"blocks": 7, "covered": 5, "replicas": 2},
+            "workers": [worker],
+            "quarantined": [],
+            "hub": {"rows": next(), "dispatches": next()},
+            "totals": totals,
+            "weights_served_bytes": next(),
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn every_total_is_there() {
+        let status = status();
+        let text = text(&status);
+        let values: Vec<f64> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
+        let Value::Object(totals) = serde_json::to_value(status.totals).unwrap() else { unreachable!() };
+        for (name, value) in totals {
+            let value = value.as_f64().unwrap();
+            let shown = if name.ends_with("_micros") { value / 1e6 } else { value };
+            assert!(values.contains(&shown), "{name} is missing");
+        }
+        assert!(text.contains("\nmoex_worker_healthy{worker=\"0000000000000000000000000000002a\"} 0\n"));
+        assert!(text.contains("\nmoex_blocks_covered 5\n"));
+    }
+
+    #[test]
+    fn a_metric_is_said_once_and_every_sample_has_one() {
+        let text = text(&status());
+        let names: Vec<&str> =
+            text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let mut distinct = names.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), names.len());
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            assert!(names.contains(&name), "{line}");
+        }
+    }
+}

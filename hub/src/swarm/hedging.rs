@@ -1,0 +1,139 @@
+//! When a second copy of a message leaves, and how many bytes such copies may take.
+//!
+//! Adaptive: a message that its worker has not answered by `Latencies::hedge_delay` is asked for again, of the best of the
+//! other replicas, as far as the budget allows; the first valid answer to each cell wins, whoever else was asked is told
+//! to forget it. Who the best is, `choosing` knows.
+
+use std::str::FromStr;
+
+/// Messages whose copies' worth may be saved up: stalls come in runs.
+const BURST_MESSAGES: f64 = 16.0;
+/// Part of the bytes that copies may take unless told otherwise.
+pub const DEFAULT_HEDGE_BUDGET: f64 = 0.05;
+/// The most workers a cell is asked of at once.
+pub const MAX_HEDGE: u8 = 4;
+
+/// How many workers are asked for the same thing, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hedge {
+    /// This many at once, 1 to [`MAX_HEDGE`]: the paper's h.
+    Fixed(u8),
+    /// One, and a second when the first is later than it usually is.
+    Adaptive {
+        /// Bytes of second copies, as a part of the bytes of first ones.
+        budget: f64,
+    },
+}
+
+impl Default for Hedge {
+    fn default() -> Self {
+        Self::Adaptive { budget: DEFAULT_HEDGE_BUDGET }
+    }
+}
+
+/// `adaptive`, or a number of workers.
+impl FromStr for Hedge {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<u8>() {
+            _ if text == "adaptive" => Ok(Self::default()),
+            Ok(h) if (1..=MAX_HEDGE).contains(&h) => Ok(Self::Fixed(h)),
+            _ => Err(format!("it must be adaptive, or 1 to {MAX_HEDGE} workers")),
+        }
+    }
+}
+
+impl Hedge {
+    /// Workers asked at once for something that nobody was asked for yet.
+    pub(super) fn copies(self) -> usize {
+        match self {
+            Self::Fixed(h) => usize::from(h.clamp(1, MAX_HEDGE)),
+            Self::Adaptive { .. } => 1,
+        }
+    }
+
+    pub(super) fn is_adaptive(self) -> bool {
+        matches!(self, Self::Adaptive { .. })
+    }
+}
+
+/// Bytes that second copies may take: earned by first copies, never more than was earned.
+#[derive(Clone, Debug)]
+pub(super) struct HedgeBudget {
+    rate: f64,
+    saved_bytes: f64,
+}
+
+impl HedgeBudget {
+    pub(super) fn new(hedge: Hedge) -> Self {
+        let rate = match hedge {
+            Hedge::Fixed(_) => 0.0,
+            Hedge::Adaptive { budget } if budget.is_finite() => budget.max(0.0),
+            Hedge::Adaptive { .. } => DEFAULT_HEDGE_BUDGET,
+        };
+        Self { rate, saved_bytes: 0.0 }
+    }
+
+    /// A first copy was sent.
+    pub(super) fn earn(&mut self, bytes: u64) {
+        let most = (BURST_MESSAGES * bytes as f64).max(self.saved_bytes);
+        self.saved_bytes = (self.saved_bytes + self.rate * bytes as f64).min(most);
+    }
+
+    /// Whether a copy of so many bytes may be sent; then it is paid for.
+    pub(super) fn spend(&mut self, bytes: u64) -> bool {
+        let may = bytes as f64 <= self.saved_bytes;
+        if may {
+            self.saved_bytes -= bytes as f64;
+        }
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn policies_are_written_in_words_or_numbers() {
+        assert_eq!("adaptive".parse(), Ok(Hedge::Adaptive { budget: 0.05 }));
+        assert_eq!("3".parse(), Ok(Hedge::Fixed(3)));
+        for wrong in ["0", "5", "", "Adaptive", "-1"] {
+            assert!(wrong.parse::<Hedge>().is_err(), "{wrong}");
+        }
+        assert_eq!((Hedge::Fixed(0).copies(), Hedge::Fixed(9).copies()), (1, 4));
+    }
+
+    proptest! {
+        #[test]
+        fn copies_never_take_more_than_their_part(
+            messages in proptest::collection::vec((1u64..1_000_000, any::<bool>()), 0..300),
+            budget in 0.0f64..0.5,
+        ) {
+            let mut bucket = HedgeBudget::new(Hedge::Adaptive { budget });
+            let (mut first, mut second) = (0, 0);
+            for (bytes, is_copy) in messages {
+                if !is_copy {
+                    bucket.earn(bytes);
+                    first += bytes;
+                } else if bucket.spend(bytes) {
+                    second += bytes;
+                }
+                prop_assert!(second as f64 <= budget * first as f64 + 1e-6 * first as f64);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_saved_up_is_bounded_and_no_number_breaks_it() {
+        let mut bucket = HedgeBudget::new(Hedge::Adaptive { budget: 1.0 });
+        (0..1_000).for_each(|_| bucket.earn(100));
+        assert!(bucket.spend(1_600) && !bucket.spend(1));
+        let mut odd = HedgeBudget::new(Hedge::Adaptive { budget: f64::NAN });
+        odd.earn(100);
+        assert!(!odd.spend(6) && odd.spend(5));
+    }
+}
