@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn equals_go_by_the_ring_and_the_others_by_time() {
-        assert_eq!(order(&[candidate(2, 10), candidate(1, 12), candidate(3, 9)]), [1, 2, 3]);
+        assert_eq!(order(&[candidate(2, 10), candidate(1, 11), candidate(3, 9)]), [1, 2, 3]);
         assert_eq!(order(&[candidate(1, 80), candidate(2, 10), candidate(3, 40)]), [2, 3, 1]);
     }
 
