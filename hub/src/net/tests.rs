@@ -61,9 +61,13 @@ async fn start(edit: impl FnOnce(&mut SwarmConfig)) -> Running {
     Running { hub, store, address, _folder: folder }
 }
 
+/// A worker; it is cut off when this is dropped.
+#[must_use]
+struct Joined(#[expect(dead_code, reason = "the worker waits for its end")] oneshot::Sender<()>);
+
 impl Running {
     /// A native worker on the CPU that serves until the test ends.
-    fn join(&self, id: u128) -> tokio::task::JoinHandle<()> {
+    fn join(&self, id: u128) -> Joined {
         let options = WorkerOptions {
             join_url: format!("http://{}/join#{TOKEN}", self.address),
             memory_budget_bytes: 1 << 30,
@@ -73,7 +77,18 @@ impl Running {
             patience: Duration::from_secs(60),
             status: None,
         };
-        tokio::spawn(async move { native::run(options, std::future::pending()).await.unwrap() })
+        let (gone, is_gone) = oneshot::channel::<()>();
+        // A worker's future stays on its thread: a GPU's error scopes do.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                tokio::select! {
+                    ended = native::run(options, std::future::pending()) => ended.unwrap(),
+                    _ = is_gone => {}
+                }
+            });
+        });
+        Joined(gone)
     }
 
     async fn wait_until(&self, what: &str, holds: impl Fn(&crate::swarm::SwarmStatus) -> bool) {
@@ -124,7 +139,7 @@ async fn workers_and_the_hub_alone_give_the_same_bits() {
     assert_eq!(alone_on_hub, alone, "no worker");
 
     let worker = running.join(1);
-    running.join(2);
+    let _other = running.join(2);
     running
         .wait_until("two workers hold everything twice", |status| {
             status.workers.iter().map(|worker| worker.blocks_resident).sum::<usize>() == 32
@@ -140,7 +155,7 @@ async fn workers_and_the_hub_alone_give_the_same_bits() {
     assert_eq!(status.weights_served_bytes, 32 * block_bytes);
     assert!(status.workers.iter().all(|worker| worker.weights_served_bytes == 16 * block_bytes));
 
-    worker.abort();
+    drop(worker);
     running.wait_until("one worker is left", |status| status.workers.len() == 1).await;
     let [with_one, alone] = running.apply(3).await;
     assert_eq!(with_one, alone, "one worker");

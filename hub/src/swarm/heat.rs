@@ -20,7 +20,7 @@ impl Heat {
     }
 
     /// Counts one layer's routing.
-    pub(super) fn count(&mut self, chosen: impl Iterator<Item = (BlockIndex, usize)>) {
+    pub(super) fn count(&mut self, chosen: impl IntoIterator<Item = (BlockIndex, usize)>) {
         for (index, n_pairs) in chosen {
             if let Some(pairs) = self.pairs.get_mut(index.0 as usize) {
                 *pairs = pairs.saturating_add(u32::try_from(n_pairs).unwrap_or(u32::MAX));
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn counts_decay_and_stay_in_bounds() {
         let mut heat = Heat::new(2);
-        heat.count([(BlockIndex(1), usize::MAX), (BlockIndex(7), 1)].into_iter());
+        heat.count([(BlockIndex(1), usize::MAX), (BlockIndex(7), 1)]);
         assert_eq!(heat.pairs, [0, u32::MAX]);
         assert!(heat.hottest_first(BlockIndex(1)) < heat.hottest_first(BlockIndex(0)));
         for _ in 0..40 * HALF_LIFE_LAYERS {

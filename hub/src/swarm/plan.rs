@@ -104,28 +104,28 @@ impl WireJob {
     /// What an answer says of `cells`, those that its dispatch asked for: a part a cell, or one for all of them when the
     /// worker sums. None if it has another shape than was asked for, or a value in it is not finite.
     pub(super) fn read(&self, cells: &[usize], policy: FormPolicy, answer: &Answer) -> Option<Vec<Part>> {
-        let asked: Vec<(Vec<usize>, Vec<u16>, Option<ExpertId>)> = match policy {
-            FormPolicy::Summed => vec![(cells.to_vec(), self.rows_of(cells), None)],
-            FormPolicy::PerExpert => cells
-                .iter()
-                .map(|cell| (*cell, &self.calls[*cell]))
-                .map(|(cell, call)| {
-                    (vec![cell], call.pairs.iter().map(|p| p.row).collect(), Some(call.expert))
-                })
-                .collect(),
+        let groups: Vec<&[usize]> = match policy {
+            FormPolicy::Summed => vec![cells],
+            FormPolicy::PerExpert => cells.chunks(1).collect(),
         };
-        let is_of_shape = answer.parts.len() == asked.len()
+        let is_of_shape = answer.parts.len() == groups.len()
             && (answer.layer, answer.dtype, usize::from(answer.hidden))
                 == (self.layer, self.dtype, self.hidden);
         if !is_of_shape {
             return None;
         }
-        let read =
-            |((cells, rows, expert), part): ((Vec<usize>, Vec<u16>, Option<ExpertId>), &AnswerPart)| {
-                let values = decode_part(part, answer.dtype, self.hidden, rows.len())?;
-                (part.expert == expert).then_some(Part { cells, rows, values })
+        let read = |(cells, part): (&[usize], &AnswerPart)| {
+            let (rows, expert) = match policy {
+                FormPolicy::Summed => (self.rows_of(cells), None),
+                FormPolicy::PerExpert => {
+                    let call = &self.calls[*cells.first()?];
+                    (call.pairs.iter().map(|pair| pair.row).collect(), Some(call.expert))
+                }
             };
-        asked.into_iter().zip(&answer.parts).map(read).collect()
+            let values = decode_part(part, answer.dtype, self.hidden, rows.len())?;
+            (part.expert == expert).then(|| Part { cells: cells.to_vec(), rows, values })
+        };
+        groups.into_iter().zip(&answer.parts).map(read).collect()
     }
 
     /// (row, expert) pairs of these cells.

@@ -238,7 +238,7 @@ mod tests {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         holders.add(BlockIndex(0), ConnectionId(2));
-        shelf.want([(BlockIndex(0), 0), (BlockIndex(1), 1), (BlockIndex(2), 0)].into_iter());
+        shelf.want([(BlockIndex(0), 0), (BlockIndex(1), 1), (BlockIndex(2), 0)]);
         let step = shelf.next_step(&mut holders, &Heat::new(N), never, false);
         assert_eq!(step.hold, [BlockIndex(2), BlockIndex(1), BlockIndex(0)]);
         assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty());
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn hot_blocks_come_first_among_equals() {
         let mut heat = Heat::new(N);
-        heat.count([(BlockIndex(2), 5), (BlockIndex(1), 3), (BlockIndex(3), 9)].into_iter());
+        heat.count([(BlockIndex(2), 5), (BlockIndex(1), 3), (BlockIndex(3), 9)]);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         shelf.want((0..3).map(|block| (BlockIndex(block), 0)).chain([(BlockIndex(3), 1)]));
         let step = shelf.next_step(&mut Holders::new(N), &heat, never, false);
@@ -272,7 +272,7 @@ mod tests {
     fn a_block_is_dropped_only_when_its_new_holder_has_it() {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
-        shelf.want([(BlockIndex(7), 0)].into_iter());
+        shelf.want([(BlockIndex(7), 0)]);
         shelf.next_step(&mut holders, &Heat::new(N), never, false);
         shelf.loaded(BlockIndex(7), &mut holders);
         shelf.want(std::iter::empty());
@@ -287,10 +287,10 @@ mod tests {
     fn two_full_workers_can_swap() {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 1);
-        shelf.want([(BlockIndex(0), 0)].into_iter());
+        shelf.want([(BlockIndex(0), 0)]);
         shelf.next_step(&mut holders, &Heat::new(N), never, false);
         shelf.loaded(BlockIndex(0), &mut holders);
-        shelf.want([(BlockIndex(1), 0)].into_iter());
+        shelf.want([(BlockIndex(1), 0)]);
         assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty(), "the only copy stays");
         holders.add(BlockIndex(0), ConnectionId(9));
         let step = shelf.next_step(&mut holders, &Heat::new(N), never, false);
@@ -301,7 +301,7 @@ mod tests {
     fn three_failed_loads_are_a_refusal() {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
-        shelf.want([(BlockIndex(0), 0)].into_iter());
+        shelf.want([(BlockIndex(0), 0)]);
         for failure in 1..=3 {
             assert_eq!(shelf.next_step(&mut holders, &Heat::new(N), never, false).hold, [BlockIndex(0)]);
             assert_eq!(shelf.failed(BlockIndex(0), &mut holders), failure == 3);
