@@ -3,6 +3,9 @@
 //! Replica by replica, each block goes to the first worker after its key on the ring that has room and does not hold
 //! it yet. All first replicas are placed before any second one, so that scarce memory buys coverage first. What is
 //! resident today, and how the swarm gets from there to here, is `shelf`'s matter.
+//!
+//! A join places everything anew: 1,000 workers that join a catalog of 48 x 128 blocks one after another take 14 s all
+//! together in the dev profile on two busy cores, scripted workers included (`a_thousand_workers_join_a_catalog_of_6144`).
 
 use std::collections::{HashMap, HashSet};
 

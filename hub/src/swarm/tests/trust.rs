@@ -104,6 +104,26 @@ fn a_check_by_chance_finds_the_liar_in_time() {
 }
 
 #[test]
+fn a_lie_found_out_while_its_layer_is_in_flight_is_taken_back() {
+    let mut n_found = 0;
+    for seed in 0..8 {
+        let mut room = Room::new(SwarmConfig { check_every: 2, seed, ..config() });
+        let (liar, honest) = (room.join(1), room.join(2));
+        let id = room.start(job());
+        lie_once(&mut room, liar);
+        if room.computes.is_empty() {
+            continue;
+        }
+        n_found += 1;
+        room.compute_on_hub();
+        room.answer(honest);
+        assert_right(&mut room, id);
+        assert_eq!(room.swarm.status().totals.mismatches, 1);
+    }
+    assert!(n_found > 0, "no seed had the answer checked");
+}
+
+#[test]
 fn checks_by_chance_leave_the_honest_alone() {
     let mut room = Room::new(SwarmConfig { check_every: 2, ..config() });
     let a = room.join(1);
