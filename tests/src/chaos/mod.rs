@@ -74,14 +74,15 @@ pub async fn run(config: &Config) -> Result<Report> {
     });
     let streams: Vec<_> = streams.collect();
     let mut stage = stage.play(begin, &tally).await?;
+    let calm = Instant::now();
+    let whole = tokio::time::timeout(RECOVERY, hub.wait_for_workers(config.n_workers + config.n_tabs));
+    whole.await.context("the swarm was not whole again in time")??;
+    let recovery = calm.elapsed();
     let mut outcome = streams::Outcome::default();
     for stream in streams {
         outcome.add(stream.await?);
     }
-    let calm = Instant::now();
-    let whole = tokio::time::timeout(RECOVERY, hub.wait_for_workers(config.n_workers + config.n_tabs));
-    let status: Value = whole.await.context("the swarm was not whole again in time")??;
-    let recovery = calm.elapsed();
+    let status = hub.status().await?;
     stage.check()?;
     Ok(Report {
         seed: config.seed,
