@@ -58,9 +58,10 @@ async fn liars_beside_honest_workers_change_no_text() {
         (Manner::Text, Shows::ThrownOut),
         (Manner::SlowLoris, Shows::Counts("timeouts")),
     ];
-    for (manner, shows) in liars {
+    for (id, (manner, shows)) in (0xBAD0..).zip(liars) {
         let before = hub.status().await.unwrap();
-        let config = PeerConfig { worker: WorkerId(0xBAD), memory_budget_bytes: 1 << 30, manner };
+        // An id of its own: what one liar is known for is not held against the next.
+        let config = PeerConfig { worker: WorkerId(id), memory_budget_bytes: 1 << 30, manner };
         let liar = Peer::start(&hub.join_url, config).unwrap();
         hub.wait_for_workers(3).await.unwrap();
         let http = reqwest::Client::new();

@@ -48,6 +48,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         "bytes",
         "hedges",
         "wins",
+        "denied",
         "p99 gain",
         "more bytes",
     ]);
@@ -71,6 +72,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             number(figures.bytes),
             figure(&figures.totals, "hedges"),
             figure(&figures.totals, "hedge_wins"),
+            figure(&figures.totals, "hedges_denied"),
             gain.unwrap_or("-".to_owned()),
             more.unwrap_or("-".to_owned()),
         ]);
@@ -99,11 +101,12 @@ async fn measure(moex: &Moex, args: &Args, policy: &str) -> Result<Figures> {
     let hiccup = Hiccup { one_in: args.one_in, pause: Duration::from_millis(args.millis) };
     let late = Weather { hiccup: Some(hiccup), ..Weather::default() };
     let link = Link::Shaped { up: Weather::default(), down: late };
-    // Open until all have joined: weights are not what is measured.
-    let proxy = Proxy::start_seeded(hub.address()?, Link::Open, args.seed).await?;
-    let mut workers = Vec::new();
+    let (mut proxies, mut workers) = (Vec::new(), Vec::new());
     for index in 0..N_WORKERS {
-        let join_url = if index == 0 { hub.join_url_by(proxy.address)? } else { hub.join_url.clone() };
+        // All have one, so that none is the slower for it; open until all have joined, since weights are not measured.
+        let proxy = Proxy::start_seeded(hub.address()?, Link::Open, args.seed).await?;
+        let join_url = hub.join_url_by(proxy.address)?;
+        proxies.push(proxy);
         // The same ids each time: the placement follows from them.
         let id = format!("{:032x}", index + 1);
         workers.push(moex.worker("worker", &join_url, &["--id", &id, "--memory", "64MiB"])?);
@@ -111,7 +114,7 @@ async fn measure(moex: &Moex, args: &Args, policy: &str) -> Result<Figures> {
     hub.wait_for_workers(N_WORKERS).await?;
     generate(&hub, args.tokens).await?;
     let before = hub.status().await?["totals"].clone();
-    proxy.set(link);
+    proxies[0].set(link);
 
     let mut windows: [Vec<f64>; 3] = Default::default();
     let (mut n_tokens, mut decoding) = (0, Duration::ZERO);
