@@ -56,7 +56,7 @@ async fn a_reloaded_tab_serves_again_and_downloads_nothing() {
     let worker = before["workers"][0]["id"].clone();
 
     tab.reload().await.unwrap();
-    let status = tab.wait_until("serving again", |status| is_whole(status)).await.unwrap();
+    let status = tab.wait_until("serving again", is_whole).await.unwrap();
     assert_eq!(status["bytes_downloaded"], 0, "{status:#}");
     let after = hub.wait_for_workers(1).await.unwrap();
     assert_eq!(
@@ -96,7 +96,7 @@ async fn a_download_cut_off_halfway_goes_on_where_it_stopped() {
     );
 
     proxy.set(Link::Open);
-    let done = tab.wait_until("all blocks", |status| is_whole(status)).await.unwrap();
+    let done = tab.wait_until("all blocks", is_whole).await.unwrap();
     assert_eq!(done["bytes_downloaded"], done["bytes_resident"], "every byte came once: {done:#}");
     browser.close().await.unwrap();
 }
@@ -134,7 +134,7 @@ async fn ten_thousand_dispatches_leave_no_trace() {
 /// Opens the join page and waits until its worker holds all it was given.
 async fn serving(browser: &Browser, url: &str) -> Tab {
     let tab = browser.open(url).await.unwrap();
-    tab.wait_until("serving", |status| is_whole(status)).await.unwrap();
+    tab.wait_until("serving", is_whole).await.unwrap();
     tab
 }
 
