@@ -1,7 +1,7 @@
 //! Computes a dispatch on the hub, to the same bytes that a worker's answer has.
 
-use moex_kernels::cpu;
 use moex_kernels::engine::Pair;
+use moex_kernels::{ExpertShape, cpu};
 use moex_protocol::{Answer, AnswerPart, Block, Dispatch, Form, tensor};
 
 use super::ShardStore;
@@ -24,39 +24,51 @@ impl ShardStore {
     /// # Errors
     /// If a block does not exist or the dispatch is not of the store's shape.
     pub fn answer(&self, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
-        let hidden = usize::from(dispatch.hidden);
-        if hidden != self.shape.hidden || hidden == 0 {
+        answer(&self.shape, |block| self.block(block), dispatch)
+    }
+}
+
+/// [`ShardStore::answer`] for experts of `shape` that lie wherever `find` finds them.
+///
+/// # Errors
+/// If a block does not exist or the dispatch is not of `shape`.
+pub fn answer<'a>(
+    shape: &ExpertShape,
+    find: impl Fn(Block) -> Option<&'a [u8]>,
+    dispatch: &Dispatch,
+) -> Result<Answer, ComputeError> {
+    let hidden = usize::from(dispatch.hidden);
+    if hidden != shape.hidden || hidden == 0 {
+        return Err(ComputeError::Shape);
+    }
+    let rows =
+        tensor::decode_rows(dispatch.dtype, &dispatch.rows, hidden).map_err(|_| ComputeError::Shape)?; // (R, D)
+    let n_rows = rows.len() / hidden;
+    let mut sum = vec![0.0; if dispatch.form == Form::Sum { rows.len() } else { 0 }]; // (R, D)
+    let mut parts = Vec::new();
+    for call in &dispatch.calls {
+        let block = Block { layer: dispatch.layer, expert: call.expert };
+        let bytes = find(block).ok_or(ComputeError::NoSuchBlock(block))?;
+        let view = shape.view(bytes).map_err(|_| ComputeError::Shape)?;
+        if call.pairs.iter().any(|pair| usize::from(pair.row) >= n_rows) {
             return Err(ComputeError::Shape);
         }
-        let rows =
-            tensor::decode_rows(dispatch.dtype, &dispatch.rows, hidden).map_err(|_| ComputeError::Shape)?; // (R, D)
-        let n_rows = rows.len() / hidden;
-        let mut sum = vec![0.0; if dispatch.form == Form::Sum { rows.len() } else { 0 }]; // (R, D)
-        let mut parts = Vec::new();
-        for call in &dispatch.calls {
-            let block = Block { layer: dispatch.layer, expert: call.expert };
-            let bytes = self.block(block).ok_or(ComputeError::NoSuchBlock(block))?;
-            let view = self.shape.view(bytes).map_err(|_| ComputeError::Shape)?;
-            if call.pairs.iter().any(|pair| usize::from(pair.row) >= n_rows) {
-                return Err(ComputeError::Shape);
-            }
-            let pairs: Vec<Pair> =
-                call.pairs.iter().map(|p| Pair { row: u32::from(p.row), gate: p.gate.to_f32() }).collect();
-            let mut out = vec![0.0; pairs.len() * hidden]; // (P, D)
-            cpu::expert_ffn(&view, &rows, &pairs, &mut out);
-            if dispatch.form == Form::Sum {
-                for (pair, out) in pairs.iter().zip(out.chunks_exact(hidden)) {
-                    cpu::add(&mut sum[pair.row as usize * hidden..][..hidden], out);
-                }
-            } else {
-                parts.push(part(dispatch, Some(call.expert), &out));
-            }
-        }
+        let pairs: Vec<Pair> =
+            call.pairs.iter().map(|p| Pair { row: u32::from(p.row), gate: p.gate.to_f32() }).collect();
+        let mut out = vec![0.0; pairs.len() * hidden]; // (P, D)
+        cpu::expert_ffn(&view, &rows, &pairs, &mut out);
         if dispatch.form == Form::Sum {
-            parts.push(part(dispatch, None, &sum));
+            for (pair, out) in pairs.iter().zip(out.chunks_exact(hidden)) {
+                cpu::add(&mut sum[pair.row as usize * hidden..][..hidden], out);
+            }
+        } else {
+            parts.push(part(dispatch, Some(call.expert), &out));
         }
-        Ok(Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts })
     }
+    if dispatch.form == Form::Sum {
+        parts.push(part(dispatch, None, &sum));
+    }
+    Ok(Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts })
 }
 
 fn part(dispatch: &Dispatch, expert: Option<moex_protocol::ExpertId>, rows: &[f32]) -> AnswerPart {

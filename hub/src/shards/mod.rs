@@ -26,7 +26,7 @@ use bytes::Bytes;
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{Block, BlockSource};
 
-pub use self::compute::ComputeError;
+pub use self::compute::{ComputeError, answer};
 pub use self::source::{ExpertSource, ModelExperts};
 
 use crate::model::local_moe::Blocks;

@@ -64,7 +64,7 @@ pub use self::job::{JobError, LayerJob};
 pub use self::limits::MAX_CONNECTIONS_PER_ADDRESS;
 pub use self::membership::{MAX_CONNECTIONS, close_code};
 pub use self::plan::FormPolicy;
-pub use self::status::{Coverage, HubShare, SwarmStatus, Totals, WorkerStatus};
+pub use self::status::{Coverage, HubShare, InFlight, SwarmStatus, Totals, WorkerStatus};
 pub use self::tier::Tier;
 pub use self::token::JoinToken;
 pub use self::trust::{Evidence, MAX_OFFENCES, Quarantined, TOLERANCE_NMSE};
@@ -308,6 +308,15 @@ impl Swarm {
                 ..self.totals
             },
             weights_served_bytes: 0,
+        }
+    }
+
+    /// How much there is in its tables.
+    pub fn in_flight(&self) -> InFlight {
+        InFlight {
+            connections: self.connections.len(),
+            jobs: self.jobs.len(),
+            attempts: self.attempts.iter().count(),
         }
     }
 

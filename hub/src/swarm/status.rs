@@ -96,6 +96,17 @@ pub struct HubShare {
     pub dispatches: u64,
 }
 
+/// How much the swarm's tables hold at one moment: all of it is bounded, and nothing of it outlives its cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Open, joined or not.
+    pub connections: usize,
+    /// Layers that have not finished.
+    pub jobs: usize,
+    /// Messages to workers that may still be answered.
+    pub attempts: usize,
+}
+
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
