@@ -203,6 +203,7 @@ struct Description {
 }
 
 /// Whether the device itself has failed, so that nothing more is to be had from it.
+#[cfg(any(feature = "native", target_arch = "wasm32"))]
 pub(crate) fn is_lost(error: &EngineError) -> bool {
     matches!(error, EngineError::DeviceLost(_) | EngineError::Device(_))
 }
