@@ -38,6 +38,10 @@ pub mod token;
 
 pub mod tables;
 
+pub mod world;
+
+pub mod chaos;
+
 pub mod report;
 
 pub mod plot;

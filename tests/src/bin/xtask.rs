@@ -23,6 +23,8 @@ enum Command {
     /// Measures.
     #[command(subcommand)]
     Bench(xtask::bench::Bench),
+    /// Does random harm to simulated swarms, seed by seed, and checks what must hold.
+    Simulate(xtask::simulate::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -32,5 +34,6 @@ fn main() -> anyhow::Result<()> {
         Command::Ci => xtask::execute("bash", &[".ci/run"]),
         Command::Chaos(args) => xtask::chaos::run(&args),
         Command::Bench(bench) => xtask::bench::run(&bench),
+        Command::Simulate(args) => xtask::simulate::run(&args),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chaos;
+pub mod simulate;
 pub mod test;
 pub mod worker;
 

@@ -1,0 +1,222 @@
+//! What must hold, after each step and at the end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use moex_hub::{
+    model::Routing,
+    swarm::{FormPolicy, JobError, JobId, LayerJob, SwarmConfig, WorkerStatus},
+};
+use moex_protocol::Visibility;
+
+use super::{JOB_DEADLINE, Scenario};
+use crate::world::{Model, PeerId, World};
+
+/// Events within one virtual second: far above what a fleet of a dozen does, far below what a loop does.
+const MAX_EVENTS_PER_SECOND: u64 = 50_000;
+/// Messages out to one worker that the swarm may know of.
+const MAX_ATTEMPTS_PER_PEER: usize = 128;
+/// How long a job may take when nothing is wrong.
+const SOON: Duration = Duration::from_secs(20);
+/// How far a sum that workers have added up may be from the hub's, by the largest of the experts' results that make it
+/// up: bf16 keeps 8 bits of each of them and of their sum.
+const SUM_TOLERANCE: f32 = 0.02;
+/// The same where f16 has no more bits to keep.
+const SUM_GRAIN: f32 = 1e-6;
+
+/// What is expected, and who is excused.
+pub(super) struct Checks {
+    model: Arc<Model>,
+    swarm: SwarmConfig,
+    open: BTreeMap<JobId, Expected>,
+    /// Those to whom something was done that may well end their sessions.
+    excused: BTreeSet<PeerId>,
+    second: u64,
+    events_before: u64,
+    pub(super) has_hostile: bool,
+    /// Behind one of these an answer may take longer than a job waits, and an echo longer than a heartbeat.
+    pub(super) has_bad_link: bool,
+    pub(super) had_failing_loads: bool,
+    pub(super) is_shut_down: bool,
+    /// From now on no job may fail.
+    pub(super) expects_all: bool,
+    pub(super) n_uncovered: u64,
+}
+
+struct Expected {
+    job: LayerJob,
+    deadline: Duration,
+}
+
+impl Checks {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        Self {
+            model: scenario.model.clone(),
+            swarm: scenario.swarm.clone(),
+            open: BTreeMap::new(),
+            excused: BTreeSet::new(),
+            second: 0,
+            events_before: 0,
+            has_hostile: false,
+            has_bad_link: false,
+            had_failing_loads: false,
+            is_shut_down: false,
+            expects_all: scenario.swarm.hub_compute,
+            n_uncovered: 0,
+        }
+    }
+
+    /// Jobs that have not ended.
+    pub(super) fn n_open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// This peer's sessions may end from now on.
+    pub(super) fn excuse(&mut self, peer: PeerId) {
+        self.excused.insert(peer);
+    }
+
+    pub(super) fn started(&mut self, id: JobId, job: &LayerJob, now: Duration) {
+        self.open.insert(id, Expected { job: job.clone(), deadline: now + JOB_DEADLINE });
+    }
+
+    /// Nothing is wrong any more: this job is done soon.
+    pub(super) fn expects_soon(&mut self, id: JobId) {
+        if let Some(expected) = self.open.get_mut(&id) {
+            expected.deadline = expected.deadline - JOB_DEADLINE + SOON.max(self.swarm.coverage_wait);
+        }
+    }
+
+    pub(super) fn finished(&mut self, id: JobId, result: &Result<Vec<f32>, JobError>) -> Result<(), String> {
+        let Some(Expected { job, .. }) = self.open.remove(&id) else {
+            return Err(format!("job {} ended twice", id.0));
+        };
+        match result {
+            Ok(sum) => self.compare(id, &job, sum),
+            Err(JobError::ShuttingDown) if self.is_shut_down => Ok(()),
+            Err(JobError::Uncovered { .. }) if !self.expects_all => {
+                self.n_uncovered += 1;
+                Ok(())
+            }
+            Err(error) => Err(format!("job {} failed: {error}", id.0)),
+        }
+    }
+
+    fn compare(&self, id: JobId, job: &LayerJob, sum: &[f32]) -> Result<(), String> {
+        let alone = self.model.alone(job, self.swarm.wire).map_err(|error| error.to_string())?;
+        if sum.len() != alone.len() {
+            return Err(format!("job {} gave {} values for {}", id.0, sum.len(), alone.len()));
+        }
+        let tolerance = match self.swarm.form {
+            FormPolicy::PerExpert => 0.0,
+            FormPolicy::Summed => SUM_GRAIN + SUM_TOLERANCE * self.largest_result(job)?,
+        };
+        let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a - b).abs() < tolerance;
+        match sum.iter().zip(&alone).position(|pair| !is_same(pair)) {
+            Some(at) => {
+                Err(format!("job {} has {} as value {at}, the hub alone gives {}", id.0, sum[at], alone[at]))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The largest value among what single experts give.
+    fn largest_result(&self, job: &LayerJob) -> Result<f32, String> {
+        let k = job.routing.k;
+        let mut largest: f32 = 0.0;
+        for choice in 0..k {
+            let experts = job.routing.experts.iter().skip(choice).step_by(k).copied().collect();
+            let gates = job.routing.gates.iter().skip(choice).step_by(k).copied().collect();
+            let one = LayerJob { routing: Routing { k: 1, experts, gates }, ..job.clone() };
+            let alone = self.model.alone(&one, self.swarm.wire).map_err(|error| error.to_string())?;
+            largest = alone.iter().fold(largest, |most, value| most.max(value.abs()));
+        }
+        Ok(largest)
+    }
+
+    /// A session has ended: whose, and was anything done to it?
+    pub(super) fn closed(&self, peer: PeerId, by: &str, code: u16) -> Result<(), String> {
+        if self.is_shut_down || self.excused.contains(&peer) {
+            return Ok(());
+        }
+        Err(format!("{by} closed the session of peer {} with {code}, to whom nothing was done", peer.0))
+    }
+
+    pub(super) fn stopped(&self, peer: PeerId, reason: &str) -> Result<(), String> {
+        if self.is_shut_down || self.excused.contains(&peer) {
+            return Ok(());
+        }
+        Err(format!("peer {}, to whom nothing was done, gave up: {reason}", peer.0))
+    }
+
+    /// After each step: time goes on, jobs end in time, and tables hold what is in flight and no more.
+    pub(super) fn step(&mut self, world: &World) -> Result<(), String> {
+        let (second, events) = (world.now().as_secs(), world.traffic().events);
+        if second > self.second {
+            (self.second, self.events_before) = (second, events);
+        } else if events - self.events_before > MAX_EVENTS_PER_SECOND {
+            return Err(format!(
+                "more than {MAX_EVENTS_PER_SECOND} events within a second: time stands still"
+            ));
+        }
+        if let Some((id, _)) = self.open.iter().find(|(_, expected)| expected.deadline < world.now()) {
+            return Err(format!("job {} has not ended in time", id.0));
+        }
+        let held = world.swarm().in_flight();
+        let n_connections = world.n_hub_connections();
+        if held.connections != n_connections {
+            return Err(format!(
+                "the swarm has {} connections, its driver {n_connections}",
+                held.connections
+            ));
+        }
+        if held.jobs != self.open.len() {
+            return Err(format!("the swarm has {} jobs of the {} that are open", held.jobs, self.open.len()));
+        }
+        let most = if held.jobs == 0 { 0 } else { MAX_ATTEMPTS_PER_PEER * held.connections };
+        if held.attempts > most {
+            return Err(format!("{} attempts are out for {} jobs", held.attempts, held.jobs));
+        }
+        Ok(())
+    }
+
+    /// Whether the fleet that is left has every block, when it could.
+    pub(super) fn is_covered(&self, world: &World) -> bool {
+        let coverage = world.swarm().status().coverage;
+        coverage.covered == coverage.blocks
+    }
+
+    /// After the harm, once all has settled: nobody is at anything, and what memory allows is held.
+    pub(super) fn settled(&self, world: &World, honest: &[PeerId]) -> Result<(), String> {
+        if let Some(peer) = honest.iter().find(|peer| world.is_computing(**peer)) {
+            return Err(format!("peer {} still computes though no job is left", peer.0));
+        }
+        if self.is_shut_down {
+            return match world.n_hub_connections() {
+                0 => Ok(()),
+                n => Err(format!("{n} connections are left after the shut-down")),
+            };
+        }
+        let status = world.swarm().status();
+        if let Some(worker) = status.workers.iter().find(|worker| worker.queue_depth > 0) {
+            return Err(format!("worker {} says that {} dispatches wait", worker.id, worker.queue_depth));
+        }
+        let block_bytes = self.model.summary().block_bytes;
+        let room: u64 =
+            honest.iter().filter_map(|peer| world.memory_budget(*peer)).map(|b| b / block_bytes).sum();
+        let blocks = status.coverage.blocks;
+        // Whoever dies hidden is taken for hidden, and keeps its place for minutes.
+        let is_hidden = |worker: &WorkerStatus| worker.visibility != Visibility::Visible;
+        let may_lack = self.had_failing_loads || self.has_bad_link || status.workers.iter().any(is_hidden);
+        if room >= blocks as u64 && !may_lack && status.coverage.covered < blocks {
+            return Err(format!(
+                "{} of {blocks} blocks are held, with room for {room}",
+                status.coverage.covered
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,342 @@
+//! Harm without end, repeatably: each seed is a random swarm with random work to which random things happen, and after
+//! every step what must hold is checked.
+//!
+//! What holds (see `ARCHITECTURE.md`): every job ends, well if the hub computes, else at worst because nobody holds a
+//! block; a sum is what the hub alone gives, bit for bit; what no harm was done to loses no session; tables hold what is
+//! in flight and nothing else; time goes on; and when the harm is over, all is as good as the memory allows.
+
+mod checks;
+mod many;
+mod scenario;
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use moex_hub::swarm::{JobId, Totals};
+use moex_protocol::Visibility;
+
+pub use self::many::{Summary, run_many};
+
+use self::{
+    checks::Checks,
+    scenario::{Act, Scenario},
+};
+use crate::{
+    monte_carlo::Random,
+    world::{Arithmetic, Death, Notice, PeerId, Toward, Traffic, World, WorldConfig},
+};
+
+/// How long the swarm gets to settle once nothing is done to it any more: longer than silence takes to be noticed, a
+/// broken connection to be made again, and every timeout to pass.
+const SETTLING: Duration = Duration::from_secs(60);
+/// No job takes longer, whatever happens. A worker that was once slow is waited for up to 30 s, each of them in turn.
+const JOB_DEADLINE: Duration = Duration::from_mins(15);
+
+/// What became of a seed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Virtual time.
+    pub time: Duration,
+    /// Events and bytes.
+    pub traffic: Traffic,
+    /// The swarm's own counts.
+    pub totals: Totals,
+    /// Jobs that ended because nobody held a block; the rest gave their sum.
+    pub uncovered: u64,
+    /// What happened, if it was to be written down.
+    pub trace: String,
+}
+
+/// Something that must hold, and did not.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The seed.
+    pub seed: u64,
+    /// Virtual time.
+    pub at: Duration,
+    /// In words.
+    pub what: String,
+    /// What happened until then, if it was to be written down.
+    pub trace: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {} fails at {:.6} s: {}\nreplay it: cargo xtask simulate --seed {} --trace",
+            self.seed,
+            self.at.as_secs_f64(),
+            self.what,
+            self.seed
+        )
+    }
+}
+
+/// Runs one seed to its end. A panic of what is simulated is a violation like any other.
+///
+/// # Errors
+/// The first thing that did not hold.
+pub fn run(seed: u64, is_traced: bool) -> Result<Outcome, Box<Violation>> {
+    let mut chaos = Chaos::new(seed, is_traced);
+    let ended = catch_unwind(AssertUnwindSafe(|| chaos.run())).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(format!("panic: {text}"))
+    });
+    let (at, trace) = (chaos.world.now(), chaos.world.trace().to_owned());
+    match ended {
+        Ok(()) => Ok(Outcome {
+            time: at,
+            traffic: chaos.world.traffic(),
+            totals: chaos.world.swarm().status().totals,
+            uncovered: chaos.checks.n_uncovered,
+            trace,
+        }),
+        Err(what) => Err(Box::new(Violation { seed, at, what, trace })),
+    }
+}
+
+/// One seed under way.
+struct Chaos {
+    scenario: Scenario,
+    world: World,
+    checks: Checks,
+    /// Draws whom things happen to.
+    random: Random,
+    /// By the token they were scheduled with.
+    acts: Vec<Act>,
+    honest: Vec<PeerId>,
+    hostile: Vec<PeerId>,
+    n_jobs: u64,
+    n_chained: usize,
+    /// The job that the next of the chain waits for.
+    chain: Option<JobId>,
+}
+
+impl Chaos {
+    fn new(seed: u64, is_traced: bool) -> Self {
+        let scenario = Scenario::new(seed);
+        let mut world = World::new(WorldConfig {
+            swarm: scenario.swarm.clone(),
+            model: scenario.model.clone(),
+            arithmetic: Arithmetic::Exact,
+            hub: scenario.hub.clone(),
+            seed,
+            is_traced,
+        });
+        world.note(|| format!("{} {:?}", scenario.model.catalog().len(), scenario.swarm));
+        let (mut acts, mut times) = (Vec::new(), scenario.acts.clone());
+        times.sort_by_key(|(at, _)| *at);
+        for (at, act) in times {
+            world.schedule(at, acts.len() as u64);
+            acts.push(act);
+        }
+        Self {
+            checks: Checks::new(&scenario),
+            scenario,
+            world,
+            random: Random::new(seed, 2),
+            acts,
+            honest: Vec::new(),
+            hostile: Vec::new(),
+            n_jobs: 0,
+            n_chained: 0,
+            chain: None,
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        self.start_chained();
+        let length = self.scenario.length;
+        self.drive(length)?;
+        self.heal();
+        let settled = self.world.now() + SETTLING;
+        self.drive(settled)?;
+        while self.checks.n_open() > 0 {
+            let next = self.world.now() + Duration::from_secs(1);
+            self.drive(next)?;
+        }
+        self.checks.settled(&self.world, &self.honest)?;
+        self.last_jobs()
+    }
+
+    /// When all is well again, work is done at once, and by those who are there.
+    fn last_jobs(&mut self) -> Result<(), String> {
+        if self.checks.is_shut_down {
+            return Ok(());
+        }
+        self.checks.expects_all |= !self.checks.has_bad_link && self.checks.is_covered(&self.world);
+        for _ in 0..2 {
+            let job = self.start_job();
+            self.checks.expects_soon(job);
+        }
+        let end = self.world.now() + JOB_DEADLINE;
+        while self.checks.n_open() > 0 && self.world.now() < end {
+            let next = self.world.now() + Duration::from_millis(100);
+            self.drive(next)?;
+        }
+        Ok(())
+    }
+
+    /// Steps until `until`, checking after each step.
+    fn drive(&mut self, until: Duration) -> Result<(), String> {
+        while self.world.next_at().is_some_and(|at| at <= until) {
+            self.world.step();
+            while let Some(notice) = self.world.poll_notice() {
+                self.take(notice)?;
+            }
+            self.checks.step(&self.world)?;
+        }
+        self.world.drive(until);
+        Ok(())
+    }
+
+    fn take(&mut self, notice: Notice) -> Result<(), String> {
+        match notice {
+            Notice::Scheduled(token) => self.act(token as usize),
+            Notice::Finished(id, result) => {
+                self.checks.finished(id, &result)?;
+                if self.chain == Some(id) {
+                    self.start_chained();
+                }
+            }
+            Notice::ClosedByHub(peer, _, code) => self.checks.closed(peer, "the hub", code)?,
+            Notice::ClosedByWorker(peer, _, code) => self.checks.closed(peer, "the worker", code)?,
+            Notice::Stopped(peer, reason) => self.checks.stopped(peer, &reason)?,
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, token: usize) {
+        if self.checks.is_shut_down {
+            return;
+        }
+        match self.acts[token].clone() {
+            Act::StartJob => drop(self.start_job()),
+            Act::Join => self.join(),
+            Act::JoinHostile => {
+                let spec = self.scenario.hostile();
+                let id = self.world.add_hostile(spec);
+                self.hostile.push(id);
+                self.checks.excuse(id);
+                self.checks.has_hostile = true;
+            }
+            Act::Restart(peer) => self.world.start(PeerId(peer)),
+            Act::Show(peer) => self.world.show(PeerId(peer), Visibility::Visible),
+            Act::SlowHub(percent) => self.world.slow_hub(percent),
+            Act::Partition(time) => {
+                for id in self.honest.clone() {
+                    if self.random.below(2) == 0 {
+                        self.checks.excuse(id);
+                        self.world.stall(id, Toward::Hub, time);
+                        self.world.stall(id, Toward::Worker, time);
+                    }
+                }
+            }
+            Act::ShutDown => {
+                self.checks.is_shut_down = true;
+                self.world.shut_down();
+            }
+            act => self.harm_one(&act),
+        }
+    }
+
+    /// What happens to one honest worker that is there.
+    fn harm_one(&mut self, act: &Act) {
+        let alive: Vec<PeerId> =
+            self.honest.iter().copied().filter(|id| self.world.is_running(*id)).collect();
+        if alive.is_empty() {
+            return;
+        }
+        let id = alive[self.random.below(alive.len())];
+        if !matches!(act, Act::Hide(_) | Act::Slow(_) | Act::FailLoads(_)) {
+            self.checks.excuse(id);
+        }
+        match *act {
+            Act::Kill(death) => {
+                self.world.kill(id, death);
+                self.maybe_again(Act::Restart(id.0));
+            }
+            Act::Freeze(time) => {
+                // Some pages still say it, others are just gone.
+                if self.random.below(2) == 0 {
+                    self.world.show(id, Visibility::Frozen);
+                    self.schedule(time, Act::Show(id.0));
+                }
+                self.world.freeze(id, time);
+            }
+            Act::Hide(time) => {
+                self.world.show(id, Visibility::Hidden);
+                self.schedule(time, Act::Show(id.0));
+            }
+            Act::Stall(toward, time) => self.world.stall(id, toward, time),
+            Act::Reset => self.world.reset(id),
+            Act::Slow(percent) => self.world.slow(id, percent),
+            Act::Leave => {
+                self.world.leave(id);
+                self.maybe_again(Act::Restart(id.0));
+            }
+            Act::FailLoads(percent) => {
+                self.checks.had_failing_loads = true;
+                self.world.fail_loads(id, percent);
+            }
+            _ => {}
+        }
+    }
+
+    fn maybe_again(&mut self, act: Act) {
+        if self.random.below(3) > 0 {
+            let wait = Duration::from_micros(self.random.below(5_000_000) as u64);
+            self.schedule(wait, act);
+        }
+    }
+
+    fn schedule(&mut self, wait: Duration, act: Act) {
+        self.world.schedule(self.world.now() + wait, self.acts.len() as u64);
+        self.acts.push(act);
+    }
+
+    fn join(&mut self) {
+        let (spec, is_bad) = self.scenario.worker();
+        let id = self.world.add_worker(spec);
+        self.honest.push(id);
+        if is_bad {
+            self.checks.excuse(id);
+            self.checks.has_bad_link = true;
+        }
+    }
+
+    fn start_job(&mut self) -> JobId {
+        let job = self.scenario.job();
+        self.n_jobs += 1;
+        let id = JobId(self.n_jobs);
+        self.checks.started(id, &job, self.world.now());
+        self.world.start_layer(id, job);
+        id
+    }
+
+    fn start_chained(&mut self) {
+        self.chain = None;
+        if self.n_chained < self.scenario.n_chained && !self.checks.is_shut_down {
+            self.n_chained += 1;
+            self.chain = Some(self.start_job());
+        }
+    }
+
+    /// The harm is over: the hostile are gone, the rest is shown and as fast as it is.
+    fn heal(&mut self) {
+        self.world.note(|| "the harm is over".to_owned());
+        for id in self.hostile.clone() {
+            self.world.kill(id, Death::Reset);
+        }
+        self.world.slow_hub(100);
+        for id in self.honest.clone() {
+            self.world.slow(id, 100);
+            self.world.fail_loads(id, 0);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What a seed means: a tiny model, a way to run the swarm, a fleet, work, and a plan of harm.
+
+use std::{sync::Arc, time::Duration};
+
+use moex_hub::{
+    model::Routing,
+    swarm::{FormPolicy, JoinToken, LayerJob, SwarmConfig},
+};
+use moex_kernels::{ExpertShape, WeightFormat};
+use moex_protocol::{Compression, Dtype, LayerId, ModelSummary, WorkerId};
+
+use crate::{
+    monte_carlo::Random,
+    world::{
+        Death, Delay, Device, HostileSpec, HubDevice, Lane, Link, Misdeed, Model, Sizes, Toward, WorkerSpec,
+    },
+};
+
+/// What a worker must show.
+const TOKEN: &str = "chaos";
+/// The longest a process is frozen or a link stalled.
+const MAX_OUTAGE: Duration = Duration::from_secs(12);
+
+/// A seed, spelt out.
+pub(super) struct Scenario {
+    pub(super) random: Random,
+    pub(super) model: Arc<Model>,
+    pub(super) swarm: SwarmConfig,
+    pub(super) hub: HubDevice,
+    /// How long harm is done.
+    pub(super) length: Duration,
+    pub(super) acts: Vec<(Duration, Act)>,
+    /// Jobs that follow one another, as a conversation's layers do.
+    pub(super) n_chained: usize,
+    workers: u128,
+}
+
+/// Something that happens to the swarm. Whom it happens to is drawn when it does.
+#[derive(Clone, Debug)]
+pub(super) enum Act {
+    StartJob,
+    Join,
+    JoinHostile,
+    Kill(Death),
+    /// A process that was killed or left comes back, with its id and its store.
+    Restart(usize),
+    Freeze(Duration),
+    Hide(Duration),
+    Show(usize),
+    Stall(Toward, Duration),
+    Partition(Duration),
+    Reset,
+    Slow(u32),
+    SlowHub(u32),
+    Leave,
+    FailLoads(u32),
+    ShutDown,
+}
+
+impl Scenario {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed, 1);
+        let sizes = sizes(&mut random);
+        let model = Arc::new(Model::with_weights(&sizes, &mut random));
+        let swarm = swarm(&mut random, model.summary());
+        let hub_pair = Duration::from_micros(upto(&mut random, 3_000));
+        let hub = HubDevice {
+            device: Device {
+                per_message: Delay::Uniform { least: Duration::ZERO, most: Duration::from_millis(5) },
+                per_expert: Duration::from_micros(20),
+                per_pair: hub_pair,
+                slowdown_percent: 100,
+            },
+            bytes_per_s: (random.below(4) == 0).then_some(20_000_000),
+        };
+        let length = Duration::from_millis(3_000 + upto(&mut random, 12_000));
+        let mut scenario =
+            Self { random, model, swarm, hub, length, acts: Vec::new(), n_chained: 0, workers: 0 };
+        scenario.plan();
+        scenario
+    }
+
+    /// A fleet that joins within the first moments, then work and harm spread over the time.
+    fn plan(&mut self) {
+        for _ in 0..self.random.below(6) {
+            let at = Duration::from_micros(upto(&mut self.random, 300_000));
+            self.acts.push((at, Act::Join));
+        }
+        if self.random.below(3) == 0 {
+            for _ in 0..=self.random.below(2) {
+                self.at_random_time(Act::JoinHostile);
+            }
+        }
+        self.n_chained = self.random.below(8);
+        for _ in 0..1 + self.random.below(8) {
+            self.at_random_time(Act::StartJob);
+        }
+        // A third of the seeds is calm: then nothing may fail that could be done.
+        if self.random.below(3) > 0 {
+            for _ in 0..1 + self.random.below(10) {
+                let act = self.harm();
+                self.at_random_time(act);
+            }
+        }
+        if self.random.below(20) == 0 {
+            let at = self.length - Duration::from_millis(upto(&mut self.random, 500));
+            self.acts.push((at, Act::ShutDown));
+        }
+    }
+
+    fn at_random_time(&mut self, act: Act) {
+        let at = Duration::from_micros(upto(&mut self.random, self.length.as_micros() as u64));
+        self.acts.push((at, act));
+    }
+
+    fn harm(&mut self) -> Act {
+        let random = &mut self.random;
+        let time = Duration::from_micros(upto(random, MAX_OUTAGE.as_micros() as u64));
+        let death = if random.below(2) == 0 { Death::Reset } else { Death::Silent };
+        let toward = if random.below(2) == 0 { Toward::Hub } else { Toward::Worker };
+        match random.below(13) {
+            0 | 1 => Act::Kill(death),
+            2 => Act::Freeze(time),
+            3 => Act::Hide(time),
+            4 | 5 => Act::Stall(toward, time),
+            6 => Act::Partition(time),
+            7 => Act::Reset,
+            8 => Act::Slow(200 + random.below(5_000) as u32),
+            9 => Act::SlowHub(100 + random.below(1_000) as u32),
+            10 => Act::Leave,
+            11 => Act::FailLoads(random.below(101) as u32),
+            _ => Act::Join,
+        }
+    }
+
+    /// A layer of work, its rows and routing drawn.
+    pub(super) fn job(&mut self) -> LayerJob {
+        let summary = self.model.summary();
+        let (hidden, n_experts) = (summary.hidden as usize, summary.n_experts as usize);
+        let k = summary.n_experts_per_token as usize;
+        let max_rows = summary.max_rows as usize / k;
+        let random = &mut self.random;
+        let n_rows = 1 + random.below(max_rows);
+        let layer = LayerId(random.below(summary.n_layers as usize) as u16);
+        let rows = (0..n_rows * hidden).map(|_| random.uniform() as f32 * 4.0 - 2.0).collect();
+        let mut experts = Vec::with_capacity(n_rows * k);
+        for _ in 0..n_rows {
+            let mut open: Vec<u16> = (0..n_experts as u16).collect();
+            experts.extend((0..k).map(|_| open.swap_remove(random.below(open.len()))));
+        }
+        let gates = (0..n_rows * k).map(|_| random.uniform() as f32).collect();
+        LayerJob { layer, rows, routing: Routing { k, experts, gates } }
+    }
+
+    /// A worker, and whether its link is so bad that its sessions may end by themselves.
+    pub(super) fn worker(&mut self) -> (WorkerSpec, bool) {
+        self.workers += 1;
+        let block_bytes = self.model.summary().block_bytes;
+        let n_blocks = self.model.catalog().len();
+        let random = &mut self.random;
+        let is_bad = random.below(8) == 0;
+        let spec = WorkerSpec {
+            id: WorkerId(self.workers),
+            token: TOKEN.to_owned(),
+            link: link(random, is_bad),
+            device: Device {
+                per_message: Delay::Uniform {
+                    least: Duration::ZERO,
+                    most: Duration::from_micros(1 + upto(random, 20_000)),
+                },
+                per_expert: Duration::from_micros(upto(random, 1_000)),
+                per_pair: Duration::from_micros(upto(random, 1_000)),
+                slowdown_percent: 100,
+            },
+            memory_budget_bytes: block_bytes * (1 + random.below(n_blocks + 2)) as u64,
+            input_slots: 1 + random.below(4) as u8,
+            sync_latency_micros: upto(random, 100_000),
+            teraflops: if random.below(4) == 0 { f32::NAN } else { 0.1 },
+        };
+        (spec, is_bad)
+    }
+
+    pub(super) fn hostile(&mut self) -> HostileSpec {
+        self.workers += 1;
+        let block_bytes = self.model.summary().block_bytes;
+        let random = &mut self.random;
+        let n_misdeeds = 1 + random.below(5);
+        HostileSpec {
+            id: WorkerId(self.workers),
+            token: if random.below(8) == 0 { "guess".to_owned() } else { TOKEN.to_owned() },
+            link: link(random, false),
+            delay: Delay::Uniform {
+                least: Duration::ZERO,
+                most: Duration::from_micros(1 + upto(random, 30_000)),
+            },
+            memory_budget_bytes: if random.below(2) == 0 { u64::MAX } else { 2 * block_bytes },
+            misdeeds: (0..n_misdeeds).map(|_| Misdeed::ALL[random.below(Misdeed::ALL.len())]).collect(),
+        }
+    }
+}
+
+fn sizes(random: &mut Random) -> Sizes {
+    let n_experts = 2 + random.below(7) as u16;
+    // Every format now and then; mostly those that are packed in no time.
+    let quick = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Int4G128];
+    let all = WeightFormat::ALL;
+    let format =
+        if random.below(8) == 0 { all[random.below(all.len())] } else { quick[random.below(quick.len())] };
+    let shape = ExpertShape { hidden: 1 + random.below(24), inner: 1 + random.below(12), format };
+    Sizes {
+        shape,
+        n_layers: 1 + random.below(2) as u16,
+        n_experts,
+        k: 1 + random.below(usize::from(n_experts).min(3)) as u16,
+        max_rows: 1 + random.below(5) as u32,
+    }
+}
+
+fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
+    let form = if random.below(8) == 0 { FormPolicy::Summed } else { FormPolicy::PerExpert };
+    // An int8 row of tiny values has a scale with hardly a bit: its sums say nothing.
+    let wires = if form == FormPolicy::Summed { 2 } else { 3 };
+    SwarmConfig {
+        replicas: 1 + random.below(3),
+        hedge: 1 + random.below(4),
+        timeout: Duration::from_millis(20 + upto(random, 800)),
+        strikes: 1 + random.below(4) as u32,
+        wire: [Dtype::F16, Dtype::Bf16, Dtype::Int8][random.below(wires)],
+        form,
+        compression: if random.below(4) == 0 { Compression::Lz4 } else { Compression::Off },
+        hub_compute: random.below(3) > 0,
+        coverage_wait: Duration::from_millis(500 + upto(random, 8_000)),
+        heartbeat_interval: Duration::from_millis(500 + upto(random, 1_500)),
+        ..SwarmConfig::new(JoinToken::new(TOKEN), model.clone())
+    }
+}
+
+/// A link that heartbeats always pass in time, or one that they may not.
+fn link(random: &mut Random, is_bad: bool) -> Link {
+    let (most, rate) = if is_bad { (3_000_000, 5_000) } else { (150_000, 500_000) };
+    let mut lane = || {
+        let least = Duration::from_micros(50 + upto(random, most / 4));
+        let delay = Delay::Uniform { least, most: least + Duration::from_micros(upto(random, most / 2)) };
+        Lane::new(delay, (random.below(2) == 0).then(|| rate + upto(random, rate * 10)))
+    };
+    Link { up: lane(), down: lane() }
+}
+
+fn upto(random: &mut Random, most: u64) -> u64 {
+    random.below(most as usize + 1) as u64
+}

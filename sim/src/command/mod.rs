@@ -1,0 +1,17 @@
+//! The subcommands of `moex-sim`, one file each: arguments in, text out. All arithmetic is the library's.
+
+pub(crate) mod chaos;
+pub(crate) mod table;
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+
+/// Writes a command's output.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // The reader has seen enough: `moex-sim table 1 | head -1`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("could not write the output"),
+    }
+}

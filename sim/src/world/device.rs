@@ -1,0 +1,30 @@
+//! How long a device takes for a message's experts. What it computes is `engine`'s.
+
+use std::time::Duration;
+
+use crate::monte_carlo::Random;
+
+use super::link::Delay;
+
+/// The costs of computing one message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Launch and sync: what a message costs however small it is.
+    pub per_message: Delay,
+    /// For each expert: reading its weights.
+    pub per_expert: Duration,
+    /// For each (row, expert): the arithmetic.
+    pub per_pair: Duration,
+    /// 100 is the device as it is; 300 takes three times as long.
+    pub slowdown_percent: u32,
+}
+
+impl Device {
+    /// The time of a message: weights are read while the arithmetic goes on, so the slower of the two counts.
+    pub fn compute_time(&self, n_experts: usize, n_pairs: usize, random: &mut Random) -> Duration {
+        let reading = self.per_expert * n_experts as u32;
+        let arithmetic = self.per_pair * n_pairs as u32;
+        let whole = self.per_message.draw(random) + reading.max(arithmetic);
+        whole * self.slowdown_percent / 100
+    }
+}

@@ -1,0 +1,43 @@
+//! What a simulated worker computes with: the shipped CPU engine, or nothing but the right shape.
+
+use moex_kernels::engine::{Batch, CpuEngine, EnginePlan};
+
+/// Whether numbers matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Experts are computed, by the kernels that ship.
+    Exact,
+    /// Every answer is zeros: where only times are asked for.
+    Zeros,
+}
+
+/// One worker's engine.
+#[derive(Debug)]
+pub(super) enum Engine {
+    Exact(CpuEngine),
+    Zeros { hidden: usize },
+}
+
+impl Engine {
+    pub(super) fn new(arithmetic: Arithmetic, plan: EnginePlan) -> Result<Self, String> {
+        Ok(match arithmetic {
+            Arithmetic::Exact => Self::Exact(CpuEngine::new(plan).map_err(|error| error.to_string())?),
+            Arithmetic::Zeros => Self::Zeros { hidden: plan.shape.hidden },
+        })
+    }
+
+    pub(super) fn load(&self, slot: u32, block: &[u8]) -> Result<(), String> {
+        match self {
+            Self::Exact(engine) => engine.load(slot, block).map_err(|error| error.to_string()),
+            Self::Zeros { .. } => Ok(()),
+        }
+    }
+
+    /// (P, D)
+    pub(super) fn compute(&self, batch: &Batch) -> Result<Vec<f32>, String> {
+        match self {
+            Self::Exact(engine) => engine.compute(batch).map_err(|error| error.to_string()),
+            Self::Zeros { hidden } => Ok(vec![0.0; batch.n_pairs() * hidden]),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The model that a simulated swarm serves: its sizes, and for exact arithmetic its weights.
+
+use moex_hub::{
+    model::{Experts as _, ExpertsError, local_moe},
+    shards::{self, ComputeError},
+    swarm::{BlockCatalog, LayerJob},
+};
+use moex_kernels::ExpertShape;
+use moex_protocol::{
+    Answer, AnswerPart, Block, BlockSource, Dispatch, Dtype, ExpertId, Form, LayerId, ModelSummary,
+};
+
+use crate::monte_carlo::Random;
+
+/// Sizes, and blocks in ascending order; no blocks where nothing is computed.
+#[derive(Debug)]
+pub struct Model {
+    summary: ModelSummary,
+    shape: ExpertShape,
+    blocks: Vec<Vec<u8>>,
+}
+
+/// What a model is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// D, F and the format of the experts.
+    pub shape: ExpertShape,
+    /// Layers, all of them sparse.
+    pub n_layers: u16,
+    /// E, experts of a layer.
+    pub n_experts: u16,
+    /// K, experts of a row.
+    pub k: u16,
+    /// Rows of one step.
+    pub max_rows: u32,
+}
+
+impl Model {
+    /// A model of these sizes without weights.
+    pub fn of_sizes(sizes: &Sizes) -> Self {
+        let Sizes { shape, n_layers, n_experts, k, max_rows } = *sizes;
+        let summary = ModelSummary {
+            name: "simulated".to_owned(),
+            hidden: shape.hidden as u32,
+            inner: shape.inner as u32,
+            n_layers: n_layers.into(),
+            n_experts: n_experts.into(),
+            n_experts_per_token: k.into(),
+            format: shape.format.name().to_owned(),
+            block_bytes: shape.block_bytes() as u64,
+            // A plain dispatch carries a row for each of its pairs.
+            max_rows: max_rows * u32::from(k),
+            max_pairs: max_rows * u32::from(k),
+        };
+        Self { summary, shape, blocks: Vec::new() }
+    }
+
+    /// A model of these sizes with weights drawn from `random`.
+    pub fn with_weights(sizes: &Sizes, random: &mut Random) -> Self {
+        let mut model = Self::of_sizes(sizes);
+        let ExpertShape { hidden, inner, .. } = model.shape;
+        let mut matrix =
+            || -> Vec<f32> { (0..hidden * inner).map(|_| (random.uniform() as f32 - 0.5) * 0.5).collect() };
+        let n_blocks = usize::from(sizes.n_layers) * usize::from(sizes.n_experts);
+        model.blocks = (0..n_blocks).map(|_| model.shape.pack(&matrix(), &matrix(), &matrix())).collect();
+        model
+    }
+
+    /// What the hub tells workers of it.
+    pub fn summary(&self) -> &ModelSummary {
+        &self.summary
+    }
+
+    /// All blocks.
+    pub fn catalog(&self) -> BlockCatalog {
+        let block_bytes = self.summary.block_bytes;
+        let blocks = (0..self.summary.n_layers).flat_map(|layer| {
+            (0..self.summary.n_experts)
+                .map(move |expert| Block { layer: LayerId(layer as u16), expert: ExpertId(expert as u16) })
+        });
+        let source = |block: Block| BlockSource {
+            block,
+            url: String::new(),
+            start: 0,
+            end: block_bytes,
+            blake3: block.to_string(),
+        };
+        BlockCatalog::new(blocks.map(source).collect(), block_bytes)
+    }
+
+    /// A block's bytes; empty where nothing is computed.
+    pub(super) fn block(&self, block: Block) -> Option<&[u8]> {
+        let (layer, expert) = (u32::from(block.layer.0), u32::from(block.expert.0));
+        if layer >= self.summary.n_layers || expert >= self.summary.n_experts {
+            return None;
+        }
+        Some(self.blocks.get((layer * self.summary.n_experts + expert) as usize).map_or(&[], Vec::as_slice))
+    }
+
+    /// What the hub, or an honest worker, answers.
+    pub(super) fn answer(&self, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
+        if self.blocks.is_empty() {
+            return Ok(zeros(dispatch));
+        }
+        shards::answer(&self.shape, |block| self.block(block), dispatch)
+    }
+
+    /// (T, D): what the hub alone computes for a job, rounding as the wire does.
+    pub fn alone(&self, job: &LayerJob, wire: Dtype) -> Result<Vec<f32>, ExpertsError> {
+        local_moe::PackedExperts::new(self, wire).apply(job.layer.0.into(), &job.rows, &job.routing)
+    }
+}
+
+impl local_moe::Blocks for &Model {
+    fn shape(&self) -> ExpertShape {
+        self.shape
+    }
+
+    fn block(&self, block: Block) -> Result<&[u8], String> {
+        Model::block(self, block).ok_or_else(|| format!("{block} is not in the model"))
+    }
+}
+
+/// An answer of the right shape.
+fn zeros(dispatch: &Dispatch) -> Answer {
+    let row_bytes = dispatch.dtype.row_bytes(dispatch.hidden.into());
+    let part = |expert, rows: usize| AnswerPart {
+        expert,
+        rows: rows as u32,
+        payload: vec![0; rows * row_bytes].into(),
+    };
+    let parts = match dispatch.form {
+        Form::Sum => vec![part(None, dispatch.n_rows())],
+        Form::Plain | Form::RowsOnce => {
+            dispatch.calls.iter().map(|call| part(Some(call.expert), call.pairs.len())).collect()
+        }
+    };
+    Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts }
+}

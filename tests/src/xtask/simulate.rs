@@ -1,0 +1,37 @@
+//! `cargo xtask simulate`: the shipped swarm and workers on virtual time, with random harm done to them, on all cores.
+
+use anyhow::Result;
+
+use super::execute;
+
+/// How many seeds, or which one.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Run this seed alone.
+    #[arg(long, conflicts_with_all = ["seeds", "from"])]
+    seed: Option<u64>,
+    /// Print what happens in it, a line an event.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+}
+
+/// Builds the simulator for speed and runs the seeds; fails at the first that fails.
+pub fn run(args: &Args) -> Result<()> {
+    let numbers = [args.seeds, args.from].map(|number| number.to_string());
+    let mut command = vec!["run", "--quiet", "--release", "--package", "moex-sim", "--", "chaos"];
+    let seed = args.seed.map(|seed| seed.to_string());
+    match &seed {
+        Some(seed) => command.extend(["--seed", seed]),
+        None => command.extend(["--seeds", &numbers[0], "--from", &numbers[1]]),
+    }
+    if args.trace {
+        command.push("--trace");
+    }
+    execute("cargo", &command)
+}

@@ -1,0 +1,42 @@
+//! The shipped swarm and the shipped workers on virtual time, with random harm done to them: what must hold, holds for
+//! the first seeds. `cargo xtask simulate` runs as many as one has time for.
+
+use std::thread;
+
+use moex_sim::chaos;
+
+/// Few enough for every test run.
+const N_SEEDS: u64 = 300;
+
+#[test]
+fn what_must_hold_holds_whatever_happens() {
+    let n_threads = thread::available_parallelism().map_or(1, usize::from);
+    let summary =
+        chaos::run_many(0..N_SEEDS, n_threads, |_| ()).unwrap_or_else(|violation| panic!("{violation}"));
+    assert_eq!(summary.seeds, N_SEEDS);
+    // Harm that never bites checks nothing.
+    let totals = summary.totals;
+    for (what, count) in [
+        ("sums", totals.layers),
+        ("uncovered jobs", summary.uncovered),
+        ("answers", totals.answers),
+        ("retries", totals.retries),
+        ("hedges", totals.hedges),
+        ("timeouts", totals.timeouts),
+        ("failures", totals.errors),
+        ("late answers", totals.late),
+        ("hub computations", totals.hub_computed),
+    ] {
+        assert!(count > N_SEEDS / 10, "{what}: {count}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_to_the_byte() {
+    for seed in 0..20 {
+        let trace = || chaos::run(seed, true).unwrap_or_else(|violation| panic!("{violation}")).trace;
+        let first = trace();
+        assert!(first.lines().count() > 10);
+        assert_eq!(first, trace(), "seed {seed}");
+    }
+}
