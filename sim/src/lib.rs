@@ -1,4 +1,5 @@
-//! The latency model of a swarm of expert workers: what the MoEx paper computes, computed again.
+//! The latency model of a swarm of expert workers: what the MoEx paper computes, computed again; and the swarm itself
+//! without its machines.
 //!
 //! ```text
 //! latency     how long one worker takes: log-normal, shifted log-normal, empirical
@@ -7,6 +8,9 @@
 //!     monte_carlo   its mean again, by another road, with a standard error
 //! geometry    how large the model is: parameters, bytes, a worker's share of them
 //! token       how long a token takes, and how many a prefill gets through
+//! world       the shipped swarm and workers on virtual time, over seeded links and devices
+//!   chaos       random harm done to them, and what must hold
+//!   scenario    a room as a file; run   what it gives
 //! tables      all of it beside the paper's figures, with the reason where they differ
 //! report, plot   how a table is written: text, JSON, CSV, SVG
 //! ```
@@ -41,6 +45,10 @@ pub mod tables;
 pub mod world;
 
 pub mod chaos;
+
+pub mod scenario;
+
+pub mod run;
 
 pub mod report;
 

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use self::command::{
     chaos::{self, ChaosArguments},
+    run::{self, RunArguments},
     table::{self, TableArguments},
 };
 
@@ -23,6 +24,8 @@ struct Arguments {
 enum Command {
     /// Print one of the paper's tables, its figures beside ours and the reason where they differ
     Table(TableArguments),
+    /// Run a scenario: tokens a second, latencies, bytes, and where the time goes
+    Run(RunArguments),
     /// Do random harm to simulated swarms and check what must hold
     Chaos(ChaosArguments),
 }
@@ -30,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let ended = match Arguments::parse().command {
         Command::Table(arguments) => table::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
     };
     match ended {

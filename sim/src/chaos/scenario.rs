@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use moex_hub::{
     model::Routing,
-    swarm::{FormPolicy, JoinToken, LayerJob, SwarmConfig},
+    swarm::{FormPolicy, Hedge, JoinToken, LayerJob, SwarmConfig},
 };
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{Compression, Dtype, LayerId, ModelSummary, WorkerId};
@@ -176,6 +176,7 @@ impl Scenario {
             input_slots: 1 + random.below(4) as u8,
             sync_latency_micros: upto(random, 100_000),
             teraflops: if random.below(4) == 0 { f32::NAN } else { 0.1 },
+            is_stocked: false,
         };
         (spec, is_bad)
     }
@@ -183,8 +184,11 @@ impl Scenario {
     pub(super) fn hostile(&mut self) -> HostileSpec {
         self.workers += 1;
         let block_bytes = self.model.summary().block_bytes;
+        // Nobody can tell a plausible lie from the truth but the hub, where it checks every answer before it is used.
+        let may_lie = self.swarm.hub_compute && self.swarm.check_every == 1;
         let random = &mut self.random;
         let n_misdeeds = 1 + random.below(5);
+        let deeds = &Misdeed::ALL[usize::from(!may_lie)..];
         HostileSpec {
             id: WorkerId(self.workers),
             token: if random.below(8) == 0 { "guess".to_owned() } else { TOKEN.to_owned() },
@@ -194,7 +198,7 @@ impl Scenario {
                 most: Duration::from_micros(1 + upto(random, 30_000)),
             },
             memory_budget_bytes: if random.below(2) == 0 { u64::MAX } else { 2 * block_bytes },
-            misdeeds: (0..n_misdeeds).map(|_| Misdeed::ALL[random.below(Misdeed::ALL.len())]).collect(),
+            misdeeds: (0..n_misdeeds).map(|_| deeds[random.below(deeds.len())]).collect(),
         }
     }
 }
@@ -222,13 +226,15 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
     let wires = if form == FormPolicy::Summed { 2 } else { 3 };
     SwarmConfig {
         replicas: 1 + random.below(3),
-        hedge: 1 + random.below(4),
+        hedge: hedge(random),
         timeout: Duration::from_millis(20 + upto(random, 800)),
         strikes: 1 + random.below(4) as u32,
         wire: [Dtype::F16, Dtype::Bf16, Dtype::Int8][random.below(wires)],
         form,
         compression: if random.below(4) == 0 { Compression::Lz4 } else { Compression::Off },
         hub_compute: random.below(3) > 0,
+        check_every: [0, 1, 3, 256][random.below(4)],
+        seed: random.below(1 << 32) as u64,
         coverage_wait: Duration::from_millis(500 + upto(random, 8_000)),
         heartbeat_interval: Duration::from_millis(500 + upto(random, 1_500)),
         ..SwarmConfig::new(JoinToken::new(TOKEN), model.clone())
@@ -244,6 +250,13 @@ fn link(random: &mut Random, is_bad: bool) -> Link {
         Lane::new(delay, (random.below(2) == 0).then(|| rate + upto(random, rate * 10)))
     };
     Link { up: lane(), down: lane() }
+}
+
+fn hedge(random: &mut Random) -> Hedge {
+    match random.below(5) {
+        0 => Hedge::Adaptive { budget: random.uniform() * 0.5 },
+        h => Hedge::Fixed(h as u8),
+    }
 }
 
 fn upto(random: &mut Random, most: u64) -> u64 {

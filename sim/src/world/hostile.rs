@@ -1,7 +1,6 @@
-//! A peer that speaks the protocol well enough to be asked, and then does harm: every way to fail but one.
+//! A peer that speaks the protocol well enough to be asked, and then does harm, one [`Misdeed`] at a time.
 //!
-//! It never gives a finite wrong value in an answer of the right shape to an attempt of its own: against that the wire
-//! has no defence, and the swarm's is a comparison of answers. Everything else is here, one [`Misdeed`] each.
+//! All but [`Misdeed::Lie`] show on the wire. Against a plausible lie there is only the hub's own computing.
 
 use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
@@ -43,6 +42,8 @@ pub struct HostileSpec {
 /// What can be done with a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdeed {
+    /// Finite values of the right shape, and wrong.
+    Lie,
     /// Nothing.
     Silence,
     /// The right answer, twice.
@@ -84,8 +85,9 @@ pub enum Misdeed {
 }
 
 impl Misdeed {
-    /// All of them.
-    pub const ALL: [Self; 19] = [
+    /// All of them, the lie first.
+    pub const ALL: [Self; 20] = [
+        Self::Lie,
         Self::Silence,
         Self::AnswerTwice,
         Self::AnswerOutOfOrder,
@@ -251,6 +253,7 @@ impl World {
                 hostile.kept.push(right.clone());
                 vec![Packet::Binary(right)]
             }
+            Misdeed::Lie => vec![encoded(lie(answer, random), attempt)],
             Misdeed::NotFinite => vec![encoded(not_finite(answer, random), attempt)],
             Misdeed::WrongShape => vec![encoded(wrong_shape(answer, random), attempt)],
             Misdeed::OthersAttempt => {
@@ -322,6 +325,14 @@ static TOO_LARGE: LazyLock<Bytes> = LazyLock::new(|| vec![0; limits::MAX_MESSAGE
 fn encoded(answer: Answer, attempt: AttemptId) -> Packet {
     // An answer that contradicts itself cannot be encoded: then the message is empty, which is no message either.
     Packet::Binary(answer.encode(attempt, Compression::Off).unwrap_or_default())
+}
+
+/// Every byte of values is drawn anew, but none that would make a value infinite in any format.
+fn lie(mut answer: Answer, random: &mut Random) -> Answer {
+    for part in &mut answer.parts {
+        part.payload = part.payload.iter().map(|_| random.below(0x3C) as u8).collect::<Vec<u8>>().into();
+    }
+    answer
 }
 
 /// One value of one part is not finite any more; in int8 and int4 that is a row's or a group's scale.

@@ -46,6 +46,8 @@ pub struct WorkerSpec {
     pub sync_latency_micros: u64,
     /// What it says it computes; not a number when it has not measured.
     pub teraflops: f32,
+    /// Whether its store has every block from the start.
+    pub is_stocked: bool,
 }
 
 /// See the [module's description](self).
@@ -257,7 +259,7 @@ impl World {
             Task::Load { slot, source } => {
                 let fails = self.random.below(100) < worker.failing_loads_percent as usize;
                 let bytes = source.end - source.start;
-                let is_stored = worker.stored.contains(&source.block);
+                let is_stored = worker.spec.is_stocked || worker.stored.contains(&source.block);
                 let took = if is_stored {
                     FROM_STORE
                 } else {

@@ -1,0 +1,109 @@
+//! `moex-sim run`: a scenario file, perhaps with other values in it, as a table and as curves.
+
+use std::{
+    fs,
+    io::{self, IsTerminal as _, Read as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use moex_sim::{
+    run,
+    scenario::{MAX_SCENARIO_BYTES, Scenario},
+};
+
+use super::print;
+
+/// How many values one key may be swept over.
+const MAX_RUNS: usize = 100;
+/// How many tokens lie between two reports of progress.
+const PROGRESS_EVERY: u64 = 100;
+
+#[derive(Args)]
+pub(crate) struct RunArguments {
+    /// The scenario, as TOML; sim/scenarios has examples
+    scenario: PathBuf,
+    /// Give a key another value: swarm.hedge=2, workers.0.link=wifi
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Run once for each value of a key: workers.0.count=1,2,4,8
+    #[arg(long, value_name = "KEY=A,B,C")]
+    sweep: Option<String>,
+    /// Print one JSON object
+    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
+    json: bool,
+    /// Print comma-separated values
+    #[arg(long, env = "MOEX_CSV")]
+    csv: bool,
+    /// Also draw how long layers and tokens took into this file
+    #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// Runs the scenario, once or for each value, and prints what came of it.
+pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<()> {
+    let path = &arguments.scenario;
+    let text = read(path)?;
+    let sets = arguments.set.iter().map(|set| key_value(set)).collect::<anyhow::Result<Vec<_>>>()?;
+    let variants: Vec<(String, Vec<(String, String)>)> = match &arguments.sweep {
+        None => vec![(String::new(), sets)],
+        Some(sweep) => {
+            let (key, values) = key_value(sweep)?;
+            let variant = |value: &str| {
+                let set = (key.clone(), value.trim().to_owned());
+                (format!("{key}={}", set.1), sets.iter().cloned().chain([set]).collect())
+            };
+            values.split(',').map(variant).collect()
+        }
+    };
+    if variants.len() > MAX_RUNS {
+        bail!("a sweep has at most {MAX_RUNS} values");
+    }
+    // All are checked before the first one takes its time.
+    let checked = variants
+        .into_iter()
+        .map(|(setting, sets)| Ok((setting, Scenario::parse_with(&text, &sets)?)))
+        .collect::<Result<Vec<_>, moex_sim::scenario::ScenarioError>>()
+        .map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    let mut runs = Vec::new();
+    for (setting, checked) in checked {
+        let outcome = run::run(&checked, progress).with_context(|| path.display().to_string())?;
+        runs.push((setting, outcome));
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().replace('-', " ");
+    let table = match &runs[..] {
+        [(setting, outcome)] if setting.is_empty() => run::table(&name, outcome),
+        _ => run::sweep_table(&name, &runs),
+    };
+    if let Some(path) = &arguments.plot {
+        let svg = run::charts(&name, &runs).to_svg()?;
+        fs::write(path, svg).with_context(|| format!("could not write {}", path.display()))?;
+    }
+    print(&match (arguments.json, arguments.csv) {
+        (true, _) => table.to_json(),
+        (_, true) => table.to_csv(),
+        _ => table.to_text(),
+    })
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(MAX_SCENARIO_BYTES as u64 + 1).read_to_string(&mut text))
+        .with_context(|| format!("could not read {}", path.display()))?;
+    Ok(text)
+}
+
+fn key_value(text: &str) -> anyhow::Result<(String, String)> {
+    let (key, value) = text.split_once('=').ok_or_else(|| anyhow!("'{text}' is not KEY=VALUE"))?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// One line that rewrites itself, where somebody looks.
+fn progress(done: u64, asked: u64) {
+    if done.is_multiple_of(PROGRESS_EVERY) && done > 0 && io::stderr().is_terminal() {
+        let end = if done == asked { '\n' } else { '\r' };
+        eprint!("{done} of {asked} tokens{end}");
+    }
+}

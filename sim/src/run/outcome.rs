@@ -1,0 +1,211 @@
+//! What a run came to, and how it is shown: one run as a list, several as a row each, latencies as curves.
+
+use std::time::Duration;
+
+use moex_hub::swarm::Totals;
+
+use crate::{
+    plot::{Axis, Chart, Curve, Legend, Scale},
+    report::{Cell, Column, Digits, Table},
+    world::Traffic,
+};
+
+use super::Histogram;
+
+/// What was measured between the first request and the last token.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Tokens that were sampled.
+    pub n_tokens: u64,
+    /// From the first request to the last token.
+    pub time: Duration,
+    /// What the workers took before that to load their blocks.
+    pub start: Duration,
+    /// From a request's arrival to its first token.
+    pub first_tokens: Histogram,
+    /// Between two tokens of a request.
+    pub tokens: Histogram,
+    /// From a layer's start to its sum: the expert phase.
+    pub layers: Histogram,
+    /// Where the time went.
+    pub parts: Parts,
+    /// Counts before the first request.
+    pub(super) before: (Totals, Traffic),
+    /// Counts after the last token.
+    pub(super) after: (Totals, Traffic),
+}
+
+/// The hub's time by what it did; while it waits for experts it does nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Attention and router.
+    pub attention: Duration,
+    /// Writing messages.
+    pub serialise: Duration,
+    /// Waiting for experts.
+    pub experts: Duration,
+    /// Adding up answers.
+    pub combine: Duration,
+    /// Head and sampler.
+    pub head: Duration,
+}
+
+impl Outcome {
+    /// Tokens a second, all requests together.
+    pub fn tokens_per_s(&self) -> f64 {
+        if self.time.is_zero() { 0.0 } else { self.n_tokens as f64 / self.time.as_secs_f64() }
+    }
+
+    /// The swarm's counts of this run, and the traffic's.
+    pub fn counts(&self) -> (Totals, Traffic) {
+        let ((totals, traffic), (totals_before, traffic_before)) = (self.after, self.before);
+        let totals = Totals {
+            layers: totals.layers - totals_before.layers,
+            dispatches: totals.dispatches - totals_before.dispatches,
+            answers: totals.answers - totals_before.answers,
+            retries: totals.retries - totals_before.retries,
+            hedges: totals.hedges - totals_before.hedges,
+            late: totals.late - totals_before.late,
+            timeouts: totals.timeouts - totals_before.timeouts,
+            errors: totals.errors - totals_before.errors,
+            hub_computed: totals.hub_computed - totals_before.hub_computed,
+            checks: totals.checks - totals_before.checks,
+            hedge_wins: totals.hedge_wins - totals_before.hedge_wins,
+            duplicate_bytes: totals.duplicate_bytes - totals_before.duplicate_bytes,
+            ..totals
+        };
+        let traffic = Traffic {
+            events: traffic.events - traffic_before.events,
+            bytes_down: traffic.bytes_down - traffic_before.bytes_down,
+            bytes_up: traffic.bytes_up - traffic_before.bytes_up,
+            bytes_loaded: traffic.bytes_loaded - traffic_before.bytes_loaded,
+            compute: traffic.compute - traffic_before.compute,
+        };
+        (totals, traffic)
+    }
+
+    /// Key, unit and value of all that is shown.
+    fn figures(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let (totals, traffic) = self.counts();
+        let tokens = self.n_tokens.max(1) as f64;
+        let share =
+            |time: Duration| 100.0 * time.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE);
+        let millis = |time: Duration| time.as_nanos() as f64 / 1e6;
+        let busy = self.parts.attention
+            + self.parts.serialise
+            + self.parts.experts
+            + self.parts.combine
+            + self.parts.head;
+        let compute_ms = millis(traffic.compute) / totals.dispatches.max(1) as f64;
+        vec![
+            ("tokens_per_s", "1/s", self.tokens_per_s()),
+            ("first_token_p50", "ms", self.first_tokens.quantile_ms(0.5)),
+            ("first_token_p99", "ms", self.first_tokens.quantile_ms(0.99)),
+            ("token_p50", "ms", self.tokens.quantile_ms(0.5)),
+            ("token_p95", "ms", self.tokens.quantile_ms(0.95)),
+            ("token_p99", "ms", self.tokens.quantile_ms(0.99)),
+            ("layer_mean", "ms", self.layers.mean_ms()),
+            ("layer_p50", "ms", self.layers.quantile_ms(0.5)),
+            ("layer_p95", "ms", self.layers.quantile_ms(0.95)),
+            ("layer_p99", "ms", self.layers.quantile_ms(0.99)),
+            ("attention", "% of time", share(self.parts.attention)),
+            ("serialise", "% of time", share(self.parts.serialise)),
+            ("experts", "% of time", share(self.parts.experts)),
+            ("combine", "% of time", share(self.parts.combine)),
+            ("head", "% of time", share(self.parts.head)),
+            ("idle", "% of time", share(self.time.saturating_sub(busy))),
+            ("compute_per_dispatch", "ms", compute_ms),
+            ("dispatches", "/token", totals.dispatches as f64 / tokens),
+            ("hedges", "/token", totals.hedges as f64 / tokens),
+            ("hedge_wins", "/token", totals.hedge_wins as f64 / tokens),
+            ("duplicate_bytes", "KiB/token", totals.duplicate_bytes as f64 / 1024.0 / tokens),
+            ("retries", "/token", totals.retries as f64 / tokens),
+            ("timeouts", "", totals.timeouts as f64),
+            ("late", "", totals.late as f64),
+            ("hub_computed", "/token", totals.hub_computed as f64 / tokens),
+            ("bytes_down", "KiB/token", traffic.bytes_down as f64 / 1024.0 / tokens),
+            ("bytes_up", "KiB/token", traffic.bytes_up as f64 / 1024.0 / tokens),
+            ("tokens", "", self.n_tokens as f64),
+            ("time", "s", self.time.as_secs_f64()),
+        ]
+    }
+}
+
+/// One run: a line a figure.
+pub fn table(title: &str, outcome: &Outcome) -> Table {
+    let rows = outcome
+        .figures()
+        .into_iter()
+        .map(|(key, unit, value)| vec![Cell::from(key), value.into(), unit.into()]);
+    Table {
+        name: "run",
+        title: title.to_owned(),
+        columns: vec![
+            Column { key: "figure", heading: "figure", digits: Digits::Mixed },
+            Column { key: "value", heading: "value", digits: Digits::Mixed },
+            Column { key: "unit", heading: "unit", digits: Digits::Mixed },
+        ],
+        rows: rows.collect(),
+        notes: vec![
+            "A layer's time is the wait for its experts, from the hub's first message to the last answer it needed."
+                .to_owned(),
+            format!("Before the first request, workers took {:.1} s to load from their own stores.", outcome.start.as_secs_f64()),
+        ],
+    }
+}
+
+/// Several runs: a row each, by the value that was set.
+pub fn sweep_table(title: &str, runs: &[(String, Outcome)]) -> Table {
+    let mut columns = vec![Column { key: "setting", heading: "setting", digits: Digits::Mixed }];
+    let keys = runs.first().map(|(_, outcome)| outcome.figures()).unwrap_or_default();
+    columns.extend(keys.iter().map(|(key, ..)| Column { key, heading: key, digits: Digits::Mixed }));
+    let row = |(setting, outcome): &(String, Outcome)| {
+        let figures = outcome.figures().into_iter().map(|(_, _, value)| Cell::Number(value));
+        std::iter::once(Cell::Text(setting.clone())).chain(figures).collect()
+    };
+    Table {
+        name: "sweep",
+        title: title.to_owned(),
+        columns,
+        rows: runs.iter().map(row).collect(),
+        notes: Vec::new(),
+    }
+}
+
+/// How the waits of all runs are distributed: a curve a run for a layer's experts; with one run, its tokens' too.
+pub fn charts(title: &str, runs: &[(String, Outcome)]) -> Chart {
+    let mut curves = Vec::new();
+    let mut add = |label: String, histogram: &Histogram| {
+        let points = histogram.cdf();
+        if points.len() > 1 {
+            curves.push(Curve { label, points, dots: Vec::new(), drops: false });
+        }
+    };
+    for (setting, outcome) in runs {
+        let named = |what: &str| if setting.is_empty() { what.to_owned() } else { setting.clone() };
+        add(named("a layer's experts"), &outcome.layers);
+        if runs.len() == 1 {
+            add("a token".to_owned(), &outcome.tokens);
+            add("a first token".to_owned(), &outcome.first_tokens);
+        }
+    }
+    let ends = curves.iter().flat_map(|curve| curve.points.first().into_iter().chain(curve.points.last()));
+    let (mut from, mut to) = (f64::INFINITY, f64::MIN_POSITIVE);
+    for (ms, _) in ends {
+        (from, to) = (from.min(*ms), to.max(*ms));
+    }
+    let from = if from.is_finite() { from.max(1e-3) } else { 0.1 };
+    let decade = |value: f64, round: fn(f64) -> f64| libm::pow(10.0, round(libm::log10(value)));
+    Chart {
+        title: title.to_owned(),
+        x: Axis {
+            label: "milliseconds",
+            from: decade(from, libm::floor),
+            to: decade(to.max(from * 2.0), libm::ceil),
+            scale: Scale::Log,
+        },
+        y: Axis { label: "share that is done", from: 0.0, to: 1.0, scale: Scale::Linear },
+        curves,
+        legend: Legend::LowerRight,
+    }
+}

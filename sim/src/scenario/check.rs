@@ -1,0 +1,354 @@
+//! From what is written to what can be run: presets filled in, figures within their bounds, the model within the memory.
+
+use std::time::Duration;
+
+use moex_hub::swarm::Hedge;
+use moex_kernels::{ExpertShape, WeightFormat};
+use moex_protocol::Dtype;
+
+use super::{
+    DeviceKeys, HedgeKey, LinkKeys, Named, RoutingKeys, Scenario, ScenarioError,
+    presets::{self, delay, from_seconds},
+};
+use crate::{
+    error::ModelError,
+    latency::{MAX_SIGMA, MAX_TIME_MS},
+    world::{Device, Link, Sizes, from_millis},
+};
+
+/// Workers of all groups together.
+const MAX_WORKERS: usize = 1_000;
+/// Requests of one run, and tokens or prompt rows of one request.
+const MAX_COUNT: usize = 1_000_000;
+/// Rows of one step.
+const MAX_STEP_ROWS: usize = 1_024;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// A scenario that can be run.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// As it was written.
+    pub scenario: Scenario,
+    /// The model's sizes.
+    pub sizes: Sizes,
+    /// How many workers are asked, and when.
+    pub hedge: Hedge,
+    /// On the wire.
+    pub wire: Dtype,
+    /// Groups of like workers, in the order of the file.
+    pub groups: Vec<Group>,
+    /// What the hub computes experts with.
+    pub hub_device: Device,
+}
+
+/// Like workers.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// How many.
+    pub count: usize,
+    /// What each gives for experts, bytes.
+    pub memory_bytes: u64,
+    /// Each one's own.
+    pub link: Link,
+    /// Each one's own.
+    pub device: Device,
+    /// What each says its device computes.
+    pub teraflops: f32,
+    /// What each says a sync costs.
+    pub sync_micros: u64,
+    /// Dispatches each takes at a time.
+    pub slots: u8,
+    /// Time between two departures of one of them, on average, and how long it is gone.
+    pub churn: Option<(Duration, Duration)>,
+}
+
+/// Where a figure stands: the table's header, which of its kind, and the key.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    text: &'a str,
+    table: &'a str,
+    index: usize,
+}
+
+pub(super) fn check(scenario: &Scenario, text: &str) -> Result<Checked, ScenarioError> {
+    let place = |table| Place { text, table, index: 0 };
+    let sizes = sizes(scenario, place("model"))?;
+    let load = place("load");
+    for (key, value, most) in [
+        ("streams", scenario.load.streams, MAX_COUNT),
+        ("prompt", scenario.load.prompt, MAX_COUNT),
+        ("tokens", scenario.load.tokens, MAX_COUNT),
+        ("step_rows", scenario.load.step_rows, MAX_STEP_ROWS),
+    ] {
+        load.within(key, value as f64, 1.0, most as f64)?;
+    }
+    if let Some(rate) = scenario.load.arrivals_per_s {
+        load.within("arrivals_per_s", rate, 1e-6, 1e6)?;
+    }
+    let hub = place("hub");
+    for (key, ms) in [
+        ("attention_ms", scenario.hub.attention_ms),
+        ("row_ms", scenario.hub.row_ms),
+        ("serialise_ms", scenario.hub.serialise_ms),
+        ("combine_ms", scenario.hub.combine_ms),
+        ("head_ms", scenario.hub.head_ms),
+    ] {
+        hub.within(key, ms, 0.0, MAX_TIME_MS)?;
+    }
+    if let Some(mbit) = scenario.hub.link_mbit {
+        hub.within("link_mbit", mbit, 1e-3, 1e9)?;
+    }
+    let swarm = place("swarm");
+    swarm.within("replicas", scenario.swarm.replicas as f64, 1.0, 16.0)?;
+    let hedge = match &scenario.swarm.hedge {
+        HedgeKey::Copies(copies) => copies.to_string().parse::<Hedge>(),
+        HedgeKey::Word(word) => word.parse(),
+    };
+    let hedge = hedge.map_err(|why| swarm.error("hedge", format!("hedge: {why}")))?;
+    swarm.within("timeout_ms", scenario.swarm.timeout_ms, 1.0, MAX_TIME_MS)?;
+    let wire = scenario.swarm.wire.parse().map_err(|_| {
+        swarm.error(
+            "wire",
+            format!("'{}' is no number format: f16, bf16, int8 and int4 are", scenario.swarm.wire),
+        )
+    })?;
+    match scenario.routing {
+        RoutingKeys::Uniform => {}
+        RoutingKeys::Zipf { exponent } => place("routing").within("exponent", exponent, 0.0, 10.0)?,
+        RoutingKeys::Sticky { stay } => place("routing").within("stay", stay, 0.0, 1.0)?,
+    }
+    let groups = groups(scenario, &sizes, text)?;
+    let default_device = DeviceKeys { preset: Some("wasm-simd".to_owned()), ..DeviceKeys::default() };
+    let hub_device = Named::Table(scenario.hub.device.clone().unwrap_or(default_device));
+    let (hub_device, _) = device(&hub_device, &sizes, hub)?;
+    Ok(Checked { scenario: scenario.clone(), sizes, hedge, wire, groups, hub_device })
+}
+
+fn sizes(scenario: &Scenario, place: Place<'_>) -> Result<Sizes, ScenarioError> {
+    let keys = &scenario.model;
+    let name = keys.preset.as_deref().unwrap_or("qwen3-30b-a3b");
+    let base = presets::model(name)
+        .ok_or_else(|| place.error("preset", format!("'{name}' is no model: {} are", presets::MODELS)))?;
+    let take = |key, own: Option<u32>, preset: Option<u32>, most: u32| {
+        let value = own.or(preset).unwrap_or(0);
+        place.within(key, value.into(), 1.0, most.into()).map(|()| value)
+    };
+    let wide = |value: Option<u16>| value.map(u32::from);
+    let hidden = take("hidden", keys.hidden, base.hidden, moex_protocol::limits::MAX_HIDDEN.into())?;
+    let inner = take("inner", keys.inner, base.inner, 1 << 16)?;
+    let n_layers = take("layers", wide(keys.layers), wide(base.layers), 1_024)? as u16;
+    let n_experts = take("experts", wide(keys.experts), wide(base.experts), 1_024)? as u16;
+    let k = take("k", wide(keys.k), wide(base.k), n_experts.into())? as u16;
+    let format = keys.format.as_deref().unwrap_or("int4");
+    let format: WeightFormat = format.parse().map_err(|_| {
+        let known = WeightFormat::ALL.map(WeightFormat::name).join(", ");
+        place.error("format", format!("'{format}' is no weight format: {known} are"))
+    })?;
+    let shape = ExpertShape { hidden: hidden as usize, inner: inner as usize, format };
+    Ok(Sizes { shape, n_layers, n_experts, k, max_rows: scenario.load.step_rows as u32 })
+}
+
+fn groups(scenario: &Scenario, sizes: &Sizes, text: &str) -> Result<Vec<Group>, ScenarioError> {
+    if scenario.workers.is_empty() {
+        let why = "there are no workers: a [[workers]] table adds some".to_owned();
+        return Err(ScenarioError { line: None, why });
+    }
+    let mut groups = Vec::new();
+    for (index, keys) in scenario.workers.iter().enumerate() {
+        let place = Place { text, table: "workers", index };
+        place.within("count", keys.count as f64, 1.0, MAX_WORKERS as f64)?;
+        place.within("memory_gib", keys.memory_gib, 1e-6, 1e6)?;
+        place.within("slots", keys.slots.into(), 1.0, moex_protocol::limits::MAX_SLOTS.into())?;
+        place.within("away_s", keys.away_s, 0.0, 1e6)?;
+        let churn = match keys.leaves_per_hour {
+            None => None,
+            Some(rate) => {
+                place.within("leaves_per_hour", rate, 1e-3, 1e6)?;
+                Some((from_seconds(3600.0 / rate), from_seconds(keys.away_s)))
+            }
+        };
+        let (device, figures) = device(&keys.device, sizes, place)?;
+        groups.push(Group {
+            count: keys.count,
+            memory_bytes: (keys.memory_gib * GIB) as u64,
+            link: link(&keys.link, place)?,
+            device,
+            teraflops: figures.teraflops.unwrap_or(f64::NAN) as f32,
+            sync_micros: (figures.sync_ms.unwrap_or(0.0) * 1e3) as u64,
+            slots: keys.slots,
+            churn,
+        });
+    }
+    fits(scenario, sizes, &groups, text)?;
+    Ok(groups)
+}
+
+/// Whether the workers hold the model between them, unless the hub computes what they do not.
+fn fits(scenario: &Scenario, sizes: &Sizes, groups: &[Group], text: &str) -> Result<(), ScenarioError> {
+    let place = Place { text, table: "workers", index: 0 };
+    let block_bytes = sizes.shape.block_bytes() as u64;
+    let n_blocks = u64::from(sizes.n_layers) * u64::from(sizes.n_experts);
+    let room: u64 = groups.iter().map(|group| group.count as u64 * (group.memory_bytes / block_bytes)).sum();
+    if groups.iter().map(|group| group.count).sum::<usize>() > MAX_WORKERS {
+        return Err(place.error("count", format!("there are more than {MAX_WORKERS} workers")));
+    }
+    if room >= n_blocks || scenario.swarm.hub_compute {
+        return Ok(());
+    }
+    let gib = |blocks: u64| blocks as f64 * block_bytes as f64 / GIB;
+    let (has, needs) = (gib(room), gib(n_blocks));
+    let why = format!(
+        "the model does not fit: {needs:.1} GiB of experts, {has:.1} GiB of memory, and no hub_compute"
+    );
+    Err(place.error("memory_gib", why))
+}
+
+fn device(
+    named: &Named<DeviceKeys>,
+    sizes: &Sizes,
+    place: Place<'_>,
+) -> Result<(Device, DeviceKeys), ScenarioError> {
+    let find = |name: &str| {
+        presets::device(name)
+            .ok_or_else(|| place.error("device", format!("'{name}' is no device: {} are", presets::DEVICES)))
+    };
+    let keys = match named {
+        Named::Preset(name) => find(name)?,
+        Named::Table(own) => {
+            let base = own.preset.as_deref().map(find).transpose()?.unwrap_or_default();
+            DeviceKeys {
+                preset: None,
+                gigabytes_per_s: own.gigabytes_per_s.or(base.gigabytes_per_s),
+                teraflops: own.teraflops.or(base.teraflops),
+                launch_ms: own.launch_ms.or(base.launch_ms),
+                sync_ms: own.sync_ms.or(base.sync_ms),
+                jitter_sigma: own.jitter_sigma.or(base.jitter_sigma),
+            }
+        }
+    };
+    let optional =
+        |key, value: Option<f64>, least, most| value.map_or(Ok(()), |v| place.within(key, v, least, most));
+    optional("gigabytes_per_s", keys.gigabytes_per_s, 1e-6, 1e6)?;
+    optional("teraflops", keys.teraflops, 1e-6, 1e6)?;
+    optional("launch_ms", keys.launch_ms, 0.0, MAX_TIME_MS)?;
+    optional("sync_ms", keys.sync_ms, 0.0, MAX_TIME_MS)?;
+    optional("jitter_sigma", keys.jitter_sigma, 0.0, MAX_SIGMA)?;
+    let seconds =
+        |work: f64, rate: Option<f64>| rate.map_or(Duration::ZERO, |rate| from_seconds(work / rate));
+    let arithmetic = 6.0 * sizes.shape.hidden as f64 * sizes.shape.inner as f64;
+    let per_message = delay(
+        0.0,
+        keys.launch_ms.unwrap_or(0.0) + keys.sync_ms.unwrap_or(0.0),
+        keys.jitter_sigma.unwrap_or(0.0),
+    );
+    let device = Device {
+        per_message: per_message.map_err(|error| place.model_error("device", &error))?,
+        per_expert: seconds(
+            sizes.shape.block_bytes() as f64,
+            keys.gigabytes_per_s.map(|gigabytes| gigabytes * 1e9),
+        ),
+        per_pair: seconds(arithmetic, keys.teraflops.map(|teraflops| teraflops * 1e12)),
+        slowdown_percent: 100,
+    };
+    Ok((device, keys))
+}
+
+fn link(named: &Named<LinkKeys>, place: Place<'_>) -> Result<Link, ScenarioError> {
+    let find = |name: &str| {
+        presets::link(name)
+            .ok_or_else(|| place.error("link", format!("'{name}' is no link: {} are", presets::LINKS)))
+    };
+    let keys = match named {
+        Named::Preset(name) => find(name)?,
+        Named::Table(own) => {
+            let base = own.preset.as_deref().map(find).transpose()?.unwrap_or_default();
+            LinkKeys {
+                preset: None,
+                round_trip_ms: own.round_trip_ms.or(base.round_trip_ms),
+                jitter_ms: own.jitter_ms.or(base.jitter_ms),
+                jitter_sigma: own.jitter_sigma.or(base.jitter_sigma),
+                down_mbit: own.down_mbit.or(base.down_mbit),
+                up_mbit: own.up_mbit.or(base.up_mbit),
+            }
+        }
+    };
+    let optional =
+        |key, value: Option<f64>, least, most| value.map_or(Ok(()), |v| place.within(key, v, least, most));
+    optional("round_trip_ms", keys.round_trip_ms, 0.0, MAX_TIME_MS)?;
+    optional("jitter_ms", keys.jitter_ms, 0.0, MAX_TIME_MS)?;
+    optional("jitter_sigma", keys.jitter_sigma, 0.0, MAX_SIGMA)?;
+    optional("down_mbit", keys.down_mbit, 1e-3, 1e9)?;
+    optional("up_mbit", keys.up_mbit, 1e-3, 1e9)?;
+    keys.link().map_err(|error| place.model_error("link", &error))
+}
+
+impl Place<'_> {
+    fn within(self, key: &str, value: f64, least: f64, most: f64) -> Result<(), ScenarioError> {
+        if value >= least && value <= most {
+            return Ok(());
+        }
+        Err(self.error(key, format!("{key} must be between {least} and {most}, not {value}")))
+    }
+
+    fn model_error(self, key: &str, error: &ModelError) -> ScenarioError {
+        self.error(key, error.to_string())
+    }
+
+    fn error(self, key: &str, why: String) -> ScenarioError {
+        ScenarioError { line: self.line_of(key), why }
+    }
+
+    /// The line that gives the key its value in the `index`-th table of this name, else that table's header.
+    fn line_of(self, key: &str) -> Option<usize> {
+        let is_header = |line: &str| {
+            let name = line.trim_start_matches('[').split(']').next().unwrap_or_default().trim();
+            name == self.table || name.strip_prefix(self.table).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let (mut seen, mut inside, mut header) = (0, false, None);
+        for (number, line) in self.text.lines().enumerate() {
+            let line = line.trim();
+            if line.starts_with('[') {
+                inside = is_header(line) && seen == self.index;
+                seen += usize::from(is_header(line));
+                header = header.or(inside.then_some(number + 1));
+            } else if inside && names(line, key) {
+                return Some(number + 1);
+            }
+        }
+        header
+    }
+}
+
+/// Whether a line gives this key a value, alone or within braces.
+fn names(line: &str, key: &str) -> bool {
+    let code = line.split('#').next().unwrap_or_default();
+    code.match_indices(key).any(|(at, _)| {
+        let before = code[..at].trim_end();
+        (before.is_empty() || before.ends_with(['{', ',']))
+            && code[at + key.len()..].trim_start().starts_with('=')
+    })
+}
+
+/// What the hub's own part of a step takes, by the scenario's figures.
+impl Checked {
+    /// Attention and router of a layer over so many rows.
+    pub fn attention(&self, rows: usize) -> Duration {
+        let hub = &self.scenario.hub;
+        from_millis(hub.attention_ms + hub.row_ms * (rows.max(1) - 1) as f64)
+    }
+
+    /// Writing a layer's messages.
+    pub fn serialise(&self) -> Duration {
+        from_millis(self.scenario.hub.serialise_ms)
+    }
+
+    /// Adding up a layer's answers.
+    pub fn combine(&self) -> Duration {
+        from_millis(self.scenario.hub.combine_ms)
+    }
+
+    /// Head and sampler.
+    pub fn head(&self) -> Duration {
+        from_millis(self.scenario.hub.head_ms)
+    }
+}
