@@ -128,9 +128,9 @@ impl Tab {
         Ok(())
     }
 
-    /// Freezes the page as a browser that saves energy does, or lets it run again.
-    pub async fn set_lifecycle(&self, state: Lifecycle) -> Result<()> {
-        self.page.execute(SetWebLifecycleStateParams::new(state)).await?;
+    /// Freezes the page, as a browser that saves energy does. A headless Chromium never shows it again.
+    pub async fn freeze(&self) -> Result<()> {
+        self.page.execute(SetWebLifecycleStateParams::new(Lifecycle::Frozen)).await?;
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Config;
 use super::script::{Event, Fault, Track, script};
-use crate::browser::{Browser, Lifecycle, Tab};
+use crate::browser::{Browser, Tab};
 use crate::hub::{Hub, Moex, PATIENCE, Signal, Worker};
 use crate::proxy::{Hiccup, Link, Proxy, Weather};
 
@@ -219,16 +219,15 @@ struct Seat {
 impl Seat {
     async fn suffer(&mut self, fault: Fault, lasting: Duration) -> Result<()> {
         let tab = self.tab.take().context("no tab is open")?;
-        if fault == Fault::CloseTab {
+        if fault == Fault::FreezeTab {
+            tab.freeze().await?;
+            sleep(lasting).await;
+            tab.close().await?;
+        } else {
             tab.close().await?;
             sleep(lasting).await;
-            self.tab = Some(self.browser.open(&self.join_url).await?);
-        } else {
-            tab.set_lifecycle(Lifecycle::Frozen).await?;
-            sleep(lasting).await;
-            tab.set_lifecycle(Lifecycle::Active).await?;
-            self.tab = Some(tab);
         }
+        self.tab = Some(self.browser.open(&self.join_url).await?);
         Ok(())
     }
 }

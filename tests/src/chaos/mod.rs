@@ -29,8 +29,6 @@ use crate::hub::{Hub, Moex};
 /// Which cases a tab may be asked: one on a GPU adds in another order than the hub, so that texts may part where the
 /// model's best two logits are closer than this.
 const CLEAR_MARGIN: f64 = 0.05;
-/// How long the fleet may take to be whole again when all is over.
-const RECOVERY: Duration = Duration::from_secs(60);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -75,8 +73,8 @@ pub async fn run(config: &Config) -> Result<Report> {
     let streams: Vec<_> = streams.collect();
     let mut stage = stage.play(begin, &tally).await?;
     let calm = Instant::now();
-    let whole = tokio::time::timeout(RECOVERY, hub.wait_for_workers(config.n_workers + config.n_tabs));
-    whole.await.context("the swarm was not whole again in time")??;
+    let whole = hub.wait_for_workers(config.n_workers + config.n_tabs).await;
+    whole.context("the swarm is not whole again")?;
     let recovery = calm.elapsed();
     let mut outcome = streams::Outcome::default();
     for stream in streams {

@@ -50,7 +50,7 @@ pub enum Fault {
     Cut,
     /// The tab is closed, and opened anew.
     CloseTab,
-    /// The page is frozen, as by a browser that saves energy.
+    /// The page is frozen, as by a browser that saves energy, then closed and opened anew.
     FreezeTab,
 }
 
