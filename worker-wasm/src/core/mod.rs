@@ -441,8 +441,9 @@ impl Core {
 
     /// Tells the hub what was loaded: when the interval is over, or at once when nothing more is coming.
     fn flush_report(&mut self, now: Duration) {
-        let idle = self.blocks.n_assigned() == self.blocks.n_resident();
         let Report { due: Some(due), .. } = self.report else { return };
+        // Counted only when there is something to report: this is on the way of every message.
+        let idle = self.blocks.n_assigned() == self.blocks.n_resident();
         if now < due && !idle {
             return;
         }
