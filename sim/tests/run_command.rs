@@ -6,7 +6,7 @@ use std::{
 };
 
 fn moex_sim(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_moex-sim")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_moex-sim")).args(arguments).output().expect("moex-sim runs")
 }
 
 fn example(name: &str) -> String {

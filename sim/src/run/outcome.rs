@@ -176,8 +176,9 @@ pub fn sweep_table(title: &str, runs: &[(String, Outcome)]) -> Table {
 pub fn charts(title: &str, runs: &[(String, Outcome)]) -> Chart {
     let mut curves = Vec::new();
     let mut add = |label: String, histogram: &Histogram| {
-        let points = histogram.cdf();
-        if points.len() > 1 {
+        let mut points = histogram.cdf();
+        if let Some((first, _)) = points.first().copied().filter(|_| points.len() > 1) {
+            points.insert(0, (first, 0.0));
             curves.push(Curve { label, points, dots: Vec::new(), drops: false });
         }
     };
@@ -195,13 +196,13 @@ pub fn charts(title: &str, runs: &[(String, Outcome)]) -> Chart {
         (from, to) = (from.min(*ms), to.max(*ms));
     }
     let from = if from.is_finite() { from.max(1e-3) } else { 0.1 };
-    let decade = |value: f64, round: fn(f64) -> f64| libm::pow(10.0, round(libm::log10(value)));
     Chart {
         title: title.to_owned(),
         x: Axis {
             label: "milliseconds",
-            from: decade(from, libm::floor),
-            to: decade(to.max(from * 2.0), libm::ceil),
+            from: libm::pow(10.0, libm::floor(libm::log10(from))),
+            // Room for the legend beside the slowest curve.
+            to: 5.0 * to.max(from * 2.0),
             scale: Scale::Log,
         },
         y: Axis { label: "share that is done", from: 0.0, to: 1.0, scale: Scale::Linear },
