@@ -110,6 +110,9 @@ impl Swarm {
         id: AttemptId,
         answer: &Answer,
     ) {
+        if let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) {
+            worker.health.heard();
+        }
         let Some(lost) = self.afterlife.take(id, from) else {
             self.totals.late += 1;
             return;
@@ -189,6 +192,7 @@ impl Swarm {
             self.to_cover.insert(job);
             if let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) {
                 worker.counts.timeouts += 1;
+                worker.health.late();
                 debug!(worker = %worker.id(), attempt = id.0, "not answered in time: asked of another");
                 if worker.health.strike() {
                     self.totals.unhealthy += 1;

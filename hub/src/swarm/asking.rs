@@ -100,6 +100,9 @@ impl Swarm {
     pub(super) fn hedge(&mut self, now: Duration) {
         for late in self.attempts.due_for_hedge(now) {
             let Some(attempt) = self.attempts.get(late).cloned() else { continue };
+            if let Some(worker) = self.connections.get_mut(&attempt.worker).and_then(|c| c.worker.as_mut()) {
+                worker.health.late();
+            }
             let Some(job) = self.jobs.get(&attempt.job) else { continue };
             let Asked { by, n_in_time } = self.asked(attempt.job, job);
             let open: Vec<usize> = attempt

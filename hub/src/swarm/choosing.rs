@@ -1,9 +1,9 @@
 //! Which of those who could answer a cell is asked for it: whoever will be done first, as far as can be told.
 //!
 //! What counts, in this order: having failed at it before; being fit for a job of so many rows (`tier`); the time until
-//! its answer is expected, which is its median for as much as it is given, behind what it is at already; and the order of
-//! the ring, which spreads the work of equals. The hub is one more replica of everything: it is asked when it will be done
-//! well before the best worker, or when there is no worker.
+//! its answer is expected, which is its median for as much as it is given, behind what it is at already, or the timeout
+//! while it is late with another (`health`); and the order of the ring, which spreads the work of equals. The hub is one
+//! more replica of everything: it is asked when it will be done well before the best worker, or when there is no worker.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -119,14 +119,19 @@ impl Swarm {
             let worker = self.worker(*id)?;
             let load = loads.get(id).copied().unwrap_or_default();
             let n_pairs = job.wire.n_pairs(&[cell]) + given.get(id).copied().unwrap_or(0);
-            let expected = worker.expected(n_pairs, n_pairs as f64 * self.flops_per_pair());
+            let is_late = worker.health.is_late();
+            let mut expected = worker.expected(n_pairs, n_pairs as f64 * self.flops_per_pair());
+            if is_late {
+                // It owes an answer already: nobody knows for how long.
+                expected = expected.max(self.config.timeout);
+            }
             Some(Candidate {
                 worker: *id,
                 n_failures,
                 rank: self.placement.rank(index, worker.id()).unwrap_or(usize::MAX),
                 is_fit: worker.tier.takes(job.wire.n_rows),
                 is_free: load.n_in_time < worker.slots() && load.n_out < MAX_ATTEMPTS_PER_WORKER,
-                is_measured: worker.is_measured(),
+                is_measured: worker.is_measured() || is_late,
                 expected: expected.saturating_mul(1 + load.n_in_time as u32),
             })
         };
