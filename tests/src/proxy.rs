@@ -1,6 +1,6 @@
 //! A TCP proxy on loopback that a test can slow down, stall, reset and cut while it runs, as a bad Wi-Fi would.
 //!
-//! When a chunk arrives is decided by [`Lane`], which knows neither clock nor chance but its seed; the rest carries it.
+//! When a chunk arrives is decided by a lane, which knows neither clock nor chance but its seed; the rest carries it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
