@@ -2,7 +2,7 @@
 //!
 //! They are what every other kernel is checked against, so they are written to be read, and they keep one promise: a row
 //! gets the same bits whatever other rows are with it, however many threads there are, natively and in a browser. For
-//! that, sums run in [`dot`]'s fixed lanes, multiply and add round apart, and `exp` comes from `libm`.
+//! that, sums run in [`dot()`]'s fixed lanes, multiply and add round apart, and `exp` comes from `libm`.
 //!
 //! Slices of the wrong length are mistakes of the caller and panic; what comes from outside (token ids, batches) is
 //! checked and refused as data.
