@@ -3,6 +3,7 @@
 //! Without the features `server` and `gpu` this crate knows neither tokio nor wgpu; the simulator uses it so.
 
 pub mod engine;
+pub mod gguf;
 pub mod model;
 pub mod sampler;
 pub mod shards;

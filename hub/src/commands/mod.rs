@@ -13,6 +13,7 @@ mod answer_printer;
 mod experts;
 mod hub_client;
 mod local_hub;
+mod part_file;
 mod safetensors_file;
 mod values;
 

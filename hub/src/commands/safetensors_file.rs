@@ -1,15 +1,13 @@
 //! Writes a safetensors file front to back, without holding its tensors.
 
-use std::{
-    fs::{self, File},
-    io::{self, BufWriter, Write},
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use safetensors::{
     Dtype,
     tensor::{Metadata, TensorInfo},
 };
+
+use super::part_file::PartFile;
 
 /// A tensor to come.
 pub(super) struct Planned {
@@ -28,12 +26,9 @@ impl Planned {
     }
 }
 
-/// A file under way. It lies beside its place as `.part` until all of it is written, and is gone if it never is.
+/// A file under way.
 pub(super) struct SafetensorsFile {
-    path: PathBuf,
-    part: PathBuf,
-    /// None only when the file is in its place.
-    out: Option<BufWriter<File>>,
+    file: PartFile,
     left: usize,
 }
 
@@ -52,48 +47,32 @@ impl SafetensorsFile {
         let mut header = serde_json::to_vec(&metadata)?;
         header.resize(header.len().next_multiple_of(8), b' ');
 
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let mut out = BufWriter::new(File::create(&part)?);
-        out.write_all(&(header.len() as u64).to_le_bytes())?;
-        out.write_all(&header)?;
-        Ok(Self { path: path.to_owned(), part, out: Some(out), left: end })
+        let mut file = PartFile::create(path)?;
+        file.write(&(header.len() as u64).to_le_bytes())?;
+        file.write(&header)?;
+        Ok(Self { file, left: end })
     }
 
     /// The next bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let left = self.left.checked_sub(bytes.len());
         self.left = left.ok_or_else(|| io::Error::other("more bytes than the tensors have"))?;
-        self.out.as_mut().map_or(Ok(()), |out| out.write_all(bytes))
+        self.file.write(bytes)
     }
 
     /// Puts the file in its place, whole.
-    pub(super) fn finish(mut self) -> io::Result<()> {
+    pub(super) fn finish(self) -> io::Result<()> {
         if self.left > 0 {
             return Err(io::Error::other(format!("{} bytes of the tensors are missing", self.left)));
         }
-        if let Some(out) = self.out.as_mut() {
-            out.flush()?;
-            out.get_ref().sync_all()?;
-            fs::rename(&self.part, &self.path)?;
-            self.out = None;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for SafetensorsFile {
-    fn drop(&mut self) {
-        if self.out.take().is_some() {
-            // What ended the writing is what the user hears of.
-            let _ = fs::remove_file(&self.part);
-        }
+        self.file.finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,9 +1,11 @@
 //! `moex synth`
 
 mod geometry;
+mod gguf;
 mod weights;
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
@@ -15,15 +17,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use weights::Weights;
 
 use super::safetensors_file::{Planned, SafetensorsFile};
-use crate::model::{Checkpoint, Config, MAX_LAYERS};
+use crate::model::{Checkpoint, Config, MAX_LAYERS, TokenizerSource};
 
 /// Bytes after which a shard is closed, as published checkpoints have it.
 const SHARD_BYTES: usize = 4_000_000_000;
 
 /// Writes a random checkpoint of a true geometry.
 ///
-/// It has the shapes, names and files of the published one, in bf16, and the demo model's tokenizer; it says nothing. It
-/// is for measuring what a real one costs.
+/// It has the shapes, names and files of the published one, in bf16, or as a GGUF in the format asked for, and the demo
+/// model's tokenizer; it says nothing. It is for measuring what a real one costs.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Whose shape it has.
@@ -35,8 +37,22 @@ pub struct Args {
     layers: Option<usize>,
 
     /// The folder to make.
-    #[arg(long, env = "MOEX_OUT", value_name = "DIR")]
-    out: PathBuf,
+    #[arg(
+        long,
+        env = "MOEX_OUT",
+        value_name = "DIR",
+        required_unless_present = "gguf",
+        conflicts_with = "gguf"
+    )]
+    out: Option<PathBuf>,
+
+    /// The GGUF file to make instead: the same weights, as llama.cpp would write them.
+    #[arg(long, env = "MOEX_GGUF", value_name = "FILE")]
+    gguf: Option<PathBuf>,
+
+    /// What the GGUF's matrices are stored in.
+    #[arg(long, env = "MOEX_FORMAT", value_enum, default_value = "q4_K_M", requires = "gguf")]
+    format: gguf::Mix,
 
     /// Of the random weights.
     #[arg(long, env = "MOEX_SEED", default_value = "0")]
@@ -54,11 +70,22 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let geometry = args.like.geometry(args.layers);
     let tensors = geometry.tensors();
     let progress = ProgressBar::new(tensors.iter().map(|tensor| tensor.n_bytes() as u64).sum());
-    progress
-        .set_style(ProgressStyle::with_template("writing [{bar:20}] {bytes} of {total_bytes}, {eta} left")?);
-    write(&args.out, &geometry, tensors, args.seed, &progress)?;
+    progress.set_style(ProgressStyle::with_template(
+        "writing [{bar:20}] {bytes} of {total_bytes} of bf16, {eta} left",
+    )?);
+    let out = match (&args.out, &args.gguf) {
+        (Some(folder), _) => {
+            write(folder, &geometry, tensors, args.seed, &progress)?;
+            folder
+        }
+        (None, Some(file)) => {
+            gguf::write(file, &geometry, args.format, args.seed, &progress)?;
+            file
+        }
+        (None, None) => anyhow::bail!("name what to make with --out or --gguf"),
+    };
     progress.finish_and_clear();
-    eprintln!("{} holds a random model: {} layers", args.out.display(), geometry.layers);
+    eprintln!("{} holds a random model: {} layers", out.display(), geometry.layers);
     Ok(())
 }
 
@@ -79,7 +106,7 @@ fn write(
     put("config.json", &config)?;
     let text = Checkpoint::demo()?.text;
     let files = [
-        ("tokenizer.json", text.tokenizer),
+        ("tokenizer.json", tokenizer_json(text.tokenizer)),
         ("tokenizer_config.json", text.tokenizer_config),
         ("generation_config.json", text.generation_config),
     ];
@@ -90,17 +117,17 @@ fn write(
     }
 
     let shards = into_shards(tensors);
-    let mut weights = Weights::new(seed);
     let (mut map, mut total) = (BTreeMap::new(), 0);
     for (index, shard) in shards.iter().enumerate() {
         let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
         let context = || folder.join(&name).display().to_string();
         let mut file = SafetensorsFile::create(&folder.join(&name), shard).with_context(context)?;
         for tensor in shard {
-            weights
-                .write(tensor, |bytes| {
-                    progress.inc(bytes.len() as u64);
-                    file.write(bytes)
+            Weights::new(seed, &tensor.name, &tensor.shape)
+                .for_each(|values| {
+                    progress.inc(2 * values.len() as u64);
+                    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                    file.write(&bytes)
                 })
                 .with_context(context)?;
             total += tensor.n_bytes();
@@ -110,6 +137,14 @@ fn write(
     }
     let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
     put("model.safetensors.index.json", &serde_json::to_vec_pretty(&index)?)
+}
+
+/// The demo model's `tokenizer.json`.
+fn tokenizer_json(source: Option<TokenizerSource>) -> Option<Cow<'static, [u8]>> {
+    match source {
+        Some(TokenizerSource::Json(json)) => Some(json),
+        Some(TokenizerSource::Vocabulary(_)) | None => None,
+    }
 }
 
 /// In order, a new shard whenever one is full.
@@ -164,6 +199,25 @@ mod tests {
         // Neither flat nor wild: the model prefers some tokens.
         let mean_square = logits.iter().map(|l| l * l).sum::<f32>() / logits.len() as f32;
         assert!((0.1..100.0).contains(&mean_square), "{mean_square}");
+    }
+
+    #[test]
+    fn a_gguf_is_the_same_model() {
+        let (folder, checkpoint) = synth(2, 1);
+        let path = folder.path().join("model.gguf");
+        let write = |mix| {
+            let geometry = Like::Tiny.geometry(Some(2));
+            gguf::write(&path, &geometry, mix, 1, &ProgressBar::hidden()).unwrap();
+            Checkpoint::open(&path).unwrap()
+        };
+        let exact = logits(&checkpoint);
+        let bf16 = write(gguf::Mix::Bf16);
+        assert_eq!(logits(&bf16), exact);
+        assert!(Text::load(&bf16).unwrap().template.is_some());
+        for (mix, most) in [(gguf::Mix::Q8_0, 1e-3), (gguf::Mix::Q4_0, 0.5), (gguf::Mix::Q4KM, 0.5)] {
+            let error = moex_kernels::nmse(&logits(&write(mix)), &exact);
+            assert!(error > 0.0 && error < most, "{mix:?}: NMSE {error}");
+        }
     }
 
     #[test]

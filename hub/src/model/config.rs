@@ -1,7 +1,9 @@
 //! `config.json`, parsed into what the forward pass needs, as transformers 4 and 5 write it.
 //!
 //! A [`Config`] that exists can be run: fields agree with each other and every size is bounded. Tensors are checked
-//! against it where they are read; the tokenizer's files are `text`'s.
+//! against it where they are read; the tokenizer's files are `text`'s. What a GGUF says of the same is `gguf`'s.
+
+mod gguf;
 
 use moex_kernels::cpu::{Renormalise, Yarn};
 use serde::Deserialize;
@@ -84,7 +86,10 @@ impl Config {
     pub fn from_json(json: &[u8]) -> Result<Self, ConfigError> {
         let raw: Raw = serde_json::from_slice(json)?;
         raw.check_kind()?;
+        Self::from_raw(raw)
+    }
 
+    fn from_raw(raw: Raw) -> Result<Self, ConfigError> {
         let hidden = bounded("hidden_size", raw.hidden_size, MAX_WIDTH)?;
         let n_layers = bounded("num_hidden_layers", raw.num_hidden_layers, MAX_LAYERS)?;
         let n_heads = bounded("num_attention_heads", raw.num_attention_heads, MAX_WIDTH)?;
@@ -155,7 +160,7 @@ impl OneOrMany {
 }
 
 /// The fields as they may stand there.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Raw {
     architectures: Option<Vec<String>>,
     model_type: Option<String>,
@@ -188,7 +193,7 @@ struct Raw {
     rope_parameters: Option<RawRope>,
 }
 
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 struct RawRope {
     rope_type: Option<String>,
     /// The name of `rope_type` in old configs.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::gguf::GgufError;
+
 /// Why a model could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -20,6 +22,20 @@ pub enum ModelError {
         path: PathBuf,
         /// The file that every checkpoint has.
         missing: &'static str,
+    },
+    /// It is a file, and no GGUF by its name.
+    #[error("{} is no model: name a folder with config.json or a .gguf file", path.display())]
+    NotAGguf {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A GGUF file is none that can be used.
+    #[error("{file}: {source}")]
+    Gguf {
+        /// The file's name.
+        file: String,
+        /// What is wrong with it.
+        source: GgufError,
     },
     /// The config is not one this crate can run.
     #[error("{}: {source}", path.display())]
@@ -96,6 +112,12 @@ pub enum ConfigError {
     /// It describes another kind of model.
     #[error("not a Qwen3-MoE: its model_type is {0}")]
     NotQwen3Moe(String),
+    /// A GGUF of another kind of model.
+    #[error("not a Qwen3-MoE: its general.architecture is {0:?}, not \"qwen3moe\"")]
+    Architecture(String),
+    /// A key of a GGUF is not what it must be.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     /// A field without which there is no model.
     #[error("the field {0} is missing")]
     Missing(&'static str),

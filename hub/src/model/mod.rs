@@ -14,6 +14,9 @@ mod config;
 mod demo;
 mod error;
 mod files;
+mod folder;
+pub mod gguf;
+
 mod weights;
 
 mod attention;
@@ -26,6 +29,8 @@ mod experts;
 pub mod local_moe;
 
 #[cfg(test)]
+mod gguf_tests;
+#[cfg(test)]
 mod reference_tests;
 #[cfg(test)]
 mod variant_tests;
@@ -34,7 +39,7 @@ pub(crate) use config::OneOrMany;
 pub use config::{Config, MAX_EXPERTS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, MlpKind, MoeConfig};
 pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, Routing};
-pub use files::{Checkpoint, TextFiles};
+pub use files::{Checkpoint, TextFiles, TokenizerSource};
 pub use kv::{KvPool, KvTable, PAGE_POSITIONS};
 pub use transformer::{Model, Span, StepError, Wanted};
 pub use weights::{Expert, Matrix};

@@ -3,13 +3,11 @@
 //! Matrices stay in the checkpoint's format, where they lie; vectors, being small, become f32.
 
 use bytes::Bytes;
-use half::{bf16, f16};
 use moex_kernels::{ExpertShape, ExpertView, MatrixView, WeightFormat};
-use safetensors::Dtype;
 
 use super::{
     error::ModelError,
-    files::{Checkpoint, Tensor},
+    files::{Checkpoint, Stored, Tensor},
 };
 
 /// A (rows, cols) = (out, in) matrix of the checkpoint.
@@ -68,18 +66,13 @@ impl Checkpoint {
     /// The (rows, cols) matrix called `name`.
     pub(super) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix, ModelError> {
         let (tensor, format) = self.checked(name, &[rows, cols])?;
-        Ok(Matrix { format, rows, cols, bytes: tensor.bytes.clone() })
+        Ok(Matrix { format, rows, cols, bytes: tensor.bytes })
     }
 
     /// The (len) vector called `name`, as f32.
     pub(super) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let (tensor, format) = self.checked(name, &[len])?;
-        let (halves, _) = tensor.bytes.as_chunks::<2>();
-        Ok(match format {
-            WeightFormat::Bf16 => halves.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
-            WeightFormat::F16 => halves.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
-            _ => tensor.bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
-        })
+        Ok(Matrix { format, rows: 1, cols: len, bytes: tensor.bytes }.view().dequantize())
     }
 
     /// `{name}.gate_proj` and its two companions, F wide inside.
@@ -92,32 +85,31 @@ impl Checkpoint {
         })
     }
 
-    fn checked(&self, name: &str, shape: &[usize]) -> Result<(&Tensor, WeightFormat), ModelError> {
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<(Tensor, WeightFormat), ModelError> {
         let tensor = self.tensor(name)?;
-        let format = match tensor.dtype {
-            Dtype::BF16 => WeightFormat::Bf16,
-            Dtype::F16 => WeightFormat::F16,
-            Dtype::F32 => WeightFormat::F32,
-            other => {
+        let format = match &tensor.stored {
+            Stored::Weights(format) => *format,
+            Stored::Other(dtype) => {
                 return Err(ModelError::UnsupportedDtype {
                     tensor: name.to_owned(),
-                    file: tensor.file.clone(),
-                    dtype: format!("{other:?}"),
+                    file: tensor.file,
+                    dtype: dtype.clone(),
                 });
             }
         };
         if tensor.shape != shape {
             return Err(ModelError::Shape {
                 tensor: name.to_owned(),
-                file: tensor.file.clone(),
-                actual: tensor.shape.clone(),
+                file: tensor.file,
+                actual: tensor.shape,
                 expected: shape.to_vec(),
             });
         }
-        let expected = format.matrix_bytes(1, shape.iter().product());
+        let (cols, rows) = shape.split_last().map_or((1, 1), |(cols, rows)| (*cols, rows.iter().product()));
+        let expected = format.matrix_bytes(rows, cols);
         if tensor.bytes.len() != expected {
             let reason = format!("{name} has {} bytes where its shape makes {expected}", tensor.bytes.len());
-            return Err(ModelError::BadFile { file: tensor.file.clone(), reason });
+            return Err(ModelError::BadFile { file: tensor.file, reason });
         }
         Ok((tensor, format))
     }

@@ -15,7 +15,7 @@ pub use tokenizer::{MAX_TEXT_BYTES, Special, Tokenizer};
 
 use serde::Deserialize;
 
-use crate::model::Checkpoint;
+use crate::model::{Checkpoint, TextFiles, TokenizerSource};
 
 /// Everything about a model's text.
 pub struct Text {
@@ -34,8 +34,10 @@ impl Text {
     /// The file that is missing or cannot be used.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, TextError> {
         let files = &checkpoint.text;
-        let json = files.tokenizer.as_deref().ok_or(TextError::NoTokenizer)?;
-        let tokenizer = Tokenizer::from_json(json)?;
+        let tokenizer = match files.tokenizer.as_ref().ok_or(TextError::NoTokenizer)? {
+            TokenizerSource::Json(json) => Tokenizer::from_json(json)?,
+            TokenizerSource::Vocabulary(vocabulary) => Tokenizer::from_vocabulary(vocabulary)?,
+        };
         let config: TokenizerConfig = parse("tokenizer_config.json", files.tokenizer_config.as_deref())?;
         let generation: GenerationConfig =
             parse("generation_config.json", files.generation_config.as_deref())?;
@@ -50,14 +52,18 @@ impl Text {
                 .filter_map(|(_, token)| tokenizer.id(token))
                 .collect(),
         };
-        let source = match files.chat_template.as_deref() {
-            Some(file) => Some(
-                String::from_utf8(file.to_vec()).map_err(|_| TextError::Template("not UTF-8".to_owned()))?,
-            ),
-            None => config.template(),
-        };
+        let source = template_source(files.chat_template.as_deref(), config)?;
         let template = source.map(|source| ChatTemplate::new(source, tokens)).transpose()?;
         Ok(Self { tokenizer, template, eos })
+    }
+
+    /// The chat template of a checkpoint's files, as it is written.
+    ///
+    /// # Errors
+    /// The file that cannot be read.
+    pub fn template_source(files: &TextFiles) -> Result<Option<String>, TextError> {
+        let config = parse("tokenizer_config.json", files.tokenizer_config.as_deref())?;
+        template_source(files.chat_template.as_deref(), config)
     }
 
     /// The ids of the prompt that the checkpoint's template makes of a conversation.
@@ -73,12 +79,17 @@ impl Text {
 /// Why a text could not be made of tokens, or tokens of a text.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// The checkpoint has no `tokenizer.json`.
-    #[error("the model folder has no tokenizer.json")]
+    /// The checkpoint has no `tokenizer.json`, or no vocabulary in its metadata.
+    #[error(
+        "the model has no tokenizer: a folder has it in tokenizer.json, a GGUF under tokenizer.ggml.model"
+    )]
     NoTokenizer,
     /// `tokenizer.json` is none that can be used.
     #[error("tokenizer.json: {0}")]
     Tokenizer(String),
+    /// A GGUF's vocabulary does not fit together.
+    #[error("the GGUF's tokenizer: {0}")]
+    Vocabulary(String),
     /// Another JSON file is none.
     #[error("{file}: {source}")]
     Json {
@@ -156,6 +167,15 @@ impl TokenizerConfig {
                 .find(|template| template.name == "default")
                 .map(|template| template.template),
         }
+    }
+}
+
+/// The file's template, or the config's.
+fn template_source(file: Option<&[u8]>, config: TokenizerConfig) -> Result<Option<String>, TextError> {
+    let not_text = |_| TextError::Template("not UTF-8".to_owned());
+    match file {
+        Some(file) => String::from_utf8(file.to_vec()).map(Some).map_err(not_text),
+        None => Ok(config.template()),
     }
 }
 

@@ -1,13 +1,30 @@
-//! `tokenizer.json`: byte-level BPE, text to ids and ids to bytes.
+//! Byte-level BPE, from a `tokenizer.json` or from a GGUF's vocabulary: text to ids and ids to bytes.
 
 use std::collections::HashMap;
 
-use tokenizers::{DecoderWrapper, Tokenizer as Inner};
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
+    Tokenizer as Inner,
+    models::bpe::BPE,
+    normalizers::NFC,
+    pre_tokenizers::{
+        byte_level::ByteLevel,
+        sequence::Sequence,
+        split::{Split, SplitPattern},
+    },
+};
 
 use super::{Detokenizer, TextError};
+use crate::gguf::{TokenKind, Vocabulary};
 
 /// The longest text that is tokenized.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
+
+/// How Qwen's tokenizers cut a text into words, which a GGUF calls "qwen2".
+const QWEN_WORDS: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*",
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
 
 /// A byte-level BPE tokenizer.
 pub struct Tokenizer {
@@ -38,6 +55,46 @@ impl Tokenizer {
                 "its decoder is not ByteLevel, and only that is supported".to_owned(),
             ));
         }
+        Ok(Self::of(inner))
+    }
+
+    /// The tokenizer of a GGUF: what the same model's `tokenizer.json` is, whose normaliser and cutting of words no key
+    /// says in full.
+    ///
+    /// # Errors
+    /// If a merge makes no token of the vocabulary.
+    pub fn from_vocabulary(vocabulary: &Vocabulary) -> Result<Self, TextError> {
+        let failed = |error: tokenizers::Error| TextError::Vocabulary(error.to_string());
+        let tokens = || vocabulary.tokens.iter().zip(&vocabulary.kinds).zip(0_u32..);
+        let used = tokens().filter(|((_, kind), _)| **kind != TokenKind::Unused);
+        let bpe = BPE::builder()
+            .vocab_and_merges(
+                used.map(|((token, _), id)| (token.clone(), id)).collect::<tokenizers::models::bpe::Vocab>(),
+                vocabulary.merges.clone(),
+            )
+            .build()
+            .map_err(failed)?;
+        let words =
+            Split::new(SplitPattern::Regex(QWEN_WORDS.to_owned()), SplitDelimiterBehavior::Isolated, false)
+                .map_err(failed)?;
+        let words: [PreTokenizerWrapper; 2] = [words.into(), ByteLevel::new(false, false, false).into()];
+        let mut inner = Inner::new(bpe);
+        inner
+            .with_normalizer(Some(NormalizerWrapper::from(NFC)))
+            .map_err(failed)?
+            .with_pre_tokenizer(Some(PreTokenizerWrapper::from(Sequence::new(words.into()))))
+            .with_decoder(Some(DecoderWrapper::from(ByteLevel::default())));
+        let added = |wanted: TokenKind| {
+            let found = tokens().filter(move |((_, kind), _)| **kind == wanted);
+            let special = wanted == TokenKind::Control;
+            found.map(move |((token, _), _)| AddedToken::from(token.clone(), special).normalized(false))
+        };
+        inner.add_special_tokens(added(TokenKind::Control)).map_err(failed)?;
+        inner.add_tokens(added(TokenKind::UserDefined)).map_err(failed)?;
+        Ok(Self::of(inner))
+    }
+
+    fn of(inner: Inner) -> Self {
         let byte_of = bytes_of_characters();
         let added = inner.get_added_tokens_decoder();
         let vocab = inner.get_vocab(true);
@@ -49,7 +106,7 @@ impl Tokenizer {
             bytes[id as usize] = mapped.unwrap_or_else(|| token.into_bytes());
             special[id as usize] = added.get(&id).is_some_and(|added| added.special);
         }
-        Ok(Self { inner, bytes, special })
+        Self { inner, bytes, special }
     }
 
     /// The ids of `text`; special tokens written in it count as such, and none is added.

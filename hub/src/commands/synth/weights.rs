@@ -1,58 +1,56 @@
-//! Random bf16 weights: norms of ones, and matrices whose products stay about as large as what goes in.
-
-use std::io;
+//! Random bf16 weights: norms of ones, and matrices whose products stay about as large as what goes in. A tensor's come from
+//! the seed and its name alone, so that it is the same in whatever file and order it is written.
 
 use half::bf16;
 use rand::{Rng, SeedableRng, rngs::Xoshiro256PlusPlus};
 
-use crate::commands::safetensors_file::Planned;
-
 /// Values written at a time.
 const CHUNK: usize = 1 << 18;
 
-/// A stream of weights.
+/// The weights of one tensor.
 pub(super) struct Weights {
     rng: Xoshiro256PlusPlus,
-    buffer: Vec<u8>,
+    shape: Vec<usize>,
 }
 
 impl Weights {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { rng: Xoshiro256PlusPlus::seed_from_u64(seed), buffer: Vec::with_capacity(2 * CHUNK) }
+    /// Of the tensor that a folder calls `name`.
+    pub(super) fn new(seed: u64, name: &str, shape: &[usize]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&seed.to_le_bytes()).update(name.as_bytes());
+        let rng = Xoshiro256PlusPlus::from_seed(*hasher.finalize().as_bytes());
+        Self { rng, shape: shape.to_vec() }
     }
 
-    /// Gives a tensor's bytes to `out`, piece by piece.
-    pub(super) fn write(
-        &mut self,
-        tensor: &Planned,
-        mut out: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let columns = *tensor.shape.last().unwrap_or(&1);
-        let is_norm = tensor.shape.len() == 1;
+    /// Gives the tensor's values to `out` in order, piece by piece.
+    pub(super) fn for_each<E>(mut self, mut out: impl FnMut(&[bf16]) -> Result<(), E>) -> Result<(), E> {
+        let mut piece = Vec::with_capacity(CHUNK);
+        let columns = *self.shape.last().unwrap_or(&1);
+        let is_norm = self.shape.len() == 1;
         // Uniform in ±a has the variance a²/3: 1/columns keeps a product's variance.
         let half_width = (3.0 / columns as f32).sqrt();
-        let mut left = tensor.n_values();
+        let mut left = self.shape.iter().product::<usize>();
         while left > 0 {
             let n = left.min(CHUNK);
-            self.buffer.clear();
+            piece.clear();
             if is_norm {
-                self.buffer.extend(std::iter::repeat_n(bf16::ONE.to_le_bytes(), n).flatten());
+                piece.resize(n, bf16::ONE);
             } else {
-                self.fill(n, half_width);
+                self.fill(n, half_width, &mut piece);
             }
-            out(&self.buffer)?;
+            out(&piece)?;
             left -= n;
         }
         Ok(())
     }
 
-    fn fill(&mut self, n: usize, half_width: f32) {
+    fn fill(&mut self, n: usize, half_width: f32, piece: &mut Vec<bf16>) {
         // Four weights of 16 bits from every draw.
         for start in (0..n).step_by(4) {
             let bits = self.rng.next_u64().to_le_bytes();
             for bits in &bits.as_chunks::<2>().0[..(n - start).min(4)] {
                 let unit = f32::from(i16::from_le_bytes(*bits)) / 32_768.0;
-                self.buffer.extend(bf16::from_f32(unit * half_width).to_le_bytes());
+                piece.push(bf16::from_f32(unit * half_width));
             }
         }
     }

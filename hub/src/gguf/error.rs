@@ -1,0 +1,109 @@
+//! What can be wrong with a GGUF file, each as a sentence that names the key or the tensor; the file's name comes before it.
+
+use moex_kernels::WeightFormat;
+
+/// Why a file could not be read as GGUF.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GgufError {
+    /// It begins with something else.
+    #[error("no GGUF file: it does not begin with \"GGUF\"")]
+    Magic,
+    /// It is of a version with another layout.
+    #[error("GGUF version {0}, and versions 2 and 3 are read")]
+    Version(u32),
+    /// Its numbers have the other byte order.
+    #[error("a big-endian GGUF, and only little-endian ones are read")]
+    BigEndian,
+    /// It ends before something that it announces.
+    #[error("truncated: {what} ends at byte {end} and the file at byte {len}")]
+    Truncated {
+        /// The key, the tensor, or the part of the header.
+        what: String,
+        /// The byte after its last.
+        end: u64,
+        /// The file's length.
+        len: u64,
+    },
+    /// A count or a length is beyond every file's.
+    #[error("{what} {count}, and at most {most} are read")]
+    TooMany {
+        /// What is counted, with its verb.
+        what: String,
+        /// How many.
+        count: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// A value of a type that is in no version.
+    #[error("{key} has the unknown value type {kind}")]
+    ValueType {
+        /// The key.
+        key: String,
+        /// The type's number.
+        kind: u32,
+    },
+    /// A string is no text.
+    #[error("{0} is no UTF-8")]
+    Utf8(String),
+    /// A key or a tensor that stands there twice.
+    #[error("{0} stands there twice")]
+    Duplicate(String),
+    /// An alignment that is none.
+    #[error("general.alignment is {0}, no power of two up to {most}", most = super::MAX_ALIGNMENT)]
+    Alignment(u64),
+    /// A tensor with too many dimensions, or none.
+    #[error("{tensor} has {n} dimensions, and 1 to {most} are read", most = super::MAX_DIMENSIONS)]
+    Dimensions {
+        /// The tensor.
+        tensor: String,
+        /// How many.
+        n: u32,
+    },
+    /// A tensor whose size cannot be counted.
+    #[error("the size of {tensor} overflows: its dimensions are {dimensions:?}")]
+    Overflow {
+        /// The tensor.
+        tensor: String,
+        /// Columns first.
+        dimensions: Vec<u64>,
+    },
+    /// A tensor in a type that is not read.
+    #[error("{tensor} has the type {kind}: {known} are supported", known = super::kind::known())]
+    Type {
+        /// The tensor.
+        tensor: String,
+        /// The type's name, or its number.
+        kind: String,
+    },
+    /// A tensor whose rows are no whole blocks.
+    #[error("{tensor} has rows of {cols}, no whole blocks of {format}")]
+    Ragged {
+        /// The tensor.
+        tensor: String,
+        /// Its columns.
+        cols: u64,
+        /// Its type.
+        format: WeightFormat,
+    },
+    /// A tensor that starts where none may.
+    #[error("{tensor} starts at byte {offset} of the data, no multiple of {alignment}")]
+    Misaligned {
+        /// The tensor.
+        tensor: String,
+        /// From the start of the data.
+        offset: u64,
+        /// `general.alignment`.
+        alignment: u64,
+    },
+    /// A key that is not there.
+    #[error("the key {0} is missing")]
+    MissingKey(String),
+    /// A key with a value of another type, or out of its range.
+    #[error("the key {key} is not {expected}")]
+    WrongValue {
+        /// The key.
+        key: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+}

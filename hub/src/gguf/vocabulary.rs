@@ -1,0 +1,203 @@
+//! The keys `tokenizer.*`: a byte-level BPE vocabulary, as llama.cpp calls "gpt2", and the chat template.
+
+use serde::Deserialize;
+
+use super::{Gguf, GgufError, Header, MAX_ELEMENTS, MetaValue, Value};
+
+/// A vocabulary, by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// Each id's token, in the alphabet of byte-level BPE.
+    pub tokens: Vec<String>,
+    /// Each id's kind; as many as tokens.
+    pub kinds: Vec<TokenKind>,
+    /// The two halves of each merge, the earliest first.
+    pub merges: Vec<(String, String)>,
+    /// The token before a text, if there is one.
+    pub bos: Option<u32>,
+    /// The token that ends an answer.
+    pub eos: Option<u32>,
+    /// The token that ends a turn, where it is another one.
+    pub eot: Option<u32>,
+    /// The token that fills a batch.
+    pub pad: Option<u32>,
+    /// Whether a plain text begins with `bos`. A chat's prompt is what the template makes of it.
+    pub add_bos: bool,
+}
+
+/// What a token is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// A piece of text, made by merges.
+    Normal = 1,
+    /// Marks where something begins or ends; never shown.
+    Control = 3,
+    /// Found in the text as it stands, and shown.
+    UserDefined = 4,
+    /// Fills the vocabulary up; never made and never found.
+    Unused = 5,
+}
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const KINDS: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const EOT: &str = "tokenizer.ggml.eot_token_id";
+const PAD: &str = "tokenizer.ggml.padding_token_id";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+
+impl Vocabulary {
+    /// The vocabulary of a file; none if it has no tokenizer.
+    ///
+    /// # Errors
+    /// If it is of another kind than Qwen's, or not whole.
+    pub fn read(gguf: &Gguf<'_>) -> Result<Option<Self>, GgufError> {
+        let Some(model) = gguf.text(MODEL)? else { return Ok(None) };
+        let wrong = |key: &str, expected| GgufError::WrongValue { key: key.to_owned(), expected };
+        if model != "gpt2" {
+            return Err(wrong(MODEL, "\"gpt2\", and only byte-level BPE is supported"));
+        }
+        // How a text is cut before merges. Files from before the key existed are Qwen's by their architecture.
+        if gguf.text(PRE)?.is_some_and(|pre| pre != "qwen2") {
+            return Err(wrong(PRE, "\"qwen2\", and only its way of cutting words is supported"));
+        }
+        let array = |key: &str| {
+            let value = gguf.get(key).ok_or_else(|| GgufError::MissingKey(key.to_owned()))?;
+            value.as_array().ok_or_else(|| wrong(key, "an array"))
+        };
+        let text = |key: &str, value: Value<'_>| {
+            value.as_str().map(str::to_owned).ok_or_else(|| wrong(key, "an array of texts"))
+        };
+        let tokens: Vec<String> =
+            array(TOKENS)?.iter().map(|value| text(TOKENS, value)).collect::<Result<_, _>>()?;
+        let kinds = match gguf.get(KINDS) {
+            None => vec![TokenKind::Normal; tokens.len()],
+            Some(_) => array(KINDS)?.iter().map(TokenKind::read).collect(),
+        };
+        if kinds.len() != tokens.len() {
+            return Err(wrong(KINDS, "as long as tokenizer.ggml.tokens"));
+        }
+        let merge = |value: Value<'_>| {
+            let halves = value.as_str().and_then(|merge| merge.split_once(' '));
+            let (left, right) = halves.ok_or_else(|| wrong(MERGES, "an array of pairs"))?;
+            Ok((left.to_owned(), right.to_owned()))
+        };
+        let id = |key: &str| {
+            let id = gguf.integer(key)?;
+            if id.is_some_and(|id| id as usize >= tokens.len()) {
+                return Err(wrong(key, "the id of a token"));
+            }
+            Ok(id)
+        };
+        Ok(Some(Self {
+            merges: array(MERGES)?.iter().map(merge).collect::<Result<_, _>>()?,
+            bos: id(BOS)?,
+            eos: id(EOS)?,
+            eot: id(EOT)?,
+            pad: id(PAD)?,
+            add_bos: gguf.get(ADD_BOS) == Some(Value::Bool(true)),
+            kinds,
+            tokens,
+        }))
+    }
+
+    /// Adds its keys to a header.
+    pub fn write(self, header: &mut Header) {
+        header.key(MODEL, MetaValue::Text("gpt2".to_owned())).key(PRE, MetaValue::Text("qwen2".to_owned()));
+        for (key, id) in [(BOS, self.bos), (EOS, self.eos), (EOT, self.eot), (PAD, self.pad)] {
+            if let Some(id) = id {
+                header.key(key, MetaValue::U32(id));
+            }
+        }
+        let merges = self.merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
+        header
+            .key(ADD_BOS, MetaValue::Bool(self.add_bos))
+            .key(KINDS, MetaValue::I32s(self.kinds.iter().map(|kind| *kind as i32).collect()))
+            .key(MERGES, MetaValue::Texts(merges))
+            .key(TOKENS, MetaValue::Texts(self.tokens));
+    }
+
+    /// The vocabulary of a `tokenizer.json`, filled up to `n_ids` with tokens that nothing makes; it names no special
+    /// tokens.
+    ///
+    /// # Errors
+    /// If it is none, or has more ids than [`MAX_ELEMENTS`].
+    pub fn from_tokenizer_json(json: &[u8], n_ids: usize) -> serde_json::Result<Self> {
+        let TokenizerJson { added_tokens, model } = serde_json::from_slice(json)?;
+        let ids = model.vocab.values().copied().chain(added_tokens.iter().map(|token| token.id));
+        let n_ids = ids.max().map_or(0, |id| id as usize + 1).max(n_ids);
+        if n_ids as u64 > MAX_ELEMENTS {
+            return Err(serde::de::Error::custom(format!("{n_ids} ids are too many")));
+        }
+        let mut tokens: Vec<String> = (0..n_ids).map(|id| format!("[PAD{id}]")).collect();
+        let mut kinds = vec![TokenKind::Unused; n_ids];
+        for (token, id) in model.vocab {
+            (tokens[id as usize], kinds[id as usize]) = (token, TokenKind::Normal);
+        }
+        for token in added_tokens {
+            let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+            (tokens[token.id as usize], kinds[token.id as usize]) = (token.content, kind);
+        }
+        let merges = model.merges.into_iter().map(Merge::halves).collect();
+        Ok(Self { tokens, kinds, merges, ..Self::default() })
+    }
+
+    /// The id of a token, by its exact text.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.tokens.iter().position(|known| known == token).map(|id| id as u32)
+    }
+}
+
+impl TokenKind {
+    /// Unknown and byte tokens are of other models than gpt2's: text like any other here.
+    fn read(value: Value<'_>) -> Self {
+        match value {
+            Value::Signed(3) | Value::Unsigned(3) => Self::Control,
+            Value::Signed(4) | Value::Unsigned(4) => Self::UserDefined,
+            Value::Signed(5) | Value::Unsigned(5) => Self::Unused,
+            _ => Self::Normal,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct TokenizerJson {
+    added_tokens: Vec<AddedToken>,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+    special: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    vocab: std::collections::HashMap<String, u32>,
+    merges: Vec<Merge>,
+}
+
+/// A pair, or in older files a text with a space between its halves.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Pair(String, String),
+    Text(String),
+}
+
+impl Merge {
+    fn halves(self) -> (String, String) {
+        match self {
+            Self::Pair(left, right) => (left, right),
+            Self::Text(text) => {
+                let (left, right) = text.split_once(' ').unwrap_or((&text, ""));
+                (left.to_owned(), right.to_owned())
+            }
+        }
+    }
+}
