@@ -37,7 +37,7 @@ async fn ten_seconds_of_chaos_change_no_text() {
 enum Shows {
     /// This total grows with its answers.
     Counts(&'static str),
-    /// The hub ends its connection.
+    /// The hub ends its connection, and counts that.
     ThrownOut,
 }
 
@@ -72,18 +72,49 @@ async fn liars_beside_honest_workers_change_no_text() {
         let [answers, thrown_out] = liar.deeds();
         assert!(answers > 0, "{manner:?} was never asked");
         let status = hub.status().await.unwrap();
+        let grows = |total: &str| {
+            let [before, now] = [&before, &status].map(|status| status["totals"][total].as_u64().unwrap());
+            assert!(now > before, "{manner:?} shows in no {total}: {status:#}");
+        };
         match shows {
-            Shows::Counts(total) => {
-                let [before, now] =
-                    [&before, &status].map(|status| status["totals"][total].as_u64().unwrap());
-                assert!(now > before, "{manner:?} shows in no {total}: {status:#}");
+            Shows::Counts(total) => grows(total),
+            Shows::ThrownOut => {
+                assert!(thrown_out > 0, "{manner:?} is still welcome: {status:#}");
+                grows("sessions_ended");
             }
-            Shows::ThrownOut => assert!(thrown_out > 0, "{manner:?} is still welcome: {status:#}"),
         }
         assert!(workers(&status).count() >= 2, "{manner:?} drove others away: {status:#}");
         drop(liar);
         hub.wait_for_workers(2).await.unwrap();
     }
+}
+
+/// Values of the right shape, finite and wrong: with every answer checked none of them reaches a text, and the liar is
+/// found out, named with its evidence, and kept out.
+#[tokio::test]
+async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text() {
+    let cases = cases_and_texts(4).await;
+    let hub = Hub::start(&["--experts", "int4", "--check-every", "1"]).unwrap();
+    let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
+    hub.wait_for_workers(2).await.unwrap();
+    let worker = WorkerId(0xBAD);
+    let config = PeerConfig { worker, memory_budget_bytes: 1 << 30, manner: Manner::Zeros };
+    let liar = Peer::start(&hub.join_url, config).unwrap();
+    hub.wait_for_workers(3).await.unwrap();
+    let http = reqwest::Client::new();
+    for (case, expected) in &cases {
+        let said = chat::ask(&http, &hub.url, case).await.unwrap();
+        assert_eq!(said, *expected, "case {} beside a liar", case["id"]);
+    }
+    assert!(liar.deeds()[0] > 0, "it was never asked");
+    let status = hub.status().await.unwrap();
+    let quarantined = status["quarantined"].as_array().unwrap();
+    assert_eq!(quarantined.len(), 1, "{status:#}");
+    assert_eq!(quarantined[0]["id"], worker.to_string());
+    assert!(quarantined[0]["evidence"].as_array().is_some_and(|evidence| evidence.len() >= 2), "{status:#}");
+    assert_eq!(workers(&status).count(), 2, "it is turned away when it returns: {status:#}");
+    let metrics = http.get(format!("{}/metrics", hub.url)).send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("\nmoex_quarantines_total 1\n"), "{metrics}");
 }
 
 /// A worker is stopped, so that it surely holds an attempt, then killed: from the closed socket on, the token takes no
@@ -95,7 +126,7 @@ async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseco
     const TRIES: usize = 8;
     let mut seen = Vec::new();
     for _ in 0..TRIES {
-        let (usual, after_kill) = interrupted(TIMEOUT / 4).await;
+        let (usual, after_kill) = interrupted(Some(TIMEOUT / 4)).await;
         seen.push((usual, after_kill));
         if after_kill <= usual + COST {
             return;
@@ -104,13 +135,29 @@ async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseco
     panic!("a usual token, and the token after the kill: {seen:?}");
 }
 
-/// Streams a story from two workers, each of which holds everything, and ends one of them in the middle. The time of
-/// a usual token at the median, and the longest a token then took from the kill on, which comes so long after the stop.
-async fn interrupted(kill_after: Duration) -> (Duration, Duration) {
+/// A worker that is stopped and keeps its socket costs the token that it is asked for at most one timeout.
+#[tokio::test]
+async fn a_worker_that_hangs_in_the_middle_of_a_layer_costs_its_token_one_timeout() {
+    const TRIES: usize = 4;
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let (usual, after_stop) = interrupted(None).await;
+        seen.push((usual, after_stop));
+        if after_stop <= TIMEOUT + 2 * usual + Duration::from_millis(50) {
+            return;
+        }
+    }
+    panic!("a usual token, and the token that met the stopped worker: {seen:?}");
+}
+
+/// Streams a story from two workers, each of which holds everything, and stops one of them in the middle. The time of
+/// a usual token at the median, and the longest a token then took from the stop on, or from the kill on if the worker
+/// is killed so long after the stop.
+async fn interrupted(kill_after: Option<Duration>) -> (Duration, Duration) {
     const N_BEFORE: usize = 16;
     // A second copy would hide what a retry costs.
     let hub = Hub::start(&["--experts", "int4", "--hedge", "1"]).unwrap();
-    let victim = Worker::start(&hub.join_url, &[]).unwrap();
+    let mut victim = Some(Worker::start(&hub.join_url, &[]).unwrap());
     let _survivor = Worker::start(&hub.join_url, &[]).unwrap();
     hub.wait_until("two workers with everything", |status| {
         let blocks = &status["coverage"]["blocks"];
@@ -135,21 +182,24 @@ async fn interrupted(kill_after: Duration) -> (Duration, Duration) {
     gaps.sort_unstable();
     let usual = gaps[gaps.len() / 2];
 
-    victim.signal(Signal::STOP).unwrap();
-    let stopped = Instant::now();
-    sleep(kill_after).await;
-    // Tokens that were under way when the worker was stopped; the next one waits for it.
-    while let Ok(before) = heard.try_recv() {
-        assert!(before < stopped + kill_after / 2, "the stopped worker was not asked");
-    }
+    victim.as_ref().unwrap().signal(Signal::STOP).unwrap();
     let mut last = Instant::now();
-    drop(victim);
+    if let Some(pause) = kill_after {
+        sleep(pause).await;
+        // Tokens that were under way when the worker was stopped; the next one waits for it.
+        while let Ok(before) = heard.try_recv() {
+            assert!(before < last + pause / 2, "the stopped worker was not asked");
+        }
+        last = Instant::now();
+        victim = None;
+    }
     let mut longest = Duration::ZERO;
     while let Some(time) = heard.recv().await {
         longest = longest.max(time.saturating_duration_since(last));
         last = last.max(time);
     }
     story.await.unwrap().unwrap();
+    drop(victim);
     (usual, longest)
 }
 
