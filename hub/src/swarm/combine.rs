@@ -16,12 +16,12 @@ pub(super) struct Part {
 
 /// Decodes a part into (rows, D). None if the bytes do not fit, or a value is not finite.
 pub(super) fn decode_part(part: &AnswerPart, dtype: Dtype, hidden: usize, n_rows: usize) -> Option<Vec<f32>> {
-    if part.rows as usize != n_rows {
+    // On the bits of the payload, a block at a time: a loop over the values that may stop at each is ten times slower.
+    if part.rows as usize != n_rows || tensor::has_non_finite(dtype, hidden, &part.payload) {
         return None;
     }
     let values = tensor::decode_rows(dtype, &part.payload, hidden).ok()?;
-    let finite = values.iter().all(|value| value.is_finite());
-    (finite && values.len() == n_rows * hidden).then_some(values)
+    (values.len() == n_rows * hidden).then_some(values)
 }
 
 /// Adds the parts to (T, D) zeros, ascending by cell and so by expert: the result does not depend on the order of
