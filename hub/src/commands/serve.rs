@@ -87,6 +87,10 @@ pub struct Args {
     #[arg(long, env = "MOEX_SHARDS", value_name = "DIR")]
     shards: Option<PathBuf>,
 
+    /// Write what becomes of each layer into this file, a JSON object a line, for `moex-sim replay`.
+    #[arg(long, env = "MOEX_TRACE", value_name = "FILE")]
+    trace: Option<PathBuf>,
+
     /// Native workers to start as processes on this machine.
     #[arg(long, env = "MOEX_WORKERS", default_value_t = 0, value_name = "N",
           value_parser = clap::value_parser!(u8).range(..=32))]
@@ -135,6 +139,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         shards: args.shards,
         token: token.clone(),
         api_key: args.api_key,
+        trace: args.trace,
     };
     let bar = packing_bar()?;
     let hub = Hub::open(config, bar).await?;

@@ -92,8 +92,10 @@ impl Scheduler {
         if spans.is_empty() {
             return;
         }
+        experts.step_begins();
         let stepped = self.model.forward(&spans, &mut self.kv, experts);
-        self.deliver(&chunks, stepped);
+        let (n_rows, n_tokens) = (chunks.iter().sum(), self.deliver(&chunks, stepped));
+        experts.step_ends(n_rows, n_tokens);
     }
 
     /// Lets those begin whose tokens the cache has room for.
@@ -146,8 +148,9 @@ impl Scheduler {
         }
     }
 
-    /// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done.
-    fn deliver(&mut self, chunks: &[usize], stepped: Result<Vec<f32>, StepError>) {
+    /// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done. How many
+    /// got logits.
+    fn deliver(&mut self, chunks: &[usize], stepped: Result<Vec<f32>, StepError>) -> usize {
         let mut failure = None;
         let mut logits = stepped.unwrap_or_else(|error| {
             failure = Some(Failure::Step(error));
@@ -156,19 +159,24 @@ impl Scheduler {
         let mut logits = logits.chunks_exact_mut(self.limits.vocabulary);
         let (text, kv) = (&*self.text, &mut self.kv);
         let mut chunks = chunks.iter();
+        let mut n_tokens = 0;
         self.running.retain_mut(|sequence| {
             let n = *chunks.next().expect("a chunk for each running sequence");
             let progress = match &failure {
                 _ if n == 0 => ControlFlow::Continue(()),
                 Some(failure) => sequence.fail(failure.clone()),
                 None if n < sequence.n_pending() => sequence.advance(n, None, text),
-                None => sequence.advance(n, logits.next(), text),
+                None => {
+                    n_tokens += 1;
+                    sequence.advance(n, logits.next(), text)
+                }
             };
             if progress.is_break() {
                 kv.release(&mut sequence.table);
             }
             progress.is_continue()
         });
+        n_tokens
     }
 }
 

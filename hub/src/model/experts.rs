@@ -20,11 +20,27 @@ pub trait Experts: Send {
     /// # Errors
     /// Why a block could not be computed; the step is then void and the next one may succeed.
     fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError>;
+
+    /// A step begins: its layers follow. Of interest to those who keep times.
+    fn step_begins(&mut self) {}
+
+    /// The step is over; `n_rows` is T, and it gave so many tokens.
+    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
+        let _ = (n_rows, n_tokens);
+    }
 }
 
 impl Experts for Box<dyn Experts> {
     fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
         (**self).apply(layer, rows, routing)
+    }
+
+    fn step_begins(&mut self) {
+        (**self).step_begins();
+    }
+
+    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
+        (**self).step_ends(n_rows, n_tokens);
     }
 }
 

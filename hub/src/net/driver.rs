@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as std_mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant};
 
 use bytes::Bytes;
 use moex_protocol::{Answer, Dispatch};
@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::shards::ServedBytes;
 use super::socket::Outbox;
+use super::trace::Tracer;
 use crate::shards::{ComputeError, ShardStore};
+use crate::swarm::trace::{Record, micros};
 use crate::swarm::{
     Action, ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig, SwarmStatus,
 };
@@ -28,7 +30,8 @@ pub(super) enum Event {
     Message(ConnectionId, Bytes),
     Text(ConnectionId),
     Disconnected(ConnectionId),
-    Layer(LayerJob, Reply),
+    /// A layer, and when the engine asked for it.
+    Layer(LayerJob, Duration, Reply),
     Computed(ComputeId, Result<Answer, ComputeError>),
     ShutDown(oneshot::Sender<()>),
 }
@@ -38,13 +41,27 @@ pub(super) struct Shared {
     pub config: SwarmConfig,
     pub store: Arc<ShardStore>,
     pub served: ServedBytes,
+    pub tracer: Option<Tracer>,
+    /// What all times count from.
+    started: StdInstant,
     /// Locked by the driver for each event, and by others to take its status; nobody waits for anything while holding it.
     swarm: Mutex<Swarm>,
 }
 
 impl Shared {
-    pub(super) fn new(config: SwarmConfig, swarm: Swarm, store: Arc<ShardStore>) -> Self {
-        Self { config, store, served: ServedBytes::default(), swarm: Mutex::new(swarm) }
+    pub(super) fn new(
+        config: SwarmConfig,
+        swarm: Swarm,
+        store: Arc<ShardStore>,
+        tracer: Option<Tracer>,
+    ) -> Self {
+        let (served, started) = (ServedBytes::default(), StdInstant::now());
+        Self { config, store, served, tracer, started, swarm: Mutex::new(swarm) }
+    }
+
+    /// Since the start.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
     }
 
     pub(super) fn status(&self) -> SwarmStatus {
@@ -67,9 +84,16 @@ pub(super) async fn drive(
     mut events: mpsc::Receiver<Event>,
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
 ) {
-    let started = Instant::now();
-    let mut driver =
-        Driver { shared, compute, started, outboxes: HashMap::new(), replies: HashMap::new(), jobs: 0 };
+    let started = Instant::from_std(shared.started);
+    let mut driver = Driver {
+        shared,
+        compute,
+        outboxes: HashMap::new(),
+        replies: HashMap::new(),
+        jobs: 0,
+        asked: HashMap::new(),
+        n_lost: 0,
+    };
     loop {
         let deadline = driver.shared.swarm().poll_timeout();
         let event = tokio::select! {
@@ -100,6 +124,7 @@ pub(super) async fn drive(
             }
         }
         driver.act();
+        driver.trace();
     }
 }
 
@@ -113,17 +138,20 @@ async fn sleep_until(started: Instant, deadline: Option<Duration>) {
 struct Driver {
     shared: Arc<Shared>,
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
-    started: Instant,
     /// Bounded by the swarm's limit on connections.
     outboxes: HashMap<ConnectionId, Outbox>,
     /// Bounded by the swarm's limit on jobs.
     replies: HashMap<JobId, Reply>,
     jobs: u64,
+    /// When each layer in flight was asked for, and when its first messages had left; only where a trace is written.
+    asked: HashMap<u64, (Duration, Option<Duration>)>,
+    /// Records that the swarm had no room for, as far as the trace knows.
+    n_lost: u64,
 }
 
 impl Driver {
     fn now(&self) -> Duration {
-        self.started.elapsed()
+        self.shared.now()
     }
 
     fn on_timeout(&mut self) {
@@ -145,8 +173,11 @@ impl Driver {
                 self.outboxes.remove(&id);
                 swarm.disconnected(now, id);
             }
-            Event::Layer(job, reply) => {
+            Event::Layer(job, asked, reply) => {
                 self.jobs += 1;
+                if self.shared.tracer.is_some() {
+                    self.asked.insert(self.jobs, (asked, None));
+                }
                 self.replies.insert(JobId(self.jobs), reply);
                 swarm.start_layer(now, JobId(self.jobs), job);
             }
@@ -160,6 +191,7 @@ impl Driver {
         let now = self.now();
         self.shared.swarm().shut_down(now);
         self.act();
+        self.trace();
     }
 
     /// Carries out all that the swarm wants done. Closing a slow worker makes more of it.
@@ -186,6 +218,25 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Gives the trace what the swarm has written down, with the times that only the driver knows.
+    fn trace(&mut self) {
+        let Some(tracer) = self.shared.tracer.clone() else { return };
+        let now = self.now();
+        self.asked.values_mut().for_each(|(_, sent)| *sent = sent.or(Some(now)));
+        let mut swarm = self.shared.swarm();
+        while let Some(mut record) = swarm.poll_trace() {
+            if let Record::Layer(layer) = &mut record
+                && let Some((asked, sent)) = self.asked.remove(&layer.job)
+            {
+                (layer.asked, layer.sent) = (micros(asked), micros(sent.unwrap_or(now)));
+                layer.replied = micros(now);
+            }
+            tracer.record(record);
+        }
+        let n_lost = swarm.trace_dropped();
+        tracer.lose(n_lost - std::mem::replace(&mut self.n_lost, n_lost));
     }
 
     fn transmit(&mut self, id: ConnectionId, message: Bytes) {

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::driver::{Event, Shared};
 use crate::model::{Experts, ExpertsError, Routing};
+use crate::swarm::trace::{Record, micros};
 use crate::swarm::{LayerJob, SwarmStatus};
 
 /// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
@@ -19,11 +20,13 @@ const LAYER_DEADLINE: Duration = Duration::from_secs(300);
 pub struct SwarmHandle {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
+    /// When the engine's present step began.
+    step_begun: Duration,
 }
 
 impl SwarmHandle {
     pub(super) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
-        Self { shared, events }
+        Self { shared, events, step_begun: Duration::ZERO }
     }
 
     /// The swarm at this moment. Waits for nothing but a short lock.
@@ -40,12 +43,13 @@ impl SwarmHandle {
 /// Blocks its thread: not to be called from a task of an async runtime.
 impl Experts for SwarmHandle {
     fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        let asked = self.shared.now();
         let failed = |message: &str| ExpertsError::Swarm(message.to_owned());
         let layer = LayerId(u16::try_from(layer).map_err(|_| failed("there is no such layer"))?);
         let job = LayerJob { layer, rows: rows.to_vec(), routing: routing.clone() };
         let (reply, result) = std_mpsc::sync_channel(1);
         let is_down = |_| failed("the hub is shutting down");
-        self.events.blocking_send(Event::Layer(job, reply)).map_err(|_| is_down(()))?;
+        self.events.blocking_send(Event::Layer(job, asked, reply)).map_err(|_| is_down(()))?;
         let deadline = self.shared.config.coverage_wait + LAYER_DEADLINE;
         match result.recv_timeout(deadline) {
             Ok(result) => result.map_err(|error| ExpertsError::Swarm(error.to_string())),
@@ -54,6 +58,21 @@ impl Experts for SwarmHandle {
                 "layer {layer} was not computed within {} s",
                 deadline.as_secs()
             ))),
+        }
+    }
+
+    fn step_begins(&mut self) {
+        self.step_begun = self.shared.now();
+    }
+
+    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
+        if let Some(tracer) = &self.shared.tracer {
+            tracer.record(Record::Step {
+                begun: micros(self.step_begun),
+                ended: micros(self.shared.now()),
+                rows: n_rows as u32,
+                tokens: n_tokens as u32,
+            });
         }
     }
 }

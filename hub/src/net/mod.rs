@@ -12,6 +12,7 @@ mod handle;
 mod local;
 mod shards;
 mod socket;
+mod trace;
 mod worker_processes;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use self::handle::SwarmHandle;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
+pub use self::trace::Tracer;
 pub use self::worker_processes::{WorkerEnded, WorkerProcesses};
 
 use self::driver::{Event, Shared};
@@ -50,9 +52,23 @@ impl Hub {
     /// # Errors
     /// If the system gives no thread.
     pub fn start(config: SwarmConfig, store: Arc<ShardStore>) -> std::io::Result<Self> {
+        Self::start_traced(config, store, None)
+    }
+
+    /// The same, with what becomes of each layer written down. The trace is finished by [`Self::shut_down`].
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start_traced(
+        config: SwarmConfig,
+        store: Arc<ShardStore>,
+        tracer: Option<Tracer>,
+    ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(MAX_WAITING_EVENTS);
         let compute = compute::start(store.clone(), events.clone())?;
-        let shared = Arc::new(Shared::new(config.clone(), Swarm::new(config, store.catalog()), store));
+        let config = SwarmConfig { is_traced: tracer.is_some(), ..config };
+        let swarm = Swarm::new(config.clone(), store.catalog());
+        let shared = Arc::new(Shared::new(config, swarm, store, tracer));
         tokio::spawn(driver::drive(shared.clone(), received, compute));
         Ok(Self { shared, events, connections: Arc::default() })
     }
@@ -74,6 +90,10 @@ impl Hub {
         if self.events.send(Event::ShutDown(done)).await.is_ok() {
             // The driver may end by another call's hand: then there is nobody left to tell.
             let _ = told.await;
+        }
+        if let Some(tracer) = self.shared.tracer.clone() {
+            // Its thread is our own: it does not panic.
+            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct HubConfig {
     pub token: String,
     /// What clients must show, if anything.
     pub api_key: Option<String>,
+    /// Where what becomes of each layer is written, if anywhere.
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for HubConfig {
@@ -68,6 +70,7 @@ impl Default for HubConfig {
             shards: None,
             token: String::new(),
             api_key: None,
+            trace: None,
         }
     }
 }
@@ -98,6 +101,14 @@ pub enum OpenError {
     /// No worker can look up a token that no one may know.
     #[error("the join token is empty")]
     NoToken,
+    /// The trace's file cannot be made.
+    #[error("the trace {} cannot be written: {error}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
     /// The system gave no thread.
     #[error("the hub cannot start: {0}")]
     Io(#[from] std::io::Error),
@@ -181,7 +192,8 @@ impl Loaded {
             coverage_wait: config.coverage_wait,
             ..SwarmConfig::new(JoinToken::new(config.token), summary.clone())
         };
-        let swarm = net::Hub::start(swarm, store)?;
+        let tracer = config.trace.map(create_trace).transpose()?;
+        let swarm = net::Hub::start_traced(swarm, store, tracer)?;
         let engine = EngineConfig {
             max_rows: config.max_rows,
             kv_bytes: kv_bytes(&checkpoint.config, config.context_tokens),
@@ -201,6 +213,10 @@ impl Loaded {
             format!("{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}");
         Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description })
     }
+}
+
+fn create_trace(path: PathBuf) -> Result<net::Tracer, OpenError> {
+    net::Tracer::create(&path).map_err(|error| OpenError::Trace { path, error })
 }
 
 /// What workers are told of the model whose steps have at most `max_rows` rows. A worker that holds all of a layer gets

@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::attempts::Kind;
 use super::combine::Part;
 use super::job::{Claim, HubWork, Source};
+use super::trace::Outcome;
 use super::{Action, ComputeId, ConnectionId, JobError, JobId, Swarm};
 
 impl Swarm {
@@ -55,6 +56,7 @@ impl Swarm {
             return self.finish(id, now, Err(JobError::NotFinite { layer }));
         };
         self.hub_latencies.record(job.wire.n_pairs(&work.cells), now.saturating_sub(work.sent));
+        self.tape(|tape| tape.hub_answered(now, id, work.id));
         self.weigh_winners(now, id, &parts);
         self.release_withheld(now, id, &work.cells, &parts);
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -76,7 +78,7 @@ impl Swarm {
                 "an answer is not finite or not of the shape asked for"
             );
             self.strike_for_error(from);
-            return self.attempt_failed(id, true);
+            return self.attempt_failed(now, id, true);
         };
         let n_pairs = job.wire.n_pairs(&attempt.cells);
         self.attempts.remove(id);
@@ -88,8 +90,9 @@ impl Swarm {
         }
         let worker = worker.id();
         self.judge(from);
-        let Some(job) = self.jobs.get_mut(&attempt.job) else { return };
         if self.config.checks_everything() {
+            self.tape(|tape| tape.answered(now, attempt.job, id, answer, 0));
+            let Some(job) = self.jobs.get_mut(&attempt.job) else { return };
             job.withheld.push(Claim { worker, parts });
             self.to_cover.insert(attempt.job);
             return self.cover_waiting();
@@ -98,6 +101,7 @@ impl Swarm {
             self.check(now, attempt.job, attempt.cells, vec![Claim { worker, parts: parts.clone() }]);
         }
         let settled = self.take_parts(attempt.job, worker, parts);
+        self.tape(|tape| tape.answered(now, attempt.job, id, answer, settled.len()));
         self.totals.hedge_wins += u64::from(attempt.copies.iter().any(|copy| settled.contains(copy)));
         self.after_answer(now, attempt.job);
     }
@@ -117,6 +121,7 @@ impl Swarm {
             self.totals.late += 1;
             return;
         };
+        self.tape(|tape| tape.late(now, id));
         self.totals.late += u64::from(lost.kind != Kind::Probe);
         let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) else { return };
         let latency = now.saturating_sub(lost.sent);
@@ -154,7 +159,7 @@ impl Swarm {
     }
 
     /// A worker said that it will not answer an attempt.
-    pub(super) fn refused(&mut self, from: ConnectionId, id: AttemptId, error: &WireError) {
+    pub(super) fn refused(&mut self, now: Duration, from: ConnectionId, id: AttemptId, error: &WireError) {
         let Some(attempt) = self.attempts.get(id).filter(|attempt| attempt.worker == from).cloned() else {
             self.totals.late += 1;
             return;
@@ -180,7 +185,7 @@ impl Swarm {
             }
             _ => self.strike_for_error(from),
         }
-        self.attempt_failed(id, true);
+        self.attempt_failed(now, id, true);
     }
 
     /// Attempts whose time is up: their cells are asked of others, their answers still taken.
@@ -225,8 +230,9 @@ impl Swarm {
     }
 
     /// Ends an attempt without an answer; its cells are asked of others. `blame`: count it against the worker.
-    pub(super) fn attempt_failed(&mut self, id: AttemptId, blame: bool) {
+    pub(super) fn attempt_failed(&mut self, now: Duration, id: AttemptId, blame: bool) {
         let Some(attempt) = self.attempts.remove(id) else { return };
+        self.tape(|tape| tape.ended(now, attempt.job, id, Outcome::Failed));
         if let Some(job) = self.jobs.get_mut(&attempt.job) {
             if blame {
                 for cell in &attempt.cells {
@@ -247,7 +253,7 @@ impl Swarm {
                 connection.session.cancel(now, id);
                 self.to_pump.insert(worker);
             }
-            self.attempt_failed(id, false);
+            self.attempt_failed(now, id, false);
         }
     }
 
@@ -311,6 +317,7 @@ impl Swarm {
             self.totals.layers += 1;
             self.layer_latency.record(now.saturating_sub(job.started));
         }
+        self.tape(|tape| tape.finished(now, id, result.is_ok()));
         self.actions.push_back(Action::Finished(id, result.map(|()| job.sum())));
         let (wire, winners) = job.into_winners();
         self.afterlife.bury(id, wire, winners);
@@ -321,6 +328,8 @@ impl Swarm {
         let flops_per_pair = self.flops_per_pair();
         for id in attempts {
             let Some(attempt) = self.attempts.remove(*id) else { continue };
+            let outcome = if attempt.is_overdue { Outcome::TimedOut } else { Outcome::GivenUp };
+            self.tape(|tape| tape.ended(now, attempt.job, *id, outcome));
             let n_pairs = self.jobs.get(&attempt.job).map_or(0, |job| job.wire.n_pairs(&attempt.cells));
             let Some(connection) = self.connections.get_mut(&attempt.worker) else { continue };
             // A probe is there to be answered.

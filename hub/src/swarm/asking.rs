@@ -30,6 +30,7 @@ impl Swarm {
                     let block = Block { layer: wire.layer, expert: call.expert };
                     Some((self.catalog.index(block)?, call.pairs.len()))
                 }));
+                self.tape(|tape| tape.started(now, id, &job));
                 self.jobs.insert(id, Job::new(wire, now));
                 self.to_cover.insert(id);
             }
@@ -206,10 +207,13 @@ impl Swarm {
             }
             if let Err(error) = connection.session.dispatch(now, attempt, &dispatch) {
                 warn!(worker = %worker.id(), %error, "a dispatch could not be sent");
-                self.attempt_failed(attempt, true);
+                self.attempt_failed(now, attempt, true);
                 continue;
             }
             worker.asked(now);
+            if let Some((tape, sent)) = self.tape.as_mut().zip(self.attempts.get(attempt)) {
+                tape.asked(attempt, sent, worker.id(), &dispatch);
+            }
             self.totals.dispatches += 1;
             self.totals.retries += u64::from(is_retry);
             if !copies.is_empty() {
@@ -236,6 +240,9 @@ impl Swarm {
         let dispatch = job.wire.dispatch(&cells, self.config.form);
         for cell in &cells {
             job.cells[*cell].was_asked = true;
+        }
+        if let Some(tape) = &mut self.tape {
+            tape.hub_asked(now, id, self.last_compute, &job.wire, &cells);
         }
         job.hub = Some(HubWork { id: self.last_compute, cells, is_hedge, sent: now });
         self.actions.push_back(Action::HubCompute(self.last_compute, dispatch));

@@ -6,6 +6,8 @@
 
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Messages whose copies' worth may be saved up: stalls come in runs.
 const BURST_MESSAGES: f64 = 16.0;
 /// Part of the bytes that copies may take unless told otherwise.
@@ -14,7 +16,8 @@ pub const DEFAULT_HEDGE_BUDGET: f64 = 0.05;
 pub const MAX_HEDGE: u8 = 4;
 
 /// How many workers are asked for the same thing, and when.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Hedge {
     /// This many at once, 1 to [`MAX_HEDGE`]: the paper's h.
     Fixed(u8),

@@ -135,7 +135,7 @@ impl Swarm {
             HubEvent::Beat { beat, round_trip } => self.beat(now, id, &beat, round_trip),
             HubEvent::Blocks(report) => self.blocks_reported(id, report),
             HubEvent::Answered { attempt, answer } => self.answered(now, id, attempt, &answer),
-            HubEvent::Failed { attempt, error } => self.refused(id, attempt, &error),
+            HubEvent::Failed { attempt, error } => self.refused(now, id, attempt, &error),
             HubEvent::Late { attempt, answer } => self.answered_late(now, id, attempt, &answer),
             HubEvent::Closed { reason } => {
                 info!(connection = id.0, %reason, "a session ended");
@@ -195,6 +195,9 @@ impl Swarm {
             reason = new.reason(),
             "a worker joined"
         );
+        if let Some(tape) = &mut self.tape {
+            tape.joined(now, &new.join);
+        }
         connection.worker = Some(new);
         if let Some(old) = self.by_id.insert(worker, id).filter(|old| *old != id) {
             self.actions.push_back(Action::Close(old, close_code::REPLACED));
@@ -207,6 +210,9 @@ impl Swarm {
         let Some(worker) = self.connections.get_mut(&id).and_then(|c| c.worker.as_mut()) else { return };
         worker.queue_depth = beat.queue_depth;
         let was = std::mem::replace(&mut worker.visibility, beat.visibility);
+        if let Some((tape, took)) = self.tape.as_mut().zip(round_trip) {
+            tape.round_trip(now, worker.id(), took);
+        }
         let is_back = round_trip.is_some() && worker.health.heartbeat();
         if is_back {
             info!(worker = %worker.id(), "healthy again");
@@ -301,6 +307,9 @@ impl Swarm {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         if let Some(worker) = connection.worker.as_mut() {
             info!(worker = %worker.id(), "a worker left");
+            if let Some(tape) = &mut self.tape {
+                tape.left(now, worker.id());
+            }
             worker.shelf.clear(&mut self.holders);
             if self.by_id.get(&worker.id()) == Some(&id) {
                 self.by_id.remove(&worker.id());

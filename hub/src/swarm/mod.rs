@@ -3,8 +3,8 @@
 //! Read in this order: what exists ([`BlockCatalog`]) and what of it is wanted most (`heat`), who should hold it (`ring`,
 //! `placement`) and who does (`shelf`); whom to trust with work (`health`, `latency`, `tier`, `worker`); what a layer asks
 //! (`plan`), who is at it (`attempts`, `job`), whom it is asked of (`choosing`, `hedging`, `asking`) and what comes back
-//! (`answering`, `afterlife`, `combine`); who lies (`trust`, `judging`); who comes and goes (`membership`, `limits`), and
-//! what it all adds up to ([`SwarmStatus`]).
+//! (`answering`, `afterlife`, `combine`); who lies (`trust`, `judging`); who comes and goes (`membership`, `limits`),
+//! what it all adds up to ([`SwarmStatus`]), and what of it may be written down ([`trace`]).
 //!
 //! A driver (`net`, the simulator, the tests) calls in this order, with times that never go back:
 //!
@@ -15,7 +15,8 @@
 //! | a result of the hub's own computing | [`Swarm::hub_computed`], [`Swarm::hub_failed`] |
 //! | a deadline that has come | [`Swarm::handle_timeout`] |
 //!
-//! and after each call takes all of [`Swarm::poll_action`], then arms its timer by [`Swarm::poll_timeout`].
+//! and after each call takes all of [`Swarm::poll_action`] (and of [`Swarm::poll_trace`], if it wants a trace), then arms
+//! its timer by [`Swarm::poll_timeout`].
 
 mod catalog;
 mod heat;
@@ -45,6 +46,8 @@ mod trust;
 
 mod limits;
 mod membership;
+
+pub mod trace;
 
 #[cfg(test)]
 mod tests;
@@ -82,6 +85,7 @@ use self::membership::Connection;
 use self::placement::Placement;
 use self::ring::Ring;
 use self::shelf::Holders;
+use self::trace::Tape;
 use self::trust::Register;
 
 /// A connection, as its driver names it; never used twice.
@@ -127,6 +131,8 @@ pub struct SwarmConfig {
     pub token: JoinToken,
     /// What is served.
     pub model: ModelSummary,
+    /// Whether what becomes of each layer is written down, for [`Swarm::poll_trace`].
+    pub is_traced: bool,
 }
 
 impl SwarmConfig {
@@ -148,6 +154,7 @@ impl SwarmConfig {
             heartbeat_interval: Duration::from_secs(2),
             token,
             model,
+            is_traced: false,
         }
     }
 
@@ -207,6 +214,7 @@ pub struct Swarm {
     totals: Totals,
     hub_share: HubShare,
     layer_latency: Latency,
+    tape: Option<Box<Tape>>,
 }
 
 impl Swarm {
@@ -218,6 +226,7 @@ impl Swarm {
             heat: Heat::new(catalog.len()),
             budget: HedgeBudget::new(config.hedge),
             random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            tape: Tape::new(&config),
             config,
             catalog,
             connections: BTreeMap::new(),

@@ -1,0 +1,155 @@
+//! `moex serve --trace FILE`: what becomes of each layer, one JSON object a line, written by a thread of its own.
+//!
+//! ```text
+//! driver task, engine thread --records, bounded, never waited for--> writer thread --lines--> FILE
+//! ```
+//! A [`Tracer`] that finds the queue full drops the record and counts it; the last line says how many. What a record
+//! means is [`crate::swarm::trace`]'s matter.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::swarm::trace::Record;
+
+/// Records that wait for the writer: some seconds of a fast model, a few megabytes.
+const MAX_WAITING_RECORDS: usize = 8192;
+/// What was written is in the file this long after nothing more came.
+const FLUSH_AFTER: Duration = Duration::from_millis(200);
+/// How long [`Tracer::finish`] waits for a file system that hangs.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// Takes records, never waits, and writes them to the file. Clones write to the same one.
+#[derive(Clone, Debug)]
+pub struct Tracer {
+    queue: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Record(Box<Record>),
+    /// Write the last line and say so.
+    Finish(SyncSender<()>),
+}
+
+impl Tracer {
+    /// Creates the file, over one of that name, and the thread.
+    ///
+    /// # Errors
+    /// If the file cannot be created, or the system gives no thread.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Self::start(File::create(path)?)
+    }
+
+    fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
+        let (queue, records) = sync_channel(MAX_WAITING_RECORDS);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let counted = dropped.clone();
+        let write = move || {
+            if let Err(error) = write_all(BufWriter::new(to), &records, &counted) {
+                tracing::error!(%error, "the trace cannot be written any further");
+            }
+        };
+        thread::Builder::new().name("moex-trace".to_owned()).spawn(write)?;
+        Ok(Self { queue, dropped })
+    }
+
+    /// Takes a record, or counts it as lost.
+    pub(super) fn record(&self, record: Record) {
+        if self.queue.try_send(Message::Record(Box::new(record))).is_err() {
+            self.lose(1);
+        }
+    }
+
+    /// So many records were lost elsewhere.
+    pub(super) fn lose(&self, n: u64) {
+        self.dropped.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Writes what waits and the last line. Blocks its thread, for a few seconds at most.
+    pub fn finish(&self) {
+        let (done, told) = sync_channel(1);
+        // A writer that has ended has said why; there is nothing left to write then.
+        if self.queue.send(Message::Finish(done)).is_ok() {
+            let _ = told.recv_timeout(FINISH_WITHIN);
+        }
+    }
+}
+
+fn write_all(mut to: impl Write, records: &Receiver<Message>, dropped: &AtomicU64) -> io::Result<()> {
+    loop {
+        match records.recv_timeout(FLUSH_AFTER) {
+            Ok(Message::Record(record)) => write_line(&mut to, &record)?,
+            Err(RecvTimeoutError::Timeout) => to.flush()?,
+            Ok(Message::Finish(done)) => {
+                end(&mut to, dropped)?;
+                // Whoever asked may have stopped waiting.
+                let _ = done.try_send(());
+                return Ok(());
+            }
+            Err(RecvTimeoutError::Disconnected) => return end(&mut to, dropped),
+        }
+    }
+}
+
+fn end(to: &mut impl Write, dropped: &AtomicU64) -> io::Result<()> {
+    write_line(to, &Record::End { dropped: dropped.load(Ordering::Relaxed) })?;
+    to.flush()
+}
+
+fn write_line(to: &mut impl Write, record: &Record) -> io::Result<()> {
+    serde_json::to_writer(&mut *to, record)?;
+    to.write_all(b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+
+    use super::*;
+
+    /// A file whose writes wait until they may go on.
+    struct Slow {
+        may_write: Receiver<()>,
+        written: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // Once whoever holds it up is gone, nothing does.
+            let _ = self.may_write.recv();
+            self.written.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_writer_that_lags_holds_nobody_up_and_the_last_line_says_what_was_lost() {
+        let (go_on, may_write) = mpsc::channel();
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let tracer = Tracer::start(Slow { may_write, written: written.clone() }).unwrap();
+        let n = 2 * MAX_WAITING_RECORDS as u64;
+        for at in 0..n {
+            tracer.record(Record::Late { attempt: 7, at });
+        }
+        tracer.lose(3);
+        drop(go_on);
+        tracer.finish();
+        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let lines: Vec<Record> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let Some(Record::End { dropped }) = lines.last() else { panic!("{:?}", lines.last()) };
+        assert!(*dropped > 3, "the queue is bounded");
+        assert_eq!(lines.len() as u64 - 1 + dropped - 3, n, "every record is written or counted");
+        assert_eq!(lines[0], Record::Late { attempt: 7, at: 0 });
+    }
+}
