@@ -124,6 +124,18 @@ impl Latency {
         }
     }
 
+    /// The time within which a part `q` of all answers is there, milliseconds, by nearest rank of what was measured.
+    /// None for a law: [`crate::phase::ExpertPhase::quantile`] inverts those.
+    pub fn sample_quantile(&self, q: f64) -> Option<f64> {
+        match &self.0 {
+            Shape::LogNormal { .. } => None,
+            Shape::Empirical(samples) => {
+                let rank = libm::ceil(q * samples.len() as f64).max(1.0) as usize;
+                Some(samples[rank.min(samples.len()) - 1])
+            }
+        }
+    }
+
     /// One draw, milliseconds.
     pub fn sample(&self, random: &mut Random) -> f64 {
         match &self.0 {

@@ -11,8 +11,10 @@
 //! world       the shipped swarm and workers on virtual time, over seeded links and devices
 //!   chaos       random harm done to them, and what must hold
 //!   scenario    a room as a file; run   what it gives
+//!   replay      what a hub wrote down: fitted, predicted, compared
+//!   plan        the smallest room that serves a model in time
 //! tables      all of it beside the paper's figures, with the reason where they differ
-//! report, plot   how a table is written: text, JSON, CSV, SVG
+//! report, plot, bars   how a table, a curve and a stack are written: text, JSON, CSV, SVG
 //! ```
 //!
 //! Times are milliseconds in `f64`. Nothing here reads a clock or a random source: a seed is an argument, and the
@@ -50,9 +52,15 @@ pub mod scenario;
 
 pub mod run;
 
+pub mod replay;
+
+pub mod plan;
+
 pub mod report;
 
 pub mod plot;
+
+pub mod bars;
 
 pub mod error;
 

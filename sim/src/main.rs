@@ -8,6 +8,8 @@ use clap::{Parser, Subcommand};
 
 use self::command::{
     chaos::{self, ChaosArguments},
+    plan::{self, PlanArguments},
+    replay::{self, ReplayArguments},
     run::{self, RunArguments},
     table::{self, TableArguments},
 };
@@ -26,6 +28,10 @@ enum Command {
     Table(TableArguments),
     /// Run a scenario: tokens a second, latencies, bytes, and where the time goes
     Run(RunArguments),
+    /// Find the smallest room that serves a model in time, and what binds
+    Plan(PlanArguments),
+    /// Predict the second half of what a hub wrote down from its first half
+    Replay(ReplayArguments),
     /// Do random harm to simulated swarms and check what must hold
     Chaos(ChaosArguments),
 }
@@ -34,6 +40,8 @@ fn main() -> ExitCode {
     let ended = match Arguments::parse().command {
         Command::Table(arguments) => table::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
     };
     match ended {

@@ -11,7 +11,7 @@ use moex_protocol::{LayerId, WorkerId};
 use moex_sim::{
     latency::Latency,
     phase::ExpertPhase,
-    run,
+    run::{self, Part},
     scenario::Scenario,
     world::{
         Arithmetic, Delay, Device, HubDevice, Lane, Link, Model, Notice, Sizes, WorkerSpec, World,
@@ -58,6 +58,22 @@ fn one_worker_without_jitter_takes_what_the_formula_says_to_the_microsecond() {
     let token_ms = 6.0 * (1.5 + 0.7 + layer_ms + 0.2) + 3.0;
     assert!((outcome.tokens.mean_ms() - token_ms).abs() < 1e-3, "{} {token_ms}", outcome.tokens.mean_ms());
     assert_eq!(outcome.counts().0.dispatches, 6 * 20);
+    // And each part of it is where it belongs.
+    let part_ms = |part| outcome.parts.of(part).as_secs_f64() * 1e3 / (6.0 * 20.0);
+    for (part, ms) in [
+        (Part::Attention, 1.5),
+        (Part::Serialise, 0.7),
+        (Part::Network, 4.0 + down_ms + up_ms),
+        (Part::Queue, 0.0),
+        (Part::Sync, 0.6),
+        (Part::Compute, f64::max(reading_ms, arithmetic_ms)),
+        (Part::Slowest, 0.0),
+        (Part::Combine, 0.2),
+    ] {
+        // Traces count in microseconds.
+        assert!((part_ms(part) - ms).abs() < 3e-3, "{}: {} for {ms}", part.name(), part_ms(part));
+    }
+    assert_eq!(outcome.parts.total(), outcome.time);
 }
 
 /// The mean time of a layer over k experts, each on h workers of its own whose answers take 20 ms, log-normal, and are

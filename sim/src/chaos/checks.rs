@@ -74,6 +74,12 @@ impl Checks {
         self.open.len()
     }
 
+    /// An open job.
+    #[cfg(test)]
+    pub(super) fn job(&self, id: JobId) -> Option<&LayerJob> {
+        self.open.get(&id).map(|expected| &expected.job)
+    }
+
     /// This peer's sessions may end from now on.
     pub(super) fn excuse(&mut self, peer: PeerId) {
         self.excused.insert(peer);

@@ -9,6 +9,9 @@ mod checks;
 mod many;
 mod scenario;
 
+#[cfg(test)]
+mod planted;
+
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},

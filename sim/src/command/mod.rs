@@ -1,6 +1,8 @@
 //! The subcommands of `moex-sim`, one file each: arguments in, text out. All arithmetic is the library's.
 
 pub(crate) mod chaos;
+pub(crate) mod plan;
+pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod table;
 

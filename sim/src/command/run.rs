@@ -2,15 +2,16 @@
 
 use std::{
     fs,
-    io::{self, IsTerminal as _, Read as _},
+    io::{self, BufReader, IsTerminal as _, Read as _},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use moex_sim::{
-    run,
-    scenario::{MAX_SCENARIO_BYTES, Scenario},
+    replay::Trace,
+    run::{self, Outcome},
+    scenario::{Checked, MAX_SCENARIO_BYTES, Scenario},
 };
 
 use super::print;
@@ -36,9 +37,24 @@ pub(crate) struct RunArguments {
     /// Print comma-separated values
     #[arg(long, env = "MOEX_CSV")]
     csv: bool,
-    /// Also draw how long layers and tokens took into this file
+    /// Also draw into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// What to draw
+    #[arg(long, env = "MOEX_PICTURE", value_enum, default_value_t = Picture::Latencies)]
+    picture: Picture,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Picture {
+    /// How long layers and tokens took, and the closed form over them
+    Latencies,
+    /// What a layer's time is made of
+    Stack,
+    /// One token, the hub and every worker in a lane
+    Lanes,
+    /// A token's time by the value that is swept
+    Sweep,
 }
 
 /// Runs the scenario, once or for each value, and prints what came of it.
@@ -68,6 +84,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<()> {
         .map_err(|error| anyhow!("{}: {error}", path.display()))?;
     let mut runs = Vec::new();
     for (setting, checked) in checked {
+        let checked = recorded(checked, path)?;
         let outcome = run::run(&checked, progress).with_context(|| path.display().to_string())?;
         runs.push((setting, outcome));
     }
@@ -77,13 +94,37 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<()> {
         _ => run::sweep_table(&name, &runs),
     };
     if let Some(path) = &arguments.plot {
-        let svg = run::charts(&name, &runs).to_svg()?;
+        let svg = draw(arguments.picture, &name, &runs)?;
         fs::write(path, svg).with_context(|| format!("could not write {}", path.display()))?;
     }
     print(&match (arguments.json, arguments.csv) {
         (true, _) => table.to_json(),
         (_, true) => table.to_csv(),
         _ => table.to_text(),
+    })
+}
+
+/// Reads the trace that a scenario takes its routing from, if it does.
+fn recorded(checked: Checked, scenario: &Path) -> anyhow::Result<Checked> {
+    let Some(trace) = checked.recorded_from() else { return Ok(checked) };
+    let path = scenario.parent().unwrap_or(Path::new("")).join(trace);
+    let file = fs::File::open(&path).with_context(|| format!("could not read {}", path.display()))?;
+    let trace = Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    checked.with_recorded(&trace).with_context(|| path.display().to_string())
+}
+
+fn draw(picture: Picture, name: &str, runs: &[(String, Outcome)]) -> anyhow::Result<String> {
+    Ok(match picture {
+        Picture::Latencies => run::latencies(name, runs).to_svg()?,
+        Picture::Stack => run::stack(name, runs).to_svg(),
+        Picture::Lanes => {
+            let lanes = runs.first().and_then(|(_, outcome)| run::lanes(name, outcome));
+            lanes.context("no token was decoded in the middle of the run: let it decode more")?.to_svg()
+        }
+        Picture::Sweep => {
+            let chart = run::sweep_curves(name, runs);
+            chart.context("--picture sweep wants --sweep KEY=A,B with different numbers")?.to_svg()?
+        }
     })
 }
 

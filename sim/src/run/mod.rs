@@ -5,6 +5,8 @@
 
 mod histogram;
 mod outcome;
+mod parts;
+mod pictures;
 mod routing;
 
 use std::{
@@ -19,14 +21,18 @@ use moex_protocol::{LayerId, WorkerId};
 
 pub use self::{
     histogram::Histogram,
-    outcome::{Outcome, Parts, charts, sweep_table, table},
+    outcome::{Outcome, sweep_table, table},
+    parts::{Part, Parts, Span},
+    pictures::{lanes, latencies, stack, sweep_curves},
 };
 
 use self::routing::{Memory, Router};
 use crate::{
     monte_carlo::Random,
     scenario::Checked,
-    world::{Arithmetic, HubDevice, Model, Notice, PeerId, WorkerSpec, World, WorldConfig, from_millis},
+    world::{
+        Arithmetic, HubDevice, Model, Notice, PeerId, TimedLayer, WorkerSpec, World, WorldConfig, from_millis,
+    },
 };
 
 /// What workers show to join.
@@ -38,6 +44,9 @@ const START_STEP: Duration = Duration::from_millis(250);
 /// Why a scenario has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
+    /// A scenario whose routing is recorded, and nothing recorded.
+    #[error("the routing is recorded in {0}, which was not read")]
+    NotRecorded(String),
     /// A layer could not be computed: the swarm says why.
     #[error("token {token}, layer {layer}: {why}")]
     Layer {
@@ -55,6 +64,9 @@ pub enum RunError {
 /// # Errors
 /// When a layer could not be computed: nobody held a block, and the hub was not to compute.
 pub fn run(checked: &Checked, progress: impl FnMut(u64, u64)) -> Result<Outcome, RunError> {
+    if let (Some(trace), None) = (checked.recorded_from(), &checked.recorded) {
+        return Err(RunError::NotRecorded(trace.to_owned()));
+    }
     let mut run = Run::new(checked);
     run.wait_for_workers();
     run.serve(progress)?;
@@ -82,6 +94,9 @@ struct Run<'a> {
     churn: BTreeMap<PeerId, (Duration, Duration)>,
     n_jobs: u64,
     n_tokens: u64,
+    /// The number of the token whose spans are kept, and whether it is being computed.
+    shown: u64,
+    is_shown: bool,
     begun: Duration,
     outcome: Outcome,
 }
@@ -100,6 +115,7 @@ impl<'a> Run<'a> {
                 timeout: from_millis(scenario.swarm.timeout_ms),
                 hub_compute: scenario.swarm.hub_compute,
                 wire: checked.wire,
+                is_traced: true,
                 ..SwarmConfig::new(JoinToken::new(TOKEN), model.summary().clone())
             },
             model,
@@ -128,7 +144,7 @@ impl<'a> Run<'a> {
             churn.extend(group.churn.map(|times| (id, times)));
         }
         let mut random = Random::new(scenario.seed, 1);
-        let router = Router::new(&scenario.routing, &checked.sizes, &mut random);
+        let router = Router::new(checked, &mut random);
         let mut at = Duration::ZERO;
         let arrivals = (0..scenario.load.streams)
             .map(|_| {
@@ -148,6 +164,8 @@ impl<'a> Run<'a> {
             churn,
             n_jobs: 0,
             n_tokens: 0,
+            shown: (scenario.load.streams * scenario.load.tokens / 2) as u64,
+            is_shown: false,
             begun: Duration::ZERO,
             outcome: Outcome::default(),
         }
@@ -221,10 +239,12 @@ impl<'a> Run<'a> {
             .filter(|at| decoding(&self.streams[*at]))
             .chain(prompt.into_iter().flat_map(|at| std::iter::repeat_n(at, chunk)))
             .collect();
+        self.is_shown =
+            self.outcome.token.is_empty() && self.n_tokens >= self.shown && n_decoding == members.len();
         for layer in 0..self.checked.sizes.n_layers {
             self.layer(layer, &members)?;
         }
-        self.spend(self.checked.head(), |parts| &mut parts.head);
+        self.spend(self.checked.head(), Part::Head);
         let now = self.world.now();
         for at in 0..self.streams.len() {
             let stream = &mut self.streams[at];
@@ -247,8 +267,8 @@ impl<'a> Run<'a> {
 
     fn layer(&mut self, layer: u16, members: &[usize]) -> Result<(), RunError> {
         let n_rows = members.len();
-        self.spend(self.checked.attention(n_rows), |parts| &mut parts.attention);
-        self.spend(self.checked.serialise(), |parts| &mut parts.serialise);
+        self.spend(self.checked.attention(n_rows), Part::Attention);
+        self.spend(self.checked.serialise(), Part::Serialise);
         let rows = vec![0.0; n_rows * self.checked.sizes.shape.hidden];
         let k = usize::from(self.checked.sizes.k);
         let mut experts = Vec::with_capacity(n_rows * k);
@@ -263,11 +283,16 @@ impl<'a> Run<'a> {
         let result = self.wait_for_layer();
         let took = self.world.now() - begun;
         self.outcome.layers.record(took);
-        self.outcome.parts.experts += took;
+        while let Some(timed) = self.world.poll_layer() {
+            self.outcome.take_layer(took, &timed);
+            if self.is_shown {
+                self.show(&timed);
+            }
+        }
         if let Err(why) = result {
             return Err(RunError::Layer { token: self.n_tokens, layer, why });
         }
-        self.spend(self.checked.combine(), |parts| &mut parts.combine);
+        self.spend(self.checked.combine(), Part::Combine);
         Ok(())
     }
 
@@ -286,9 +311,26 @@ impl<'a> Run<'a> {
     }
 
     /// The hub is busy for so long; the world goes on.
-    fn spend(&mut self, time: Duration, part: impl Fn(&mut Parts) -> &mut Duration) {
-        *part(&mut self.outcome.parts) += time;
-        self.advance(self.world.now() + time);
+    fn spend(&mut self, time: Duration, part: Part) {
+        self.outcome.parts.add(part, time);
+        let from = self.world.now();
+        if self.is_shown && !time.is_zero() {
+            self.outcome.token.push(Span { lane: 0, part, from, to: from + time });
+        }
+        self.advance(from + time);
+    }
+
+    /// Writes down where the messages of a layer were.
+    fn show(&mut self, layer: &TimedLayer) {
+        let micros = Duration::from_micros;
+        for (attempt, leg) in layer.record.attempts.iter().zip(&layer.legs) {
+            // Workers are named by their number, from 1.
+            let (lane, Some(leg)) = (attempt.worker.0 as usize, leg) else { continue };
+            self.outcome.token.extend(parts::spans(attempt, leg, lane));
+        }
+        self.outcome.token.extend(layer.record.hub.iter().filter_map(|work| {
+            Some(Span { lane: 0, part: Part::Compute, from: micros(work.sent), to: micros(work.ended?) })
+        }));
     }
 
     fn advance(&mut self, until: Duration) {

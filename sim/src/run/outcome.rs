@@ -1,16 +1,18 @@
-//! What a run came to, and how it is shown: one run as a list, several as a row each, latencies as curves.
+//! What a run came to, and how it is shown: one run as a list, several as a row each. Pictures are `pictures`'.
 
 use std::time::Duration;
 
 use moex_hub::swarm::Totals;
 
 use crate::{
-    plot::{Axis, Chart, Curve, Legend, Scale},
     report::{Cell, Column, Digits, Table},
-    world::Traffic,
+    world::{TimedLayer, Traffic},
 };
 
-use super::Histogram;
+use super::{Histogram, Part, Parts, Span, parts::winners};
+
+/// Answers of one layer that are told apart.
+const MAX_ANSWERS: usize = 64;
 
 /// What was measured between the first request and the last token.
 #[derive(Clone, Debug, Default)]
@@ -27,33 +29,39 @@ pub struct Outcome {
     pub tokens: Histogram,
     /// From a layer's start to its sum: the expert phase.
     pub layers: Histogram,
+    /// Of each answer that counted: from its message's start, or the hub's, to its arrival.
+    pub answers: Histogram,
+    /// How many layers had so many answers that counted, by their number; what had more counts as the most.
+    pub n_answers: Vec<u64>,
     /// Where the time went.
     pub parts: Parts,
+    /// One token in the middle of the run, as it went; empty if none was decoded there.
+    pub token: Vec<Span>,
     /// Counts before the first request.
     pub(super) before: (Totals, Traffic),
     /// Counts after the last token.
     pub(super) after: (Totals, Traffic),
 }
 
-/// The hub's time by what it did; while it waits for experts it does nothing else.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
-    /// Attention and router.
-    pub attention: Duration,
-    /// Writing messages.
-    pub serialise: Duration,
-    /// Waiting for experts.
-    pub experts: Duration,
-    /// Adding up answers.
-    pub combine: Duration,
-    /// Head and sampler.
-    pub head: Duration,
-}
-
 impl Outcome {
     /// Tokens a second, all requests together.
     pub fn tokens_per_s(&self) -> f64 {
         if self.time.is_zero() { 0.0 } else { self.n_tokens as f64 / self.time.as_secs_f64() }
+    }
+
+    /// Takes in a layer that is over.
+    pub(super) fn take_layer(&mut self, took: Duration, layer: &TimedLayer) {
+        self.parts.add_layer(took, layer);
+        let micros = Duration::from_micros;
+        let from_workers = winners(layer).map(|(attempt, _)| (attempt.sent, attempt.ended));
+        let from_hub = layer.record.hub.iter().filter_map(|work| Some((work.sent, work.ended?)));
+        let mut n = 0;
+        for (sent, ended) in from_workers.chain(from_hub) {
+            self.answers.record(micros(ended).saturating_sub(micros(sent)));
+            n += 1;
+        }
+        self.n_answers.resize(MAX_ANSWERS + 1, 0);
+        self.n_answers[n.min(MAX_ANSWERS)] += 1;
     }
 
     /// The swarm's counts of this run, and the traffic's.
@@ -91,13 +99,9 @@ impl Outcome {
         let share =
             |time: Duration| 100.0 * time.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE);
         let millis = |time: Duration| time.as_nanos() as f64 / 1e6;
-        let busy = self.parts.attention
-            + self.parts.serialise
-            + self.parts.experts
-            + self.parts.combine
-            + self.parts.head;
         let compute_ms = millis(traffic.compute) / totals.dispatches.max(1) as f64;
-        vec![
+        let where_it_goes = Part::ALL.map(|part| (part.name(), "% of time", share(self.parts.of(part))));
+        let mut figures = vec![
             ("tokens_per_s", "1/s", self.tokens_per_s()),
             ("first_token_p50", "ms", self.first_tokens.quantile_ms(0.5)),
             ("first_token_p99", "ms", self.first_tokens.quantile_ms(0.99)),
@@ -108,12 +112,11 @@ impl Outcome {
             ("layer_p50", "ms", self.layers.quantile_ms(0.5)),
             ("layer_p95", "ms", self.layers.quantile_ms(0.95)),
             ("layer_p99", "ms", self.layers.quantile_ms(0.99)),
-            ("attention", "% of time", share(self.parts.attention)),
-            ("serialise", "% of time", share(self.parts.serialise)),
-            ("experts", "% of time", share(self.parts.experts)),
-            ("combine", "% of time", share(self.parts.combine)),
-            ("head", "% of time", share(self.parts.head)),
-            ("idle", "% of time", share(self.time.saturating_sub(busy))),
+        ];
+        figures.extend(where_it_goes);
+        figures.extend([
+            ("experts", "% of time", share(self.parts.experts())),
+            ("idle", "% of time", share(self.time.saturating_sub(self.parts.total()))),
             ("compute_per_dispatch", "ms", compute_ms),
             ("dispatches", "/token", totals.dispatches as f64 / tokens),
             ("hedges", "/token", totals.hedges as f64 / tokens),
@@ -127,7 +130,8 @@ impl Outcome {
             ("bytes_up", "KiB/token", traffic.bytes_up as f64 / 1024.0 / tokens),
             ("tokens", "", self.n_tokens as f64),
             ("time", "s", self.time.as_secs_f64()),
-        ]
+        ]);
+        figures
     }
 }
 
@@ -149,6 +153,8 @@ pub fn table(title: &str, outcome: &Outcome) -> Table {
         notes: vec![
             "A layer's time is the wait for its experts, from the hub's first message to the last answer it needed."
                 .to_owned(),
+            "That wait, 'experts', is taken apart: network, queue, sync and compute of its answers' mean, and what the slowest of them took beyond it."
+                .to_owned(),
             format!("Before the first request, workers took {:.1} s to load from their own stores.", outcome.start.as_secs_f64()),
         ],
     }
@@ -169,44 +175,5 @@ pub fn sweep_table(title: &str, runs: &[(String, Outcome)]) -> Table {
         columns,
         rows: runs.iter().map(row).collect(),
         notes: Vec::new(),
-    }
-}
-
-/// How the waits of all runs are distributed: a curve a run for a layer's experts; with one run, its tokens' too.
-pub fn charts(title: &str, runs: &[(String, Outcome)]) -> Chart {
-    let mut curves = Vec::new();
-    let mut add = |label: String, histogram: &Histogram| {
-        let mut points = histogram.cdf();
-        if let Some((first, _)) = points.first().copied().filter(|_| points.len() > 1) {
-            points.insert(0, (first, 0.0));
-            curves.push(Curve { label, points, dots: Vec::new(), drops: false });
-        }
-    };
-    for (setting, outcome) in runs {
-        let named = |what: &str| if setting.is_empty() { what.to_owned() } else { setting.clone() };
-        add(named("a layer's experts"), &outcome.layers);
-        if runs.len() == 1 {
-            add("a token".to_owned(), &outcome.tokens);
-            add("a first token".to_owned(), &outcome.first_tokens);
-        }
-    }
-    let ends = curves.iter().flat_map(|curve| curve.points.first().into_iter().chain(curve.points.last()));
-    let (mut from, mut to) = (f64::INFINITY, f64::MIN_POSITIVE);
-    for (ms, _) in ends {
-        (from, to) = (from.min(*ms), to.max(*ms));
-    }
-    let from = if from.is_finite() { from.max(1e-3) } else { 0.1 };
-    Chart {
-        title: title.to_owned(),
-        x: Axis {
-            label: "milliseconds",
-            from: libm::pow(10.0, libm::floor(libm::log10(from))),
-            // Room for the legend beside the slowest curve.
-            to: 5.0 * to.max(from * 2.0),
-            scale: Scale::Log,
-        },
-        y: Axis { label: "share that is done", from: 0.0, to: 1.0, scale: Scale::Linear },
-        curves,
-        legend: Legend::LowerRight,
     }
 }

@@ -1,6 +1,11 @@
 //! Which experts a simulated row goes to.
 
-use crate::{monte_carlo::Random, scenario::RoutingKeys, world::Sizes};
+use std::sync::Arc;
+
+use crate::{
+    monte_carlo::Random,
+    scenario::{Checked, Recorded, RoutingKeys},
+};
 
 /// Draws in vain after which the next free expert is taken, so that a steep distribution ends too.
 const MAX_REDRAWS: usize = 64;
@@ -14,13 +19,17 @@ pub(super) struct Router {
     cumulated: Vec<f64>,
     /// For each layer, the expert of each rank.
     ranks: Vec<Vec<u16>>,
+    /// What was recorded, and for each layer how many rows of it are used.
+    recorded: Option<Arc<Recorded>>,
+    used: Vec<usize>,
 }
 
 /// The experts of a stream's last row, for each layer.
 pub(super) type Memory = Vec<Vec<u16>>;
 
 impl Router {
-    pub(super) fn new(keys: &RoutingKeys, sizes: &Sizes, random: &mut Random) -> Self {
+    pub(super) fn new(checked: &Checked, random: &mut Random) -> Self {
+        let (keys, sizes) = (&checked.scenario.routing, &checked.sizes);
         let n_experts = usize::from(sizes.n_experts);
         let mut cumulated = Vec::new();
         if let RoutingKeys::Zipf { exponent } = keys {
@@ -38,11 +47,17 @@ impl Router {
             experts
         };
         let ranks = (0..sizes.n_layers).map(|_| shuffled()).collect();
-        Self { keys: keys.clone(), n_experts, k: usize::from(sizes.k), cumulated, ranks }
+        let (recorded, used) = (checked.recorded.clone(), vec![0; usize::from(sizes.n_layers)]);
+        Self { keys: keys.clone(), n_experts, k: usize::from(sizes.k), cumulated, ranks, recorded, used }
     }
 
     /// K distinct experts for a stream's next row in this layer; the memory then holds them.
-    pub(super) fn route<'a>(&self, layer: usize, memory: &'a mut Memory, random: &mut Random) -> &'a [u16] {
+    pub(super) fn route<'a>(
+        &mut self,
+        layer: usize,
+        memory: &'a mut Memory,
+        random: &mut Random,
+    ) -> &'a [u16] {
         if memory.len() <= layer {
             memory.resize(layer + 1, Vec::new());
         }
@@ -50,7 +65,11 @@ impl Router {
         &memory[layer]
     }
 
-    fn row(&self, layer: usize, last: &[u16], random: &mut Random) -> Vec<u16> {
+    fn row(&mut self, layer: usize, last: &[u16], random: &mut Random) -> Vec<u16> {
+        if let Some(recorded) = &self.recorded {
+            self.used[layer] += 1;
+            return recorded.row(layer, self.used[layer] - 1, self.k).to_vec();
+        }
         let mut row: Vec<u16> = Vec::with_capacity(self.k);
         if let RoutingKeys::Sticky { stay } = self.keys {
             row.extend(last.iter().filter(|_| random.uniform() < stay));

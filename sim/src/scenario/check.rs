@@ -1,13 +1,13 @@
 //! From what is written to what can be run: presets filled in, figures within their bounds, the model within the memory.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use moex_hub::swarm::Hedge;
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::Dtype;
 
 use super::{
-    DeviceKeys, HedgeKey, LinkKeys, Named, RoutingKeys, Scenario, ScenarioError,
+    DeviceKeys, HedgeKey, LinkKeys, Named, Recorded, RoutingKeys, Scenario, ScenarioError,
     presets::{self, delay, from_seconds},
 };
 use crate::{
@@ -39,6 +39,8 @@ pub struct Checked {
     pub groups: Vec<Group>,
     /// What the hub computes experts with.
     pub hub_device: Device,
+    /// Where routing is recorded, what was.
+    pub recorded: Option<Arc<Recorded>>,
 }
 
 /// Like workers.
@@ -113,7 +115,7 @@ pub(super) fn check(scenario: &Scenario, text: &str) -> Result<Checked, Scenario
         )
     })?;
     match scenario.routing {
-        RoutingKeys::Uniform => {}
+        RoutingKeys::Uniform | RoutingKeys::Recorded { .. } => {}
         RoutingKeys::Zipf { exponent } => place("routing").within("exponent", exponent, 0.0, 10.0)?,
         RoutingKeys::Sticky { stay } => place("routing").within("stay", stay, 0.0, 1.0)?,
     }
@@ -121,7 +123,7 @@ pub(super) fn check(scenario: &Scenario, text: &str) -> Result<Checked, Scenario
     let default_device = DeviceKeys { preset: Some("wasm-simd".to_owned()), ..DeviceKeys::default() };
     let hub_device = Named::Table(scenario.hub.device.clone().unwrap_or(default_device));
     let (hub_device, _) = device(&hub_device, &sizes, hub)?;
-    Ok(Checked { scenario: scenario.clone(), sizes, hedge, wire, groups, hub_device })
+    Ok(Checked { scenario: scenario.clone(), sizes, hedge, wire, groups, hub_device, recorded: None })
 }
 
 fn sizes(scenario: &Scenario, place: Place<'_>) -> Result<Sizes, ScenarioError> {

@@ -6,11 +6,14 @@
 mod check;
 mod presets;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use serde::Deserialize;
 
+use crate::{replay::Trace, world::Sizes};
+
 pub use self::check::Checked;
+pub use self::presets::{DEVICES, LINKS, MODELS};
 
 /// The longest scenario text.
 pub const MAX_SCENARIO_BYTES: usize = 1 << 20;
@@ -241,6 +244,63 @@ pub enum RoutingKeys {
         /// 0 is uniform.
         stay: f64,
     },
+    /// Row after row as a hub's router chose them, over again when they are used up.
+    Recorded {
+        /// What `moex serve --trace` wrote, beside the scenario's file.
+        trace: String,
+    },
+}
+
+/// What a router chose: for each layer its rows' experts, K each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded(Vec<Vec<u16>>);
+
+impl Recorded {
+    /// Of a trace.
+    pub fn of(trace: &Trace) -> Self {
+        let mut layers = vec![Vec::new(); usize::from(trace.sizes.n_layers)];
+        for layer in trace.steps.iter().flat_map(|step| &step.layers) {
+            layers[usize::from(layer.layer)].extend_from_slice(&layer.experts);
+        }
+        Self(layers)
+    }
+
+    /// The experts of a layer's `row`-th row, counted around.
+    pub(crate) fn row(&self, layer: usize, row: usize, k: usize) -> &[u16] {
+        let all = &self.0[layer];
+        let at = row % (all.len() / k) * k;
+        &all[at..at + k]
+    }
+}
+
+impl Checked {
+    /// The trace that the scenario takes its routing from, if it does; [`Self::with_recorded`] wants it.
+    pub fn recorded_from(&self) -> Option<&str> {
+        match &self.scenario.routing {
+            RoutingKeys::Recorded { trace } => Some(trace),
+            _ => None,
+        }
+    }
+
+    /// The scenario with the routing of a trace.
+    ///
+    /// # Errors
+    /// If the trace is of another model.
+    pub fn with_recorded(self, trace: &Trace) -> Result<Self, ScenarioError> {
+        let (ours, theirs) = (&self.sizes, &trace.sizes);
+        let figures = |sizes: &Sizes| (sizes.n_layers, sizes.n_experts, sizes.k);
+        let recorded = Recorded::of(trace);
+        let k = usize::from(ours.k);
+        if figures(ours) != figures(theirs) || recorded.0.iter().any(|layer| layer.len() < k) {
+            let (layers, experts, k) = figures(theirs);
+            let why = format!(
+                "the trace is of {layers} layers with {k} of {experts} experts a row; the scenario's model has {}, {} and {}",
+                ours.n_layers, ours.k, ours.n_experts
+            );
+            return Err(ScenarioError { line: None, why });
+        }
+        Ok(Self { recorded: Some(Arc::new(recorded)), ..self })
+    }
 }
 
 /// `[load]`: what is asked of the hub.

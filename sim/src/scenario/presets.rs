@@ -31,7 +31,7 @@ pub(super) fn link(name: &str) -> Option<LinkKeys> {
 }
 
 /// The names of [`link`].
-pub(super) const LINKS: &str = "ethernet, wifi, wan-city, wan-cross";
+pub const LINKS: &str = "ethernet, wifi, wan-city, wan-cross";
 
 /// A device by name: weight bandwidth, arithmetic, and what each message costs.
 pub(super) fn device(name: &str) -> Option<DeviceKeys> {
@@ -61,7 +61,7 @@ pub(super) fn device(name: &str) -> Option<DeviceKeys> {
 }
 
 /// The names of [`device`].
-pub(super) const DEVICES: &str = "rtx-4090, rtx-3060, apple-m2, phone, firefox, wasm-simd";
+pub const DEVICES: &str = "rtx-4090, rtx-3060, apple-m2, phone, firefox, wasm-simd";
 
 /// A model by name.
 pub(super) fn model(name: &str) -> Option<ModelKeys> {
@@ -82,7 +82,7 @@ pub(super) fn model(name: &str) -> Option<ModelKeys> {
 }
 
 /// The names of [`model`].
-pub(super) const MODELS: &str = "qwen3-30b-a3b, paper";
+pub const MODELS: &str = "qwen3-30b-a3b, paper";
 
 impl LinkKeys {
     /// The link: half of the round trip each way, jitter log-normal on top.

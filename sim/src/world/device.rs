@@ -20,11 +20,17 @@ pub struct Device {
 }
 
 impl Device {
-    /// The time of a message: weights are read while the arithmetic goes on, so the slower of the two counts.
-    pub fn compute_time(&self, n_experts: usize, n_pairs: usize, random: &mut Random) -> Duration {
+    /// The time of a message: launch and sync, then its experts. Weights are read while the arithmetic goes on, so the
+    /// slower of the two counts.
+    pub fn compute_time(
+        &self,
+        n_experts: usize,
+        n_pairs: usize,
+        random: &mut Random,
+    ) -> (Duration, Duration) {
         let reading = self.per_expert * n_experts as u32;
         let arithmetic = self.per_pair * n_pairs as u32;
-        let whole = self.per_message.draw(random) + reading.max(arithmetic);
-        whole * self.slowdown_percent / 100
+        let as_slow = |time: Duration| time * self.slowdown_percent / 100;
+        (as_slow(self.per_message.draw(random)), as_slow(reading.max(arithmetic)))
     }
 }

@@ -66,13 +66,14 @@ impl World {
                 }
             }
         }
+        self.time_layers();
         self.swarm_deadline = self.swarm.poll_timeout();
     }
 
     fn compute_on_hub(&mut self, id: ComputeId, dispatch: Dispatch) {
         let (n_experts, n_pairs) = (dispatch.calls.len(), dispatch.n_pairs());
-        let took = self.hub.config.device.compute_time(n_experts, n_pairs, &mut self.random);
-        self.hub.free_at = self.hub.free_at.max(self.now) + took;
+        let (sync, compute) = self.hub.config.device.compute_time(n_experts, n_pairs, &mut self.random);
+        self.hub.free_at = self.hub.free_at.max(self.now) + sync + compute;
         self.note(|| format!("hub computes {n_pairs} pairs as {}", id.0));
         self.events.push(self.hub.free_at, Event::HubComputed(id));
         self.hub.computing.insert(id, dispatch);

@@ -23,6 +23,7 @@ mod hostile;
 mod hub;
 mod peer;
 mod queue;
+mod timing;
 mod worker;
 
 use std::{
@@ -42,10 +43,11 @@ pub use self::{
     hub::HubDevice,
     link::{Delay, Lane, Link, MAX_QUEUED_BYTES, Toward, from_millis},
     model::{Model, Sizes},
+    timing::{Leg, TimedLayer, Work},
     worker::WorkerSpec,
 };
 
-use self::{connections::Connection, hub::Hub, peer::Peer, queue::EventQueue};
+use self::{connections::Connection, hub::Hub, peer::Peer, queue::EventQueue, timing::Timing};
 use crate::monte_carlo::Random;
 
 /// Someone who connects, by the order in which they were added.
@@ -126,6 +128,7 @@ pub struct World {
     notices: VecDeque<Notice>,
     traffic: Traffic,
     trace: Option<String>,
+    timing: Option<Timing>,
 }
 
 /// What can happen. Events of a process carry the number of its life: those of an earlier one are void.
@@ -169,6 +172,7 @@ impl World {
             timers: BTreeSet::new(),
             random: Random::new(config.seed, 0),
             arithmetic: config.arithmetic,
+            timing: swarm.is_traced.then(Timing::default),
             swarm: Swarm::new(swarm, config.model.catalog()),
             model: config.model,
             swarm_deadline: None,

@@ -167,6 +167,9 @@ impl World {
             }
             return self.disconnected(id);
         }
+        if let Packet::Binary(message) = &packet {
+            self.time_arrival(message);
+        }
         let (now, peer) = (self.now, &mut self.peers[id.0]);
         match (&mut peer.kind, packet) {
             (Kind::Worker(worker), Packet::Binary(message)) => worker.handle_message(now, message),

@@ -282,8 +282,10 @@ impl World {
             }
             Task::Compute { attempt, batch } => {
                 let (n_experts, n_pairs) = (batch.calls.len(), batch.n_pairs());
-                let took = worker.spec.device.compute_time(n_experts, n_pairs, &mut self.random);
+                let (sync, compute) = worker.spec.device.compute_time(n_experts, n_pairs, &mut self.random);
+                let took = sync + compute;
                 worker.computing = Some((attempt, batch));
+                self.time_work(attempt, sync, compute);
                 self.traffic.compute += took;
                 self.events.push(now + took, Event::Computed { peer: id, life, attempt });
                 self.note(|| format!("peer {} computes {n_pairs} pairs of {attempt} in {took:?}", id.0));

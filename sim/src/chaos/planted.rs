@@ -1,0 +1,109 @@
+//! Whether the checks would see a swarm that does wrong: between the shipped swarm and the checks stands one that breaks
+//! what it passes on, in one way each.
+
+use moex_hub::{
+    model::Routing,
+    swarm::{JobError, JobId, LayerJob},
+};
+use moex_protocol::{Block, ExpertId};
+
+use super::{Chaos, SETTLING, Scenario};
+use crate::world::Notice;
+
+type Result<T> = std::result::Result<T, JobError>;
+
+/// A way to be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    /// None: what the checks must not object to.
+    None,
+    /// The first expert's answer is in no sum.
+    DropsCell,
+    /// The first expert's answer, which two workers gave, is in the sum twice.
+    CountsCellTwice,
+    /// One value's last bit is another.
+    RoundsOnce,
+    /// A job ends and nobody is told.
+    ForgetsJob,
+    /// A job ends twice.
+    EndsTwice,
+    /// A job is given up though the hub could have computed it.
+    GivesUp,
+}
+
+/// Runs the harm of a seed against a swarm with this bug until the checks object; how many jobs it was true to.
+fn run(seed: u64, bug: Bug) -> std::result::Result<usize, String> {
+    let mut chaos = Chaos::new(seed, false);
+    chaos.start_chained();
+    let until = chaos.scenario.length + SETTLING;
+    let mut n_jobs = 0;
+    while chaos.world.next_at().is_some_and(|at| at <= until) {
+        chaos.world.step();
+        while let Some(notice) = chaos.world.poll_notice() {
+            let Notice::Finished(id, result) = notice else {
+                chaos.take(notice)?;
+                continue;
+            };
+            n_jobs += usize::from(result.is_ok());
+            for (id, result) in broken(&chaos, bug, id, result) {
+                chaos.take(Notice::Finished(id, result))?;
+            }
+        }
+        chaos.checks.step(&chaos.world)?;
+    }
+    Ok(n_jobs)
+}
+
+/// What the bug makes of a job's end.
+fn broken(chaos: &Chaos, bug: Bug, id: JobId, result: Result<Vec<f32>>) -> Vec<(JobId, Result<Vec<f32>>)> {
+    let (Ok(sum), Some(job)) = (&result, chaos.checks.job(id)) else { return vec![(id, result)] };
+    let Scenario { model, swarm, .. } = &chaos.scenario;
+    let alone = |job: &LayerJob| model.alone(job, swarm.wire).expect("a job of the model");
+    let first = *job.routing.experts.first().expect("a job has rows");
+    match bug {
+        Bug::None => vec![(id, result)],
+        Bug::DropsCell => {
+            vec![(id, Ok(alone(&with_gates(job, |expert, gate| if expert == first { 0.0 } else { gate }))))]
+        }
+        Bug::CountsCellTwice => {
+            let one = alone(&with_gates(job, |expert, gate| if expert == first { gate } else { 0.0 }));
+            vec![(id, Ok(sum.iter().zip(&one).map(|(sum, one)| sum + one).collect()))]
+        }
+        Bug::RoundsOnce => {
+            let mut sum = sum.clone();
+            if let Some(value) = sum.iter_mut().find(|value| **value != 0.0) {
+                *value = f32::from_bits(value.to_bits() ^ 1);
+            }
+            vec![(id, Ok(sum))]
+        }
+        Bug::ForgetsJob => Vec::new(),
+        Bug::EndsTwice => vec![(id, result.clone()), (id, result)],
+        Bug::GivesUp => {
+            let block = Block { layer: job.layer, expert: ExpertId(first) };
+            vec![(id, Err(JobError::Uncovered { block, waited: swarm.coverage_wait }))]
+        }
+    }
+}
+
+/// A job in which each (row, expert) counts as `gate` says.
+fn with_gates(job: &LayerJob, gate: impl Fn(u16, f32) -> f32) -> LayerJob {
+    let Routing { k, experts, gates } = &job.routing;
+    let gates = experts.iter().zip(gates).map(|(expert, old)| gate(*expert, *old)).collect();
+    LayerJob { routing: Routing { k: *k, experts: experts.clone(), gates }, ..job.clone() }
+}
+
+#[test]
+fn a_planted_bug_is_found_and_no_bug_is_not() {
+    const SEEDS: u64 = 12;
+    let found = |bug| (0..SEEDS).filter(|seed| run(*seed, bug).is_err()).count() as u64;
+    let worked =
+        (0..SEEDS).filter(|seed| run(*seed, Bug::None).expect("nothing is wrong") > 0).count() as u64;
+    assert!(worked > SEEDS / 2, "{worked} seeds have jobs");
+    for bug in [Bug::DropsCell, Bug::CountsCellTwice, Bug::ForgetsJob, Bug::EndsTwice] {
+        assert_eq!(found(bug), worked, "{bug:?}");
+    }
+    // Where workers add up, sums may differ in their last bits; where the hub does not compute, a job may be given up.
+    for bug in [Bug::RoundsOnce, Bug::GivesUp] {
+        assert!(found(bug) > 0, "{bug:?}");
+    }
+}

@@ -1,0 +1,128 @@
+//! `moex-sim plan`: the smallest rooms that serve a model in time.
+
+use std::{
+    fs,
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use moex_sim::{
+    plan::{self, MAX_WORKERS, Question},
+    run,
+};
+
+use super::print;
+
+#[derive(Args)]
+pub(crate) struct PlanArguments {
+    /// What is to be served: qwen3-30b-a3b, or paper for the paper's geometry
+    #[arg(long, env = "MOEX_MODEL", default_value = "qwen3-30b-a3b", value_name = "NAME")]
+    model: String,
+    /// What a token may take on average: 200ms, 0.5s
+    #[arg(long, env = "MOEX_TARGET", default_value = "200ms", value_name = "TIME", value_parser = millis)]
+    target: f64,
+    /// What each worker gives for experts: 4GiB, 512MiB
+    #[arg(long, env = "MOEX_RAM", default_value = "4GiB", value_name = "SIZE", value_parser = bytes)]
+    ram: f64,
+    /// Kinds of device to try, by preset; all when not given
+    #[arg(long, env = "MOEX_DEVICE", value_delimiter = ',', value_name = "NAME")]
+    device: Vec<String>,
+    /// Each worker's link, by preset
+    #[arg(long, env = "MOEX_LINK", default_value = "wifi", value_name = "NAME")]
+    link: String,
+    /// The format of the experts on workers
+    #[arg(long, env = "MOEX_EXPERTS", default_value = "int4", value_name = "FORMAT")]
+    experts: String,
+    /// Workers of a room at most
+    #[arg(long, env = "MOEX_MAX_WORKERS", default_value_t = 64, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=MAX_WORKERS as i64))]
+    max_workers: u16,
+    /// Tokens that each room is simulated for
+    #[arg(long, env = "MOEX_TOKENS", default_value_t = 16, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(2..))]
+    tokens: u16,
+    /// Names all that is drawn
+    #[arg(long, env = "MOEX_SEED", default_value_t = 1)]
+    seed: u32,
+    /// Print one JSON object
+    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
+    json: bool,
+    /// Print comma-separated values
+    #[arg(long, env = "MOEX_CSV")]
+    csv: bool,
+    /// Also draw what a layer's time is made of in each room into this file
+    #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// Simulates rooms and prints the best of each kind.
+pub(crate) fn run(arguments: &PlanArguments) -> anyhow::Result<()> {
+    let question = Question {
+        model: arguments.model.clone(),
+        experts: arguments.experts.clone(),
+        target_ms: arguments.target,
+        ram_bytes: arguments.ram,
+        devices: arguments.device.clone(),
+        link: arguments.link.clone(),
+        max_workers: arguments.max_workers.into(),
+        tokens: arguments.tokens.into(),
+        seed: arguments.seed.into(),
+    };
+    let is_watched = io::stderr().is_terminal();
+    let rooms = plan::plan(&question, |n_tried| {
+        if is_watched {
+            eprint!("{n_tried} rooms tried\r");
+        }
+    })?;
+    if is_watched {
+        eprintln!();
+    }
+    if let Some(path) = &arguments.plot {
+        let runs: Vec<_> = rooms
+            .iter()
+            .map(|room| (format!("room={} x {}", room.n_workers, room.device), room.outcome.clone()))
+            .collect();
+        let svg = run::stack("plan", &runs).to_svg();
+        fs::write(path, svg).with_context(|| format!("could not write {}", path.display()))?;
+    }
+    let table = plan::table(&question, &rooms);
+    print(&match (arguments.json, arguments.csv) {
+        (true, _) => table.to_json(),
+        (_, true) => table.to_csv(),
+        _ => table.to_text(),
+    })
+}
+
+fn millis(text: &str) -> Result<f64, String> {
+    let units = [("ms", 1.0), ("s", 1e3)];
+    with_unit(text, &units).ok_or_else(|| "it must be a time such as 200ms or 0.5s".to_owned())
+}
+
+fn bytes(text: &str) -> Result<f64, String> {
+    let units = [("KiB", 1024.0), ("MiB", 1024.0 * 1024.0), ("GiB", 1024.0 * 1024.0 * 1024.0)];
+    with_unit(text, &units).ok_or_else(|| "it must be a size such as 4GiB or 512MiB".to_owned())
+}
+
+/// A number above 0 before one of these units; the first that fits.
+fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    let value = number.trim().parse::<f64>().ok()? * unit;
+    (value > 0.0 && value < 1e15).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_have_units() {
+        assert_eq!((millis("200ms"), millis("0.5s")), (Ok(200.0), Ok(500.0)));
+        assert_eq!(bytes("4GiB"), Ok(4_294_967_296.0));
+        for wrong in ["", "200", "-1ms", "ms", "nanms", "infms"] {
+            assert!(millis(wrong).is_err(), "{wrong}");
+        }
+        assert!(bytes("4GB").is_err() && bytes("0GiB").is_err());
+    }
+}

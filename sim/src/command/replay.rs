@@ -1,0 +1,51 @@
+//! `moex-sim replay`: what a hub wrote down, predicted from its first half.
+
+use std::{fs, io::BufReader, path::PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use moex_sim::replay::{self, Trace};
+
+use super::print;
+
+#[derive(Args)]
+pub(crate) struct ReplayArguments {
+    /// What `moex serve --trace FILE` wrote
+    trace: PathBuf,
+    /// Names all that is drawn
+    #[arg(long, env = "MOEX_SEED", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object
+    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
+    json: bool,
+    /// Print comma-separated values
+    #[arg(long, env = "MOEX_CSV")]
+    csv: bool,
+    /// Also draw how long layers took, measured and predicted, into this file
+    #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// Reads, fits, predicts, and prints both.
+pub(crate) fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
+    let path = &arguments.trace;
+    let file = fs::File::open(path).with_context(|| format!("could not read {}", path.display()))?;
+    let trace = Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    if trace.dropped > 0 {
+        eprintln!(
+            "moex-sim: the hub lost {} records of this trace: it wrote slower than it served",
+            trace.dropped
+        );
+    }
+    let comparison = replay::replay(&trace, arguments.seed).with_context(|| path.display().to_string())?;
+    if let Some(path) = &arguments.plot {
+        let svg = comparison.chart().to_svg()?;
+        fs::write(path, svg).with_context(|| format!("could not write {}", path.display()))?;
+    }
+    let table = comparison.table();
+    print(&match (arguments.json, arguments.csv) {
+        (true, _) => table.to_json(),
+        (_, true) => table.to_csv(),
+        _ => table.to_text(),
+    })
+}

@@ -1,0 +1,151 @@
+//! Where the time goes: a layer taken apart, and one token shown as it went.
+
+use std::time::Duration;
+
+use moex_hub::swarm::trace::{AttemptRecord, Outcome as Ended};
+
+use crate::world::{Leg, TimedLayer};
+
+/// What the hub or a worker may be at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The hub: attention and router.
+    Attention,
+    /// The hub: writing messages.
+    Serialise,
+    /// A message or its answer is under way.
+    Network,
+    /// A message waits for its worker's device.
+    Queue,
+    /// A device: launching, and waiting for the result.
+    Sync,
+    /// A device: experts.
+    Compute,
+    /// Answers that are there wait for the slowest.
+    Slowest,
+    /// The hub: adding up answers.
+    Combine,
+    /// The hub: head and sampler.
+    Head,
+}
+
+impl Part {
+    /// In the order of time.
+    pub const ALL: [Self; 9] = [
+        Self::Attention,
+        Self::Serialise,
+        Self::Network,
+        Self::Queue,
+        Self::Sync,
+        Self::Compute,
+        Self::Slowest,
+        Self::Combine,
+        Self::Head,
+    ];
+
+    /// As tables and legends call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attention => "attention",
+            Self::Serialise => "serialise",
+            Self::Network => "network",
+            Self::Queue => "queue",
+            Self::Sync => "sync",
+            Self::Compute => "compute",
+            Self::Slowest => "wait_for_slowest",
+            Self::Combine => "combine",
+            Self::Head => "head",
+        }
+    }
+}
+
+/// Time by part; together all of the hub's but what it had nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts([Duration; Part::ALL.len()]);
+
+/// Something that took a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Whose: 0 is the hub, n the n-th worker.
+    pub lane: usize,
+    /// What.
+    pub part: Part,
+    /// Since the world's start.
+    pub from: Duration,
+    /// See `from`.
+    pub to: Duration,
+}
+
+impl Parts {
+    /// The time of a part.
+    pub fn of(&self, part: Part) -> Duration {
+        self.0[part as usize]
+    }
+
+    /// Between a layer's start and its last answer, all of it.
+    pub fn experts(&self) -> Duration {
+        [Part::Network, Part::Queue, Part::Sync, Part::Compute, Part::Slowest]
+            .map(|part| self.of(part))
+            .iter()
+            .sum()
+    }
+
+    /// All parts.
+    pub fn total(&self) -> Duration {
+        self.0.iter().sum()
+    }
+
+    pub(super) fn add(&mut self, part: Part, time: Duration) {
+        self.0[part as usize] += time;
+    }
+
+    /// A layer whose experts took so long: the mean of the answers that counted, by part, and the rest is the wait for
+    /// the slowest of them. What the hub computed itself counts as an answer that needs no network.
+    pub(super) fn add_layer(&mut self, took: Duration, layer: &TimedLayer) {
+        let micros = Duration::from_micros;
+        let (mut sums, mut n) = ([Duration::ZERO; Part::ALL.len()], 0);
+        for (attempt, leg) in winners(layer) {
+            for span in spans(attempt, leg, 0) {
+                sums[span.part as usize] += span.to.saturating_sub(span.from);
+            }
+            n += 1;
+        }
+        for work in &layer.record.hub {
+            if let Some(ended) = work.ended {
+                sums[Part::Compute as usize] += micros(ended).saturating_sub(micros(work.sent));
+                n += 1;
+            }
+        }
+        let mut left = took;
+        for (part, sum) in Part::ALL.into_iter().zip(sums) {
+            let mean = (sum / n.max(1)).min(left);
+            self.add(part, mean);
+            left -= mean;
+        }
+        self.add(Part::Slowest, left);
+    }
+}
+
+/// The answers that a layer's sum is made of.
+pub(super) fn winners(layer: &TimedLayer) -> impl Iterator<Item = (&AttemptRecord, &Leg)> {
+    let attempts = layer.record.attempts.iter().zip(&layer.legs);
+    attempts
+        .filter(|(attempt, _)| attempt.outcome == Ended::Answered && attempt.won > 0)
+        .filter_map(|(a, leg)| leg.as_ref().map(|leg| (a, leg)))
+}
+
+/// A message's way, there, at the worker and back, in its worker's lane.
+pub(super) fn spans(attempt: &AttemptRecord, leg: &Leg, lane: usize) -> Vec<Span> {
+    let span = |part, from: Duration, to: Duration| Span { lane, part, from, to: to.max(from) };
+    let mut spans = vec![span(Part::Network, Duration::from_micros(attempt.sent), leg.arrived)];
+    if let Some(work) = leg.work {
+        let synced = work.began + work.sync;
+        spans.push(span(Part::Queue, leg.arrived, work.began));
+        spans.push(span(Part::Sync, work.began, synced));
+        spans.push(span(Part::Compute, synced, work.ends()));
+        if attempt.outcome == Ended::Answered {
+            spans.push(span(Part::Network, work.ends(), Duration::from_micros(attempt.ended)));
+        }
+    }
+    spans
+}

@@ -1,0 +1,110 @@
+//! Where the time of a layer goes: what the swarm writes down of its own end, and the world of the way between.
+//!
+//! Kept where [`moex_hub::swarm::SwarmConfig::is_traced`] asks for it.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use moex_hub::swarm::trace::{LayerRecord, Record};
+use moex_protocol::AttemptId;
+
+use super::World;
+
+/// Messages under way that are remembered; the oldest are forgotten first.
+const MAX_LEGS: usize = 4_096;
+/// The header's type of a message that asks.
+const DISPATCH: u16 = 1;
+/// Layers that wait to be polled.
+const MAX_LAYERS: usize = 256;
+
+/// A layer that is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimedLayer {
+    /// The hub's side.
+    pub record: LayerRecord,
+    /// By attempt of the record; none where the message had not arrived.
+    pub legs: Vec<Option<Leg>>,
+}
+
+/// A message at its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// When it was there.
+    pub arrived: Duration,
+    /// When its computation began, and what that takes; none before it has begun.
+    pub work: Option<Work>,
+}
+
+/// A computation on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// When.
+    pub began: Duration,
+    /// Of it, launching and waiting for the device.
+    pub sync: Duration,
+    /// Of it, experts: reading their weights, or the arithmetic.
+    pub compute: Duration,
+}
+
+impl Work {
+    /// When the answer is ready to leave.
+    pub fn ends(&self) -> Duration {
+        self.began + self.sync + self.compute
+    }
+}
+
+/// What is kept.
+#[derive(Debug, Default)]
+pub(super) struct Timing {
+    legs: BTreeMap<AttemptId, Leg>,
+    layers: VecDeque<TimedLayer>,
+}
+
+impl World {
+    /// A layer that is over, with all its times. Nothing where they are not asked for.
+    pub fn poll_layer(&mut self) -> Option<TimedLayer> {
+        self.timing.as_mut()?.layers.pop_front()
+    }
+
+    /// A message reached a worker.
+    pub(super) fn time_arrival(&mut self, message: &[u8]) {
+        let (now, Some(timing)) = (self.now, &mut self.timing) else { return };
+        if let Some(attempt) = attempt_of(message) {
+            timing.legs.insert(attempt, Leg { arrived: now, work: None });
+            if timing.legs.len() > MAX_LEGS {
+                timing.legs.pop_first();
+            }
+        }
+    }
+
+    /// A worker began to compute.
+    pub(super) fn time_work(&mut self, attempt: AttemptId, sync: Duration, compute: Duration) {
+        let (began, Some(timing)) = (self.now, &mut self.timing) else { return };
+        if let Some(leg) = timing.legs.get_mut(&attempt) {
+            leg.work = Some(Work { began, sync, compute });
+        }
+    }
+
+    /// Takes what the swarm has written down.
+    pub(super) fn time_layers(&mut self) {
+        let Some(timing) = &mut self.timing else { return };
+        while let Some(record) = self.swarm.poll_trace() {
+            let Record::Layer(record) = record else { continue };
+            let legs = record.attempts.iter().map(|attempt| timing.legs.remove(&AttemptId(attempt.id)));
+            let legs = legs.collect();
+            if timing.layers.len() == MAX_LAYERS {
+                timing.layers.pop_front();
+            }
+            timing.layers.push_back(TimedLayer { record, legs });
+        }
+    }
+}
+
+/// The attempt that a message asks for, by the header of its first frame.
+fn attempt_of(message: &[u8]) -> Option<AttemptId> {
+    let kind = u16::from_le_bytes(message.get(6..8)?.try_into().ok()?);
+    let sequence = u32::from_le_bytes(message.get(12..16)?.try_into().ok()?);
+    (kind == DISPATCH).then_some(AttemptId(sequence))
+}
