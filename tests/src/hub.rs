@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
@@ -117,6 +117,17 @@ impl Hub {
     /// The process id.
     pub fn pid(&self) -> u32 {
         self.process.0.id()
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub async fn end(mut self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.process.0), signal).context("the hub takes no signal")?;
+        let begin = Instant::now();
+        while self.process.0.try_wait()?.is_none() {
+            ensure!(begin.elapsed() < PATIENCE, "the hub does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
     }
 
     /// What `/api/swarm` says.

@@ -1,7 +1,8 @@
 //! The harness of the end-to-end tests, and the commands of `cargo xtask`.
 //!
 //! Everything here drives shipped parts from outside: the `moex` binary as processes, real sockets, a real
-//! Chromium. Nothing here is linked into the product. Only [`peer`] knows the wire, to misuse it.
+//! Chromium. Nothing here is linked into the product. Only [`peer`] knows the wire, to misuse it,
+//! and only [`replay`] the simulator.
 
 pub mod hub;
 
@@ -11,6 +12,7 @@ pub mod peer;
 pub mod proxy;
 
 pub mod chaos;
+pub mod replay;
 
 pub mod tensors;
 pub mod xtask;

@@ -1,6 +1,7 @@
-//! `cargo xtask bench`: what a swarm costs, what hedging buys, and what sessions leave behind.
+//! `cargo xtask bench`: what a swarm costs, what hedging buys, how well it is predicted, and what sessions leave behind.
 
 mod hedge;
+mod replay;
 mod sessions;
 mod swarm;
 
@@ -18,6 +19,8 @@ pub enum Bench {
     Swarm(swarm::Args),
     /// The time of a layer by hedging policy, with one of four workers behind a link that hiccups.
     Hedge(hedge::Args),
+    /// Tokens per second as the simulator predicts them from a trace's first half, and as they were.
+    Replay(replay::Args),
     /// The hub's memory before, during and after many sessions that come and go.
     Sessions(sessions::Args),
 }
@@ -30,6 +33,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         match bench {
             Bench::Swarm(args) => swarm::run(&moex, args).await,
             Bench::Hedge(args) => hedge::run(&moex, args).await,
+            Bench::Replay(args) => replay::run(&moex, args).await,
             Bench::Sessions(args) => sessions::run(&moex, args).await,
         }
     })

@@ -1,0 +1,110 @@
+//! A hub with native workers behind delayed links writes a trace, and the simulator predicts its second half from its
+//! first: what `cargo xtask bench replay` measures and a test checks in short form.
+
+use std::{
+    fmt::{self, Display},
+    fs::File,
+    io::BufReader,
+    str::FromStr,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use moex_sim::replay::{self, Comparison, Trace};
+use serde_json::{Value, json};
+
+use crate::{
+    hub::{Hub, Moex, PATIENCE, Signal},
+    proxy::{Link, Proxy, Weather},
+};
+
+/// A swarm to be measured: `WORKERS:MILLIS:HEDGE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Native workers.
+    pub n_workers: usize,
+    /// What the links add to a round trip.
+    pub added_millis: u64,
+    /// As `moex serve --hedge` takes it.
+    pub hedge: String,
+}
+
+impl FromStr for Config {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not WORKERS:MILLIS:HEDGE, such as 2:10:adaptive");
+        let [workers, millis, hedge] = text.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+        Ok(Self {
+            n_workers: workers.parse().map_err(|_| wrong())?,
+            added_millis: millis.parse().map_err(|_| wrong())?,
+            hedge: hedge.to_owned(),
+        })
+    }
+}
+
+impl Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.n_workers, self.added_millis, self.hedge)
+    }
+}
+
+/// What is asked of the hub while it writes its trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Answers, one after another.
+    pub n_answers: usize,
+    /// Tokens of each, at most.
+    pub n_tokens: u32,
+}
+
+/// Serves `model` (the demo model when none), writes a trace of the load, and predicts its second half.
+///
+/// # Errors
+/// If the swarm does not start, or its trace cannot be replayed.
+pub async fn measure(moex: &Moex, model: Option<&str>, config: &Config, load: Load) -> Result<Comparison> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("trace.jsonl");
+    let file = path.to_str().context("a temporary folder has a plain name")?;
+    // The hub would take over what its workers are slow at, whenever it has come to know that: a swarm is measured here.
+    let mut serve = vec!["--experts", "int4", "--no-hub-compute", "--hedge", &config.hedge, "--trace", file];
+    if let Some(model) = model {
+        serve.extend(["--model", model]);
+    }
+    let hub = moex.hub(&serve)?;
+    let one_way = Weather { delay: Duration::from_micros(500 * config.added_millis), ..Weather::default() };
+    let (mut proxies, mut workers) = (Vec::new(), Vec::new());
+    for index in 0..config.n_workers {
+        let proxy = Proxy::start(hub.address()?, Link::Open).await?;
+        let join_url = hub.join_url_by(proxy.address)?;
+        proxies.push(proxy);
+        let id = format!("{:032x}", index + 1);
+        workers.push(moex.worker("worker", &join_url, &["--id", &id])?);
+    }
+    hub.wait_for_workers(config.n_workers).await?;
+    if config.added_millis > 0 {
+        proxies.iter().for_each(|proxy| proxy.set(Link::Shaped { up: one_way, down: one_way }));
+    }
+    for _ in 0..load.n_answers {
+        generate(&hub, load.n_tokens).await?;
+    }
+    hub.end(Signal::TERM).await?;
+    let trace = Trace::read(BufReader::new(File::open(&path)?))?;
+    if trace.dropped > 0 {
+        bail!("the trace lost {} records", trace.dropped);
+    }
+    Ok(replay::replay(&trace, 1)?)
+}
+
+async fn generate(hub: &Hub, max_tokens: u32) -> Result<()> {
+    let body = json!({
+        "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
+        "chat_template_kwargs": {"enable_thinking": false},
+        "temperature": 0,
+        "max_tokens": max_tokens,
+    });
+    let asked = reqwest::Client::new().post(format!("{}/v1/chat/completions", hub.url)).json(&body).send();
+    let answer = tokio::time::timeout(PATIENCE, asked).await.context("the hub does not answer")??;
+    let _: Value = answer.error_for_status()?.json().await?;
+    Ok(())
+}

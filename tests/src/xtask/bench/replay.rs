@@ -1,0 +1,69 @@
+//! `cargo xtask bench replay`: how well the simulator predicts this machine's own swarms.
+
+use anyhow::{Context, Result};
+use comfy_table::Table;
+
+use crate::hub::Moex;
+use crate::replay::{Config, Load, measure};
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The checkpoint; the demo model when not given. `moex synth` makes one of a true geometry.
+    #[arg(long)]
+    model: Option<String>,
+    /// Swarms: workers, milliseconds that their links add to a round trip, and the hub's --hedge.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1:0:1,2:0:1,4:0:1,2:0:2,4:0:adaptive,1:2:1,2:2:2,4:2:adaptive,1:10:1,2:10:1,4:10:2,4:10:adaptive"
+    )]
+    configs: Vec<Config>,
+    /// Answers from each.
+    #[arg(short, long, default_value_t = 10)]
+    runs: usize,
+    /// Tokens of each answer, at most.
+    #[arg(short = 'n', long, default_value_t = 48)]
+    tokens: u32,
+}
+
+/// Measures and predicts each and prints both.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    let mut table = Table::new();
+    table.set_header([
+        "workers:ms:hedge",
+        "tokens/s predicted",
+        "measured",
+        "error %",
+        "layer p50 ms predicted",
+        "measured",
+        "p99 ms predicted",
+        "measured",
+        "hedges/step predicted",
+        "measured",
+    ]);
+    let load = Load { n_answers: args.runs, n_tokens: args.tokens };
+    for config in &args.configs {
+        let result = measure(moex, args.model.as_deref(), config, load).await;
+        let comparison = result.with_context(|| config.to_string())?;
+        let (predicted, measured) = (&comparison.predicted, &comparison.measured);
+        let hedges =
+            |figures: &moex_sim::replay::Figures| figures.hedges as f64 / figures.steps.max(1) as f64;
+        eprintln!("{config}: {:+.1} %", 100.0 * comparison.error());
+        table.add_row([
+            config.to_string(),
+            format!("{:.2}", predicted.tokens_per_s()),
+            format!("{:.2}", measured.tokens_per_s()),
+            format!("{:+.1}", 100.0 * comparison.error()),
+            format!("{:.3}", predicted.layers.quantile_ms(0.5)),
+            format!("{:.3}", measured.layers.quantile_ms(0.5)),
+            format!("{:.3}", predicted.layers.quantile_ms(0.99)),
+            format!("{:.3}", measured.layers.quantile_ms(0.99)),
+            format!("{:.2}", hedges(predicted)),
+            format!("{:.2}", hedges(measured)),
+        ]);
+    }
+    println!("{table}");
+    println!("Fitted on the first half of each run's steps, compared over the second.");
+    Ok(())
+}
