@@ -3,18 +3,24 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use moex_hub::commands::Cli;
 
+/// Sessions that came and went leave their memory to the system again: the C library's arenas keep it, and grow.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
+    let command = Cli::parse().command;
     // Logs and progress go to stderr; stdout is for what the command was asked for.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("MOEX_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(command.log_filter())),
         )
         .init();
-    match Cli::parse().command.run() {
+    match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("moex: {error:#}");

@@ -43,6 +43,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// What is logged unless `MOEX_LOG` says otherwise: a hub that serves tells who comes, goes and fails.
+    pub fn log_filter(&self) -> &'static str {
+        match self {
+            Self::Serve(_) => "warn,moex_hub=info",
+            _ => "warn",
+        }
+    }
+
     /// Runs the command to its end.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
