@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use moex_protocol::{Answer, AttemptId, ErrorCode, WireError, WorkerId};
-use tracing::{debug, warn};
+use tracing::{info, warn};
 
 use super::attempts::Kind;
 use super::combine::Part;
@@ -164,7 +164,7 @@ impl Swarm {
             self.totals.late += 1;
             return;
         };
-        debug!(connection = from.0, attempt = id.0, code = ?error.code, message = %error.message, "an attempt failed");
+        info!(connection = from.0, attempt = id.0, code = ?error.code, message = %error.message, "an attempt failed");
         match error.code {
             // Told so by its own queue: no fault of the worker.
             ErrorCode::Preempted | ErrorCode::Draining => {
@@ -198,7 +198,7 @@ impl Swarm {
             if let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) {
                 worker.counts.timeouts += 1;
                 worker.health.late();
-                debug!(worker = %worker.id(), attempt = id.0, "not answered in time: asked of another");
+                info!(worker = %worker.id(), attempt = id.0, "not answered in time: asked of another");
                 if worker.health.strike() {
                     self.totals.unhealthy += 1;
                     warn!(worker = %worker.id(), "unhealthy: out until its next heartbeat that answers");

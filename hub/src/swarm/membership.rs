@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use moex_protocol::{
-    Accepted, Beat, BlockReport, ErrorCode, HubEvent, HubSession, Join, SessionConfig, Visibility, WeightSync,
+    Accepted, Beat, Blame, BlockReport, ErrorCode, HubEvent, HubSession, Join, SessionConfig, Visibility,
+    WeightSync,
 };
 use tracing::{debug, info, warn};
 
@@ -85,6 +86,10 @@ impl Swarm {
 
     /// The connection is closed. What it was asked goes to others at once.
     pub fn disconnected(&mut self, now: Duration, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.session.handle_closed(now);
+            self.pump(now, id);
+        }
         self.remove(now, id);
         self.run(now);
     }
@@ -138,7 +143,13 @@ impl Swarm {
             HubEvent::Failed { attempt, error } => self.refused(now, id, attempt, &error),
             HubEvent::Late { attempt, answer } => self.answered_late(now, id, attempt, &answer),
             HubEvent::Closed { reason } => {
-                info!(connection = id.0, %reason, "a session ended");
+                let address = self.connections.get(&id).map(|connection| connection.address.as_str());
+                match reason.blame() {
+                    Blame::Peer => warn!(connection = id.0, address, %reason, "a session broke the protocol"),
+                    Blame::Caller | Blame::Circumstance => {
+                        info!(connection = id.0, address, %reason, "a session ended")
+                    }
+                }
                 self.totals.sessions_ended += 1;
                 self.abandon(now, id);
             }
