@@ -2,7 +2,7 @@
 //!
 //! When a chunk arrives is decided by a lane, which knows neither clock nor chance but its seed; the rest carries it.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -84,6 +84,11 @@ impl Proxy {
 
     /// The same with a seed for everything random.
     pub async fn start_seeded(target: SocketAddr, link: Link, seed: u64) -> Result<Self> {
+        Self::start_from(target, link, seed, Ipv4Addr::LOCALHOST).await
+    }
+
+    /// The same, and `target` sees connections from `source`. On Linux any address of 127.0.0.0/8 is this machine's.
+    pub async fn start_from(target: SocketAddr, link: Link, seed: u64, source: Ipv4Addr) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let state = Arc::new(watch::Sender::new(State { link, resets: 0 }));
@@ -93,7 +98,8 @@ impl Proxy {
             while let Ok((client, _)) = listener.accept().await {
                 let (Some(up), Some(down)) = (lanes.next(), lanes.next()) else { return };
                 if states.borrow().link != Link::Cut {
-                    tokio::spawn(connection(client, target, states.subscribe(), [up, down]));
+                    let hub = connect(source, target);
+                    tokio::spawn(connection(client, hub, states.subscribe(), [up, down]));
                 }
             }
         });
@@ -118,14 +124,20 @@ impl Drop for Proxy {
     }
 }
 
+async fn connect(source: Ipv4Addr, target: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from((source, 0)))?;
+    socket.connect(target).await
+}
+
 /// Carries one connection until an end closes it or the link resets it.
 async fn connection(
     mut client: TcpStream,
-    target: SocketAddr,
+    hub: impl Future<Output = std::io::Result<TcpStream>>,
     mut state: watch::Receiver<State>,
     [up, down]: [Lane; 2],
 ) {
-    let Ok(mut hub) = TcpStream::connect(target).await else { return };
+    let Ok(mut hub) = hub.await else { return };
     // Delay is the lanes' matter: nothing waits to be sent with more.
     drop((client.set_nodelay(true), hub.set_nodelay(true)));
     let born = state.borrow().resets;
@@ -260,6 +272,16 @@ mod tests {
         assert_ne!(late(7), late(8));
         // 500 expected, with a standard deviation of 22.
         assert!((400..600).contains(&late(7).len()), "{}", late(7).len());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn connections_come_from_the_address_they_are_told() {
+        let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let source = Ipv4Addr::new(127, 0, 1, 7);
+        let proxy = Proxy::start_from(target.local_addr().unwrap(), Link::Open, 0, source).await.unwrap();
+        let _client = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(target.accept().await.unwrap().1.ip(), source);
     }
 
     #[tokio::test]

@@ -126,7 +126,7 @@ async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseco
     const TRIES: usize = 8;
     let mut seen = Vec::new();
     for _ in 0..TRIES {
-        let (usual, after_kill) = interrupted(Some(TIMEOUT / 4)).await;
+        let Some((usual, after_kill)) = interrupted(Some(TIMEOUT / 4)).await else { continue };
         seen.push((usual, after_kill));
         if after_kill <= usual + COST {
             return;
@@ -138,10 +138,10 @@ async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseco
 /// A worker that is stopped and keeps its socket costs the token that it is asked for at most one timeout.
 #[tokio::test]
 async fn a_worker_that_hangs_in_the_middle_of_a_layer_costs_its_token_one_timeout() {
-    const TRIES: usize = 4;
+    const TRIES: usize = 8;
     let mut seen = Vec::new();
     for _ in 0..TRIES {
-        let (usual, after_stop) = interrupted(None).await;
+        let Some((usual, after_stop)) = interrupted(None).await else { continue };
         seen.push((usual, after_stop));
         if after_stop <= TIMEOUT + 2 * usual + Duration::from_millis(50) {
             return;
@@ -152,8 +152,8 @@ async fn a_worker_that_hangs_in_the_middle_of_a_layer_costs_its_token_one_timeou
 
 /// Streams a story from two workers, each of which holds everything, and stops one of them in the middle. The time of
 /// a usual token at the median, and the longest a token then took from the stop on, or from the kill on if the worker
-/// is killed so long after the stop.
-async fn interrupted(kill_after: Option<Duration>) -> (Duration, Duration) {
+/// is killed so long after the stop. None if the hub happened to ask the other one only.
+async fn interrupted(kill_after: Option<Duration>) -> Option<(Duration, Duration)> {
     const N_BEFORE: usize = 16;
     // A second copy would hide what a retry costs.
     let hub = Hub::start(&["--experts", "int4", "--hedge", "1"]).unwrap();
@@ -188,7 +188,9 @@ async fn interrupted(kill_after: Option<Duration>) -> (Duration, Duration) {
         sleep(pause).await;
         // Tokens that were under way when the worker was stopped; the next one waits for it.
         while let Ok(before) = heard.try_recv() {
-            assert!(before < last + pause / 2, "the stopped worker was not asked");
+            if before > last + pause / 2 {
+                return None;
+            }
         }
         last = Instant::now();
         victim = None;
@@ -200,7 +202,8 @@ async fn interrupted(kill_after: Option<Duration>) -> (Duration, Duration) {
     }
     story.await.unwrap().unwrap();
     drop(victim);
-    (usual, longest)
+    let was_asked = kill_after.is_some() || longest >= TIMEOUT / 2;
+    was_asked.then_some((usual, longest))
 }
 
 /// The first cases of the demo, with what a hub without workers says.

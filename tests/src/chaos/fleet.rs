@@ -1,6 +1,7 @@
 //! The stage on which a script is acted out: workers as processes, each behind its link, and tabs.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -54,7 +55,8 @@ impl Stage {
         let mut links = Vec::new();
         for index in 0..config.n_workers {
             let seed = config.seed.wrapping_add(index as u64 * 0x1_0000);
-            links.push(Arc::new(Proxy::start_seeded(hub.address()?, Link::Open, seed).await?));
+            let link = Proxy::start_from(hub.address()?, Link::Open, seed, address_of(index)).await?;
+            links.push(Arc::new(link));
         }
         let mut actors = Vec::new();
         for track in config.tracks() {
@@ -144,6 +146,14 @@ impl Actor {
             Self::Tab(seat) => seat.suffer(fault, lasting).await?,
         }
         Ok(())
+    }
+}
+
+/// Where the hub sees the worker behind link `index`: where the system has them, an address for each.
+fn address_of(index: usize) -> Ipv4Addr {
+    match u8::try_from(index) {
+        Ok(index) if cfg!(target_os = "linux") => Ipv4Addr::new(127, 0, 1, index),
+        _ => Ipv4Addr::LOCALHOST,
     }
 }
 
