@@ -19,15 +19,17 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     install_what_is_missing()?;
     // End-to-end tests start this binary; building it first also shows a compile error before any test runs.
-    execute("cargo", &["build", "--package", "moex-hub"])?;
+    // With the workspace's features, as the tests have them, so that nothing is compiled twice.
+    execute("cargo", &["build", "--workspace", "--bins"])?;
     let rest: Vec<&str> = args.rest.iter().map(String::as_str).collect();
     if has("cargo-nextest") {
         execute("cargo", &[&["nextest", "run", "--workspace"], &rest[..]].concat())?;
     } else {
-        execute(
-            "cargo",
-            &[&["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"], &rest[..]].concat(),
-        )?;
+        let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
+        // One at a time: a Chromium with a software GPU wants the machine to itself.
+        let alone =
+            if rest.contains(&"--") { &["--test-threads=1"][..] } else { &["--", "--test-threads=1"] };
+        execute("cargo", &[&all, &rest[..], alone].concat())?;
     }
     if args.rest.is_empty() {
         execute("cargo", &["test", "--workspace", "--doc", "--quiet"])?;
