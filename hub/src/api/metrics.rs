@@ -59,6 +59,7 @@ pub(super) fn text(status: &SwarmStatus) -> String {
         ("workers", "Workers that have joined.", status.workers.len() as f64),
         ("workers_quarantined", "Workers in quarantine.", status.quarantined.len() as f64),
         ("layer_p50_seconds", "Median time of a layer.", seconds(t.layer_p50_micros)),
+        ("layer_p95_seconds", "95th percentile of the same.", seconds(t.layer_p95_micros)),
         ("layer_p99_seconds", "99th percentile of the same.", seconds(t.layer_p99_micros)),
     ];
     for (name, help, value) in gauges {

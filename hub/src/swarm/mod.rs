@@ -313,6 +313,7 @@ impl Swarm {
             hub: self.hub_share,
             totals: Totals {
                 layer_p50_micros: self.layer_latency.quantile_micros(0.5),
+                layer_p95_micros: self.layer_latency.quantile_micros(0.95),
                 layer_p99_micros: self.layer_latency.quantile_micros(0.99),
                 ..self.totals
             },

@@ -158,6 +158,8 @@ pub struct Totals {
     pub hub_computed: u64,
     /// Median time of a job.
     pub layer_p50_micros: u64,
+    /// 95th percentile of the same.
+    pub layer_p95_micros: u64,
     /// 99th percentile of the same.
     pub layer_p99_micros: u64,
 }

@@ -207,15 +207,16 @@ impl Checks {
             };
         }
         let status = world.swarm().status();
-        if let Some(worker) = status.workers.iter().find(|worker| worker.queue_depth > 0) {
+        // Whoever dies hidden is taken for hidden, and keeps its place and its last word for minutes.
+        let is_hidden = |worker: &WorkerStatus| worker.visibility != Visibility::Visible;
+        let waits = |worker: &&WorkerStatus| worker.queue_depth > 0 && !is_hidden(worker);
+        if let Some(worker) = status.workers.iter().find(waits) {
             return Err(format!("worker {} says that {} dispatches wait", worker.id, worker.queue_depth));
         }
         let block_bytes = self.model.summary().block_bytes;
         let room: u64 =
             honest.iter().filter_map(|peer| world.memory_budget(*peer)).map(|b| b / block_bytes).sum();
         let blocks = status.coverage.blocks;
-        // Whoever dies hidden is taken for hidden, and keeps its place for minutes.
-        let is_hidden = |worker: &WorkerStatus| worker.visibility != Visibility::Visible;
         let may_lack = self.had_failing_loads || self.has_bad_link || status.workers.iter().any(is_hidden);
         if room >= blocks as u64 && !may_lack && status.coverage.covered < blocks {
             return Err(format!(

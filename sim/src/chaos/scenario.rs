@@ -71,7 +71,8 @@ impl Scenario {
                 per_pair: hub_pair,
                 slowdown_percent: 100,
             },
-            bytes_per_s: (random.below(4) == 0).then_some(20_000_000),
+            // A gigabit: the largest message holds up everybody's heartbeats, for less than they may be late.
+            bytes_per_s: (random.below(4) == 0).then_some(125_000_000),
         };
         let length = Duration::from_millis(3_000 + upto(&mut random, 12_000));
         let mut scenario =
@@ -235,7 +236,8 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         hub_compute: random.below(3) > 0,
         check_every: [0, 1, 3, 256][random.below(4)],
         seed: random.below(1 << 32) as u64,
-        coverage_wait: Duration::from_millis(500 + upto(random, 8_000)),
+        // Longer than a heartbeat and its echo: an only worker that is out is back with its next one.
+        coverage_wait: Duration::from_millis(2_500 + upto(random, 8_000)),
         heartbeat_interval: Duration::from_millis(500 + upto(random, 1_500)),
         ..SwarmConfig::new(JoinToken::new(TOKEN), model.clone())
     }
