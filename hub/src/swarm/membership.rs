@@ -144,11 +144,10 @@ impl Swarm {
             HubEvent::Late { attempt, answer } => self.answered_late(now, id, attempt, &answer),
             HubEvent::Closed { reason } => {
                 let address = self.connections.get(&id).map(|connection| connection.address.as_str());
-                match reason.blame() {
-                    Blame::Peer => warn!(connection = id.0, address, %reason, "a session broke the protocol"),
-                    Blame::Caller | Blame::Circumstance => {
-                        info!(connection = id.0, address, %reason, "a session ended")
-                    }
+                if reason.blame() == Blame::Peer {
+                    warn!(connection = id.0, address, %reason, "a session broke the protocol");
+                } else {
+                    info!(connection = id.0, address, %reason, "a session ended");
                 }
                 self.totals.sessions_ended += 1;
                 self.abandon(now, id);

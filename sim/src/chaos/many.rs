@@ -78,7 +78,8 @@ pub fn run_many(
 
 impl Summary {
     fn of(outcome: &Outcome) -> Self {
-        let totals = Totals { layer_p50_micros: 0, layer_p95_micros: 0, layer_p99_micros: 0, ..outcome.totals };
+        let totals =
+            Totals { layer_p50_micros: 0, layer_p95_micros: 0, layer_p99_micros: 0, ..outcome.totals };
         let &Outcome { time, uncovered, traffic, .. } = outcome;
         Self { seeds: 1, events: traffic.events, time, uncovered, totals }
     }
