@@ -4,6 +4,7 @@
 //! How long an attempt may take, and what to do then, is the swarm's; an attempt it gives up it cancels.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -19,6 +20,9 @@ use crate::frame::weight_sync::{BlockReport, WeightSync, WeightSyncFrame};
 use crate::frame::{Frame, cancel, decode_message_within};
 use crate::id::AttemptId;
 use crate::limits::{MAX_JOIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES};
+
+/// Pings that may wait for their beats; older ones are forgotten.
+const MAX_PINGS: usize = 16;
 
 /// What a hub session goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Default for SessionConfig {
 pub enum HubEvent {
     /// It introduced itself: to be answered with [`HubSession::accept`] or [`HubSession::reject`].
     Joined(Join),
-    /// It says how it is. The round trip is known when this answers the last ping.
+    /// It says how it is. The round trip is known when this answers one of the last pings.
     Beat {
         /// How it is.
         beat: Beat,
@@ -108,7 +112,8 @@ pub struct HubSession {
     heard_at: Duration,
     interval: Duration,
     next_ping: Duration,
-    last_ping_micros: Option<u64>,
+    /// Pings that no beat has answered, oldest first; at most [`MAX_PINGS`].
+    pings: VecDeque<u64>,
 }
 
 /// How far the conversation is; with visibility and residency it makes the [`State`].
@@ -138,7 +143,7 @@ impl HubSession {
             heard_at: now,
             interval: Duration::ZERO,
             next_ping: now,
-            last_ping_micros: None,
+            pings: VecDeque::new(),
             config,
         }
     }
@@ -357,10 +362,10 @@ impl HubSession {
     }
 
     fn handle_beat(&mut self, now: Duration, beat: Beat) {
-        let answers = beat.echo.is_some() && beat.echo == self.last_ping_micros;
-        let round_trip = answers.then(|| {
-            let sent = Duration::from_micros(self.last_ping_micros.take().unwrap_or_default());
-            now.saturating_sub(sent)
+        let round_trip = beat.echo.and_then(|echo| {
+            let answered = self.pings.iter().position(|ping| *ping == echo)?;
+            self.pings.drain(..=answered);
+            Some(now.saturating_sub(Duration::from_micros(echo)))
         });
         // Leaving is final, whatever an event of the page that comes after says.
         if self.visibility != Visibility::Leaving {
@@ -404,7 +409,11 @@ impl HubSession {
             return;
         }
         let hub_micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        self.last_ping_micros = Some(hub_micros);
+        // A way there and back may be longer than the interval: the last one is not the only one that may be answered.
+        if self.pings.len() == MAX_PINGS {
+            self.pings.pop_front();
+        }
+        self.pings.push_back(hub_micros);
         let message = Heartbeat::Ping(Ping { hub_micros }).encode(self.channel.compression);
         self.channel.send_or_close(message, closed);
     }

@@ -182,6 +182,20 @@ fn pings_measure_the_round_trip_and_bring_the_workers_state() {
 }
 
 #[test]
+fn a_way_longer_than_the_interval_is_measured_all_the_same() {
+    let mut pair = Pair::serving(2);
+    pair.latency = Duration::from_millis(700);
+    pair.drive_for(Duration::from_secs(10));
+    let trips = pair.hub_events.iter().filter_map(|event| match event {
+        HubEvent::Beat { round_trip, .. } => Some(*round_trip),
+        _ => None,
+    });
+    let trips: Vec<_> = trips.collect();
+    assert!(trips.len() >= 7, "one each interval: {trips:?}");
+    assert!(trips.iter().all(|trip| *trip == Some(2 * pair.latency)), "{trips:?}");
+}
+
+#[test]
 fn a_hidden_page_is_paused_until_it_is_seen_again() {
     let mut pair = Pair::serving(2);
     for visibility in [Visibility::Hidden, Visibility::Frozen] {

@@ -11,11 +11,13 @@ use moex_protocol::{
 
 use crate::samples;
 
-/// One way.
+/// One way, unless a pair is told otherwise.
 pub(crate) const LATENCY: Duration = Duration::from_millis(2);
 
 pub(crate) struct Pair {
     pub(crate) now: Duration,
+    /// One way.
+    pub(crate) latency: Duration,
     pub(crate) hub: HubSession,
     pub(crate) worker: WorkerSession,
     pub(crate) hub_events: Vec<HubEvent>,
@@ -44,6 +46,7 @@ impl Pair {
         let join = moex_protocol::Join { input_slots, ..samples::join() };
         let mut pair = Self {
             now: Duration::ZERO,
+            latency: LATENCY,
             hub: HubSession::new(SessionConfig::default(), Duration::ZERO),
             worker: WorkerSession::new(WorkerConfig { join }, Duration::ZERO),
             hub_events: Vec::new(),
@@ -86,12 +89,12 @@ impl Pair {
 
     /// Puts bytes on the wire as if the hub had sent them.
     pub(crate) fn inject_to_worker(&mut self, message: impl Into<Bytes>) {
-        self.to_worker.under_way.push_back((self.now + LATENCY, Some(message.into())));
+        self.to_worker.under_way.push_back((self.now + self.latency, Some(message.into())));
     }
 
     /// Puts bytes on the wire as if the worker had sent them.
     pub(crate) fn inject_to_hub(&mut self, message: impl Into<Bytes>) {
-        self.to_hub.under_way.push_back((self.now + LATENCY, Some(message.into())));
+        self.to_hub.under_way.push_back((self.now + self.latency, Some(message.into())));
     }
 
     /// The next thing that happens, an arrival or a deadline; `false` when nothing is left to happen.
@@ -153,7 +156,7 @@ impl Pair {
 
     /// What a driver does after every call: send, take events, close.
     fn flush(&mut self) {
-        let arrival = self.now + LATENCY;
+        let arrival = self.now + self.latency;
         while let Some(message) = self.hub.poll_transmit() {
             self.to_worker.under_way.push_back((arrival, Some(message)));
         }
