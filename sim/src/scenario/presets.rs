@@ -30,7 +30,7 @@ pub(super) fn link(name: &str) -> Option<LinkKeys> {
     }
 }
 
-/// The names of [`link`].
+/// The names of the preset links.
 pub const LINKS: &str = "ethernet, wifi, wan-city, wan-cross";
 
 /// A device by name: weight bandwidth, arithmetic, and what each message costs.
@@ -60,7 +60,7 @@ pub(super) fn device(name: &str) -> Option<DeviceKeys> {
     }
 }
 
-/// The names of [`device`].
+/// The names of the preset devices.
 pub const DEVICES: &str = "rtx-4090, rtx-3060, apple-m2, phone, firefox, wasm-simd";
 
 /// A model by name.
@@ -81,7 +81,7 @@ pub(super) fn model(name: &str) -> Option<ModelKeys> {
     })
 }
 
-/// The names of [`model`].
+/// The names of the preset models.
 pub const MODELS: &str = "qwen3-30b-a3b, paper";
 
 impl LinkKeys {
