@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use crate::plot::number;
+
 /// Lanes under a common axis of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
@@ -125,11 +127,6 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, size: u32, text: &str) {
 fn step_of(least: f64) -> f64 {
     let power = libm::pow(10.0, libm::floor(libm::log10(least)));
     [1.0, 2.0, 5.0].map(|times| times * power).into_iter().find(|step| *step >= least).unwrap_or(10.0 * power)
-}
-
-fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type DrawError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
 /// A tick's value with no more digits than it has.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     // Ticks are sums of steps: without rounding, 0.3 would read 0.30000000000000004.
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,7 +1,7 @@
 //! What is remembered of attempts that nobody waits for any more, so that an answer that comes all the same still says how
 //! fast its worker is, and whether it agrees with the answer that won. Bounded by number and by bytes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use moex_protocol::AttemptId;
@@ -41,8 +41,10 @@ pub(super) struct Over {
 
 #[derive(Debug, Default)]
 pub(super) struct Afterlife {
-    lost: HashMap<AttemptId, Lost>,
-    order: VecDeque<AttemptId>,
+    /// By id, which is by age.
+    lost: BTreeMap<AttemptId, Lost>,
+    /// How many of these a job has.
+    by_job: HashMap<JobId, usize>,
     over: VecDeque<Over>,
     n_bytes: usize,
 }
@@ -50,20 +52,21 @@ pub(super) struct Afterlife {
 impl Afterlife {
     /// Remembers an attempt that was given up. `is_timed`: its latency so far has been recorded.
     pub(super) fn lose(&mut self, id: AttemptId, attempt: Attempt, n_pairs: usize, is_timed: bool) {
-        while self.order.len() >= MAX_LOST {
-            if let Some(oldest) = self.order.pop_front() {
-                self.lost.remove(&oldest);
+        while self.lost.len() >= MAX_LOST {
+            if let Some((_, oldest)) = self.lost.pop_first() {
+                self.uncount(oldest.job);
             }
         }
         let Attempt { job, worker, cells, kind, sent, .. } = attempt;
-        if self.lost.insert(id, Lost { job, worker, cells, n_pairs, kind, sent, is_timed }).is_none() {
-            self.order.push_back(id);
+        let lost = Lost { job, worker, cells, n_pairs, kind, sent, is_timed };
+        if self.lost.insert(id, lost).is_none() {
+            *self.by_job.entry(job).or_default() += 1;
         }
     }
 
     /// Keeps what won a job that is over, if an answer to it may still come.
     pub(super) fn bury(&mut self, job: JobId, wire: WireJob, winners: Vec<Winner>) {
-        if !self.lost.values().any(|lost| lost.job == job) {
+        if !self.by_job.contains_key(&job) {
             return;
         }
         let n_bytes = winners.iter().map(|winner| winner.part.values.len() * size_of::<f32>()).sum();
@@ -77,12 +80,9 @@ impl Afterlife {
 
     /// What is known of an attempt that is answered after all; each is taken once.
     pub(super) fn take(&mut self, id: AttemptId, worker: ConnectionId) -> Option<Lost> {
+        self.lost.get(&id).filter(|lost| lost.worker == worker)?;
         let lost = self.lost.remove(&id)?;
-        if lost.worker != worker {
-            self.lost.insert(id, lost);
-            return None;
-        }
-        self.order.retain(|other| *other != id);
+        self.uncount(lost.job);
         Some(lost)
     }
 
@@ -93,11 +93,23 @@ impl Afterlife {
 
     /// A worker is gone: no answer of it will come.
     pub(super) fn forget(&mut self, worker: ConnectionId) {
-        self.lost.retain(|_, lost| lost.worker != worker);
-        let Self { lost, order, over, n_bytes } = self;
-        order.retain(|id| lost.contains_key(id));
-        over.retain(|over| lost.values().any(|lost| lost.job == over.job));
+        let gone: Vec<AttemptId> =
+            self.lost.iter().filter(|(_, lost)| lost.worker == worker).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.take(id, worker);
+        }
+        let Self { by_job, over, n_bytes, .. } = self;
+        over.retain(|over| by_job.contains_key(&over.job));
         *n_bytes = over.iter().map(|over| over.n_bytes).sum();
+    }
+
+    fn uncount(&mut self, job: JobId) {
+        if let Some(n) = self.by_job.get_mut(&job) {
+            *n -= 1;
+            if *n == 0 {
+                self.by_job.remove(&job);
+            }
+        }
     }
 }
 
@@ -134,10 +146,10 @@ mod tests {
         for id in 0..2 * MAX_LOST as u32 {
             after.lose(AttemptId(id), attempt(u64::from(id % 2), 9), 2, false);
         }
-        assert_eq!((after.lost.len(), after.order.len()), (MAX_LOST, MAX_LOST));
+        assert_eq!((after.lost.len(), after.by_job[&JobId(9)]), (MAX_LOST, MAX_LOST));
         after.forget(ConnectionId(0));
-        assert_eq!((after.lost.len(), after.order.len()), (MAX_LOST / 2, MAX_LOST / 2));
+        assert_eq!((after.lost.len(), after.by_job[&JobId(9)]), (MAX_LOST / 2, MAX_LOST / 2));
         after.forget(ConnectionId(1));
-        assert!(after.lost.is_empty() && after.order.is_empty());
+        assert!(after.lost.is_empty() && after.by_job.is_empty());
     }
 }

@@ -67,10 +67,10 @@ impl Swarm {
 
     /// A worker answered an attempt.
     pub(super) fn answered(&mut self, now: Duration, from: ConnectionId, id: AttemptId, answer: &Answer) {
-        let Some(attempt) = self.attempts.get(id).filter(|attempt| attempt.worker == from).cloned() else {
+        let Some(attempt) = self.attempts.get(id).filter(|attempt| attempt.worker == from) else {
             return self.answered_late(now, from, id, answer);
         };
-        let Some(job) = self.jobs.get_mut(&attempt.job) else { return };
+        let Some(job) = self.jobs.get(&attempt.job) else { return };
         let Some(parts) = job.wire.read(&attempt.cells, self.config.form, answer) else {
             warn!(
                 connection = from.0,
@@ -81,7 +81,7 @@ impl Swarm {
             return self.attempt_failed(now, id, true);
         };
         let n_pairs = job.wire.n_pairs(&attempt.cells);
-        self.attempts.remove(id);
+        let Some(attempt) = self.attempts.remove(id) else { return };
         let latency = now.saturating_sub(attempt.sent);
         let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) else { return };
         match attempt.kind {

@@ -163,3 +163,48 @@ pub struct Totals {
     /// 99th percentile of the same.
     pub layer_p99_micros: u64,
 }
+
+impl Totals {
+    /// What was counted after `before`; percentiles, which are of the last layers, as they are.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        self.with(before, |now, before| now - before)
+    }
+
+    /// The counts of both; percentiles as they are.
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
+        self.with(more, |one, other| one + other)
+    }
+
+    fn with(&self, other: &Self, join: fn(u64, u64) -> u64) -> Self {
+        Self {
+            layers: join(self.layers, other.layers),
+            dispatches: join(self.dispatches, other.dispatches),
+            answers: join(self.answers, other.answers),
+            retries: join(self.retries, other.retries),
+            hedges: join(self.hedges, other.hedges),
+            hedge_wins: join(self.hedge_wins, other.hedge_wins),
+            hedges_denied: join(self.hedges_denied, other.hedges_denied),
+            probes: join(self.probes, other.probes),
+            duplicate_bytes: join(self.duplicate_bytes, other.duplicate_bytes),
+            bytes_sent: join(self.bytes_sent, other.bytes_sent),
+            bytes_received: join(self.bytes_received, other.bytes_received),
+            compared: join(self.compared, other.compared),
+            checks: join(self.checks, other.checks),
+            mismatches: join(self.mismatches, other.mismatches),
+            quarantined: join(self.quarantined, other.quarantined),
+            unhealthy: join(self.unhealthy, other.unhealthy),
+            refused: join(self.refused, other.refused),
+            limited: join(self.limited, other.limited),
+            sessions_ended: join(self.sessions_ended, other.sessions_ended),
+            late: join(self.late, other.late),
+            timeouts: join(self.timeouts, other.timeouts),
+            errors: join(self.errors, other.errors),
+            hub_computed: join(self.hub_computed, other.hub_computed),
+            layer_p50_micros: self.layer_p50_micros,
+            layer_p95_micros: self.layer_p95_micros,
+            layer_p99_micros: self.layer_p99_micros,
+        }
+    }
+}

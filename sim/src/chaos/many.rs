@@ -78,9 +78,7 @@ pub fn run_many(
 
 impl Summary {
     fn of(outcome: &Outcome) -> Self {
-        let totals =
-            Totals { layer_p50_micros: 0, layer_p95_micros: 0, layer_p99_micros: 0, ..outcome.totals };
-        let &Outcome { time, uncovered, traffic, .. } = outcome;
+        let &Outcome { time, uncovered, traffic, totals, .. } = outcome;
         Self { seeds: 1, events: traffic.events, time, uncovered, totals }
     }
 
@@ -89,15 +87,6 @@ impl Summary {
         self.events += other.events;
         self.time += other.time;
         self.uncovered += other.uncovered;
-        let (sum, more) = (&mut self.totals, &other.totals);
-        sum.layers += more.layers;
-        sum.dispatches += more.dispatches;
-        sum.answers += more.answers;
-        sum.retries += more.retries;
-        sum.hedges += more.hedges;
-        sum.late += more.late;
-        sum.timeouts += more.timeouts;
-        sum.errors += more.errors;
-        sum.hub_computed += more.hub_computed;
+        self.totals = self.totals.plus(&other.totals);
     }
 }

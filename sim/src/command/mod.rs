@@ -1,6 +1,7 @@
 //! The subcommands of `moex-sim`, one file each: arguments in, text out. All arithmetic is the library's.
 
 pub(crate) mod chaos;
+mod output;
 pub(crate) mod plan;
 pub(crate) mod replay;
 pub(crate) mod run;

@@ -13,7 +13,7 @@ use moex_sim::{
     run,
 };
 
-use super::print;
+use super::output::Output;
 
 #[derive(Args)]
 pub(crate) struct PlanArguments {
@@ -46,12 +46,8 @@ pub(crate) struct PlanArguments {
     /// Names all that is drawn
     #[arg(long, env = "MOEX_SEED", default_value_t = 1)]
     seed: u32,
-    /// Print one JSON object
-    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
-    json: bool,
-    /// Print comma-separated values
-    #[arg(long, env = "MOEX_CSV")]
-    csv: bool,
+    #[command(flatten)]
+    output: Output,
     /// Also draw what a layer's time is made of in each room into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -88,11 +84,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> anyhow::Result<()> {
         fs::write(path, svg).with_context(|| format!("could not write {}", path.display()))?;
     }
     let table = plan::table(&question, &rooms);
-    print(&match (arguments.json, arguments.csv) {
-        (true, _) => table.to_json(),
-        (_, true) => table.to_csv(),
-        _ => table.to_text(),
-    })
+    arguments.output.show(&table)
 }
 
 fn millis(text: &str) -> Result<f64, String> {

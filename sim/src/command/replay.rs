@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use moex_sim::replay::{self, Trace};
 
-use super::print;
+use super::output::Output;
 
 #[derive(Args)]
 pub(crate) struct ReplayArguments {
@@ -15,12 +15,8 @@ pub(crate) struct ReplayArguments {
     /// Names all that is drawn
     #[arg(long, env = "MOEX_SEED", default_value_t = 1)]
     seed: u64,
-    /// Print one JSON object
-    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
-    json: bool,
-    /// Print comma-separated values
-    #[arg(long, env = "MOEX_CSV")]
-    csv: bool,
+    #[command(flatten)]
+    output: Output,
     /// Also draw how long layers took, measured and predicted, into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -43,9 +39,5 @@ pub(crate) fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
         fs::write(path, svg).with_context(|| format!("could not write {}", path.display()))?;
     }
     let table = comparison.table();
-    print(&match (arguments.json, arguments.csv) {
-        (true, _) => table.to_json(),
-        (_, true) => table.to_csv(),
-        _ => table.to_text(),
-    })
+    arguments.output.show(&table)
 }

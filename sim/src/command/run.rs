@@ -14,7 +14,7 @@ use moex_sim::{
     scenario::{Checked, MAX_SCENARIO_BYTES, Scenario},
 };
 
-use super::print;
+use super::output::Output;
 
 /// How many values one key may be swept over.
 const MAX_RUNS: usize = 100;
@@ -31,12 +31,8 @@ pub(crate) struct RunArguments {
     /// Run once for each value of a key: workers.0.count=1,2,4,8
     #[arg(long, value_name = "KEY=A,B,C")]
     sweep: Option<String>,
-    /// Print one JSON object
-    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
-    json: bool,
-    /// Print comma-separated values
-    #[arg(long, env = "MOEX_CSV")]
-    csv: bool,
+    #[command(flatten)]
+    output: Output,
     /// Also draw into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -97,11 +93,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<()> {
         let svg = draw(arguments.picture, &name, &runs)?;
         fs::write(path, svg).with_context(|| format!("could not write {}", path.display()))?;
     }
-    print(&match (arguments.json, arguments.csv) {
-        (true, _) => table.to_json(),
-        (_, true) => table.to_csv(),
-        _ => table.to_text(),
-    })
+    arguments.output.show(&table)
 }
 
 /// Reads the trace that a scenario takes its routing from, if it does.

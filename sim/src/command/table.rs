@@ -15,7 +15,7 @@ use moex_sim::{
     tables::{end_to_end, expert_phase, memory, prefill, sizes},
 };
 
-use super::print;
+use super::output::Output;
 
 /// A sample file larger than this is not read.
 const MAX_SAMPLE_FILE_BYTES: u64 = 4 << 20;
@@ -24,12 +24,8 @@ const MAX_SAMPLE_FILE_BYTES: u64 = 4 << 20;
 pub(crate) struct TableArguments {
     /// Which table
     which: Which,
-    /// Print one JSON object
-    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
-    json: bool,
-    /// Print comma-separated values, without the notes
-    #[arg(long, env = "MOEX_CSV")]
-    csv: bool,
+    #[command(flatten)]
+    output: Output,
     /// Also draw the table's curves into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -76,12 +72,7 @@ pub(crate) fn run(arguments: &TableArguments) -> anyhow::Result<()> {
         };
         fs::write(path, chart.to_svg()?).with_context(|| format!("could not write {}", path.display()))?;
     }
-    let text = match (arguments.json, arguments.csv) {
-        (true, _) => table.to_json(),
-        (_, true) => table.to_csv(),
-        _ => table.to_text(),
-    };
-    print(&text)
+    arguments.output.show(&table)
 }
 
 fn make_table(arguments: &TableArguments) -> anyhow::Result<(Table, Option<Chart>)> {

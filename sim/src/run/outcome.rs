@@ -67,21 +67,6 @@ impl Outcome {
     /// The swarm's counts of this run, and the traffic's.
     pub fn counts(&self) -> (Totals, Traffic) {
         let ((totals, traffic), (totals_before, traffic_before)) = (self.after, self.before);
-        let totals = Totals {
-            layers: totals.layers - totals_before.layers,
-            dispatches: totals.dispatches - totals_before.dispatches,
-            answers: totals.answers - totals_before.answers,
-            retries: totals.retries - totals_before.retries,
-            hedges: totals.hedges - totals_before.hedges,
-            late: totals.late - totals_before.late,
-            timeouts: totals.timeouts - totals_before.timeouts,
-            errors: totals.errors - totals_before.errors,
-            hub_computed: totals.hub_computed - totals_before.hub_computed,
-            checks: totals.checks - totals_before.checks,
-            hedge_wins: totals.hedge_wins - totals_before.hedge_wins,
-            duplicate_bytes: totals.duplicate_bytes - totals_before.duplicate_bytes,
-            ..totals
-        };
         let traffic = Traffic {
             events: traffic.events - traffic_before.events,
             bytes_down: traffic.bytes_down - traffic_before.bytes_down,
@@ -89,7 +74,7 @@ impl Outcome {
             bytes_loaded: traffic.bytes_loaded - traffic_before.bytes_loaded,
             compute: traffic.compute - traffic_before.compute,
         };
-        (totals, traffic)
+        (totals.since(&totals_before), traffic)
     }
 
     /// Key, unit and value of all that is shown.

@@ -102,7 +102,6 @@ async fn a_download_cut_off_halfway_goes_on_where_it_stopped() {
 }
 
 #[tokio::test]
-#[ignore = "ten thousand round trips through a GPU in software take many minutes: cargo nextest run --run-ignored only"]
 async fn ten_thousand_dispatches_leave_no_trace() {
     const DISPATCHES: u64 = 10_000;
     let hub = Hub::start(&["--experts", "int4", "--no-hub-compute", "--replicas", "1"]).unwrap();

@@ -118,7 +118,6 @@ fn a_silent_worker_is_let_go() {
 
 /// What a thousand joins one after another cost is the time that the runner prints for it.
 #[test]
-#[ignore = "a measurement: it takes seconds"]
 fn a_thousand_workers_join_a_catalog_of_6144() {
     let mut room = Room::of(config(), catalog(48, 128));
     for id in 1..=1_000 {

@@ -1,0 +1,28 @@
+//! How a command's table is written.
+
+use clap::Args;
+use moex_sim::report::Table;
+
+use super::print;
+
+/// The flags that every table takes.
+#[derive(Args)]
+pub(crate) struct Output {
+    /// Print one JSON object
+    #[arg(long, env = "MOEX_JSON", conflicts_with = "csv")]
+    json: bool,
+    /// Print comma-separated values, without the notes
+    #[arg(long, env = "MOEX_CSV")]
+    csv: bool,
+}
+
+impl Output {
+    /// Prints the table as the flags ask for it.
+    pub(crate) fn show(&self, table: &Table) -> anyhow::Result<()> {
+        print(&match (self.json, self.csv) {
+            (true, _) => table.to_json(),
+            (_, true) => table.to_csv(),
+            _ => table.to_text(),
+        })
+    }
+}
