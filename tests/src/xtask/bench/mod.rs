@@ -1,5 +1,6 @@
-//! `cargo xtask bench`: what a swarm costs, what hedging buys, how well it is predicted, and what sessions leave behind.
+//! `cargo xtask bench`: what a swarm costs and where, what hedging buys, how well it is predicted, and what sessions leave behind.
 
+mod dispatch;
 mod hedge;
 mod replay;
 mod sessions;
@@ -17,6 +18,8 @@ use crate::hub::Hub;
 pub enum Bench {
     /// Tokens per second and the time of a layer, alone and with workers.
     Swarm(swarm::Args),
+    /// The time of a layer without its experts' computation, in parts.
+    Dispatch(dispatch::Args),
     /// The time of a layer by hedging policy, with one of four workers behind a link that hiccups.
     Hedge(hedge::Args),
     /// Tokens per second as the simulator predicts them from a trace's first half, and as they were.
@@ -32,6 +35,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     runtime.block_on(async {
         match bench {
             Bench::Swarm(args) => swarm::run(&moex, args).await,
+            Bench::Dispatch(args) => dispatch::run(&moex, args).await,
             Bench::Hedge(args) => hedge::run(&moex, args).await,
             Bench::Replay(args) => replay::run(&moex, args).await,
             Bench::Sessions(args) => sessions::run(&moex, args).await,

@@ -1,0 +1,97 @@
+//! `cargo xtask bench dispatch`: what the way between router and workers takes, from plan to sum, when workers answer at
+//! once and compute nothing.
+
+use std::fs::File;
+use std::io::BufReader;
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+use moex_hub::swarm::trace::LayerRecord;
+use moex_protocol::WorkerId;
+use moex_sim::replay::Trace;
+
+use super::{generate, median};
+use crate::hub::{Moex, Signal};
+use crate::peer::{Manner, Peer, PeerConfig};
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// How many workers, for each row of the table.
+    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    workers: Vec<usize>,
+    /// Layers, at least.
+    #[arg(long, default_value_t = 4_000)]
+    layers: u64,
+    /// A checkpoint; without it the demo model. `moex synth --like qwen3-30b-a3b --layers 4` writes one of true geometry.
+    #[arg(long)]
+    model: Option<String>,
+    /// Further arguments of `moex serve`, after `--`.
+    #[arg(last = true)]
+    serve: Vec<String>,
+}
+
+/// The parts of a layer, and between which times of its record they lie.
+type Part = (&'static str, fn(&LayerRecord) -> u64);
+
+const PARTS: [Part; 6] = [
+    ("plan to sum", |layer| layer.replied - layer.started),
+    ("engine to plan", |layer| layer.started - layer.asked),
+    ("plan, encode, hand to sockets", |layer| layer.sent - layer.started),
+    ("sockets and workers", |layer| layer.done.saturating_sub(layer.sent)),
+    ("combine", |layer| layer.replied - layer.done),
+    ("engine to sum", |layer| layer.replied - layer.asked),
+];
+
+/// Prints the parts' medians and the whole's tail.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    let mut table = Table::new();
+    table.set_header(["workers", "part", "p50 us", "p95 us", "p99 us"]);
+    for &n_workers in &args.workers {
+        let layers = measure(moex, args, n_workers).await.with_context(|| format!("{n_workers} workers"))?;
+        for (name, time) in PARTS {
+            let mut times: Vec<u64> = layers.iter().map(time).collect();
+            let p50 = median(&mut times);
+            let quantile = |percent: usize| times[times.len() * percent / 100].to_string();
+            let row = [n_workers.to_string(), name.to_owned(), p50.to_string(), quantile(95), quantile(99)];
+            table.add_row(row);
+        }
+        let bytes = |of: fn(&LayerRecord) -> u64| layers.iter().map(of).sum::<u64>() / layers.len() as u64;
+        eprintln!(
+            "{n_workers} workers: {} layers; a layer's messages {} bytes out, {} back",
+            layers.len(),
+            bytes(|layer| layer.attempts.iter().map(|attempt| attempt.bytes_out).sum()),
+            bytes(|layer| layer.attempts.iter().map(|attempt| attempt.bytes_back).sum()),
+        );
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// The records of layers with one row, all of which workers computed.
+async fn measure(moex: &Moex, args: &Args, n_workers: usize) -> Result<Vec<LayerRecord>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("trace.jsonl");
+    let trace = path.to_str().context("a temporary folder has a plain name")?;
+    // One copy of each block, one of each message: what is timed is one way there and back.
+    let mut serve = vec!["--no-hub-compute", "--replicas", "1", "--hedge", "1", "--trace", trace];
+    serve.extend(args.model.iter().flat_map(|model| ["--model", model]));
+    serve.extend(args.serve.iter().map(String::as_str));
+    let hub = moex.hub(&serve)?;
+    let peers = (1..=n_workers).map(|n| {
+        let worker = WorkerId(n as u128);
+        Peer::start(&hub.join_url, PeerConfig { worker, memory_budget_bytes: 1 << 40, manner: Manner::Zeros })
+    });
+    let _peers = peers.collect::<Result<Vec<_>>>()?;
+    hub.wait_for_workers(n_workers).await?;
+    while hub.status().await?["totals"]["layers"].as_u64() < Some(args.layers) {
+        let (n_tokens, _) = generate(&hub, 256).await?;
+        ensure!(n_tokens > 1, "the model says nothing");
+    }
+    hub.end(Signal::TERM).await?;
+    let trace = Trace::read(BufReader::new(File::open(&path)?))?;
+    let mut layers: Vec<LayerRecord> = trace.steps.into_iter().flat_map(|step| step.layers).collect();
+    layers.retain(|layer| layer.rows == 1 && layer.is_ok);
+    // What came first met cold caches.
+    Ok(layers.split_off(layers.len() / 10))
+}
