@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,6 +14,7 @@ use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 
 use crate::chat;
+use crate::host::Host;
 
 /// How long a test waits for what must come: generous, since the machines of CI are slow and shared.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,6 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Moex {
     path: PathBuf,
     logs: Option<PathBuf>,
+    host: Option<Arc<Host>>,
 }
 
 impl Moex {
@@ -32,7 +35,7 @@ impl Moex {
 
     /// This one.
     pub fn at(path: PathBuf) -> Self {
-        Self { path, logs: None }
+        Self { path, logs: None, host: None }
     }
 
     /// The same, its processes adding to files of this folder instead of speaking on our own stderr.
@@ -41,11 +44,26 @@ impl Moex {
         Self { logs: Some(folder.to_owned()), ..self }
     }
 
+    /// The same, its processes running on that host.
+    #[must_use]
+    pub fn on(self, host: Arc<Host>) -> Self {
+        Self { host: Some(host), ..self }
+    }
+
     /// Starts `moex serve ARGS` on a free loopback port and waits until it listens.
     pub fn hub(&self, args: &[&str]) -> Result<Hub> {
+        self.hub_at("127.0.0.1:0", args)
+    }
+
+    /// The same on a free port of every address, for workers on other [hosts](Host).
+    pub fn open_hub(&self, args: &[&str]) -> Result<Hub> {
+        self.hub_at("0.0.0.0:0", &[&["--api-key", chat::API_KEY], args].concat())
+    }
+
+    fn hub_at(&self, listen: &str, args: &[&str]) -> Result<Hub> {
         let mut child = self
             .command("hub")?
-            .args(["serve", "--json", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--json", "--listen", listen])
             .args(args)
             .stdout(Stdio::piped())
             .spawn()
@@ -61,7 +79,7 @@ impl Moex {
                 started[key].as_str().with_context(|| format!("no {key} in {line:?}"))?.to_owned(),
             )
         };
-        Ok(Hub { process, url: text("listen")?, join_url: text("join_url")?, http: reqwest::Client::new() })
+        Ok(Hub { process, url: text("listen")?, join_url: text("join_url")?, http: chat::client()? })
     }
 
     /// Starts `moex worker JOIN_URL ARGS` on the CPU. The name is its log's.
@@ -76,7 +94,10 @@ impl Moex {
     }
 
     fn command(&self, name: &str) -> Result<Command> {
-        let mut command = Command::new(&self.path);
+        let mut command = match &self.host {
+            Some(host) => host.command(&self.path),
+            None => Command::new(&self.path),
+        };
         command.stdin(Stdio::null());
         if let Some(folder) = &self.logs {
             let file = folder.join(format!("{name}.log"));
@@ -112,6 +133,11 @@ impl Hub {
     /// The join URL by way of a proxy.
     pub fn join_url_by(&self, proxy: SocketAddr) -> Result<String> {
         Ok(self.join_url.replace(&self.address()?.to_string(), &proxy.to_string()))
+    }
+
+    /// The join URL as another host knows this one.
+    pub fn join_url_from(&self, host: &Host) -> Result<String> {
+        self.join_url_by(SocketAddr::new(host.gateway().into(), self.address()?.port()))
     }
 
     /// The process id.

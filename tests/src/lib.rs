@@ -4,6 +4,7 @@
 //! Chromium. Nothing here is linked into the product. Only [`peer`] knows the wire, to misuse it,
 //! and only [`replay`] the simulator.
 
+pub mod host;
 pub mod hub;
 
 pub mod browser;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::Config;
 use super::script::{Event, Fault, Track, script};
 use crate::browser::{Browser, Tab};
+use crate::host::Host;
 use crate::hub::{Hub, Moex, PATIENCE, Signal, Worker};
 use crate::proxy::{Hiccup, Link, Proxy, Weather};
 
@@ -44,6 +45,7 @@ pub(super) struct Stage {
 enum Actor {
     Worker(Post),
     Guest(Post),
+    Host(House),
     Link(Arc<Proxy>),
     Tab(Seat),
 }
@@ -70,6 +72,14 @@ impl Stage {
                 Track::Guest(index) => {
                     let name = format!("guest-{index}");
                     Actor::Guest(Post::new(config, name, hub.join_url.clone(), &stores, track))
+                }
+                Track::Host(index) => {
+                    let host = Arc::new(Host::new().context("a host of its own for a worker")?);
+                    let (name, join_url) = (format!("host-{index}"), hub.join_url_from(&host)?);
+                    let mut post = Post::new(config, name, join_url, &stores, track);
+                    post.moex = post.moex.on(host.clone());
+                    post.start()?;
+                    Actor::Host(House { host, post })
                 }
                 Track::Link(index) => Actor::Link(links[index].clone()),
                 Track::Tab(_) => {
@@ -99,7 +109,7 @@ impl Stage {
     /// Whether every worker that should be there still is.
     pub(super) fn check(&mut self) -> Result<()> {
         for (actor, _) in &mut self.actors {
-            if let Actor::Worker(post) = actor {
+            if let Actor::Worker(post) | Actor::Host(House { post, .. }) = actor {
                 let ended = post.worker.as_mut().context("a worker was not started again")?.ended()?;
                 ensure!(ended.is_none(), "{} ended by itself: {ended:?}", post.name);
             }
@@ -135,6 +145,7 @@ impl Actor {
                 sleep(lasting).await;
                 post.worker = None;
             }
+            Self::Host(house) => house.suffer(fault, lasting).await?,
             Self::Link(proxy) => {
                 match link(fault) {
                     Some(link) => proxy.set(link),
@@ -188,6 +199,7 @@ impl Post {
     fn new(config: &Config, name: String, join_url: String, stores: &TempDir, track: Track) -> Self {
         let n = match track {
             Track::Guest(index) => 0x100 + index,
+            Track::Host(index) => 0x200 + index,
             Track::Worker(index) | Track::Link(index) | Track::Tab(index) => 1 + index,
         };
         let store = stores.path().join(&name);
@@ -216,6 +228,28 @@ impl Post {
         }
         self.worker = None;
         Ok(())
+    }
+}
+
+/// A worker on a host of its own.
+struct House {
+    host: Arc<Host>,
+    post: Post,
+}
+
+impl House {
+    async fn suffer(&mut self, fault: Fault, lasting: Duration) -> Result<()> {
+        if fault == Fault::PowerCut {
+            self.host.cut_power()?;
+            self.post.worker = None;
+            sleep(lasting).await;
+            self.host.boot()?;
+            self.post.start()
+        } else {
+            self.host.unplug()?;
+            sleep(lasting).await;
+            self.host.plug()
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use self::fleet::{Stage, Tally};
 use self::script::Track;
 use self::streams::Case;
 use crate::browser::Browser;
+use crate::host::Host;
 use crate::hub::{Hub, Moex};
 
 /// Which cases a tab may be asked: one on a GPU adds in another order than the hub, so that texts may part where the
@@ -43,6 +44,8 @@ pub struct Config {
     pub n_workers: usize,
     /// Tabs of a Chromium.
     pub n_tabs: usize,
+    /// Native workers on hosts of their own.
+    pub n_hosts: usize,
     /// Requests under way at a time.
     pub n_streams: usize,
     /// How many of the demo's cases are asked.
@@ -58,10 +61,11 @@ pub struct Config {
 pub async fn run(config: &Config) -> Result<Report> {
     let cases = Arc::new(expected(config).await.context("the hub alone")?);
     let serve: Vec<&str> = config.serve.iter().map(String::as_str).collect();
-    let hub = config.moex.hub(&[&["--experts", "int4"], &serve[..]].concat())?;
+    let serve = [&["--experts", "int4"], &serve[..]].concat();
+    let hub = if config.n_hosts > 0 { config.moex.open_hub(&serve)? } else { config.moex.hub(&serve)? };
     let browser = if config.n_tabs > 0 { Some(Arc::new(Browser::launch().await?)) } else { None };
     let stage = Stage::set(&hub, config, browser.clone()).await?;
-    hub.wait_for_workers(config.n_workers + config.n_tabs).await?;
+    hub.wait_for_workers(config.n_to_stay()).await?;
 
     let tally = Tally::default();
     let begin = Instant::now();
@@ -73,12 +77,12 @@ pub async fn run(config: &Config) -> Result<Report> {
     let streams: Vec<_> = streams.collect();
     let mut stage = stage.play(begin, &tally).await?;
     let calm = Instant::now();
-    let whole = hub.wait_for_workers(config.n_workers + config.n_tabs).await;
+    let whole = hub.wait_for_workers(config.n_to_stay()).await;
     whole.context("the swarm is not whole again")?;
     let recovery = calm.elapsed();
     let mut outcome = streams::Outcome::default();
     for stream in streams {
-        outcome.add(stream.await?);
+        outcome.add(stream.await??);
     }
     let status = hub.status().await?;
     stage.check()?;
@@ -113,7 +117,25 @@ impl Config {
     fn tracks(&self) -> Vec<Track> {
         let n_guests = self.n_workers.div_ceil(2);
         let workers = (0..self.n_workers).flat_map(|i| [Track::Worker(i), Track::Link(i)]);
-        workers.chain((0..n_guests).map(Track::Guest)).chain((0..self.n_tabs).map(Track::Tab)).collect()
+        let guests = (0..n_guests).map(Track::Guest);
+        let tabs = (0..self.n_tabs).map(Track::Tab);
+        workers.chain(guests).chain(tabs).chain((0..self.n_hosts).map(Track::Host)).collect()
+    }
+
+    /// Workers that are there before and after.
+    fn n_to_stay(&self) -> usize {
+        self.n_workers + self.n_tabs + self.n_hosts
+    }
+}
+
+/// As many [hosts](Host) as are asked for, where there can be any; says so where there cannot.
+pub fn hosts(n: usize) -> usize {
+    match (n > 0).then(Host::new) {
+        Some(Err(error)) => {
+            eprintln!("SKIPPED: workers on hosts of their own: {error:#}");
+            0
+        }
+        _ => n,
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Track {
     Guest(usize),
     /// A tab.
     Tab(usize),
+    /// A worker on a host of its own.
+    Host(usize),
 }
 
 /// What happens. Each is over, and mended, after the time that its event lasts.
@@ -52,6 +54,10 @@ pub enum Fault {
     CloseTab,
     /// The page is frozen, as by a browser that saves energy, then closed and opened anew.
     FreezeTab,
+    /// The host's cable is pulled, and put back.
+    Unplug,
+    /// The host loses its power: nobody closes its sockets. It is started again.
+    PowerCut,
 }
 
 /// One thing that goes wrong.
@@ -80,6 +86,7 @@ impl Track {
             ],
             Self::Guest(_) => &[Fault::Join],
             Self::Tab(_) => &[Fault::CloseTab, Fault::FreezeTab],
+            Self::Host(_) => &[Fault::Unplug, Fault::PowerCut],
         }
     }
 
@@ -90,6 +97,7 @@ impl Track {
             Self::Link(index) => (1, index),
             Self::Guest(index) => (2, index),
             Self::Tab(index) => (3, index),
+            Self::Host(index) => (4, index),
         };
         kind << 32 | index as u64
     }

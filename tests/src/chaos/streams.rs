@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
-use reqwest::Client;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -56,7 +55,7 @@ impl Outcome {
 
 /// What the hub at `url` says to these, one after the other.
 pub(super) async fn alone(url: &str, questions: &[Value]) -> Result<Vec<Case>> {
-    let http = Client::new();
+    let http = chat::client()?;
     let mut cases = Vec::new();
     for question in questions {
         let expected =
@@ -67,9 +66,9 @@ pub(super) async fn alone(url: &str, questions: &[Value]) -> Result<Vec<Case>> {
 }
 
 /// Asks cases at random until it is time to stop; what is under way then is still waited for.
-pub(super) async fn run(url: String, cases: Arc<Vec<Case>>, seed: u64, until: Instant) -> Outcome {
+pub(super) async fn run(url: String, cases: Arc<Vec<Case>>, seed: u64, until: Instant) -> Result<Outcome> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let http = Client::new();
+    let http = chat::client()?;
     let mut outcome = Outcome::default();
     while Instant::now() < until {
         let Case { question, expected } = &cases[random.random_range(0..cases.len())];
@@ -94,5 +93,5 @@ pub(super) async fn run(url: String, cases: Arc<Vec<Case>>, seed: u64, until: In
             Ok(_) => {}
         }
     }
-    outcome
+    Ok(outcome)
 }

@@ -21,6 +21,9 @@ pub struct Args {
     /// Tabs of a real Chromium.
     #[arg(long, default_value_t = 0)]
     tabs: usize,
+    /// Native workers on hosts of their own (network namespaces), which lose their cable or their power: wants root.
+    #[arg(long, default_value_t = 2)]
+    hosts: usize,
     /// Requests under way at a time.
     #[arg(long, default_value_t = 8)]
     streams: usize,
@@ -41,6 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
         seed: args.seed.unwrap_or_else(by_the_clock),
         n_workers: args.workers,
         n_tabs: args.tabs,
+        n_hosts: chaos::hosts(args.hosts),
         n_streams: args.streams,
         n_cases: args.cases,
         serve: args.serve.clone(),

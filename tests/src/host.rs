@@ -1,0 +1,116 @@
+//! A host of its own for a process: a network namespace, tied to this machine by one virtual cable that can be pulled.
+//!
+//! A closed socket on one machine always says so to its peer; what dies on another host may never say anything again.
+
+use std::ffi::OsStr;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, ensure};
+
+/// Hosts of this process so far: each has names and addresses that no other has.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// The host; gone when dropped, with whatever was on its way.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    cable: String,
+    here: Ipv4Addr,
+}
+
+impl Host {
+    /// Makes one, and switches it on. Needs Linux, iproute2 and the right to make namespaces.
+    pub fn new() -> Result<Self> {
+        let (process, n) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let host = Self {
+            name: format!("moex-{process}-{n}"),
+            // At most 15 bytes, says the kernel.
+            cable: format!("mx{:x}n{:x}", process & 0xFF_FFFF, n & 0xFFFF),
+            here: address(process, n),
+        };
+        host.boot()?;
+        Ok(host)
+    }
+
+    /// Switches it on, as it was when it was made.
+    pub fn boot(&self) -> Result<()> {
+        let Self { name, cable, here } = self;
+        let there = Ipv4Addr::from(u32::from(*here) + 1);
+        ip(&format!("netns add {name}"))?;
+        ip(&format!("link add {cable} type veth peer name eth0 netns {name}"))?;
+        ip(&format!("address add {here}/30 dev {cable}"))?;
+        ip(&format!("link set {cable} up"))?;
+        ip(&format!("-n {name} address add {there}/30 dev eth0"))?;
+        ip(&format!("-n {name} link set lo up"))?;
+        self.plug()
+    }
+
+    /// Switches it off: what runs there can say nothing any more, and is its owner's to end.
+    pub fn cut_power(&self) -> Result<()> {
+        // A namespace lives as long as a socket in it does, which may be long after its process: the cable goes first.
+        let cut = ip(&format!("link delete {}", self.cable));
+        ip(&format!("netns delete {}", self.name)).and(cut)
+    }
+
+    /// This machine's address, as the host sees it.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.here
+    }
+
+    /// A command that runs there.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args([OsStr::new("netns"), "exec".as_ref(), self.name.as_ref(), program.as_os_str()]);
+        command
+    }
+
+    /// Pulls the cable: what is sent is lost, and nobody hears of it.
+    pub fn unplug(&self) -> Result<()> {
+        ip(&format!("-n {} link set eth0 down", self.name))
+    }
+
+    /// Puts the cable back in.
+    pub fn plug(&self) -> Result<()> {
+        ip(&format!("-n {} link set eth0 up", self.name))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It may be off already, or never have been wholly on.
+        drop(self.cut_power());
+    }
+}
+
+/// The first address of a network of four, out of 10.128.0.0/9.
+fn address(process: u32, n: u32) -> Ipv4Addr {
+    let network = process.wrapping_mul(64).wrapping_add(n) & 0x1F_FFFF;
+    Ipv4Addr::from(0x0A80_0001 | network << 2)
+}
+
+fn ip(arguments: &str) -> Result<()> {
+    let mut command = Command::new("ip");
+    let output = command.args(arguments.split_whitespace()).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("`ip {arguments}` does not run (package iproute2)"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`ip {arguments}` failed: {}", said.trim());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_of_four_do_not_meet() {
+        let hosts = [address(1, 0), address(1, 1), address(2, 0), address(0x40_0000, 0)];
+        for (i, one) in hosts.iter().enumerate() {
+            assert_eq!(u32::from(*one) % 4, 1, "{one}");
+            assert!(hosts[..i].iter().all(|other| other != one), "{one}");
+            assert_eq!(one.octets()[0], 10);
+        }
+    }
+}
