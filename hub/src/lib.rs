@@ -4,6 +4,7 @@
 
 pub mod engine;
 pub mod gguf;
+mod mapped;
 pub mod model;
 pub mod sampler;
 pub mod shards;

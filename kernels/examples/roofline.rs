@@ -16,7 +16,7 @@ use moex_kernels::{
     ExpertView, MatrixView, WeightFormat,
     engine::Pair,
     pool::Pool,
-    simd::{ExpertCall, ExpertScratch, PackedExpertShape, Pages, Simd, Slab, experts, spin_products},
+    simd::{ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Simd, Slab, experts, spin_products},
 };
 
 /// An expert of Qwen3-30B-A3B.
@@ -42,8 +42,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let slab_bytes = env::args().nth(1).map_or(Ok(1024), |mib| mib.parse::<usize>())? << 20;
     println!("{simd}, {n_threads} threads, {} MiB of weights a format", slab_bytes >> 20);
 
-    let memory = [Pages::Small, Pages::Huge].map(|pages| Slab::new(slab_bytes, pages));
-    for (memory, pages) in memory.into_iter().zip([Pages::Small, Pages::Huge]) {
+    let memory = [PageSize::Small, PageSize::Huge].map(|pages| Slab::new(slab_bytes, pages));
+    for (memory, pages) in memory.into_iter().zip([PageSize::Small, PageSize::Huge]) {
         let mut memory = memory?;
         memory.fill(1);
         let best = (0..REPEATS).map(|_| read_blocks(&pool, &memory)).min().unwrap_or_default();
@@ -97,7 +97,7 @@ fn decode(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let shape = PackedExpertShape { hidden: HIDDEN, inner: INNER, gate_up, down };
     let n_experts = (slab_bytes / shape.bytes()).max(CHOSEN);
-    let mut slab = Slab::new(n_experts * shape.bytes(), Pages::Huge)?;
+    let mut slab = Slab::new(n_experts * shape.bytes(), PageSize::Huge)?;
     let packed = pack_one(&shape)?;
     for expert in slab.chunks_exact_mut(shape.bytes()) {
         expert.copy_from_slice(&packed);
@@ -144,7 +144,7 @@ fn prefill(
 ) -> Result<(), Box<dyn std::error::Error>> {
     const EXPERTS: usize = 2;
     let shape = PackedExpertShape { hidden: HIDDEN, inner: INNER, gate_up, down };
-    let mut slab = Slab::new(EXPERTS * shape.bytes(), Pages::Huge)?;
+    let mut slab = Slab::new(EXPERTS * shape.bytes(), PageSize::Huge)?;
     let packed = pack_one(&shape)?;
     for expert in slab.chunks_exact_mut(shape.bytes()) {
         expert.copy_from_slice(&packed);
@@ -223,7 +223,7 @@ fn pack_one(shape: &PackedExpertShape) -> Result<Vec<u8>, Box<dyn std::error::Er
         down: MatrixView::new(shape.down, HIDDEN, INNER, &down)?,
     };
     let mut packed = vec![0; shape.bytes()];
-    shape.pack(&view, &mut packed);
+    shape.pack(&Pool::new(1), &view, &mut packed);
     Ok(packed)
 }
 

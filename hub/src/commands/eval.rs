@@ -15,8 +15,10 @@ use std::{
 use anyhow::{Context, bail};
 use cases::Case;
 use indicatif::{ProgressBar, ProgressStyle};
+use moex_kernels::engine::ActivationFormat;
 use serde::Serialize;
 
+use super::compute::ComputeArgs;
 use super::experts::{ExpertArgs, ModelArgs, experts_for};
 use crate::{
     engine::{EngineConfig, Event, Request, Scheduler},
@@ -36,6 +38,9 @@ pub struct Args {
     #[command(flatten)]
     experts: ExpertArgs,
 
+    #[command(flatten)]
+    compute: ComputeArgs,
+
     /// A file with one JSON object a line: id, task, messages, tools, enable_thinking, answer.
     #[arg(long, env = "MOEX_CASES", value_name = "FILE")]
     cases: PathBuf,
@@ -49,7 +54,8 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let cases = cases::read(&args.cases)?;
     let checkpoint = args.model.checkpoint()?;
-    let model = Arc::new(Model::load(&checkpoint)?);
+    let compute = args.compute.compute(ActivationFormat::F32)?;
+    let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
     let text = Arc::new(Text::load(&checkpoint)?);
     let mut experts = experts_for(&args.experts, &checkpoint, &model, EngineConfig::default().max_rows)?;
 

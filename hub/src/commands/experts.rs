@@ -2,14 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use moex_kernels::WeightFormat;
+use moex_kernels::{WeightFormat, simd::Processor};
 use moex_protocol::Dtype;
 
 use super::values::{secret, wire};
 use crate::{
     model::{
-        Checkpoint, Experts, ExpertsError, Model, ModelError, Routing,
+        Checkpoint, Compute, Expert, Experts, ExpertsError, Model, ModelError, Routing,
         local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
+        panels::{Keep, PanelExperts, Panels, WorkerBlocks},
     },
     net::{LocalSwarm, LocalSwarmConfig, SwarmHandle},
     server,
@@ -68,6 +69,9 @@ pub(super) fn experts_for(
     model: &Arc<Model>,
     max_rows: usize,
 ) -> anyhow::Result<Box<dyn Experts>> {
+    if let (None, Compute::Fast(fast)) = (args.workers, model.compute()) {
+        return Ok(Box::new(panel_experts(args, checkpoint, model, &fast.processor)?));
+    }
     Ok(match (args.workers, args.experts) {
         (None, None) => Box::new(CheckpointExperts::new(model.clone())),
         (None, Some(format)) => {
@@ -85,6 +89,31 @@ pub(super) fn experts_for(
             )?)
         }
     })
+}
+
+/// Experts on this machine with int8 activations: the checkpoint's own, or packed to the format that is asked for.
+fn panel_experts(
+    args: &ExpertArgs,
+    checkpoint: &Checkpoint,
+    model: &Arc<Model>,
+    processor: &Arc<Processor>,
+) -> anyhow::Result<PanelExperts> {
+    let processor = processor.clone();
+    let panels = match args.experts {
+        None => {
+            let experts = (0..model.config().layers.len()).flat_map(|layer| model.experts(layer));
+            let keep = Keep::if_it_fits(experts.map(Expert::n_bytes).sum());
+            Panels::new(model.clone(), processor, keep)?
+        }
+        Some(format) => {
+            let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
+            let folder = ShardStore::default_folder(&source, format);
+            let store = Arc::new(ShardStore::open(&folder, &source, format, &|_, _| {})?);
+            let keep = Keep::if_it_fits(store.n_bytes());
+            Panels::new(WorkerBlocks::new(store, model), processor, keep)?
+        }
+    };
+    Ok(PanelExperts::new(Arc::new(panels), args.wire))
 }
 
 /// A swarm of this machine's own, for as long as a command runs.
@@ -105,8 +134,13 @@ impl SwarmExperts {
     ) -> anyhow::Result<Self> {
         let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
         let folder = ShardStore::default_folder(&source, format);
-        let store = Arc::new(ShardStore::open(&folder, &source, format, &|_, _| {})?);
-        let summary = server::summary(checkpoint, &store, max_rows);
+        let mut store = ShardStore::open(&folder, &source, format, &|_, _| {})?;
+        if let Compute::Fast(fast) = model.compute() {
+            // The workers hold every block: the hub computes none but for a check.
+            store = store.computing_int8(model, fast.processor.clone(), Keep::None)?;
+        }
+        let store = Arc::new(store);
+        let summary = server::summary(checkpoint, &store, model.compute().activations(), max_rows);
         let config = LocalSwarmConfig {
             n_workers,
             swarm: SwarmConfig { wire, ..SwarmConfig::new(JoinToken::new(secret()?), summary) },

@@ -3,9 +3,11 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, ensure};
+use moex_kernels::engine::ActivationFormat;
 use safetensors::Dtype;
 
 use super::{
+    compute::ComputeArgs,
     experts::{ExpertArgs, ModelArgs, experts_for},
     safetensors_file::{Planned, SafetensorsFile},
 };
@@ -26,6 +28,9 @@ pub struct Args {
     #[command(flatten)]
     experts: ExpertArgs,
 
+    #[command(flatten)]
+    compute: ComputeArgs,
+
     /// Token ids, separated by commas.
     #[arg(long, env = "MOEX_IDS", value_delimiter = ',', required = true, value_name = "1,2,3")]
     ids: Vec<u32>,
@@ -38,7 +43,8 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let checkpoint = args.model.checkpoint()?;
-    let model = Arc::new(Model::load(&checkpoint)?);
+    let compute = args.compute.compute(ActivationFormat::F32)?;
+    let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
     let config = model.config();
     let n_rows = args.ids.len(); // T
     ensure!(
@@ -61,7 +67,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         experts: experts_for(&args.experts, &checkpoint, &model, CHUNK_ROWS)?,
         chosen: vec![Vec::new(); config.layers.len()],
     };
-    let mut kv = KvPool::new(config, usize::MAX, 1);
+    let mut kv = KvPool::new_for(&compute, config, usize::MAX, 1);
     let mut table = KvTable::default();
     for (chunk, ids) in args.ids.chunks(CHUNK_ROWS).enumerate() {
         let start = chunk * CHUNK_ROWS;

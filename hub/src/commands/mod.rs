@@ -1,5 +1,6 @@
 //! The commands of `moex`, one file each: its arguments, and what it does.
 
+pub mod bench;
 pub mod chat;
 pub mod demo;
 pub mod eval;
@@ -10,6 +11,7 @@ pub mod synth;
 pub mod worker;
 
 mod answer_printer;
+mod compute;
 mod experts;
 mod hub_client;
 mod local_hub;
@@ -40,6 +42,7 @@ pub enum Command {
     Logits(logits::Args),
     Eval(eval::Args),
     Synth(synth::Args),
+    Bench(bench::Args),
 }
 
 impl Command {
@@ -62,6 +65,7 @@ impl Command {
             Self::Logits(args) => logits::run(args),
             Self::Eval(args) => eval::run(args),
             Self::Synth(args) => synth::run(args),
+            Self::Bench(args) => bench::run(args),
         }
     }
 }

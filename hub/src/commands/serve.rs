@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::builder::FalseyValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use moex_kernels::WeightFormat;
+use moex_kernels::{WeightFormat, engine::ActivationFormat};
 use moex_protocol::Dtype;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use super::compute::ComputeArgs;
 use super::values;
 use crate::net::WorkerProcesses;
 use crate::server::{self, Hub, HubConfig};
@@ -40,6 +41,9 @@ pub struct Args {
     /// How experts are packed for workers: int4, f16, bf16 or f32.
     #[arg(long, env = "MOEX_EXPERTS", default_value = "int4", value_name = "FORMAT")]
     experts: WeightFormat,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
 
     /// How rows travel: f16, bf16 or int8.
     #[arg(long, env = "MOEX_WIRE", default_value = "f16", value_name = "DTYPE", value_parser = values::wire)]
@@ -123,6 +127,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let config = HubConfig {
         model: args.model,
         experts: args.experts,
+        compute: args.compute.compute(ActivationFormat::F32)?,
         wire: args.wire,
         replicas: usize::from(args.replicas),
         hedge: match args.hedge {

@@ -7,7 +7,7 @@ use super::{
     sequence::Sequence,
 };
 use crate::{
-    model::{Experts, KvPool, Model, PAGE_POSITIONS, Span, StepError, Wanted},
+    model::{Experts, KvPool, Model, PAGE_POSITIONS, Span, StepError, Wanted, Workspace},
     text::Text,
 };
 
@@ -35,6 +35,7 @@ pub struct Scheduler {
     model: Arc<Model>,
     text: Arc<Text>,
     kv: KvPool,
+    space: Workspace,
     limits: RequestLimits,
     config: EngineConfig,
     /// Oldest first.
@@ -49,10 +50,11 @@ impl Scheduler {
         let max_rows = config.max_rows.max(1);
         let max_sequences = config.max_sequences.clamp(1, max_rows);
         let config = EngineConfig { max_rows, max_sequences, ..config };
-        let kv = KvPool::new(model.config(), config.kv_bytes, max_sequences);
+        let kv = KvPool::new_for(model.compute(), model.config(), config.kv_bytes, max_sequences);
         let context = model.config().max_positions.min(kv.max_positions());
         let limits = RequestLimits { context, vocabulary: model.config().vocab };
-        Self { model, text, kv, limits, config, running: Vec::new(), waiting: VecDeque::new() }
+        let space = Workspace::default();
+        Self { model, text, kv, space, limits, config, running: Vec::new(), waiting: VecDeque::new() }
     }
 
     /// What a request may ask for.
@@ -93,9 +95,10 @@ impl Scheduler {
             return;
         }
         experts.step_begins();
-        let stepped = self.model.forward(&spans, &mut self.kv, experts);
-        let (n_rows, n_tokens) = (chunks.iter().sum(), self.deliver(&chunks, stepped));
-        experts.step_ends(n_rows, n_tokens);
+        let stepped = self.model.step(&spans, &mut self.kv, experts, &mut self.space);
+        let Self { running, kv, text, limits, .. } = self;
+        let n_tokens = deliver(running, kv, text, limits.vocabulary, &chunks, stepped);
+        experts.step_ends(chunks.iter().sum(), n_tokens);
     }
 
     /// Lets those begin whose tokens the cache has room for.
@@ -147,37 +150,43 @@ impl Scheduler {
             self.waiting.push_front(youngest);
         }
     }
+}
 
-    /// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done. How many
-    /// got logits.
-    fn deliver(&mut self, chunks: &[usize], stepped: Result<Vec<f32>, StepError>) -> usize {
-        let mut failure = None;
-        let mut logits = stepped.unwrap_or_else(|error| {
-            failure = Some(Failure::Step(error));
-            Vec::new()
-        });
-        let mut logits = logits.chunks_exact_mut(self.limits.vocabulary);
-        let (text, kv) = (&*self.text, &mut self.kv);
-        let mut chunks = chunks.iter();
-        let mut n_tokens = 0;
-        self.running.retain_mut(|sequence| {
-            let n = *chunks.next().expect("a chunk for each running sequence");
-            let progress = match &failure {
-                _ if n == 0 => ControlFlow::Continue(()),
-                Some(failure) => sequence.fail(failure.clone()),
-                None if n < sequence.n_pending() => sequence.advance(n, None, text),
-                None => {
-                    n_tokens += 1;
-                    sequence.advance(n, logits.next(), text)
-                }
-            };
-            if progress.is_break() {
-                kv.release(&mut sequence.table);
+/// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done. How many
+/// got logits.
+fn deliver(
+    running: &mut Vec<Sequence>,
+    kv: &mut KvPool,
+    text: &Text,
+    vocabulary: usize,
+    chunks: &[usize],
+    stepped: Result<&mut [f32], StepError>,
+) -> usize {
+    let mut failure = None;
+    let logits = stepped.unwrap_or_else(|error| {
+        failure = Some(Failure::Step(error));
+        &mut []
+    });
+    let mut logits = logits.chunks_exact_mut(vocabulary);
+    let mut chunks = chunks.iter();
+    let mut n_tokens = 0;
+    running.retain_mut(|sequence| {
+        let n = *chunks.next().expect("a chunk for each running sequence");
+        let progress = match &failure {
+            _ if n == 0 => ControlFlow::Continue(()),
+            Some(failure) => sequence.fail(failure.clone()),
+            None if n < sequence.n_pending() => sequence.advance(n, None, text),
+            None => {
+                n_tokens += 1;
+                sequence.advance(n, logits.next(), text)
             }
-            progress.is_continue()
-        });
-        n_tokens
-    }
+        };
+        if progress.is_break() {
+            kv.release(&mut sequence.table);
+        }
+        progress.is_continue()
+    });
+    n_tokens
 }
 
 /// The next `n` tokens of a sequence.

@@ -91,6 +91,9 @@ pub enum ModelError {
         /// Its shape by the config.
         expected: Vec<usize>,
     },
+    /// The system gave no memory for weights.
+    #[error("there is no memory for the model's weights: {0}")]
+    NoMemory(std::io::Error),
     /// A tensor is stored in a type that is not read.
     #[error("{tensor} in {file} is {dtype}: f32, f16 and bf16 are supported")]
     UnsupportedDtype {

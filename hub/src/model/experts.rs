@@ -1,7 +1,7 @@
 //! The sparse half of a layer, wherever it runs: the one line where the model meets the swarm.
 
 /// Which experts each row goes to, and how much each counts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routing {
     /// K, the experts of a row.
     pub k: usize,
@@ -28,6 +28,24 @@ pub trait Experts: Send {
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
         let _ = (n_rows, n_tokens);
     }
+
+    /// [`Self::apply`] into memory the caller has, `sum` (T, D).
+    ///
+    /// # Errors
+    /// As [`Self::apply`]; `sum` is then of no use.
+    ///
+    /// # Panics
+    /// If `sum` is not as long as `rows`.
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        sum.copy_from_slice(&self.apply(layer, rows, routing)?);
+        Ok(())
+    }
 }
 
 impl Experts for Box<dyn Experts> {
@@ -41,6 +59,16 @@ impl Experts for Box<dyn Experts> {
 
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
         (**self).step_ends(n_rows, n_tokens);
+    }
+
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        (**self).apply_into(layer, rows, routing, sum)
     }
 }
 

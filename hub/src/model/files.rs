@@ -4,13 +4,13 @@
 //! when the checkpoint is opened, so that a broken download is found before anything is computed. Tensors are asked for by
 //! the names that Hugging Face gives them; what a GGUF calls them is `gguf`'s.
 
-use std::{borrow::Cow, collections::HashMap, fs::File, path::Path};
+use std::{borrow::Cow, collections::HashMap, path::Path};
 
 use bytes::Bytes;
 use moex_kernels::WeightFormat;
 
 use super::{config::Config, error::ModelError, folder, gguf};
-use crate::gguf::Vocabulary;
+use crate::{gguf::Vocabulary, mapped::Mapped};
 
 /// An opened checkpoint.
 pub struct Checkpoint {
@@ -22,6 +22,8 @@ pub struct Checkpoint {
     pub text: TextFiles,
     pub(super) tensors: HashMap<String, Tensor>,
     pub(super) naming: Naming,
+    /// The files that the tensors lie in.
+    pub(super) files: Vec<Mapped>,
 }
 
 /// What `text` reads, as it is.
@@ -127,16 +129,4 @@ impl Tensor {
         let bytes = (at < *n).then(|| self.bytes.slice(at * each..(at + 1) * each))?;
         Some(Self { shape: shape.to_vec(), bytes, ..self.clone() })
     }
-}
-
-/// A file's bytes, mapped.
-pub(super) fn map(path: &Path) -> std::io::Result<Bytes> {
-    let file = File::open(path)?;
-    if file.metadata()?.len() == 0 {
-        return Ok(Bytes::new());
-    }
-    // SAFETY: the mapping is read only. Models are written once and renamed into place; one that somebody truncates while
-    // it is mapped ends this process, as with every program that maps its model.
-    let map = unsafe { memmap2::Mmap::map(&file)? };
-    Ok(Bytes::from_owner(map))
 }

@@ -15,8 +15,9 @@ use super::{
     config::Config,
     demo,
     error::ModelError,
-    files::{Checkpoint, Naming, Stored, Tensor, TextFiles, TokenizerSource, map},
+    files::{Checkpoint, Naming, Stored, Tensor, TextFiles, TokenizerSource},
 };
+use crate::mapped::Mapped;
 
 /// The longest header of a shard that is read, safetensors' own limit.
 const MAX_HEADER_BYTES: usize = 100_000_000;
@@ -38,21 +39,22 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, ModelError> {
         generation_config: read(folder, "generation_config.json")?.map(Into::into),
         chat_template: read(folder, "chat_template.jinja")?.map(Into::into),
     };
-    let mut tensors = HashMap::new();
+    let (mut tensors, mut files) = (HashMap::new(), Vec::new());
     for (file, first) in shard_files(folder)? {
         let path = folder.join(&file);
-        let bytes = map(&path).map_err(|source| match source.kind() {
+        let mapped = Mapped::open(&path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => {
                 ModelError::MissingShard { file: file.clone(), tensor: first.clone() }
             }
             _ => ModelError::Io { path, source },
         })?;
-        read_shard(&file, &first, &bytes, &mut tensors)?;
+        read_shard(&file, &first, &mapped.bytes(), &mut tensors)?;
+        files.push(mapped);
     }
     let name = folder.canonicalize().ok();
     let name = name.as_deref().unwrap_or(folder).file_name().map(|name| name.to_string_lossy().into_owned());
     let name = name.unwrap_or_else(|| "model".to_owned());
-    Ok(Checkpoint { name, config, text, tensors, naming: Naming::HuggingFace })
+    Ok(Checkpoint { name, config, text, tensors, naming: Naming::HuggingFace, files })
 }
 
 /// Opens the demo model inside this binary.
@@ -69,7 +71,8 @@ pub(super) fn demo() -> Result<Checkpoint, ModelError> {
     for (file, bytes) in demo::SHARDS {
         read_shard(file, "its header", &Bytes::from_static(bytes), &mut tensors)?;
     }
-    Ok(Checkpoint { name: demo::NAME.to_owned(), config, text, tensors, naming: Naming::HuggingFace })
+    let (name, naming) = (demo::NAME.to_owned(), Naming::HuggingFace);
+    Ok(Checkpoint { name, config, text, tensors, naming, files: Vec::new() })
 }
 
 /// The shards' file names, each with the first tensor that the index places in it.

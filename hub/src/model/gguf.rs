@@ -14,18 +14,23 @@ use serde_json::json;
 use super::{
     config::Config,
     error::ModelError,
-    files::{Checkpoint, Naming, Stored, Tensor, TextFiles, TokenizerSource, map},
+    files::{Checkpoint, Naming, Stored, Tensor, TextFiles, TokenizerSource},
 };
-use crate::gguf::{self, Gguf, GgufError, Vocabulary};
+use crate::{
+    gguf::{self, Gguf, GgufError, Vocabulary},
+    mapped::Mapped,
+};
 
 /// Opens a GGUF: one file, or all files of a split one, whichever of them `path` is.
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
-    let mut tensors = HashMap::new();
+    let (mut tensors, mut files) = (HashMap::new(), Vec::new());
     let mut header = None;
     let paths = gguf::shards(path);
     for path in &paths {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let bytes = map(path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let mapped = Mapped::open(path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let bytes = mapped.bytes();
+        files.push(mapped);
         let wrong = |source: GgufError| ModelError::Gguf { file: file.clone(), source };
         let parsed = Gguf::parse(&bytes).map_err(wrong)?;
         for tensor in parsed.tensors() {
@@ -52,7 +57,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     let config = Config::from_gguf(&parsed, vocab, tied_head)
         .map_err(|source| ModelError::Config { path: file.clone().into(), source })?;
     let text = text_files(&parsed).map_err(wrong)?;
-    Ok(Checkpoint { name: model_name(&paths[0]), config, text, tensors, naming: Naming::Gguf })
+    Ok(Checkpoint { name: model_name(&paths[0]), config, text, tensors, naming: Naming::Gguf, files })
 }
 
 const TOKEN_EMBEDDING: &str = "token_embd.weight";

@@ -1,17 +1,22 @@
-//! The KV cache: keys and values of every cached position in f32, in pages that sequences borrow from one bounded pool.
+//! The KV cache: keys and values of every cached position, in pages that sequences borrow from one bounded pool. In rows
+//! of f32, as the oracle reads them, or packed in a format of choice, as the vector kernels do.
 //!
 //! Who gets pages, and who gives them back when there are none, is the engine's matter.
 
-use super::config::Config;
+use moex_kernels::simd::{KvFormat, KvShape, PageSize, Slab};
+
+use super::{compute::Compute, config::Config};
 
 /// Positions in a page.
-pub const PAGE_POSITIONS: usize = 32;
+pub const PAGE_POSITIONS: usize = moex_kernels::simd::PAGE_POSITIONS;
 
 /// All pages of all sequences. A page is allocated when it is first used and kept for the next sequence.
 pub struct KvPool {
     n_layers: usize,
     /// G x C.
     width: usize,
+    /// Of packed pages; none where they are rows.
+    shape: Option<KvShape>,
     pages: Vec<Page>,
     free: Vec<u32>,
     max_pages: usize,
@@ -23,26 +28,52 @@ pub struct KvTable {
     pages: Vec<u32>,
 }
 
-/// (L, `PAGE_POSITIONS`, G x C) each.
-struct Page {
-    keys: Box<[f32]>,
-    values: Box<[f32]>,
+enum Page {
+    /// (L, `PAGE_POSITIONS`, G x C) each.
+    Rows { keys: Box<[f32]>, values: Box<[f32]> },
+    /// (L), each as [`KvShape`] says.
+    Packed(Slab),
 }
 
 impl KvPool {
     /// A pool of as many whole pages as fit into `budget_bytes`, at least one and at most what `n_sequences` of full
-    /// length need.
+    /// length need, in rows of f32.
     pub fn new(config: &Config, budget_bytes: usize, n_sequences: usize) -> Self {
-        let affordable = budget_bytes / (Self::position_bytes(config) * PAGE_POSITIONS);
+        Self::new_for(&Compute::Exact, config, budget_bytes, n_sequences)
+    }
+
+    /// [`Self::new`] for a model computed with `compute`.
+    pub fn new_for(compute: &Compute, config: &Config, budget_bytes: usize, n_sequences: usize) -> Self {
+        let affordable = budget_bytes / (Self::position_bytes_for(compute, config) * PAGE_POSITIONS);
         let useful = config.max_positions.div_ceil(PAGE_POSITIONS) * n_sequences;
         let max_pages = affordable.min(useful).clamp(1, u32::MAX as usize);
         let (n_layers, width) = (config.layers.len(), config.kv_width());
-        Self { n_layers, width, pages: Vec::new(), free: Vec::new(), max_pages }
+        Self {
+            n_layers,
+            width,
+            shape: shape_for(compute, config),
+            pages: Vec::new(),
+            free: Vec::new(),
+            max_pages,
+        }
     }
 
-    /// Bytes of one cached position in all layers.
+    /// Bytes of one cached position in all layers, in f32.
     pub fn position_bytes(config: &Config) -> usize {
-        2 * config.layers.len() * config.kv_width() * size_of::<f32>()
+        2 * config.layers.len() * config.kv_width() * KvFormat::F32.value_bytes()
+    }
+
+    /// Bytes of one cached position in all layers of a model computed with `compute`.
+    pub fn position_bytes_for(compute: &Compute, config: &Config) -> usize {
+        match shape_for(compute, config) {
+            None => Self::position_bytes(config),
+            Some(shape) => config.layers.len() * shape.page_bytes() / PAGE_POSITIONS,
+        }
+    }
+
+    /// How its pages are packed; none where they are rows of f32.
+    pub(super) fn shape(&self) -> Option<KvShape> {
+        self.shape
     }
 
     /// Positions that fit when one sequence has the whole pool.
@@ -55,7 +86,7 @@ impl KvPool {
         self.max_pages - self.pages.len() + self.free.len()
     }
 
-    /// Gives `table` room for `positions`; false, and nothing changed, if the pool has too few pages.
+    /// Gives `table` room for `positions`; false, and nothing lost, if the pool has too few pages or the system no memory.
     #[must_use]
     pub fn reserve(&mut self, table: &mut KvTable, positions: usize) -> bool {
         let missing = positions.div_ceil(PAGE_POSITIONS).saturating_sub(table.pages.len());
@@ -63,14 +94,22 @@ impl KvPool {
             return false;
         }
         for _ in 0..missing {
-            let page = self.free.pop().unwrap_or_else(|| {
-                let values = self.n_layers * PAGE_POSITIONS * self.width;
-                self.pages.push(Page { keys: vec![0.0; values].into(), values: vec![0.0; values].into() });
-                (self.pages.len() - 1) as u32
-            });
+            let Some(page) = self.free.pop().or_else(|| self.allocate()) else { return false };
             table.pages.push(page);
         }
         true
+    }
+
+    fn allocate(&mut self) -> Option<u32> {
+        let page = match self.shape {
+            None => {
+                let values = self.n_layers * PAGE_POSITIONS * self.width;
+                Page::Rows { keys: vec![0.0; values].into(), values: vec![0.0; values].into() }
+            }
+            Some(shape) => Page::Packed(Slab::new(self.n_layers * shape.page_bytes(), PageSize::Huge).ok()?),
+        };
+        self.pages.push(page);
+        Some((self.pages.len() - 1) as u32)
     }
 
     /// Takes all pages of `table` back.
@@ -90,21 +129,43 @@ impl KvPool {
         key: &[f32],
         value: &[f32],
     ) {
-        let page = &mut self.pages[table.pages[position / PAGE_POSITIONS] as usize];
-        let start = (layer * PAGE_POSITIONS + position % PAGE_POSITIONS) * self.width;
-        page.keys[start..][..self.width].copy_from_slice(key);
-        page.values[start..][..self.width].copy_from_slice(value);
+        let within = position % PAGE_POSITIONS;
+        match (&mut self.pages[table.pages[position / PAGE_POSITIONS] as usize], self.shape) {
+            (Page::Rows { keys, values }, _) => {
+                let start = (layer * PAGE_POSITIONS + within) * self.width;
+                keys[start..][..self.width].copy_from_slice(key);
+                values[start..][..self.width].copy_from_slice(value);
+            }
+            (Page::Packed(bytes), Some(shape)) => {
+                let n = shape.page_bytes();
+                shape.write(&mut bytes[layer * n..][..n], within, key, value).expect("a page of its shape");
+            }
+            (Page::Packed(_), None) => {}
+        }
     }
 
-    /// Keys and values of a layer, a slice (`PAGE_POSITIONS`, G, C) for each page.
+    /// Keys and values of a layer, a slice (`PAGE_POSITIONS`, G, C) for each page; empty where pages are packed.
     pub(super) fn pages(&self, layer: usize, table: &KvTable) -> (Vec<&[f32]>, Vec<&[f32]>) {
         let len = PAGE_POSITIONS * self.width;
-        let of_layer = |page: &u32| {
-            let page = &self.pages[*page as usize];
-            (&page.keys[layer * len..][..len], &page.values[layer * len..][..len])
+        let of_layer = |page: &u32| match &self.pages[*page as usize] {
+            Page::Rows { keys, values } => Some((&keys[layer * len..][..len], &values[layer * len..][..len])),
+            Page::Packed(_) => None,
         };
-        table.pages.iter().map(of_layer).unzip()
+        table.pages.iter().filter_map(of_layer).unzip()
     }
+
+    /// Page `page` of `table` in a layer, as [`KvShape`] says; empty where pages are rows.
+    pub(super) fn packed_page(&self, layer: usize, table: &KvTable, page: usize) -> &[u8] {
+        match (&self.pages[table.pages[page] as usize], self.shape) {
+            (Page::Packed(bytes), Some(shape)) => &bytes[layer * shape.page_bytes()..][..shape.page_bytes()],
+            _ => &[],
+        }
+    }
+}
+
+fn shape_for(compute: &Compute, config: &Config) -> Option<KvShape> {
+    let Compute::Fast(fast) = compute else { return None };
+    Some(KvShape { format: fast.kv, n_kv_heads: config.n_kv_heads, head_width: config.head_width })
 }
 
 #[cfg(test)]

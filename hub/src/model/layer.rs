@@ -1,10 +1,22 @@
-//! A layer, split where its experts may be elsewhere: [`Layer::attend`], [`Layer::route`], then [`absorb`].
+//! A layer, split where its experts may be elsewhere: [`Layer::attend`], [`Layer::route`], then [`Layer::absorb`].
 
-use moex_kernels::{cpu, engine::Pair};
+use moex_kernels::{
+    cpu,
+    engine::Pair,
+    simd::{self, ExpertCall, PackedExpertShape, PageSize, Slab},
+};
 
 use super::{
-    attention::Attention, config::MlpKind, error::ModelError, experts::Routing, files::Checkpoint,
-    kv::KvPool, router::Router, transformer::Step, weights::Expert,
+    attention::Attention,
+    compute::Compute,
+    config::MlpKind,
+    error::ModelError,
+    files::Checkpoint,
+    kv::KvPool,
+    router::Router,
+    transformer::Span,
+    weights::Expert,
+    workspace::{Stage, Workspace, sized},
 };
 
 /// `model.layers.{index}`.
@@ -19,19 +31,20 @@ pub(super) struct Layer {
 
 enum Mlp {
     Sparse { router: Router, experts: Vec<Expert> },
-    Dense(Expert),
+    Dense(DenseMlp),
 }
 
 /// What the second half of a layer still needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Routed {
-    /// The experts that `routing` chose for the normalised `rows` (T, D).
-    Sparse { rows: Vec<f32>, routing: Routing },
-    /// Nothing: a dense layer's output (T, D).
-    Dense(Vec<f32>),
+    /// The experts that the workspace's routing chose for its normalised rows (T, D).
+    Sparse,
+    /// Nothing: a dense layer's output is in the workspace's sum (T, D).
+    Dense,
 }
 
 impl Layer {
-    pub(super) fn load(checkpoint: &Checkpoint, index: usize) -> Result<Self, ModelError> {
+    pub(super) fn load(checkpoint: &Checkpoint, compute: &Compute, index: usize) -> Result<Self, ModelError> {
         let config = &checkpoint.config;
         let name = format!("model.layers.{index}");
         let mlp = format!("{name}.mlp");
@@ -39,13 +52,15 @@ impl Layer {
             index,
             rms_eps: config.rms_eps,
             input_layernorm: checkpoint.vector(&format!("{name}.input_layernorm.weight"), config.hidden)?,
-            self_attn: Attention::load(checkpoint, &format!("{name}.self_attn"))?,
+            self_attn: Attention::load(checkpoint, compute, &format!("{name}.self_attn"))?,
             post_attention_layernorm: checkpoint
                 .vector(&format!("{name}.post_attention_layernorm.weight"), config.hidden)?,
             mlp: match config.layers[index] {
-                MlpKind::Dense => Mlp::Dense(checkpoint.expert(&mlp, config.dense_inner)?),
+                MlpKind::Dense => {
+                    Mlp::Dense(DenseMlp::new(checkpoint.expert(&mlp, config.dense_inner)?, compute)?)
+                }
                 MlpKind::Sparse => Mlp::Sparse {
-                    router: Router::load(checkpoint, &mlp)?,
+                    router: Router::load(checkpoint, compute, &mlp)?,
                     experts: (0..config.moe.n_experts)
                         .map(|expert| checkpoint.expert(&format!("{mlp}.experts.{expert}"), config.moe.inner))
                         .collect::<Result<_, _>>()?,
@@ -54,27 +69,44 @@ impl Layer {
         })
     }
 
-    /// `x` (T, D) += attention over it and what its sequences have cached.
-    pub(super) fn attend(&self, x: &mut [f32], step: &Step<'_>, kv: &mut KvPool) {
-        let mut normed = vec![0.0; x.len()]; // (T, D)
-        cpu::rms_norm(x, &self.input_layernorm, self.rms_eps, &mut normed);
-        cpu::add(x, &self.self_attn.forward(&normed, step, self.index, kv));
+    /// x (T, D) += attention over it and what its sequences have cached.
+    pub(super) fn attend(
+        &self,
+        compute: &Compute,
+        spans: &[Span<'_>],
+        kv: &mut KvPool,
+        space: &mut Workspace,
+    ) {
+        let n_values = space.x.len();
+        compute.rms_norm(&space.x, &self.input_layernorm, self.rms_eps, sized(&mut space.rows, n_values));
+        self.self_attn.forward(compute, spans, self.index, kv, space);
+        compute.add(&mut space.x, &space.attention.out, self.input_layernorm.len());
     }
 
-    /// What the MLP makes of `x` (T, D), or whom to ask.
-    pub(super) fn route(&self, x: &[f32]) -> Routed {
-        let mut rows = vec![0.0; x.len()]; // (T, D)
-        cpu::rms_norm(x, &self.post_attention_layernorm, self.rms_eps, &mut rows);
-        match &self.mlp {
-            Mlp::Sparse { router, .. } => Routed::Sparse { routing: router.route(&rows), rows },
-            Mlp::Dense(mlp) => {
-                let n_rows = rows.len() / self.post_attention_layernorm.len();
-                let pairs: Vec<_> = (0..n_rows as u32).map(|row| Pair { row, gate: 1.0 }).collect();
-                let mut sum = vec![0.0; rows.len()]; // (T, D)
-                cpu::expert_ffn(&mlp.view(), &rows, &pairs, &mut sum);
-                Routed::Dense(sum)
+    /// What the MLP makes of x (T, D), or whom to ask.
+    pub(super) fn route(&self, compute: &Compute, space: &mut Workspace) -> Routed {
+        let n_values = space.x.len();
+        let norm = &self.post_attention_layernorm;
+        compute.rms_norm(&space.x, norm, self.rms_eps, sized(&mut space.rows, n_values));
+        sized(&mut space.sum, n_values);
+        let routed = match &self.mlp {
+            Mlp::Sparse { router, .. } => {
+                router.route(space);
+                Routed::Sparse
             }
-        }
+            Mlp::Dense(mlp) => {
+                mlp.forward(compute, space);
+                Routed::Dense
+            }
+        };
+        space.done(Stage::Router);
+        routed
+    }
+
+    /// x (T, D) += the MLP's output, wherever it was computed.
+    pub(super) fn absorb(&self, compute: &Compute, space: &mut Workspace) {
+        compute.add(&mut space.x, &space.sum, self.input_layernorm.len());
+        space.done(Stage::Experts);
     }
 
     /// The experts in the checkpoint, none for a dense layer.
@@ -90,12 +122,39 @@ impl Layer {
         self.self_attn.n_bytes()
             + match &self.mlp {
                 Mlp::Sparse { router, .. } => router.n_bytes(),
-                Mlp::Dense(mlp) => mlp.n_bytes(),
+                Mlp::Dense(mlp) => mlp.mlp.n_bytes(),
             }
     }
 }
 
-/// `x` (T, D) += the MLP's output, wherever it was computed.
-pub(super) fn absorb(x: &mut [f32], sum: &[f32]) {
-    cpu::add(x, sum);
+/// The MLP of a dense layer: an expert that every row goes to.
+struct DenseMlp {
+    mlp: Expert,
+    packed: Option<(PackedExpertShape, Slab)>,
+}
+
+impl DenseMlp {
+    fn new(mlp: Expert, compute: &Compute) -> Result<Self, ModelError> {
+        let Compute::Fast(fast) = compute else { return Ok(Self { mlp, packed: None }) };
+        let view = mlp.view();
+        let shape = PackedExpertShape::of(&view);
+        let mut panels = Slab::new(shape.bytes(), PageSize::Huge).map_err(ModelError::NoMemory)?;
+        shape.pack(fast.processor.pool(), &view, &mut panels);
+        Ok(Self { mlp, packed: Some((shape, panels)) })
+    }
+
+    /// From `space`'s rows (T, D) to its sum (T, D).
+    fn forward(&self, compute: &Compute, space: &mut Workspace) {
+        let n_rows = space.rows.len() / self.mlp.view().gate.cols();
+        let pairs: Vec<_> = (0..n_rows as u32).map(|row| Pair { row, gate: 1.0 }).collect();
+        match (&self.packed, compute) {
+            (Some((shape, panels)), Compute::Fast(fast)) => {
+                let call = [ExpertCall { expert: panels, pairs: &pairs }];
+                let (simd, pool) = (fast.processor.simd(), fast.processor.pool());
+                simd::experts(simd, pool, shape, &mut space.dense, &call, &space.rows, &mut space.sum)
+                    .expect("packed in this shape");
+            }
+            _ => cpu::expert_ffn(&self.mlp.view(), &space.rows, &pairs, &mut space.sum),
+        }
+    }
 }

@@ -48,6 +48,9 @@ pub trait Blocks: Send {
     /// # Errors
     /// Why there is no such block, or why it cannot be read.
     fn block(&self, block: Block) -> Result<&[u8], String>;
+
+    /// Gives back the memory that files were read into; blocks are there as before.
+    fn release(&self) {}
 }
 
 /// What workers would answer: rows, gates and answers rounded to what the wire carries, each expert's answer added in f32

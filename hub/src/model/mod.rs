@@ -20,14 +20,19 @@ pub mod gguf;
 mod weights;
 
 mod attention;
+mod compute;
 mod kv;
 mod layer;
 mod router;
 mod transformer;
+mod workspace;
 
 mod experts;
 pub mod local_moe;
+pub mod panels;
 
+#[cfg(test)]
+mod fast_tests;
 #[cfg(test)]
 mod gguf_tests;
 #[cfg(test)]
@@ -35,6 +40,7 @@ mod reference_tests;
 #[cfg(test)]
 mod variant_tests;
 
+pub use compute::{Compute, Fast};
 pub(crate) use config::OneOrMany;
 pub use config::{Config, MAX_EXPERTS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, MlpKind, MoeConfig};
 pub use error::{ConfigError, ModelError};
@@ -43,3 +49,4 @@ pub use files::{Checkpoint, TextFiles, TokenizerSource};
 pub use kv::{KvPool, KvTable, PAGE_POSITIONS};
 pub use transformer::{Model, Span, StepError, Wanted};
 pub use weights::{Expert, Matrix};
+pub use workspace::{Stage, Workspace};

@@ -7,11 +7,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::{
-    layer::{Routed, absorb},
-    local_moe::CheckpointExperts,
-    *,
-};
+use super::{layer::Routed, local_moe::CheckpointExperts, *};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/tiny-qwen3-moe");
 
@@ -114,21 +110,23 @@ fn hidden_states_are_transformers() {
     let spans = [Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All }];
     let mut experts = CheckpointExperts::new(model.clone());
 
-    let step = model.step(&spans);
-    let mut x = model.embed(&step).unwrap();
-    assert_near("embed_out", &x);
+    let (compute, space) = (Compute::Exact, &mut Workspace::default());
+    space.begin(&spans, model.rope());
+    model.embed(&spans, space).unwrap();
+    assert_near("embed_out", &space.x);
     for (index, layer) in model.layers().iter().enumerate() {
-        let before = x.clone();
-        layer.attend(&mut x, &step, &mut kv);
-        let attended: Vec<f32> = x.iter().zip(&before).map(|(after, before)| after - before).collect();
+        let before = space.x.clone();
+        layer.attend(&compute, &spans, &mut kv, space);
+        let attended: Vec<f32> = space.x.iter().zip(&before).map(|(after, before)| after - before).collect();
         assert_near(&format!("layer{index}.attn_out"), &attended);
-        let Routed::Sparse { rows, routing } = layer.route(&x) else { panic!("layer {index} is sparse") };
-        let sum = experts.apply(index, &rows, &routing).unwrap();
-        assert_near(&format!("layer{index}.moe_out"), &sum);
-        absorb(&mut x, &sum);
-        assert_near(&format!("layer{index}.out"), &x);
+        assert_eq!(layer.route(&compute, space), Routed::Sparse, "layer {index}");
+        space.sum = experts.apply(index, &space.rows, &space.routing).unwrap();
+        assert_near(&format!("layer{index}.moe_out"), &space.sum);
+        layer.absorb(&compute, space);
+        assert_near(&format!("layer{index}.out"), &space.x);
     }
-    assert_near("logits", &model.head(x));
+    model.head(space);
+    assert_near("logits", &space.logits);
 }
 
 #[derive(Deserialize)]

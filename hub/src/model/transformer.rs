@@ -1,25 +1,32 @@
 //! The forward pass, read downwards: embed, layers, norm, head.
 
-use moex_kernels::cpu::{self, OutOfVocabulary, Rope, RopeTable};
+use moex_kernels::cpu::{self, OutOfVocabulary, Rope};
 
 use super::{
+    compute::{Compute, Linear, Rounding, Rows},
     config::Config,
     error::ModelError,
     experts::{Experts, ExpertsError},
     files::Checkpoint,
     kv::{KvPool, KvTable},
-    layer::{Layer, Routed, absorb},
+    layer::{Layer, Routed},
     weights::{Expert, Matrix},
+    workspace::{Stage, Workspace, sized},
 };
+use crate::mapped::Mapped;
 
 /// A Qwen3-MoE over its mapped checkpoint.
 pub struct Model {
     config: Config,
+    compute: Compute,
     rope: Rope,
     embed_tokens: Matrix, // (V, D)
     layers: Vec<Layer>,
-    norm: Vec<f32>,          // (D)
-    lm_head: Option<Matrix>, // (V, D); none where it is the embedding
+    norm: Vec<f32>,  // (D)
+    lm_head: Linear, // (V, D); the embedding where the head is tied
+    is_tied: bool,
+    /// Where matrices lie that are not packed.
+    files: Vec<Mapped>,
 }
 
 /// Rows of one sequence in a step: tokens that follow what it has cached.
@@ -57,26 +64,49 @@ pub enum StepError {
 }
 
 impl Model {
-    /// Finds every tensor the config asks for and checks its shape and type; reads none of the matrices.
+    /// [`Self::load_for`] f32: the oracle.
     ///
     /// # Errors
-    /// The first tensor that is missing, of another shape or of an unsupported type.
+    /// As [`Self::load_for`].
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, ModelError> {
+        Self::load_for(checkpoint, &Compute::Exact)
+    }
+
+    /// Finds every tensor the config asks for and checks its shape and type. For [`Compute::Exact`] it reads none of the
+    /// matrices; for [`Compute::Fast`] it packs all but the experts.
+    ///
+    /// # Errors
+    /// The first tensor that is missing, of another shape or of an unsupported type, or that there is no memory.
+    pub fn load_for(checkpoint: &Checkpoint, compute: &Compute) -> Result<Self, ModelError> {
         let config = checkpoint.config.clone();
+        let embed_tokens = checkpoint.matrix("model.embed_tokens.weight", config.vocab, config.hidden)?;
         let lm_head = match config.tied_head {
-            true => None,
-            false => Some(checkpoint.matrix("lm_head.weight", config.vocab, config.hidden)?),
+            true => embed_tokens.clone(),
+            false => checkpoint.matrix("lm_head.weight", config.vocab, config.hidden)?,
         };
-        Ok(Self {
+        let mut layers = Vec::with_capacity(config.layers.len());
+        for index in 0..config.layers.len() {
+            layers.push(Layer::load(checkpoint, compute, index)?);
+            checkpoint.files.iter().for_each(Mapped::release);
+        }
+        let model = Self {
             rope: Rope::new(config.head_width, config.rope_theta, config.yarn.as_ref()),
-            embed_tokens: checkpoint.matrix("model.embed_tokens.weight", config.vocab, config.hidden)?,
-            layers: (0..config.layers.len())
-                .map(|index| Layer::load(checkpoint, index))
-                .collect::<Result<_, _>>()?,
+            embed_tokens,
+            layers,
             norm: checkpoint.vector("model.norm.weight", config.hidden)?,
-            lm_head,
+            lm_head: Linear::new(lm_head, compute, Rounding::Allowed)?,
+            is_tied: config.tied_head,
+            compute: compute.clone(),
+            files: checkpoint.files.clone(),
             config,
-        })
+        };
+        model.release();
+        Ok(model)
+    }
+
+    /// Gives back the memory that the checkpoint was read into; it is read again where it is needed.
+    pub fn release(&self) {
+        self.files.iter().for_each(Mapped::release);
     }
 
     /// Logits (W, V) of the wanted rows of all spans, in their order; the spans' keys and values enter `kv`.
@@ -92,23 +122,43 @@ impl Model {
         kv: &mut KvPool,
         experts: &mut dyn Experts,
     ) -> Result<Vec<f32>, StepError> {
-        let step = self.step(spans);
-        let mut x = self.embed(&step)?; // (T, D)
+        let mut space = Workspace::default();
+        self.step(spans, kv, experts, &mut space)?;
+        Ok(space.logits)
+    }
+
+    /// [`Self::forward`] in memory the caller keeps: the logits (W, V) stay in `space` until the next step.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    ///
+    /// # Panics
+    /// As [`Self::forward`].
+    pub fn step<'w>(
+        &self,
+        spans: &[Span<'_>],
+        kv: &mut KvPool,
+        experts: &mut dyn Experts,
+        space: &'w mut Workspace,
+    ) -> Result<&'w mut [f32], StepError> {
+        space.begin(spans, &self.rope);
+        self.embed(spans, space)?; // x (T, D)
         for (index, layer) in self.layers.iter().enumerate() {
-            layer.attend(&mut x, &step, kv); // (T, D)
+            layer.attend(&self.compute, spans, kv, space); // x (T, D)
             if index + 1 == self.layers.len() {
-                x = step.wanted_rows(&x, self.config.hidden); // (W, D)
-                if x.is_empty() {
-                    return Ok(Vec::new());
+                space.keep_wanted(spans, self.config.hidden); // x (W, D)
+                if space.x.is_empty() {
+                    space.logits.clear();
+                    return Ok(&mut space.logits);
                 }
             }
-            let sum = match layer.route(&x) {
-                Routed::Sparse { rows, routing } => experts.apply(index, &rows, &routing)?, // (T, D)
-                Routed::Dense(sum) => sum,                                                  // (T, D)
-            };
-            absorb(&mut x, &sum); // (T, D)
+            if layer.route(&self.compute, space) == Routed::Sparse {
+                experts.apply_into(index, &space.rows, &space.routing, &mut space.sum)?; // sum (T, D)
+            }
+            layer.absorb(&self.compute, space); // x (T, D)
         }
-        Ok(self.head(x)) // (W, V)
+        self.head(space); // logits (W, V)
+        Ok(&mut space.logits)
     }
 
     /// Its config.
@@ -121,74 +171,50 @@ impl Model {
         self.layers.get(layer).map_or(&[], Layer::experts)
     }
 
+    /// What it is computed with.
+    pub fn compute(&self) -> &Compute {
+        &self.compute
+    }
+
     /// Bytes of all that stays on the hub: everything but the experts.
     pub fn shared_bytes(&self) -> usize {
-        let outer = self.embed_tokens.n_bytes() + self.lm_head.as_ref().map_or(0, Matrix::n_bytes);
-        outer + self.layers.iter().map(Layer::shared_bytes).sum::<usize>()
+        let head = match (self.is_tied, &self.compute) {
+            (true, Compute::Exact) => 0,
+            _ => self.lm_head.n_bytes(),
+        };
+        self.embed_tokens.n_bytes() + head + self.layers.iter().map(Layer::shared_bytes).sum::<usize>()
     }
 
-    pub(super) fn step<'a>(&self, spans: &'a [Span<'a>]) -> Step<'a> {
-        let positions: Vec<u32> = positions(spans).map(|(_, position)| position as u32).collect(); // (T)
-        Step { spans, rope: self.rope.table(&positions) }
+    /// To `space`'s x (T, D).
+    pub(super) fn embed(&self, spans: &[Span<'_>], space: &mut Workspace) -> Result<(), OutOfVocabulary> {
+        let hidden = self.config.hidden;
+        let mut rest = sized(&mut space.x, space.step.places.len() * hidden);
+        for span in spans {
+            let rows;
+            (rows, rest) = rest.split_at_mut(span.ids.len() * hidden);
+            cpu::embed(&self.embed_tokens.view(), span.ids, rows)?;
+        }
+        space.done(Stage::Embed);
+        Ok(())
     }
 
-    pub(super) fn embed(&self, step: &Step<'_>) -> Result<Vec<f32>, OutOfVocabulary> {
-        let ids = step.spans.iter().flat_map(|span| span.ids).copied().collect::<Vec<_>>(); // (T)
-        let mut x = vec![0.0; ids.len() * self.config.hidden]; // (T, D)
-        cpu::embed(&self.embed_tokens.view(), &ids, &mut x)?;
-        Ok(x)
-    }
-
-    /// (W, D) to logits (W, V).
-    pub(super) fn head(&self, mut x: Vec<f32>) -> Vec<f32> {
-        cpu::rms_norm_in_place(&mut x, &self.norm, self.config.rms_eps);
-        let lm_head = self.lm_head.as_ref().unwrap_or(&self.embed_tokens).view();
-        let mut logits = vec![0.0; x.len() / self.config.hidden * self.config.vocab];
-        cpu::linear(&x, &lm_head, &mut logits);
-        logits
+    /// From `space`'s x (W, D) to its logits (W, V).
+    pub(super) fn head(&self, space: &mut Workspace) {
+        let n_values = space.x.len();
+        let rows = sized(&mut space.rows, n_values);
+        self.compute.rms_norm(&space.x, &self.norm, self.config.rms_eps, rows);
+        let logits = sized(&mut space.logits, n_values / self.config.hidden * self.config.vocab);
+        self.lm_head.forward(&mut Rows::new(rows, &mut space.int8), logits);
+        space.done(Stage::Head);
     }
 
     #[cfg(test)]
     pub(super) fn layers(&self) -> &[Layer] {
         &self.layers
     }
-}
 
-/// The rows of a step, as the layers see them.
-pub(super) struct Step<'a> {
-    pub(super) spans: &'a [Span<'a>],
-    /// The rotation of each row.
-    pub(super) rope: RopeTable,
-}
-
-impl<'a> Step<'a> {
-    /// T.
-    pub(super) fn n_rows(&self) -> usize {
-        self.spans.iter().map(|span| span.ids.len()).sum()
+    #[cfg(test)]
+    pub(super) fn rope(&self) -> &Rope {
+        &self.rope
     }
-
-    /// The span and position of each row (T).
-    pub(super) fn positions(&self) -> impl Iterator<Item = (&'a Span<'a>, usize)> + use<'a> {
-        positions(self.spans)
-    }
-
-    /// The rows of `x` (T, D) whose logits are wanted (W, D).
-    pub(super) fn wanted_rows(&self, x: &[f32], hidden: usize) -> Vec<f32> {
-        let mut rows = Vec::new();
-        let mut rest = x;
-        for span in self.spans {
-            let (of_span, others) = rest.split_at(span.ids.len() * hidden);
-            rest = others;
-            match span.wanted {
-                Wanted::Nothing => {}
-                Wanted::Last => rows.extend_from_slice(&of_span[of_span.len().saturating_sub(hidden)..]),
-                Wanted::All => rows.extend_from_slice(of_span),
-            }
-        }
-        rows
-    }
-}
-
-fn positions<'a>(spans: &'a [Span<'a>]) -> impl Iterator<Item = (&'a Span<'a>, usize)> + use<'a> {
-    spans.iter().flat_map(|span| (0..span.ids.len()).map(move |i| (span, span.start + i)))
 }

@@ -47,6 +47,7 @@ async fn start(edit: impl FnOnce(&mut SwarmConfig)) -> Running {
         n_experts: 8,
         n_experts_per_token: 2,
         format: "int4".to_owned(),
+        activations: "f32".to_owned(),
         block_bytes: store.shape().block_bytes() as u64,
         max_rows: 32,
         max_pairs: 64,

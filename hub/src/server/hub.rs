@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moex_kernels::WeightFormat;
+use moex_kernels::{WeightFormat, engine::ActivationFormat};
 use moex_protocol::{Dtype, ModelSummary};
 
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::engine::{Engine, EngineConfig};
-use crate::model::{Checkpoint, Config, KvPool, Model, ModelError, PAGE_POSITIONS};
+use crate::model::panels::Keep;
+use crate::model::{Checkpoint, Compute, Config, KvPool, Model, ModelError, PAGE_POSITIONS};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
 use crate::swarm::{Hedge, JoinToken, SwarmConfig};
@@ -22,6 +23,8 @@ pub struct HubConfig {
     pub model: Option<PathBuf>,
     /// How experts are packed.
     pub experts: WeightFormat,
+    /// What it is computed with, and so what workers compute with.
+    pub compute: Compute,
     /// How rows travel.
     pub wire: Dtype,
     /// Workers that hold each expert, r.
@@ -57,6 +60,7 @@ impl Default for HubConfig {
         Self {
             model: None,
             experts: WeightFormat::Int4G128,
+            compute: Compute::Exact,
             wire: Dtype::F16,
             replicas: 2,
             hedge: Hedge::default(),
@@ -167,20 +171,25 @@ impl Loaded {
             }
             checkpoint.config.max_positions = asked;
         }
-        let model = Arc::new(Model::load(&checkpoint)?);
+        let model = Arc::new(Model::load_for(&checkpoint, &config.compute)?);
         let text = Arc::new(Text::load(&checkpoint)?);
         let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
         let folder = match &config.shards {
             Some(folder) => folder.clone(),
             None => ShardStore::default_folder(&source, config.experts),
         };
-        let store = Arc::new(ShardStore::open(&folder, &source, config.experts, progress)?);
+        let mut store = ShardStore::open(&folder, &source, config.experts, progress)?;
+        if let (Compute::Fast(fast), true) = (&config.compute, config.hub_compute) {
+            let keep = Keep::if_it_fits(store.n_bytes());
+            store = store.computing_int8(&model, fast.processor.clone(), keep).map_err(OpenError::Io)?;
+        }
+        let store = Arc::new(store);
         Ok(Self { config, checkpoint, model, text, store })
     }
 
     fn start(self) -> Result<Hub, OpenError> {
         let Self { config, checkpoint, model, text, store } = self;
-        let summary = summary(&checkpoint, &store, config.max_rows);
+        let summary = summary(&checkpoint, &store, config.compute.activations(), config.max_rows);
         let swarm = SwarmConfig {
             replicas: config.replicas,
             hedge: config.hedge,
@@ -196,7 +205,7 @@ impl Loaded {
         let swarm = net::Hub::start_traced(swarm, store, tracer)?;
         let engine = EngineConfig {
             max_rows: config.max_rows,
-            kv_bytes: kv_bytes(&checkpoint.config, config.context_tokens),
+            kv_bytes: kv_bytes(&config.compute, &checkpoint.config, config.context_tokens),
             ..EngineConfig::default()
         };
         let engine = Engine::start(model, text.clone(), Box::new(swarm.handle()), engine)?;
@@ -221,7 +230,12 @@ fn create_trace(path: PathBuf) -> Result<net::Tracer, OpenError> {
 
 /// What workers are told of the model whose steps have at most `max_rows` rows. A worker that holds all of a layer gets
 /// every pair of a step, and a plain dispatch carries a row for each.
-pub(crate) fn summary(checkpoint: &Checkpoint, store: &ShardStore, max_rows: usize) -> ModelSummary {
+pub(crate) fn summary(
+    checkpoint: &Checkpoint,
+    store: &ShardStore,
+    activations: ActivationFormat,
+    max_rows: usize,
+) -> ModelSummary {
     let config = &checkpoint.config;
     let max_pairs = max_rows.saturating_mul(config.moe.n_chosen);
     let shape = store.shape();
@@ -234,6 +248,7 @@ pub(crate) fn summary(checkpoint: &Checkpoint, store: &ShardStore, max_rows: usi
         n_experts: number(config.moe.n_experts),
         n_experts_per_token: number(config.moe.n_chosen),
         format: shape.format.name().to_owned(),
+        activations: activations.name().to_owned(),
         block_bytes: shape.block_bytes() as u64,
         max_rows: number(max_pairs),
         max_pairs: number(max_pairs),
@@ -241,8 +256,8 @@ pub(crate) fn summary(checkpoint: &Checkpoint, store: &ShardStore, max_rows: usi
 }
 
 /// The engine's default, or more when the context that was asked for needs more.
-fn kv_bytes(config: &Config, context_tokens: Option<usize>) -> usize {
+fn kv_bytes(compute: &Compute, config: &Config, context_tokens: Option<usize>) -> usize {
     let default = EngineConfig::default().kv_bytes;
     let positions = context_tokens.unwrap_or(0).next_multiple_of(PAGE_POSITIONS);
-    default.max(positions.saturating_mul(KvPool::position_bytes(config)))
+    default.max(positions.saturating_mul(KvPool::position_bytes_for(compute, config)))
 }

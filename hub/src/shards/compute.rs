@@ -2,9 +2,10 @@
 
 use moex_kernels::engine::Pair;
 use moex_kernels::{ExpertShape, cpu};
-use moex_protocol::{Answer, AnswerPart, Block, Dispatch, Form, tensor};
+use moex_protocol::{Answer, AnswerPart, Block, Dispatch, ExpertId, Form, tensor};
 
 use super::ShardStore;
+use crate::model::panels::{PanelSpace, Panels};
 
 /// Why the hub could not compute a dispatch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +25,10 @@ impl ShardStore {
     /// # Errors
     /// If a block does not exist or the dispatch is not of the store's shape.
     pub fn answer(&self, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
-        answer(&self.shape, |block| self.block(block), dispatch)
+        match &self.panels {
+            None => answer(&self.shape, |block| self.block(block), dispatch),
+            Some(panels) => answer_from(panels, &self.shape, dispatch),
+        }
     }
 }
 
@@ -37,41 +41,100 @@ pub fn answer<'a>(
     find: impl Fn(Block) -> Option<&'a [u8]>,
     dispatch: &Dispatch,
 ) -> Result<Answer, ComputeError> {
+    let rows = rows_of(shape, dispatch)?; // (R, D)
+    let mut answer = Answering::new(dispatch, &rows);
+    for call in &dispatch.calls {
+        let block = Block { layer: dispatch.layer, expert: call.expert };
+        let bytes = find(block).ok_or(ComputeError::NoSuchBlock(block))?;
+        let view = shape.view(bytes).map_err(|_| ComputeError::Shape)?;
+        let pairs: Vec<Pair> = call.pairs.iter().map(pair).collect();
+        let mut out = vec![0.0; pairs.len() * shape.hidden]; // (P, D)
+        cpu::expert_ffn(&view, &rows, &pairs, &mut out);
+        answer.take(call.expert, &pairs, &out);
+    }
+    Ok(answer.finish())
+}
+
+/// [`answer`] with int8 activations, all experts as one job.
+fn answer_from(panels: &Panels, shape: &ExpertShape, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
+    let rows = rows_of(shape, dispatch)?; // (R, D)
+    let pairs: Vec<Pair> = dispatch.calls.iter().flat_map(|call| &call.pairs).map(pair).collect(); // (P)
+    let mut end = 0;
+    let calls: Vec<(u16, usize)> = (dispatch.calls.iter())
+        .map(|call| {
+            end += call.pairs.len();
+            (call.expert.0, end)
+        })
+        .collect();
+    let mut out = vec![0.0; pairs.len() * shape.hidden]; // (P, D)
+    let layer = dispatch.layer;
+    panels
+        .compute(usize::from(layer.0), &calls, &pairs, &rows, &mut PanelSpace::default(), &mut out)
+        .map_err(|(expert, _)| ComputeError::NoSuchBlock(Block { layer, expert: ExpertId(expert) }))?;
+    let mut answer = Answering::new(dispatch, &rows);
+    let mut start = 0;
+    for (expert, end) in calls {
+        answer.take(ExpertId(expert), &pairs[start..end], &out[start * shape.hidden..end * shape.hidden]);
+        start = end;
+    }
+    Ok(answer.finish())
+}
+
+/// The rows (R, D) of a dispatch that fits `shape`, all of whose pairs name one of them.
+fn rows_of(shape: &ExpertShape, dispatch: &Dispatch) -> Result<Vec<f32>, ComputeError> {
     let hidden = usize::from(dispatch.hidden);
     if hidden != shape.hidden || hidden == 0 {
         return Err(ComputeError::Shape);
     }
     let rows =
-        tensor::decode_rows(dispatch.dtype, &dispatch.rows, hidden).map_err(|_| ComputeError::Shape)?; // (R, D)
+        tensor::decode_rows(dispatch.dtype, &dispatch.rows, hidden).map_err(|_| ComputeError::Shape)?;
     let n_rows = rows.len() / hidden;
-    let mut sum = vec![0.0; if dispatch.form == Form::Sum { rows.len() } else { 0 }]; // (R, D)
-    let mut parts = Vec::new();
-    for call in &dispatch.calls {
-        let block = Block { layer: dispatch.layer, expert: call.expert };
-        let bytes = find(block).ok_or(ComputeError::NoSuchBlock(block))?;
-        let view = shape.view(bytes).map_err(|_| ComputeError::Shape)?;
-        if call.pairs.iter().any(|pair| usize::from(pair.row) >= n_rows) {
-            return Err(ComputeError::Shape);
-        }
-        let pairs: Vec<Pair> =
-            call.pairs.iter().map(|p| Pair { row: u32::from(p.row), gate: p.gate.to_f32() }).collect();
-        let mut out = vec![0.0; pairs.len() * hidden]; // (P, D)
-        cpu::expert_ffn(&view, &rows, &pairs, &mut out);
-        if dispatch.form == Form::Sum {
-            for (pair, out) in pairs.iter().zip(out.chunks_exact(hidden)) {
-                cpu::add(&mut sum[pair.row as usize * hidden..][..hidden], out);
-            }
-        } else {
-            parts.push(part(dispatch, Some(call.expert), &out));
-        }
+    let mut pairs = dispatch.calls.iter().flat_map(|call| &call.pairs);
+    if pairs.any(|pair| usize::from(pair.row) >= n_rows) {
+        return Err(ComputeError::Shape);
     }
-    if dispatch.form == Form::Sum {
-        parts.push(part(dispatch, None, &sum));
-    }
-    Ok(Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts })
+    Ok(rows)
 }
 
-fn part(dispatch: &Dispatch, expert: Option<moex_protocol::ExpertId>, rows: &[f32]) -> AnswerPart {
+fn pair(pair: &moex_protocol::Pair) -> Pair {
+    Pair { row: u32::from(pair.row), gate: pair.gate.to_f32() }
+}
+
+/// An answer in the making.
+struct Answering<'a> {
+    dispatch: &'a Dispatch,
+    /// (R, D); empty unless a sum is asked for.
+    sum: Vec<f32>,
+    parts: Vec<AnswerPart>,
+}
+
+impl<'a> Answering<'a> {
+    fn new(dispatch: &'a Dispatch, rows: &[f32]) -> Self {
+        let sum = vec![0.0; if dispatch.form == Form::Sum { rows.len() } else { 0 }];
+        Self { dispatch, sum, parts: Vec::new() }
+    }
+
+    /// One expert's gated rows `out` (P, D).
+    fn take(&mut self, expert: ExpertId, pairs: &[Pair], out: &[f32]) {
+        let hidden = usize::from(self.dispatch.hidden);
+        if self.dispatch.form != Form::Sum {
+            return self.parts.push(part(self.dispatch, Some(expert), out));
+        }
+        for (pair, out) in pairs.iter().zip(out.chunks_exact(hidden)) {
+            cpu::add(&mut self.sum[pair.row as usize * hidden..][..hidden], out);
+        }
+    }
+
+    fn finish(mut self) -> Answer {
+        let Dispatch { layer, hidden, dtype, .. } = *self.dispatch;
+        if self.dispatch.form == Form::Sum {
+            self.parts.push(part(self.dispatch, None, &self.sum));
+        }
+        Answer { layer, hidden, dtype, parts: self.parts }
+    }
+}
+
+fn part(dispatch: &Dispatch, expert: Option<ExpertId>, rows: &[f32]) -> AnswerPart {
     let hidden = usize::from(dispatch.hidden);
     let mut payload = Vec::new();
     tensor::encode_rows(dispatch.dtype, rows, hidden, &mut payload);

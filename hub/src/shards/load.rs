@@ -4,17 +4,16 @@
 //! change that it had when its hashes were last right: a store of a large model takes minutes to read.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use bytes::Bytes;
-use memmap2::Mmap;
 use moex_protocol::{Block, ExpertId, LayerId};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{self, Identity, Manifest};
 use super::{ShardFile, ShardStore, StoredBlock};
+use crate::mapped::Mapped;
 
 /// Beside the manifest: the files as they were when their hashes were last right.
 pub(super) const STAMPS_FILE: &str = "verified.json";
@@ -65,7 +64,7 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
         }
         file.version = hasher.finalize().to_hex()[..32].to_owned();
     }
-    let store = ShardStore { shape, files, blocks };
+    let store = ShardStore { shape, panels: None, files, blocks };
     if read_stamps(folder).is_none_or(|stamps| stamps != current_stamps(folder, &manifest)) {
         verify(&store)?;
         write_stamps(folder, &manifest);
@@ -88,14 +87,10 @@ fn map(folder: &Path, name: &str) -> Result<ShardFile, String> {
     if Path::new(name).file_name().is_none_or(|plain| plain != name) {
         return Err(format!("{name:?} is no file name"));
     }
-    let open = || -> std::io::Result<Mmap> {
-        let file = File::open(folder.join(name))?;
-        // SAFETY: hubs never write to a shard that has its name: a new one takes the name over, and this map keeps the
-        // old one. Others who truncate a file under a running hub are beyond what a hub can guard against.
-        unsafe { Mmap::map(&file) }
-    };
-    let mapped = open().map_err(|error| format!("{name}: {error}"))?;
-    Ok(ShardFile { name: name.to_owned(), version: String::new(), bytes: Bytes::from_owner(mapped) })
+    // Hubs never write to a shard that has its name: a new one takes the name over, and this map keeps the old one.
+    let mapped = Mapped::open(&folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
+    let bytes = mapped.bytes();
+    Ok(ShardFile { name: name.to_owned(), version: String::new(), bytes, mapped })
 }
 
 /// Compares every block with its hash, a thread for each share of them.

@@ -21,15 +21,20 @@ pub(crate) mod tests;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use moex_kernels::simd::Processor;
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{Block, BlockSource};
 
 pub use self::compute::{ComputeError, answer};
 pub use self::source::{ExpertSource, ModelExperts};
 
+use crate::mapped::Mapped;
+use crate::model::Model;
 use crate::model::local_moe::Blocks;
+use crate::model::panels::{Keep, Panels, WorkerBlocks};
 use crate::swarm::BlockCatalog;
 
 /// The path under which a hub serves its shards.
@@ -64,10 +69,12 @@ pub enum ShardError {
     },
 }
 
-/// A folder of packed experts, mapped and checked.
-#[derive(Debug)]
+/// A folder of packed experts, mapped and checked. Clones share its memory.
+#[derive(Clone, Debug)]
 pub struct ShardStore {
     shape: ExpertShape,
+    /// What computes answers with int8 activations; none computes with f32.
+    panels: Option<Arc<Panels>>,
     files: Vec<ShardFile>,
     /// Ascending by block.
     blocks: Vec<StoredBlock>,
@@ -82,9 +89,10 @@ pub struct ShardFile {
     pub version: String,
     /// All of it, mapped: slices of it are pages of the file.
     pub bytes: Bytes,
+    mapped: Mapped,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StoredBlock {
     block: Block,
     /// Index into `files`.
@@ -136,6 +144,27 @@ impl ShardStore {
         cache.join("moex").join("shards").join(format!("{}-{}", source.fingerprint(), format.name()))
     }
 
+    /// Has [`Self::answer`] compute with int8 activations, as workers do that are told to. `model` is whose experts these
+    /// are.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn computing_int8(
+        mut self,
+        model: &Model,
+        processor: Arc<Processor>,
+        keep: Keep,
+    ) -> io::Result<Self> {
+        let blocks = WorkerBlocks::new(Arc::new(self.clone()), model);
+        self.panels = Some(Arc::new(Panels::new(blocks, processor, keep)?));
+        Ok(self)
+    }
+
+    /// Bytes of all blocks.
+    pub fn n_bytes(&self) -> usize {
+        self.blocks.len() * self.shape.block_bytes()
+    }
+
     /// The shape of every block.
     pub fn shape(&self) -> ExpertShape {
         self.shape
@@ -185,12 +214,16 @@ impl ShardStore {
     }
 }
 
-impl Blocks for std::sync::Arc<ShardStore> {
+impl Blocks for Arc<ShardStore> {
     fn shape(&self) -> ExpertShape {
         self.shape
     }
 
     fn block(&self, block: Block) -> Result<&[u8], String> {
         ShardStore::block(self, block).ok_or_else(|| format!("{block} is not in the packed experts"))
+    }
+
+    fn release(&self) {
+        self.files.iter().for_each(|file| file.mapped.release());
     }
 }

@@ -27,7 +27,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 /// The sum of the lanes: the upper half onto the lower until one is left.
 #[inline]
-pub(super) fn fold(mut lanes: [f32; LANES]) -> f32 {
+pub(crate) fn fold(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for lane in 0..half {

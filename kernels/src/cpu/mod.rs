@@ -23,12 +23,13 @@ mod yarn;
 
 pub use add::{add, add_bias};
 pub use attention::{AttentionShape, CachedRows, attention};
+pub(crate) use dot::fold;
 pub use dot::{LANES, dot};
 pub use embed::{OutOfVocabulary, embed};
 pub use expert_ffn::expert_ffn;
 pub use linear::linear;
 pub use rms_norm::{rms_norm, rms_norm_in_place};
-pub use rope::{Rope, RopeTable, rope};
+pub use rope::{Rope, RopeTable, rope, rope_row};
 pub use router::{Renormalise, route};
 pub use silu_mul::silu_mul;
 pub use softmax::softmax;

@@ -12,7 +12,7 @@ pub struct Rope {
 }
 
 /// Cosines and sines of some positions, made once a step and used by every layer and head.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RopeTable {
     /// C/2.
     half: usize,
@@ -43,9 +43,42 @@ impl Rope {
 
     /// The rotations of T rows at these positions.
     pub fn table(&self, positions: &[u32]) -> RopeTable {
-        let angles = positions.iter().flat_map(|&p| self.frequencies.iter().map(move |f| p as f32 * f));
-        let (cos, sin) = angles.map(|a| (libm::cosf(a) * self.scale, libm::sinf(a) * self.scale)).unzip();
-        RopeTable { half: self.frequencies.len(), cos, sin }
+        let mut table = RopeTable::default();
+        self.fill(positions.iter().copied(), &mut table);
+        table
+    }
+
+    /// [`Self::table`] where one is already: a table of no more rows than it had before allocates nothing.
+    pub fn fill(&self, positions: impl Iterator<Item = u32>, table: &mut RopeTable) {
+        table.half = self.frequencies.len();
+        table.cos.clear();
+        table.sin.clear();
+        for position in positions {
+            let angles = self.frequencies.iter().map(|f| position as f32 * f);
+            table.cos.extend(angles.clone().map(|a| libm::cosf(a) * self.scale));
+            table.sin.extend(angles.map(|a| libm::sinf(a) * self.scale));
+        }
+    }
+}
+
+/// Rotates the heads of row `t` of the table, `row` (H, C).
+///
+/// # Panics
+/// If there is no such row, or `row` is not whole heads of the table's width.
+pub fn rope_row(row: &mut [f32], table: &RopeTable, t: usize) {
+    let half = table.half;
+    if half == 0 {
+        return assert!(row.is_empty(), "heads without width");
+    }
+    assert!(row.len().is_multiple_of(2 * half), "heads of {}", 2 * half);
+    let (cos, sin) = (&table.cos[t * half..][..half], &table.sin[t * half..][..half]);
+    for head in row.chunks_exact_mut(2 * half) {
+        let (first, second) = head.split_at_mut(half);
+        for i in 0..half {
+            let (a, b) = (first[i], second[i]);
+            first[i] = a * cos[i] - b * sin[i];
+            second[i] = b * cos[i] + a * sin[i];
+        }
     }
 }
 
@@ -60,16 +93,8 @@ pub fn rope(x: &mut [f32], n_heads: usize, table: &RopeTable) {
     }
     let row_len = n_heads * 2 * half;
     assert_eq!(x.len() * half, table.cos.len() * row_len, "rows of {row_len}");
-    let angles = table.cos.chunks_exact(half).zip(table.sin.chunks_exact(half));
-    for (row, (cos, sin)) in x.chunks_exact_mut(row_len).zip(angles) {
-        for head in row.chunks_exact_mut(2 * half) {
-            let (first, second) = head.split_at_mut(half);
-            for i in 0..half {
-                let (a, b) = (first[i], second[i]);
-                first[i] = a * cos[i] - b * sin[i];
-                second[i] = b * cos[i] + a * sin[i];
-            }
-        }
+    for (t, row) in x.chunks_exact_mut(row_len).enumerate() {
+        rope_row(row, table, t);
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::softmax;
 
-/// Softmax over all experts of each row of `logits` (T, E), then the K largest to `experts` and `gates` (T, K), largest
-/// first, the lower expert first of equals; `renormalise` divides a row's gates by their sum (config `norm_topk_prob`).
+/// Softmax over all experts of each row of `logits` (T, E), in place, then the K largest to `experts` and `gates` (T, K),
+/// largest first, the lower expert first of equals; `renormalise` divides a row's gates by their sum (config
+/// `norm_topk_prob`).
 ///
 /// # Panics
 /// If the lengths do not fit one T, or K is zero, above E, or E above 65,536.
 pub fn route(
-    logits: &[f32],
+    logits: &mut [f32],
     n_experts: usize,
     k: usize,
     renormalise: Renormalise,
@@ -19,19 +20,19 @@ pub fn route(
     let n_rows = logits.len() / n_experts; // T
     assert_eq!(logits.len(), n_rows * n_experts, "rows of {n_experts}");
     assert_eq!((experts.len(), gates.len()), (n_rows * k, n_rows * k), "{n_rows} rows of {k}");
-    let mut probabilities = vec![0.0; n_experts]; // (E)
-    let mut order: Vec<u16> = Vec::with_capacity(n_experts); // (E)
     let outputs = experts.chunks_exact_mut(k).zip(gates.chunks_exact_mut(k));
-    for (logits, (experts, gates)) in logits.chunks_exact(n_experts).zip(outputs) {
-        probabilities.copy_from_slice(logits);
-        softmax(&mut probabilities);
-        order.clear();
-        order.extend(0..=(n_experts - 1) as u16);
-        // Stable, so equals stay in ascending order.
-        order.sort_by(|&a, &b| probabilities[b as usize].total_cmp(&probabilities[a as usize]));
-        experts.copy_from_slice(&order[..k]);
-        for (gate, &expert) in gates.iter_mut().zip(&*experts) {
-            *gate = probabilities[expert as usize];
+    for (probabilities, (experts, gates)) in logits.chunks_exact_mut(n_experts).zip(outputs) {
+        softmax(probabilities);
+        for (expert, probability) in probabilities.iter().enumerate() {
+            // In order of their numbers, each behind those that are not smaller, so equals stay in ascending order.
+            let n_before = expert.min(k);
+            let place = gates[..n_before].partition_point(|gate| gate.total_cmp(probability).is_ge());
+            if place < k {
+                let end = (n_before + 1).min(k);
+                gates[place..end].rotate_right(1);
+                experts[place..end].rotate_right(1);
+                (gates[place], experts[place]) = (*probability, expert as u16);
+            }
         }
         if renormalise == Renormalise::Yes {
             let sum: f32 = gates.iter().sum();
@@ -55,9 +56,9 @@ mod tests {
 
     #[test]
     fn takes_the_largest_and_the_lower_of_equals() {
-        let logits = [0.0, 2.0, 1.0, 2.0, /* row 1 */ 5.0, 5.0, 5.0, 5.0];
+        let mut logits = [0.0, 2.0, 1.0, 2.0, /* row 1 */ 5.0, 5.0, 5.0, 5.0];
         let (mut experts, mut gates) = ([9; 6], [f32::NAN; 6]);
-        route(&logits, 4, 3, Renormalise::No, &mut experts, &mut gates);
+        route(&mut logits, 4, 3, Renormalise::No, &mut experts, &mut gates);
         assert_eq!(experts, [1, 3, 2, 0, 1, 2]);
         let sum = 1.0 + 1.0_f32.exp() + 2.0 * 2.0_f32.exp();
         assert!((gates[0] - 2.0_f32.exp() / sum).abs() < 1e-6);
@@ -67,7 +68,7 @@ mod tests {
     #[test]
     fn renormalised_gates_sum_to_one() {
         let (mut experts, mut gates) = ([0; 2], [0.0; 2]);
-        route(&[0.0, 3.0, 1.0], 3, 2, Renormalise::Yes, &mut experts, &mut gates);
+        route(&mut [0.0, 3.0, 1.0], 3, 2, Renormalise::Yes, &mut experts, &mut gates);
         assert_eq!(experts, [1, 2]);
         assert!((gates[0] + gates[1] - 1.0).abs() < 1e-6);
         assert!((gates[0] / gates[1] - 2.0_f32.exp()).abs() < 1e-4);

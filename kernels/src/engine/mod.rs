@@ -6,11 +6,14 @@
 mod cpu;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod panels;
 
 pub use crate::batch::{Batch, Call, Pair};
 pub use cpu::CpuEngine;
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestReport};
+
+use std::{fmt, str::FromStr};
 
 use crate::{ExpertShape, ShapeError};
 
@@ -77,11 +80,58 @@ impl Engine {
     }
 }
 
+/// What rows are when they meet weights.
+///
+/// Which one is a property of the model that is served: everybody who computes its experts computes with the same, so that
+/// it does not matter to a text who did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ActivationFormat {
+    /// What they are: the definition, and what a GPU computes with.
+    #[default]
+    F32,
+    /// Rounded to blocks of int8 where weights are integers ([`crate::quant::Activations`]): several times as fast on a
+    /// CPU, at an error of some 1e-4 of the result's power. With float weights nothing is rounded, but sums run in another
+    /// order than [`Self::F32`]'s.
+    Int8,
+}
+
+impl ActivationFormat {
+    /// The name used in flags and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Int8 => "int8",
+        }
+    }
+}
+
+impl fmt::Display for ActivationFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ActivationFormat {
+    type Err = UnknownActivations;
+
+    fn from_str(name: &str) -> Result<Self, UnknownActivations> {
+        let known = [Self::F32, Self::Int8].into_iter().find(|format| format.name() == name);
+        known.ok_or_else(|| UnknownActivations(name.chars().take(32).collect()))
+    }
+}
+
+/// Nothing computes with activations of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("activations are f32 or int8, not {0:?}")]
+pub struct UnknownActivations(pub String);
+
 /// How much an engine will ever hold at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnginePlan {
     /// What every expert looks like.
     pub shape: ExpertShape,
+    /// What rows are when they meet weights.
+    pub activations: ActivationFormat,
     /// Experts it can hold.
     pub n_slots: u32,
     /// R, the most rows of one batch.
@@ -171,6 +221,9 @@ pub enum EngineError {
     /// There is no such GPU, or it cannot be opened.
     #[error("no GPU: {0}")]
     NoAdapter(String),
+    /// The system gave no memory for an expert.
+    #[error("there is no memory for this expert")]
+    NoMemory,
     /// The device has not the memory for the plan.
     #[error("the GPU has too little memory for this plan")]
     OutOfMemory,

@@ -77,18 +77,27 @@ impl<'a> MatrixView<'a> {
     /// Opens block `block` of row `row`, a multiple of [`WeightFormat::block_cols`] columns in. A float format has none
     /// and leaves `parts` alone.
     pub(crate) fn read_block(&self, row: usize, block: usize, parts: &mut Parts) {
-        let values = self.values(row);
+        let (bytes, scales) = self.block_bytes(row, block);
         match self.format.layout() {
             Layout::Values { .. } => {}
-            Layout::Planes { scale_bytes, .. } => {
-                let nibbles = &values[block * int4::GROUP_BYTES..][..int4::GROUP_BYTES];
-                let scales = &self.scales(row)[block * scale_bytes..][..scale_bytes];
-                match *scales {
-                    [low, high] => int4_zp::read(nibbles, &[low, high, int4::ZERO, 0], parts),
-                    _ => int4_zp::read(nibbles, scales, parts),
-                }
-            }
-            Layout::Blocks(blocks) => (blocks.read)(&values[block * blocks.bytes..][..blocks.bytes], parts),
+            Layout::Planes { .. } => match *scales {
+                [low, high] => int4_zp::read(bytes, &[low, high, int4::ZERO, 0], parts),
+                _ => int4_zp::read(bytes, scales, parts),
+            },
+            Layout::Blocks(blocks) => (blocks.read)(bytes, parts),
+        }
+    }
+
+    /// The bytes of block `block` of row `row`, and those of its scales where they lie apart. Not for float formats.
+    pub(crate) fn block_bytes(&self, row: usize, block: usize) -> (&'a [u8], &'a [u8]) {
+        let values = self.values(row);
+        match self.format.layout() {
+            Layout::Values { .. } => (&[], &[]),
+            Layout::Planes { scale_bytes, .. } => (
+                &values[block * int4::GROUP_BYTES..][..int4::GROUP_BYTES],
+                &self.scales(row)[block * scale_bytes..][..scale_bytes],
+            ),
+            Layout::Blocks(blocks) => (&values[block * blocks.bytes..][..blocks.bytes], &[]),
         }
     }
 

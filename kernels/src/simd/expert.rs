@@ -8,7 +8,9 @@ use super::{
     rows::{MAX_ROWS, fill, multiply},
     silu_mul::SiluMul,
 };
-use crate::{ExpertView, MatrixView, ShapeError, WeightFormat, engine::Pair, pool::Pool, quant::Activations};
+use crate::{
+    ExpertShape, ExpertView, ShapeError, WeightFormat, engine::Pair, pool::Pool, quant::Activations,
+};
 
 /// The shape of a packed expert: panels of gate and up in turn, then those of down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,30 +47,43 @@ pub struct ExpertScratch {
     starts: Vec<usize>,
 }
 
+impl From<ExpertShape> for PackedExpertShape {
+    fn from(shape: ExpertShape) -> Self {
+        Self { hidden: shape.hidden, inner: shape.inner, gate_up: shape.format, down: shape.format }
+    }
+}
+
 impl PackedExpertShape {
+    /// The shape of an expert.
+    pub fn of(expert: &ExpertView<'_>) -> Self {
+        let (gate_up, down) = (expert.gate.format(), expert.down.format());
+        Self { hidden: expert.gate.cols(), inner: expert.gate.rows(), gate_up, down }
+    }
+
     /// The bytes of an expert; `usize::MAX` if they cannot be addressed.
     pub fn bytes(&self) -> usize {
         self.gate_up_bytes().saturating_add(self.down_shape().bytes())
     }
 
-    /// Packs an expert of this shape into `out` ([`Self::bytes`]).
+    /// Packs an expert of this shape into `out` ([`Self::bytes`]), on all threads of `pool`.
     ///
     /// # Panics
     /// If one of them has another shape.
-    pub fn pack(&self, expert: &ExpertView<'_>, out: &mut [u8]) {
+    pub fn pack(&self, pool: &Pool, expert: &ExpertView<'_>, out: &mut [u8]) {
         let (shape, down) = (self.gate_up_shape(), self.down_shape());
         for matrix in [&expert.gate, &expert.up] {
             assert_eq!(PackedShape::of(matrix), shape, "the shape of gate and up");
         }
         let (both, rest) = out.split_at_mut(self.gate_up_bytes());
         let n = shape.panel_bytes();
-        for (index, both) in both.chunks_exact_mut((2 * n).max(1)).enumerate() {
-            let (gate, up) = both.split_at_mut(n);
-            let pack = |matrix: &MatrixView<'_>, panel: &mut [u8]| shape.pack_panel(matrix, index, panel);
-            pack(&expert.gate, gate);
-            pack(&expert.up, up);
-        }
-        down.pack(&expert.down, rest);
+        let both = Disjoint::new(both);
+        pool.run(shape.n_panels(), &|index| {
+            // SAFETY: task `index` alone touches panel `index` of both.
+            let (gate, up) = unsafe { both.part(2 * n * index..2 * n * (index + 1)) }.split_at_mut(n);
+            shape.pack_panel(&expert.gate, index, gate);
+            shape.pack_panel(&expert.up, index, up);
+        });
+        down.pack(pool, &expert.down, rest);
     }
 
     fn gate_up_shape(&self) -> PackedShape {

@@ -9,10 +9,11 @@ use super::{
 const SUMS: usize = 4;
 
 /// A float format, whose panels are columns of sixteen values.
-trait Value {
+pub(super) trait Value {
     /// Of a column.
     const BYTES: usize;
 
+    /// A column.
     fn load<I: Isa>(isa: I, column: &[u8]) -> I::Floats;
 }
 

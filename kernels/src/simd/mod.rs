@@ -8,19 +8,26 @@
 //!
 //! What f32 activations give, and everything else, is [`crate::cpu`]'s.
 
+mod attention;
 mod disjoint;
+mod exp;
 mod expert;
 mod float_panel;
 mod format;
 mod isa;
+mod kv;
 mod linear;
 mod pack;
 mod panel;
 mod peak;
+mod processor;
+mod round;
 mod rows;
-mod scalar;
 mod silu_mul;
 mod slab;
+// A browser downloads every byte of it for what it does once a block.
+#[cfg(not(target_arch = "wasm32"))]
+mod words;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -28,15 +35,21 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+mod scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm;
 
+pub use attention::{AttentionScratch, Pages, attention};
 pub use expert::{ExpertCall, ExpertScratch, PackedExpertShape, experts};
+pub use kv::{KvFormat, KvShape, PAGE_POSITIONS, UnknownKvFormat};
 pub use linear::linear;
 pub use pack::{PackedShape, PackedView};
 pub use peak::spin_products;
+pub use processor::Processor;
+pub use round::round_to_f16;
 pub use rows::fill;
-pub use slab::{Pages, Slab};
+pub use slab::{PageSize, Slab};
 
 #[cfg(test)]
 mod tests;
@@ -54,6 +67,8 @@ pub struct Simd(Choice);
 
 #[derive(Clone, Copy)]
 enum Choice {
+    /// Not where wasm has vectors: every module that runs there has them, and bytes count.
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
@@ -67,16 +82,18 @@ enum Choice {
 
 impl Simd {
     /// No vector instructions but the compiler's own.
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     pub const SCALAR: Self = Self(Choice::Scalar);
 
     /// The best there is.
     pub fn detect() -> Self {
-        Self::available().last().unwrap_or(Self::SCALAR)
+        Self::available().last().expect("every machine has one")
     }
 
     /// All there are, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         let choices = [
+            #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
             Some(Choice::Scalar),
             #[cfg(target_arch = "x86_64")]
             avx2::Avx2::detect().map(Choice::Avx2),
@@ -104,6 +121,7 @@ impl Simd {
     /// `scalar`, `avx2`, `avx512`, `neon` or `wasm`.
     pub fn name(self) -> &'static str {
         match self.0 {
+            #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
             Choice::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2(_) => "avx2",
@@ -119,6 +137,7 @@ impl Simd {
     /// Runs a kernel compiled for these instructions.
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
+            #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
             Choice::Scalar => scalar::Scalar.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2(isa) => isa.vectorize(kernel),

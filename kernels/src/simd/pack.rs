@@ -3,13 +3,18 @@
 use half::f16;
 
 use super::{
+    disjoint::Disjoint,
     format::{BlockLayout, UNIT},
     isa::{QUAD_BYTES, ROWS},
 };
 use crate::{
     MatrixView, ShapeError, WeightFormat,
+    pool::Pool,
     quant::{Geometry, Parts},
 };
+
+#[cfg(not(target_arch = "wasm32"))]
+use super::words;
 
 /// Panels start at multiples of this, a cache line.
 const PANEL_ALIGN: usize = 64;
@@ -46,16 +51,47 @@ impl PackedShape {
         self.n_panels().saturating_mul(self.panel_bytes())
     }
 
-    /// Packs `matrix`, of this shape, into `out` ([`Self::bytes`]).
+    /// Packs `matrix`, of this shape, into `out` ([`Self::bytes`]), on all threads of `pool`.
     ///
     /// # Panics
     /// If one of them has another shape.
-    pub fn pack(&self, matrix: &MatrixView<'_>, out: &mut [u8]) {
+    pub fn pack(&self, pool: &Pool, matrix: &MatrixView<'_>, out: &mut [u8]) {
         assert_eq!(*self, Self::of(matrix), "the shape of the matrix");
         assert_eq!(out.len(), self.bytes(), "bytes of the panels");
-        for (index, panel) in out.chunks_exact_mut(self.panel_bytes().max(1)).enumerate() {
+        let panel_bytes = self.panel_bytes();
+        let out = Disjoint::new(out);
+        pool.run(self.n_panels(), &|index| {
+            // SAFETY: task `index` alone touches panel `index`.
+            let panel = unsafe { out.part(index * panel_bytes..(index + 1) * panel_bytes) };
             self.pack_panel(matrix, index, panel);
+        });
+    }
+
+    /// [`Self::pack`] for a matrix in any format: one of another is rounded to this one, panel by panel.
+    ///
+    /// # Panics
+    /// If the matrix or `out` has another shape.
+    pub fn pack_as(&self, pool: &Pool, matrix: &MatrixView<'_>, out: &mut [u8]) {
+        if matrix.format() == self.format {
+            return self.pack(pool, matrix, out);
         }
+        assert_eq!((matrix.rows(), matrix.cols()), (self.rows, self.cols), "the shape of the matrix");
+        assert_eq!(out.len(), self.bytes(), "bytes of the panels");
+        let panel_bytes = self.panel_bytes();
+        let out = Disjoint::new(out);
+        pool.run(self.n_panels(), &|index| {
+            let rows = index * ROWS..self.rows.min((index + 1) * ROWS);
+            let mut values = vec![0.0; rows.len() * self.cols];
+            for (values, row) in values.chunks_exact_mut(self.cols.max(1)).zip(rows.clone()) {
+                matrix.dequantize_row(row, values);
+            }
+            let bytes = self.format.quantize(rows.len(), self.cols, &values);
+            let part = MatrixView::new(self.format, rows.len(), self.cols, &bytes)
+                .expect("what was just quantised has its length");
+            // SAFETY: task `index` alone touches panel `index`.
+            let panel = unsafe { out.part(index * panel_bytes..(index + 1) * panel_bytes) };
+            Self { rows: rows.len(), ..*self }.pack_panel(&part, 0, panel);
+        });
     }
 
     /// The matrix packed in `bytes`; kernels are fastest where they start at a cache line.
@@ -98,6 +134,11 @@ impl PackedShape {
                 let layout = BlockLayout::of(geometry, self.format.code_bits());
                 let n_blocks = self.cols.div_ceil(geometry.cols);
                 let (codes, parameters) = out.split_at_mut(n_blocks * layout.code_bytes);
+                let parameters = &mut parameters[..n_blocks * layout.parameter_bytes];
+                #[cfg(not(target_arch = "wasm32"))]
+                if rows.len() == ROWS && words::pack_panel(matrix, rows.start, layout, codes, parameters) {
+                    return;
+                }
                 let codes = codes.chunks_exact_mut(layout.code_bytes);
                 let parameters = parameters.chunks_exact_mut(layout.parameter_bytes);
                 let mut parts: [Parts; ROWS] = std::array::from_fn(|_| Parts::zeros(geometry));
@@ -110,12 +151,10 @@ impl PackedShape {
                 }
             }
             None => {
-                let value_bytes = self.format.matrix_bytes(1, 1);
-                let values = matrix.bytes().chunks_exact(value_bytes);
-                for (i, value) in values.enumerate().skip(rows.start * self.cols).take(rows.len() * self.cols)
-                {
-                    let (row, col) = (i / self.cols - rows.start, i % self.cols);
-                    out[(col * ROWS + row) * value_bytes..][..value_bytes].copy_from_slice(value);
+                let bytes = &matrix.bytes()[self.format.matrix_bytes(rows.start, self.cols)..];
+                match self.format {
+                    WeightFormat::F32 => pack_values::<4>(self.cols, rows.len(), bytes, out),
+                    _ => pack_values::<2>(self.cols, rows.len(), bytes, out),
                 }
             }
         }
@@ -139,6 +178,15 @@ impl Parts {
     fn zeros(geometry: Geometry) -> Self {
         let zero = geometry.zero.unwrap_or(0);
         Self { zero, codes: [zero; _], ..Self::default() }
+    }
+}
+
+/// Rows of values of N bytes, column by column.
+fn pack_values<const N: usize>(cols: usize, n_rows: usize, bytes: &[u8], out: &mut [u8]) {
+    for (row, values) in bytes.chunks_exact((cols * N).max(1)).take(n_rows).enumerate() {
+        for (column, value) in out.chunks_exact_mut(ROWS * N).zip(values.as_chunks::<N>().0) {
+            column[row * N..(row + 1) * N].copy_from_slice(value);
+        }
     }
 }
 
@@ -195,6 +243,39 @@ fn pack_parameters(geometry: Geometry, layout: BlockLayout, parts: &[Parts; ROWS
             }
             if let Some(at) = layout.mins {
                 out[at + g / 2 * 2 * ROWS + 2 * row + g % 2] = parts.mins[g];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::noise;
+
+    #[test]
+    fn the_short_way_gives_the_same_panels() {
+        for format in WeightFormat::ALL {
+            let Some(geometry) = format.geometry() else { continue };
+            let (rows, cols) = (ROWS, 2 * geometry.cols);
+            let bytes = format.quantize(rows, cols, &noise(7, rows * cols, 0.3));
+            let matrix = MatrixView::new(format, rows, cols, &bytes).unwrap();
+            let shape = PackedShape::of(&matrix);
+            let layout = BlockLayout::of(geometry, format.code_bits());
+            let mut packed = vec![0; shape.bytes()];
+            shape.pack(&Pool::new(1), &matrix, &mut packed);
+            for block in 0..2 {
+                let mut parts: [Parts; ROWS] = std::array::from_fn(|_| Parts::zeros(geometry));
+                for (row, parts) in parts.iter_mut().enumerate() {
+                    matrix.read_block(row, block, parts);
+                }
+                let mut codes = vec![0; layout.code_bytes];
+                pack_codes(geometry, format.code_bits(), &parts, &mut codes);
+                assert_eq!(packed[block * codes.len()..][..codes.len()], codes, "{format}");
+                let mut parameters = vec![0; layout.parameter_bytes];
+                pack_parameters(geometry, layout, &parts, &mut parameters);
+                let at = 2 * codes.len() + block * parameters.len();
+                assert_eq!(packed[at..][..parameters.len()], parameters, "{format}");
             }
         }
     }

@@ -20,7 +20,7 @@ pub struct Slab {
 
 /// Whether a [`Slab`] asks for huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
+pub enum PageSize {
     /// As the system gives them.
     Small,
     /// Advised, where the system takes advice.
@@ -32,11 +32,11 @@ impl Slab {
     ///
     /// # Errors
     /// If the system does not give them.
-    pub fn new(len: usize, pages: Pages) -> io::Result<Self> {
+    pub fn new(len: usize, pages: PageSize) -> io::Result<Self> {
         #[cfg(unix)]
         let map = memmap2::MmapMut::map_anon(len.max(1))?;
         #[cfg(target_os = "linux")]
-        if pages == Pages::Huge {
+        if pages == PageSize::Huge {
             // Refused where the kernel has none: the memory is as good, only slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }

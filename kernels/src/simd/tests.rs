@@ -19,7 +19,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 fn packed(matrix: &MatrixView<'_>) -> Vec<u8> {
     let shape = PackedShape::of(matrix);
     let mut bytes = vec![0xaa; shape.bytes()];
-    shape.pack(matrix, &mut bytes);
+    shape.pack(&Pool::new(1), matrix, &mut bytes);
     bytes
 }
 
@@ -150,7 +150,7 @@ fn experts_are_their_three_products_whoever_computes_them() {
                     down: MatrixView::new(down, hidden, inner, &weights).unwrap(),
                 };
                 let mut packed = vec![0; shape.bytes()];
-                shape.pack(&view, &mut packed);
+                shape.pack(&Pool::new(1), &view, &mut packed);
                 // In f32, for the row and the expert that are looked at below.
                 if expert == 1 {
                     let pairs = [Pair { row: 20, gate: 0.5 }];

@@ -36,7 +36,8 @@ impl Isa for Wasm {
     type Floats = [v128; 4];
 
     const RAISED: bool = false;
-    const MAX_TILE: usize = 2;
+    /// Registers would hold two; kernels for them would take the bundle over its limit.
+    const MAX_TILE: usize = 1;
     const MAX_PANELS: usize = 1;
 
     #[inline(always)]

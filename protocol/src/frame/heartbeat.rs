@@ -127,6 +127,9 @@ pub struct ModelSummary {
     pub n_experts_per_token: u32,
     /// The format of the experts' weights: `f32`, `f16`, `bf16`, `int4`.
     pub format: String,
+    /// What rows are when they meet weights: `f32`, or `int8` if they are rounded to blocks of it. Empty is `f32`.
+    #[serde(default)]
+    pub activations: String,
     /// Bytes of one expert's block.
     pub block_bytes: u64,
     /// Most rows in a dispatch.

@@ -47,6 +47,7 @@ impl Model {
             n_experts: n_experts.into(),
             n_experts_per_token: k.into(),
             format: shape.format.name().to_owned(),
+            activations: "f32".to_owned(),
             block_bytes: shape.block_bytes() as u64,
             // A plain dispatch carries a row for each of its pairs.
             max_rows: max_rows * u32::from(k),

@@ -1,6 +1,6 @@
 //! The served model as the worker needs it: how large a block is, and how many of them fit.
 
-use moex_kernels::engine::EnginePlan;
+use moex_kernels::engine::{ActivationFormat, EnginePlan};
 use moex_kernels::{ExpertShape, quant::WeightFormat};
 use moex_protocol::ModelSummary;
 
@@ -36,7 +36,19 @@ impl Model {
             ));
         }
         let n_slots = u32::try_from(n_slots).unwrap_or(u32::MAX);
-        let plan = EnginePlan { shape, n_slots, max_rows: summary.max_rows, max_pairs: summary.max_pairs };
+        let activations = match summary.activations.as_str() {
+            "" => ActivationFormat::F32,
+            name => name
+                .parse()
+                .map_err(|_| format!("This worker does not know the hub's activations `{name}`."))?,
+        };
+        let plan = EnginePlan {
+            shape,
+            activations,
+            n_slots,
+            max_rows: summary.max_rows,
+            max_pairs: summary.max_pairs,
+        };
         Ok(Self { name: summary.name.clone(), block_bytes, plan })
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use moex_kernels::engine::{Batch, Call, Engine, EngineError, EnginePlan, Pair};
+use moex_kernels::engine::{ActivationFormat, Batch, Call, Engine, EngineError, EnginePlan, Pair};
 use moex_kernels::{ExpertShape, WeightFormat};
 
 use super::{Device, noise};
@@ -30,7 +30,13 @@ pub(super) struct Speed {
 /// Measures by `clock`, which gives the time since any fixed moment.
 pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Result<Speed, EngineError> {
     let max_pairs = N_EXPERTS * MANY_ROWS;
-    let plan = EnginePlan { shape: SHAPE, n_slots: N_EXPERTS, max_rows: MANY_ROWS, max_pairs };
+    let plan = EnginePlan {
+        shape: SHAPE,
+        activations: ActivationFormat::F32,
+        n_slots: N_EXPERTS,
+        max_rows: MANY_ROWS,
+        max_pairs,
+    };
     let engine = device.engine(plan).await?;
     let weights = noise(1, SHAPE.hidden * SHAPE.inner, 0.1);
     let block = SHAPE.pack(&weights, &weights, &weights);

@@ -48,6 +48,7 @@ impl World {
             n_experts: 8,
             n_experts_per_token: 2,
             format: "int4".into(),
+            activations: "f32".into(),
             block_bytes: SHAPE.block_bytes() as u64,
             max_rows: MAX_ROWS,
             max_pairs: 2 * MAX_ROWS,

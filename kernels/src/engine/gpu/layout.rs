@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::shaders::Kernel;
 use crate::{
     WeightFormat,
-    engine::{Batch, EngineError, EnginePlan},
+    engine::{ActivationFormat, Batch, EngineError, EnginePlan},
     quant::GROUP,
 };
 
@@ -76,6 +76,9 @@ impl Layout {
         let Some(chunk_cols) = chunk_cols(shape.format) else {
             return refuse(format!("no GPU kernel reads {}", shape.format));
         };
+        if plan.activations != ActivationFormat::F32 {
+            return refuse(format!("GPU kernels compute with f32 activations, not {}", plan.activations));
+        }
         if !shape.hidden.is_multiple_of(8) || !shape.inner.is_multiple_of(8) {
             return refuse(format!(
                 "on a GPU, widths are multiples of 8, not {} and {}",
@@ -277,6 +280,7 @@ mod tests {
     fn plan(hidden: usize, inner: usize, format: WeightFormat) -> EnginePlan {
         EnginePlan {
             shape: ExpertShape { hidden, inner, format },
+            activations: ActivationFormat::F32,
             n_slots: 100,
             max_rows: 64,
             max_pairs: 512,
@@ -336,5 +340,6 @@ mod tests {
         assert!(refused(EnginePlan { max_rows: 60_000, ..good }, 1 << 20));
         assert!(refused(EnginePlan { max_pairs: 70_000, ..good }, 1 << 30));
         assert!(refused(EnginePlan { n_slots: 0, ..good }, 1 << 20));
+        assert!(refused(EnginePlan { activations: ActivationFormat::Int8, ..good }, 1 << 20));
     }
 }

@@ -3,7 +3,7 @@
 use super::{GpuDevice, GpuEngine, GpuTuning, shaders::FORMATS};
 use crate::{
     ExpertShape, WeightFormat,
-    engine::{Batch, Call, CpuEngine, EngineError, EnginePlan, Pair},
+    engine::{ActivationFormat, Batch, Call, CpuEngine, EngineError, EnginePlan, Pair},
     nmse,
     noise::noise,
 };
@@ -67,7 +67,13 @@ pub(super) async fn compare(device: &GpuDevice, tuning: GpuTuning, case: &Case) 
     let n_calls = pairs_of_calls.len() as u32;
     let n_pairs: u32 = pairs_of_calls.iter().sum();
     let n_rows = pairs_of_calls.iter().copied().max().unwrap_or(1).max(1);
-    let plan = EnginePlan { shape: *shape, n_slots: n_calls, max_rows: n_rows, max_pairs: n_pairs.max(1) };
+    let plan = EnginePlan {
+        shape: *shape,
+        activations: ActivationFormat::F32,
+        n_slots: n_calls,
+        max_rows: n_rows,
+        max_pairs: n_pairs.max(1),
+    };
     // One expert a slab where nothing else of the plan is larger.
     let intermediates = u64::from(n_pairs.max(n_rows)) * (shape.hidden.max(shape.inner) as u64 + 128) * 4
         + u64::from(n_calls) * 256;

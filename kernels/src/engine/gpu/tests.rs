@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     ExpertShape, WeightFormat,
-    engine::{Call, Pair},
+    engine::{ActivationFormat, Call, Pair},
     noise::noise,
 };
 
@@ -141,7 +141,8 @@ fn the_later_of_two_loads_of_a_slot_wins() {
     let Some(device) = device() else { return };
     // More pieces than staging buffers, so that the first load usually waits in the middle.
     let shape = ExpertShape { hidden: 1024, inner: 2048, format: WeightFormat::F32 };
-    let plan = EnginePlan { shape, n_slots: 1, max_rows: 1, max_pairs: 1 };
+    let plan =
+        EnginePlan { shape, activations: ActivationFormat::F32, n_slots: 1, max_rows: 1, max_pairs: 1 };
     let engine = block_on(GpuEngine::new(&device, plan)).unwrap();
     let blocks = [1, 2].map(|seed| {
         let [gate, up, down] = [1, 2, 3].map(|i| noise(seed * 10 + i, 1024 * 2048, 0.05));
@@ -178,7 +179,13 @@ fn a_lost_device_is_an_error_for_all_and_no_hang() {
 #[test]
 fn plans_beyond_the_device_are_refused_as_data() {
     let Some(device) = device() else { return };
-    let plan = EnginePlan { shape: SHAPE, n_slots: 1, max_rows: 1 << 15, max_pairs: 1 };
+    let plan = EnginePlan {
+        shape: SHAPE,
+        activations: ActivationFormat::F32,
+        n_slots: 1,
+        max_rows: 1 << 15,
+        max_pairs: 1,
+    };
     let tuning = GpuTuning { max_slab_bytes: 1 << 20, ..GpuTuning::of(&device) };
     assert!(matches!(block_on(GpuEngine::with_tuning(&device, plan, tuning)), Err(EngineError::Plan(_))));
     let odd = EnginePlan { shape: ExpertShape { hidden: 44, ..SHAPE }, ..plan };
@@ -222,7 +229,8 @@ fn device() -> Option<GpuDevice> {
 }
 
 fn engine(device: &GpuDevice, n_slots: u32) -> GpuEngine {
-    let plan = EnginePlan { shape: SHAPE, n_slots, max_rows: 8, max_pairs: 16 };
+    let plan =
+        EnginePlan { shape: SHAPE, activations: ActivationFormat::F32, n_slots, max_rows: 8, max_pairs: 16 };
     block_on(GpuEngine::new(device, plan)).unwrap()
 }
 

@@ -1,0 +1,108 @@
+//! What a benchmark says, to people and to programs.
+
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
+
+use serde::Serialize;
+
+use super::{peer::Peer, runs::Runs};
+use crate::model::{Expert, Model};
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    model: String,
+    compute: String,
+    load_seconds: f64,
+    prompt_tokens: usize,
+    prefill_tokens_per_s: f64,
+    generated_tokens: usize,
+    decode_tokens_per_s: f64,
+    at_depth: Vec<AtDepth>,
+    /// Medians of single tokens: of a layer, but for `embed` and `head`.
+    layer_micros: BTreeMap<&'static str, f64>,
+    /// The hub's own weights as they are computed with, the experts as they are in the checkpoint.
+    weight_bytes: usize,
+    kv_bytes: usize,
+    /// The most memory that was resident at once; none where the system does not say.
+    peak_resident_bytes: Option<usize>,
+    /// A peer's tokens a second, by its own names.
+    peer: BTreeMap<String, f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct AtDepth {
+    depth: usize,
+    decode_tokens_per_s: f64,
+}
+
+impl Report {
+    pub(super) fn new(
+        name: String,
+        compute: String,
+        load_seconds: f64,
+        model: &Model,
+        runs: &Runs,
+        peer: Option<&Peer>,
+    ) -> Self {
+        let rate = |tokens: usize, taken: Duration| tokens as f64 / taken.as_secs_f64();
+        let lengths = &runs.lengths;
+        let at_depth = lengths.depths.iter().zip(&runs.at_depth).map(|(depth, taken)| AtDepth {
+            depth: *depth,
+            decode_tokens_per_s: rate(lengths.generate, *taken),
+        });
+        let experts = (0..model.config().layers.len()).flat_map(|layer| model.experts(layer));
+        Self {
+            model: name,
+            compute,
+            load_seconds,
+            prompt_tokens: lengths.prompt,
+            prefill_tokens_per_s: rate(lengths.prompt, runs.prefill),
+            generated_tokens: lengths.generate,
+            decode_tokens_per_s: rate(lengths.generate, runs.decode),
+            at_depth: at_depth.collect(),
+            layer_micros: runs
+                .stage_micros()
+                .into_iter()
+                .map(|(stage, micros)| (stage.name(), micros))
+                .collect(),
+            weight_bytes: model.shared_bytes() + experts.map(Expert::n_bytes).sum::<usize>(),
+            kv_bytes: runs.kv_bytes(),
+            peak_resident_bytes: peak_resident_bytes(),
+            peer: peer.map(|peer| peer.best.clone()).unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        const MIB: f64 = 1_048_576.0;
+        let mut text = format!("{}: {}\n", self.model, self.compute);
+        let mut line = |label: String, value: f64, unit: &str| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{label:>24} {value:>10.2} {unit}");
+        };
+        line("load".to_owned(), self.load_seconds, "s");
+        line(format!("prompt of {}", self.prompt_tokens), self.prefill_tokens_per_s, "tokens/s");
+        line(format!("{} tokens", self.generated_tokens), self.decode_tokens_per_s, "tokens/s");
+        for at in &self.at_depth {
+            line(format!("at depth {}", at.depth), at.decode_tokens_per_s, "tokens/s");
+        }
+        for (test, tokens_per_s) in &self.peer {
+            line(format!("peer, {test}"), *tokens_per_s, "tokens/s");
+        }
+        for (stage, micros) in &self.layer_micros {
+            line((*stage).to_owned(), *micros, "us");
+        }
+        line("weights".to_owned(), self.weight_bytes as f64 / MIB, "MiB");
+        line("keys and values".to_owned(), self.kv_bytes as f64 / MIB, "MiB");
+        if let Some(bytes) = self.peak_resident_bytes {
+            line("resident at most".to_owned(), bytes as f64 / MIB, "MiB");
+        }
+        text
+    }
+}
+
+/// What Linux counted.
+fn peak_resident_bytes() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}

@@ -1,0 +1,161 @@
+//! What is measured: prompts and single tokens through the model, by the clock.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+
+use crate::model::{Experts, KvPool, KvTable, Model, Span, Stage, Wanted, Workspace};
+
+/// How much is run.
+pub(super) struct Lengths {
+    pub(super) prompt: usize,
+    pub(super) generate: usize,
+    /// Tokens of context before those that are generated.
+    pub(super) depths: Vec<usize>,
+    /// T, the most rows of a step.
+    pub(super) max_rows: usize,
+}
+
+/// A model, its cache, and what was measured so far.
+pub(super) struct Runs {
+    model: Arc<Model>,
+    pub(super) lengths: Lengths,
+    kv: KvPool,
+    table: KvTable,
+    space: Workspace,
+    stages: Arc<Mutex<Stages>>,
+    /// The best times of the prompt, of the tokens after nothing, and of those at each depth.
+    pub(super) prefill: Duration,
+    pub(super) decode: Duration,
+    pub(super) at_depth: Vec<Duration>,
+}
+
+/// When each stage took how long.
+struct Stages {
+    /// While single tokens after nothing are measured.
+    is_counting: bool,
+    last: Instant,
+    times: Vec<(Stage, Duration)>,
+}
+
+impl Runs {
+    pub(super) fn new(model: &Arc<Model>, lengths: Lengths) -> anyhow::Result<Self> {
+        let mut kv = KvPool::new_for(model.compute(), model.config(), usize::MAX, 1);
+        let mut table = KvTable::default();
+        let longest =
+            lengths.depths.iter().copied().max().unwrap_or(0).max(lengths.prompt) + lengths.generate;
+        ensure!(kv.reserve(&mut table, longest), "there is no memory for {longest} tokens of context");
+        let stages =
+            Arc::new(Mutex::new(Stages { is_counting: false, last: Instant::now(), times: Vec::new() }));
+        let mut space = Workspace::default();
+        let observed = stages.clone();
+        space.observe(move |stage| {
+            let mut stages = locked(&observed);
+            if stages.is_counting {
+                let now = Instant::now();
+                let taken = now - stages.last;
+                stages.times.push((stage, taken));
+                stages.last = now;
+            }
+        });
+        let n_depths = lengths.depths.len();
+        Ok(Self {
+            model: model.clone(),
+            lengths,
+            kv,
+            table,
+            space,
+            stages,
+            prefill: Duration::MAX,
+            decode: Duration::MAX,
+            at_depth: vec![Duration::MAX; n_depths],
+        })
+    }
+
+    /// Fills the cache to the greatest depth, so that nothing is met for the first time later.
+    pub(super) fn warm_up(&mut self, experts: &mut dyn Experts) -> anyhow::Result<()> {
+        let deepest = self.lengths.depths.iter().copied().max().unwrap_or(0).max(self.lengths.prompt);
+        self.prompt(deepest, experts)?;
+        self.tokens(0, 2, experts)?;
+        Ok(())
+    }
+
+    /// Measures everything once. The cache beyond the prompt stays what [`Self::warm_up`] made it.
+    pub(super) fn repeat(&mut self, experts: &mut dyn Experts) -> anyhow::Result<()> {
+        self.prefill = self.prefill.min(self.prompt(self.lengths.prompt, experts)?);
+        {
+            let mut stages = locked(&self.stages);
+            (stages.is_counting, stages.last) = (true, Instant::now());
+        }
+        let decode = self.tokens(0, self.lengths.generate, experts)?;
+        locked(&self.stages).is_counting = false;
+        self.decode = self.decode.min(decode);
+        for index in 0..self.lengths.depths.len() {
+            let taken = self.tokens(self.lengths.depths[index], self.lengths.generate, experts)?;
+            self.at_depth[index] = self.at_depth[index].min(taken);
+        }
+        Ok(())
+    }
+
+    /// Median microseconds of each stage of a layer, or of a step for those outside of layers, of single tokens.
+    pub(super) fn stage_micros(&self) -> Vec<(Stage, f64)> {
+        let stages = locked(&self.stages);
+        let median = |stage: Stage| {
+            let mut times: Vec<Duration> =
+                stages.times.iter().filter(|(of, _)| *of == stage).map(|(_, taken)| *taken).collect();
+            times.sort_unstable();
+            Some((stage, times.get(times.len() / 2)?.as_secs_f64() * 1e6))
+        };
+        Stage::ALL.into_iter().filter_map(median).collect()
+    }
+
+    /// Bytes of the cache.
+    pub(super) fn kv_bytes(&self) -> usize {
+        let longest = self.lengths.depths.iter().copied().max().unwrap_or(0).max(self.lengths.prompt);
+        (longest + self.lengths.generate)
+            * KvPool::position_bytes_for(self.model.compute(), self.model.config())
+    }
+
+    fn prompt(&mut self, n: usize, experts: &mut dyn Experts) -> anyhow::Result<Duration> {
+        let ids: Vec<u32> = (0..n).map(|position| self.id(position)).collect();
+        let started = Instant::now();
+        for (chunk, ids) in ids.chunks(self.lengths.max_rows).enumerate() {
+            let start = chunk * self.lengths.max_rows;
+            let wanted = if start + ids.len() == n { Wanted::Last } else { Wanted::Nothing };
+            self.step(ids, start, wanted, experts)?;
+        }
+        Ok(started.elapsed())
+    }
+
+    fn tokens(&mut self, start: usize, n: usize, experts: &mut dyn Experts) -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        for position in start..start + n {
+            self.step(&[self.id(position)], position, Wanted::Last, experts)?;
+        }
+        Ok(started.elapsed())
+    }
+
+    fn step(
+        &mut self,
+        ids: &[u32],
+        start: usize,
+        wanted: Wanted,
+        experts: &mut dyn Experts,
+    ) -> anyhow::Result<()> {
+        let span = Span { ids, start, table: &self.table, wanted };
+        self.model.step(&[span], &mut self.kv, experts, &mut self.space)?;
+        Ok(())
+    }
+
+    /// Any token of the vocabulary: what the model says does not matter.
+    fn id(&self, position: usize) -> u32 {
+        ((position * 7919 + 17) % self.model.config().vocab) as u32
+    }
+}
+
+fn locked(stages: &Mutex<Stages>) -> MutexGuard<'_, Stages> {
+    stages.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,78 @@
+//! The flags that say what a model is computed with: shared by every command that runs one.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use moex_kernels::{
+    WeightFormat,
+    engine::ActivationFormat,
+    simd::{KvFormat, Processor, Simd},
+};
+
+use crate::model::{Compute, Fast};
+
+/// What it is computed with.
+#[derive(clap::Args, Debug)]
+pub(super) struct ComputeArgs {
+    /// What rows are when they meet weights: f32, which is exact, or int8 where weights are integers, which is several
+    /// times as fast on a CPU. Workers compute with the same; a GPU computes with f32 alone.
+    #[arg(long, env = "MOEX_ACTIVATIONS", value_name = "f32|int8")]
+    pub(super) activations: Option<ActivationFormat>,
+
+    /// With int8 activations: round the hub's own matrices of floats to this at load.
+    #[arg(long, env = "MOEX_WEIGHTS", value_name = "FORMAT")]
+    pub(super) weights: Option<WeightFormat>,
+
+    /// With int8 activations: how keys and values are kept, f32 or f16; without it, f16.
+    #[arg(long, env = "MOEX_KV", value_name = "FORMAT")]
+    pub(super) kv: Option<KvFormat>,
+
+    /// With int8 activations: threads to compute with; without it, one for each core.
+    #[arg(long, env = "MOEX_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(super) threads: Option<u16>,
+}
+
+impl ComputeArgs {
+    /// What the flags ask for, `default` where they do not say.
+    ///
+    /// # Errors
+    /// If flags contradict each other, or `MOEX_SIMD` names instructions that this machine does not have.
+    pub(super) fn compute(&self, default: ActivationFormat) -> anyhow::Result<Compute> {
+        match self.activations.unwrap_or(default) {
+            ActivationFormat::F32 => {
+                if self.weights.is_some() || self.threads.is_some() || self.kv == Some(KvFormat::F16) {
+                    bail!(
+                        "--weights, --kv f16 and --threads are for int8 activations: add --activations int8"
+                    );
+                }
+                Ok(Compute::Exact)
+            }
+            ActivationFormat::Int8 => {
+                let all = std::thread::available_parallelism().map_or(1, usize::from);
+                let processor = Processor::new(Simd::from_env()?, self.threads.map_or(all, usize::from));
+                Ok(Compute::Fast(Fast {
+                    processor: Arc::new(processor),
+                    weights: self.weights,
+                    kv: self.kv.unwrap_or(KvFormat::F16),
+                }))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compute(weights: Option<WeightFormat>, kv: Option<KvFormat>) -> anyhow::Result<Compute> {
+        ComputeArgs { activations: None, weights, kv, threads: None }.compute(ActivationFormat::F32)
+    }
+
+    #[test]
+    fn flags_that_change_nothing_are_refused() {
+        assert!(matches!(compute(None, Some(KvFormat::F32)), Ok(Compute::Exact)));
+        for (weights, kv) in [(Some(WeightFormat::Q8_0), None), (None, Some(KvFormat::F16))] {
+            assert!(compute(weights, kv).unwrap_err().to_string().contains("--activations int8"));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Numbers as an f16 would carry them.
+
+use super::{
+    Simd,
+    isa::{Isa, Kernel},
+};
+
+/// Rounds each value to the nearest f16, ties to even, and back: what is beyond becomes infinite.
+pub fn round_to_f16(simd: Simd, values: &mut [f32]) {
+    simd.run(RoundToF16 { values });
+}
+
+struct RoundToF16<'a> {
+    values: &'a mut [f32],
+}
+
+impl Kernel for RoundToF16<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        for value in self.values {
+            *value = rounded(*value);
+        }
+    }
+}
+
+/// Without a branch, so that a loop over it is vectors.
+#[inline(always)]
+fn rounded(value: f32) -> f32 {
+    /// 2^-14, the smallest normal f16.
+    const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
+    /// 65,520, from which on values are nearer to 2^16 than to the largest f16.
+    const OVERFLOW: u32 = 0x477f_f000;
+    /// f32 has 13 bits of fraction more.
+    const SURPLUS: u32 = (1 << 13) - 1;
+    let bits = value.to_bits();
+    let magnitude = bits & 0x7fff_ffff;
+    // An f32 from 1/2 to 1 ends at 2^-24, as subnormal f16 do: the addition itself rounds.
+    let subnormal = ((f32::from_bits(magnitude) + 0.5) - 0.5).to_bits();
+    let normal = (magnitude.wrapping_add(SURPLUS / 2 + (magnitude >> 13 & 1))) & !SURPLUS;
+    let infinite = if magnitude > 0x7f80_0000 { 0x7fc0_0000 } else { 0x7f80_0000 };
+    let finite = if magnitude < SMALLEST_NORMAL { subnormal } else { normal };
+    let rounded = if magnitude >= OVERFLOW { infinite } else { finite };
+    f32::from_bits(rounded | bits & 0x8000_0000)
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn is_what_half_does_on_every_instruction_set() {
+        let values: Vec<f32> = (0..=u16::MAX)
+            .flat_map(|bits| {
+                let exact = f16::from_bits(bits).to_f32().to_bits();
+                // The value, its neighbours, and those about the middle between it and the next.
+                [0, 1, !0, 0xfff, 0x1000, 0x1001, 0x1fff]
+                    .map(|step: u32| f32::from_bits(exact.wrapping_add(step)))
+            })
+            .chain((0..1 << 16).map(|i: u32| f32::from_bits(i.wrapping_mul(0x9E37_79B1))))
+            .collect();
+        for simd in Simd::available() {
+            let mut actual = values.clone();
+            round_to_f16(simd, &mut actual);
+            for (value, actual) in values.iter().zip(actual) {
+                let expected = f16::from_f32(*value).to_f32();
+                let same = actual.to_bits() == expected.to_bits() || (actual.is_nan() && expected.is_nan());
+                assert!(same, "{simd} {value:e}: {actual:e} {expected:e}");
+            }
+        }
+    }
+}
