@@ -20,11 +20,12 @@ impl Composer {
         Ok(Self { kernels: read_folder(folder)?, shared: read_folder(&folder.join("shared"))? })
     }
 
-    /// The text of `kernel` with these flags.
-    pub(crate) fn compose(&self, kernel: &str, flags: &BTreeSet<&str>) -> Result<String, String> {
+    /// The text of `kernel` with these flags, in the pieces between its files and directives.
+    pub(crate) fn compose(&self, kernel: &str, flags: &BTreeSet<&str>) -> Result<Vec<String>, String> {
         let source = self.kernels.get(kernel).ok_or_else(|| format!("no shader {kernel}.wgsl"))?;
-        let mut out = String::new();
+        let mut out = vec![String::new()];
         self.expand(kernel, source, flags, &mut BTreeSet::new(), &mut out)?;
+        out.retain(|piece| !piece.is_empty());
         Ok(out)
     }
 
@@ -34,13 +35,16 @@ impl Composer {
         source: &'a str,
         flags: &BTreeSet<&str>,
         imported: &mut BTreeSet<&'a str>,
-        out: &mut String,
+        out: &mut Vec<String>,
     ) -> Result<(), String> {
         let mut conditions: Vec<bool> = Vec::new();
         for (number, line) in source.lines().enumerate() {
             let error = |what: &str| format!("{name}.wgsl:{}: {what}", number + 1);
             let line = line.split("//").next().unwrap_or_default().trim();
             let (directive, argument) = line.split_once(' ').unwrap_or((line, ""));
+            if directive.starts_with('#') {
+                out.push(String::new());
+            }
             match directive {
                 "#ifdef" => conditions.push(flags.contains(argument)),
                 "#else" => {
@@ -60,11 +64,14 @@ impl Composer {
                 }
                 _ if line.starts_with('#') => return Err(error("no such directive")),
                 _ => {
-                    out.push_str(line);
-                    out.push('\n');
+                    if let Some(piece) = out.last_mut() {
+                        piece.push_str(line);
+                        piece.push('\n');
+                    }
                 }
             }
         }
+        out.push(String::new());
         if conditions.is_empty() { Ok(()) } else { Err(format!("{name}.wgsl: #ifdef without #endif")) }
     }
 }

@@ -40,7 +40,7 @@ impl Batch {
     /// # Errors
     /// What does not fit: rows, pairs, a slot or a row index.
     pub fn check(&self, plan: &EnginePlan) -> Result<(), EngineError> {
-        let hidden = plan.shape.hidden;
+        let hidden = plan.shapes.hidden;
         if hidden == 0 || !self.rows.len().is_multiple_of(hidden) {
             return Err(EngineError::RaggedRows { values: self.rows.len(), hidden });
         }

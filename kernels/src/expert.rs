@@ -1,19 +1,24 @@
 //! One expert: three matrices in one contiguous, kernel-ready block of bytes.
 
-use crate::quant::{MatrixView, ShapeError, WeightFormat};
+use std::borrow::Cow;
+
+use crate::{
+    expert_format::ExpertFormat,
+    quant::{MatrixView, ShapeError, WeightFormat},
+};
 
 /// Every plane of a block starts at a multiple of this, so that a GPU reads it as `vec4<u32>`.
 const PLANE_ALIGN: usize = 16;
 
-/// The shape and format that all experts of a model share.
+/// The shape and formats that all experts of a layer share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ExpertShape {
     /// D, the width of a row.
     pub hidden: usize,
     /// F, the width between.
     pub inner: usize,
-    /// How all three matrices are stored.
-    pub format: WeightFormat,
+    /// How its matrices are stored.
+    pub format: ExpertFormat,
 }
 
 /// Where a matrix lies in a block, in bytes from the block's start.
@@ -52,6 +57,11 @@ pub struct ExpertView<'a> {
 }
 
 impl ExpertShape {
+    /// The shape of experts with one format for all three matrices.
+    pub const fn uniform(hidden: usize, inner: usize, format: WeightFormat) -> Self {
+        Self { hidden, inner, format: ExpertFormat::uniform(format) }
+    }
+
     /// The bytes of a block; `usize::MAX` if they cannot be addressed.
     pub fn block_bytes(&self) -> usize {
         self.layout().bytes
@@ -59,9 +69,10 @@ impl ExpertShape {
 
     /// Where the planes of a block lie.
     pub fn layout(&self) -> BlockLayout {
-        let gate = self.matrix_layout(0, self.inner, self.hidden);
-        let up = self.matrix_layout(align(gate.end), self.inner, self.hidden);
-        let down = self.matrix_layout(align(up.end), self.hidden, self.inner);
+        let ExpertFormat { gate_up, down } = self.format;
+        let gate = matrix_layout(gate_up, 0, self.inner, self.hidden);
+        let up = matrix_layout(gate_up, align(gate.end), self.inner, self.hidden);
+        let down = matrix_layout(down, align(up.end), self.hidden, self.inner);
         BlockLayout { gate, up, down, bytes: align(down.end) }
     }
 
@@ -70,15 +81,35 @@ impl ExpertShape {
     /// # Panics
     /// If one of them has another length.
     pub fn pack(&self, gate: &[f32], up: &[f32], down: &[f32]) -> Vec<u8> {
+        let ExpertFormat { gate_up, down: of_down } = self.format;
+        self.join(
+            &gate_up.quantize(self.inner, self.hidden, gate),
+            &gate_up.quantize(self.inner, self.hidden, up),
+            &of_down.quantize(self.hidden, self.inner, down),
+        )
+    }
+
+    /// The block of an expert in any formats: a matrix that is in its place's format already is copied as it is, any other
+    /// is quantised anew.
+    ///
+    /// # Panics
+    /// If a matrix has another shape.
+    pub fn convert(&self, expert: &ExpertView<'_>) -> Vec<u8> {
+        let ExpertFormat { gate_up, down } = self.format;
+        self.join(
+            &in_format(&expert.gate, gate_up, self.inner, self.hidden),
+            &in_format(&expert.up, gate_up, self.inner, self.hidden),
+            &in_format(&expert.down, down, self.hidden, self.inner),
+        )
+    }
+
+    /// The block of three matrices' bytes, each as long as its place.
+    fn join(&self, gate: &[u8], up: &[u8], down: &[u8]) -> Vec<u8> {
         let layout = self.layout();
         let mut block = Vec::with_capacity(layout.bytes);
-        for (place, rows, cols, values) in [
-            (layout.gate, self.inner, self.hidden, gate),
-            (layout.up, self.inner, self.hidden, up),
-            (layout.down, self.hidden, self.inner, down),
-        ] {
+        for (place, bytes) in [(layout.gate, gate), (layout.up, up), (layout.down, down)] {
             block.resize(place.values, 0);
-            block.extend(self.format.quantize(rows, cols, values));
+            block.extend_from_slice(bytes);
         }
         block.resize(layout.bytes, 0);
         block
@@ -93,25 +124,31 @@ impl ExpertShape {
         if block.len() != layout.bytes {
             return Err(ShapeError::BlockLength { expected: layout.bytes, actual: block.len() });
         }
-        let matrix = |place: MatrixLayout, rows, cols| {
-            MatrixView::new(self.format, rows, cols, &block[place.values..place.end])
+        let ExpertFormat { gate_up, down } = self.format;
+        let matrix = |place: MatrixLayout, format, rows, cols| {
+            MatrixView::new(format, rows, cols, &block[place.values..place.end])
         };
         Ok(ExpertView {
-            gate: matrix(layout.gate, self.inner, self.hidden)?,
-            up: matrix(layout.up, self.inner, self.hidden)?,
-            down: matrix(layout.down, self.hidden, self.inner)?,
+            gate: matrix(layout.gate, gate_up, self.inner, self.hidden)?,
+            up: matrix(layout.up, gate_up, self.inner, self.hidden)?,
+            down: matrix(layout.down, down, self.hidden, self.inner)?,
         })
     }
+}
 
-    fn matrix_layout(&self, start: usize, rows: usize, cols: usize) -> MatrixLayout {
-        // The plane of nibbles is whole groups of 64 bytes: the scales behind it are aligned without padding.
-        let scales = start.saturating_add(self.format.value_bytes(rows, cols));
-        MatrixLayout {
-            values: start,
-            scales,
-            end: scales.saturating_add(self.format.scale_bytes(rows, cols)),
-        }
+/// A (rows, cols) matrix's bytes in `format`.
+fn in_format<'a>(matrix: &MatrixView<'a>, format: WeightFormat, rows: usize, cols: usize) -> Cow<'a, [u8]> {
+    assert_eq!((matrix.rows(), matrix.cols()), (rows, cols), "a matrix of this shape");
+    match matrix.format() == format {
+        true => matrix.bytes().into(),
+        false => format.quantize(rows, cols, &matrix.dequantize()).into(),
     }
+}
+
+fn matrix_layout(format: WeightFormat, start: usize, rows: usize, cols: usize) -> MatrixLayout {
+    // The plane of nibbles is whole groups of 64 bytes: the scales behind it are aligned without padding.
+    let scales = start.saturating_add(format.value_bytes(rows, cols));
+    MatrixLayout { values: start, scales, end: scales.saturating_add(format.scale_bytes(rows, cols)) }
 }
 
 fn align(offset: usize) -> usize {
@@ -125,7 +162,7 @@ mod tests {
 
     #[test]
     fn qwen3_30b_a3b_in_int4_is_2_43_megabytes() {
-        let shape = ExpertShape { hidden: 2048, inner: 768, format: WeightFormat::Int4G128 };
+        let shape = ExpertShape::uniform(2048, 768, WeightFormat::Int4G128);
         assert_eq!(shape.block_bytes(), 3 * 768 * 2048 / 2 + 3 * 768 * 16 * 2);
     }
 
@@ -133,7 +170,7 @@ mod tests {
     fn planes_are_aligned_and_come_back() {
         for format in WeightFormat::ALL {
             for (hidden, inner) in [(64, 32), (40, 24), (130, 3), (1, 1)] {
-                let shape = ExpertShape { hidden, inner, format };
+                let shape = ExpertShape::uniform(hidden, inner, format);
                 let layout = shape.layout();
                 for matrix in [layout.gate, layout.up, layout.down] {
                     assert_eq!(matrix.values % 16, 0);
@@ -152,9 +189,27 @@ mod tests {
     }
 
     #[test]
+    fn each_matrix_has_the_format_of_its_place() {
+        let format = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
+        let shape = ExpertShape { hidden: 512, inner: 256, format };
+        let [gate, up, down] = [1, 2, 3].map(|seed| noise(seed, 512 * 256, 1.0));
+        let block = shape.pack(&gate, &up, &down);
+        let view = shape.view(&block).unwrap();
+        assert_eq!(view.up.bytes(), WeightFormat::Q4K.quantize(256, 512, &up));
+        assert_eq!(view.down.bytes(), WeightFormat::Q6K.quantize(512, 256, &down));
+        assert_eq!(shape.block_bytes(), 2 * 256 * 2 * 144 + 512 * 210);
+        assert_eq!(shape.convert(&view), block, "not a bit is lost");
+        let other = ExpertShape::uniform(512, 256, WeightFormat::Q4K);
+        let converted = other.convert(&view);
+        let converted = other.view(&converted).unwrap();
+        assert_eq!(converted.gate.bytes(), view.gate.bytes(), "nothing is quantised twice");
+        assert!(crate::nmse(&converted.down.dequantize(), &down) < 0.01);
+    }
+
+    #[test]
     fn a_shape_too_large_to_address_has_no_block() {
         for format in WeightFormat::ALL {
-            let shape = ExpertShape { hidden: usize::MAX, inner: usize::MAX, format };
+            let shape = ExpertShape::uniform(usize::MAX, usize::MAX, format);
             assert_eq!(shape.block_bytes(), usize::MAX);
             assert!(shape.view(&[]).is_err());
         }

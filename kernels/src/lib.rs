@@ -11,6 +11,8 @@ mod batch;
 pub mod cpu;
 pub mod engine;
 mod expert;
+mod expert_format;
+mod expert_shapes;
 mod nmse;
 #[cfg(any(test, feature = "gpu"))]
 mod noise;
@@ -19,5 +21,7 @@ pub mod quant;
 pub mod simd;
 
 pub use expert::{BlockLayout, ExpertShape, ExpertView, MatrixLayout};
+pub use expert_format::ExpertFormat;
+pub use expert_shapes::{ExpertShapes, MAX_FORMATS, TooManyFormats};
 pub use nmse::nmse;
 pub use quant::{MatrixView, ShapeError, WeightFormat};

@@ -27,6 +27,7 @@ fn hub() -> Record {
             n_experts: 8,
             n_experts_per_token: 2,
             format: "int4".to_owned(),
+            layer_formats: Vec::new(),
             activations: "f32".to_owned(),
             block_bytes: 6_528,
             max_rows: 16,

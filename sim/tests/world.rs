@@ -79,7 +79,7 @@ fn one_worker_without_jitter_takes_what_the_formula_says_to_the_microsecond() {
 /// The mean time of a layer over k experts, each on h workers of its own whose answers take 20 ms, log-normal, and are
 /// asked of all h at once.
 fn mean_phase_ms(k: u16, h: usize, n_layers: u64) -> f64 {
-    let shape = ExpertShape { hidden: 8, inner: 8, format: WeightFormat::F16 };
+    let shape = ExpertShape::uniform(8, 8, WeightFormat::F16);
     let model = Model::of_sizes(&Sizes { shape, n_layers: 1, n_experts: k, k, max_rows: 1 });
     let model = Arc::new(model);
     let block_bytes = model.summary().block_bytes;

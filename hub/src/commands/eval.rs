@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::model::{
-        Checkpoint,
+        Checkpoint, Packing,
         local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
     };
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn packed_experts_answer_too_and_say_what_they_are() {
         let (model, text) = demo();
-        let blocks = MemoryBlocks::new(model.clone(), "int4".parse().unwrap());
+        let blocks = MemoryBlocks::new(model.clone(), Packing::To("int4".parse().unwrap()));
         let mut experts = PackedExperts::new(blocks, moex_protocol::Dtype::F16);
         let cases = cases::read(CASES.as_ref()).unwrap();
         let report = answer(model, text, &mut experts, &cases[..60], &ProgressBar::hidden()).unwrap();

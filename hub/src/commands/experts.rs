@@ -8,7 +8,7 @@ use moex_protocol::Dtype;
 use super::values::{secret, wire};
 use crate::{
     model::{
-        Checkpoint, Compute, Expert, Experts, ExpertsError, Model, ModelError, Routing,
+        Checkpoint, Compute, Expert, Experts, ExpertsError, Model, ModelError, Packing, Routing,
         local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
         panels::{Keep, PanelExperts, Panels, WorkerBlocks},
     },
@@ -24,7 +24,7 @@ const COVERAGE_DEADLINE: Duration = Duration::from_secs(600);
 /// Which model.
 #[derive(clap::Args, Debug)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face folder of a Qwen3-MoE; without it, the demo model.
+    /// A Hugging Face folder of a Qwen3-MoE, or a GGUF file; without it, the demo model.
     #[arg(long, env = "MOEX_MODEL", value_name = "PATH")]
     pub(super) model: Option<PathBuf>,
 }
@@ -49,8 +49,8 @@ pub(super) struct ExpertArgs {
     #[arg(long, env = "MOEX_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) workers: Option<u16>,
 
-    /// Pack experts as workers hold them: int4, f16, bf16 or f32; without it, int4 for workers, and on this machine the
-    /// checkpoint's own weights in f32.
+    /// Pack experts as workers hold them: int4, f16, q8_0, ...; without it, for workers as they are if the model is
+    /// quantised and int4 if not, and on this machine the checkpoint's own weights in f32.
     #[arg(long, env = "MOEX_EXPERTS", value_name = "FORMAT")]
     pub(super) experts: Option<WeightFormat>,
 
@@ -75,19 +75,17 @@ pub(super) fn experts_for(
     Ok(match (args.workers, args.experts) {
         (None, None) => Box::new(CheckpointExperts::new(model.clone())),
         (None, Some(format)) => {
-            Box::new(PackedExperts::new(MemoryBlocks::new(model.clone(), format), args.wire))
+            let blocks = MemoryBlocks::new(model.clone(), Packing::To(format));
+            Box::new(PackedExperts::new(blocks, args.wire))
         }
-        (Some(n_workers), format) => {
-            let format = format.unwrap_or(WeightFormat::Int4G128);
-            Box::new(SwarmExperts::start(
-                usize::from(n_workers),
-                format,
-                args.wire,
-                checkpoint,
-                model,
-                max_rows,
-            )?)
-        }
+        (Some(n_workers), format) => Box::new(SwarmExperts::start(
+            usize::from(n_workers),
+            Packing::or_default(format, model),
+            args.wire,
+            checkpoint,
+            model,
+            max_rows,
+        )?),
     })
 }
 
@@ -107,8 +105,9 @@ fn panel_experts(
         }
         Some(format) => {
             let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
-            let folder = ShardStore::default_folder(&source, format);
-            let store = Arc::new(ShardStore::open(&folder, &source, format, &|_, _| {})?);
+            let packing = Packing::To(format);
+            let folder = ShardStore::default_folder(&source, packing);
+            let store = Arc::new(ShardStore::open(&folder, &source, packing, &|_, _| {})?);
             let keep = Keep::if_it_fits(store.n_bytes());
             Panels::new(WorkerBlocks::new(store, model), processor, keep)?
         }
@@ -126,15 +125,15 @@ struct SwarmExperts {
 impl SwarmExperts {
     fn start(
         n_workers: usize,
-        format: WeightFormat,
+        packing: Packing,
         wire: Dtype,
         checkpoint: &Checkpoint,
         model: &Arc<Model>,
         max_rows: usize,
     ) -> anyhow::Result<Self> {
         let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
-        let folder = ShardStore::default_folder(&source, format);
-        let mut store = ShardStore::open(&folder, &source, format, &|_, _| {})?;
+        let folder = ShardStore::default_folder(&source, packing);
+        let mut store = ShardStore::open(&folder, &source, packing, &|_, _| {})?;
         if let Compute::Fast(fast) = model.compute() {
             // The workers hold every block: the hub computes none but for a check.
             store = store.computing_int8(model, fast.processor.clone(), Keep::None)?;

@@ -2,14 +2,14 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use moex_kernels::{ExpertShape, WeightFormat};
+use moex_kernels::WeightFormat;
 use serde::Serialize;
 
 use super::experts::ModelArgs;
-use crate::model::{Checkpoint, Config, KvPool, Model};
+use crate::model::{Checkpoint, KvPool, Model, Packing};
 
-/// The formats a worker may hold experts in that are worth comparing.
-const FORMATS: [WeightFormat; 2] = [WeightFormat::Int4G128, WeightFormat::F16];
+/// What workers may hold a checkpoint's experts in that is worth comparing, where it is not quantised.
+const PACKINGS: [Packing; 2] = [Packing::To(WeightFormat::Int4G128), Packing::To(WeightFormat::F16)];
 /// The counts of workers that are shown when none is asked for.
 const WORKERS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// What devices spare for experts: a phone's tab, a laptop's, a desktop's GPU, a workstation's.
@@ -39,7 +39,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let checkpoint = args.model.checkpoint()?;
     let model = Arc::new(Model::load(&checkpoint)?);
     let counts = args.workers.map_or(WORKERS.to_vec(), |n| vec![usize::from(n)]);
-    let info = Info::of(&checkpoint, &model, &counts, usize::from(args.replicas));
+    let info = Info::of(&checkpoint, &model, &counts, usize::from(args.replicas))?;
     if args.json {
         println!("{}", serde_json::to_string(&info)?);
     } else {
@@ -99,14 +99,15 @@ struct Fit {
 }
 
 impl Info {
-    fn of(checkpoint: &Checkpoint, model: &Model, counts: &[usize], replicas: usize) -> Self {
+    fn of(checkpoint: &Checkpoint, model: &Model, counts: &[usize], replicas: usize) -> anyhow::Result<Self> {
         let config = model.config();
         let sparse_layers = config.sparse_layers().count();
         let n_blocks = sparse_layers * config.moe.n_experts;
         let expert_bytes =
             config.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
         let kv_position_bytes = KvPool::position_bytes(config) as u64;
-        Self {
+        let blocks = packed(model)?;
+        Ok(Self {
             name: checkpoint.name.clone(),
             layers: config.layers.len(),
             sparse_layers,
@@ -126,13 +127,13 @@ impl Info {
             },
             workers: counts
                 .iter()
-                .flat_map(|n| FORMATS.map(|format| Share::of(config, n_blocks, *n, replicas.min(*n), format)))
+                .flat_map(|n| blocks.iter().map(|block| Share::of(block, n_blocks, *n, replicas.min(*n))))
                 .collect(),
-            fits: FORMATS
+            fits: blocks
                 .iter()
-                .flat_map(|format| BUDGETS_GIB.map(|budget| Fit::of(config, n_blocks, *format, budget)))
+                .flat_map(|block| BUDGETS_GIB.map(|budget| Fit::of(block, n_blocks, budget)))
                 .collect(),
-        }
+        })
     }
 
     fn text(&self) -> String {
@@ -179,37 +180,55 @@ impl Info {
             ]);
         }
         let _ = writeln!(text, "{table}");
-        for format in FORMATS.map(WeightFormat::name) {
-            let fits = self.fits.iter().filter(|fit| fit.format == format);
-            let fits: Vec<_> = fits.map(|fit| format!("{} x {} GiB", fit.workers, fit.budget_gib)).collect();
-            let _ = writeln!(text, "Workers that hold every {format} expert once: {}.", fits.join(" or "));
+        for of_format in self.fits.chunk_by(|a, b| a.format == b.format) {
+            let fits = of_format.iter().map(|fit| format!("{} x {} GiB", fit.workers, fit.budget_gib));
+            let (format, fits) = (&of_format[0].format, fits.collect::<Vec<_>>().join(" or "));
+            let _ = writeln!(text, "Workers that hold every {format} expert once: {fits}.");
         }
         text
     }
 }
 
-impl Share {
-    fn of(config: &Config, n_blocks: usize, workers: usize, replicas: usize, format: WeightFormat) -> Self {
-        let blocks = (n_blocks * replicas).div_ceil(workers);
-        Self {
-            workers,
-            replicas,
-            format: format.to_string(),
-            blocks,
-            bytes: blocks as u64 * block_bytes(config, format),
+/// A block as workers hold it: in a slot as large as the largest.
+struct PackedBlock {
+    format: String,
+    bytes: u64,
+}
+
+/// The blocks that workers may hold the experts of `model` in.
+fn packed(model: &Model) -> anyhow::Result<Vec<PackedBlock>> {
+    let packings = match Packing::or_default(None, model) {
+        Packing::AsTheyAre => vec![Packing::AsTheyAre],
+        Packing::To(_) => PACKINGS.to_vec(),
+    };
+    let block = |packing: Packing| {
+        let mut formats = Vec::new();
+        let mut bytes = 0;
+        for layer in model.config().sparse_layers() {
+            let shape = packing.shape(model, layer).map_err(anyhow::Error::msg)?;
+            bytes = bytes.max(shape.block_bytes() as u64);
+            let format = shape.format.to_string();
+            if !formats.contains(&format) {
+                formats.push(format);
+            }
         }
+        Ok(PackedBlock { format: formats.join(", "), bytes: bytes.max(1) })
+    };
+    packings.into_iter().map(block).collect()
+}
+
+impl Share {
+    fn of(block: &PackedBlock, n_blocks: usize, workers: usize, replicas: usize) -> Self {
+        let blocks = (n_blocks * replicas).div_ceil(workers);
+        Self { workers, replicas, format: block.format.clone(), blocks, bytes: blocks as u64 * block.bytes }
     }
 }
 
 impl Fit {
-    fn of(config: &Config, n_blocks: usize, format: WeightFormat, budget_gib: u64) -> Self {
-        let held_by_one = ((budget_gib << 30) / block_bytes(config, format)).max(1);
-        Self { format: format.to_string(), budget_gib, workers: (n_blocks as u64).div_ceil(held_by_one) }
+    fn of(block: &PackedBlock, n_blocks: usize, budget_gib: u64) -> Self {
+        let held_by_one = ((budget_gib << 30) / block.bytes).max(1);
+        Self { format: block.format.clone(), budget_gib, workers: (n_blocks as u64).div_ceil(held_by_one) }
     }
-}
-
-fn block_bytes(config: &Config, format: WeightFormat) -> u64 {
-    ExpertShape { hidden: config.hidden, inner: config.moe.inner, format }.block_bytes() as u64
 }
 
 /// In the unit that reads best.
@@ -224,12 +243,15 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use moex_kernels::ExpertShape;
+
     use super::*;
+    use crate::model::Config;
 
     fn info(counts: &[usize]) -> Info {
         let checkpoint = Checkpoint::demo().unwrap();
         let model = Model::load(&checkpoint).unwrap();
-        Info::of(&checkpoint, &model, counts, 2)
+        Info::of(&checkpoint, &model, counts, 2).unwrap()
     }
 
     #[test]
@@ -262,10 +284,12 @@ mod tests {
             "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
             "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#;
         let config = Config::from_json(json.as_bytes()).unwrap();
-        let share = Share::of(&config, 48 * 128, 16, 2, WeightFormat::Int4G128);
+        let shape = ExpertShape::uniform(config.hidden, config.moe.inner, WeightFormat::Int4G128);
+        let block = PackedBlock { format: "int4".to_owned(), bytes: shape.block_bytes() as u64 };
+        let share = Share::of(&block, 48 * 128, 16, 2);
         assert_eq!(share.blocks, 768);
         assert!((share.bytes as f64 / 1e9 - 1.87).abs() < 0.01, "{}", share.bytes);
-        assert_eq!(Fit::of(&config, 48 * 128, WeightFormat::Int4G128, 4).workers, 4);
+        assert_eq!(Fit::of(&block, 48 * 128, 4).workers, 4);
     }
 
     #[test]

@@ -38,9 +38,10 @@ pub struct Args {
     #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY", value_parser = values::api_key)]
     api_key: Option<String>,
 
-    /// How experts are packed for workers: int4, f16, bf16 or f32.
+    /// What experts are packed to for workers: int4, f16, q8_0, ...; without it, as they are if the model is quantised, and
+    /// int4 if not.
     #[arg(long, env = "MOEX_EXPERTS", default_value = "int4", value_name = "FORMAT")]
-    experts: WeightFormat,
+    experts: Option<WeightFormat>,
 
     #[command(flatten)]
     compute: ComputeArgs,

@@ -125,14 +125,16 @@ impl Linear {
         let Compute::Fast(fast) = compute else {
             return Ok(Self { weights: Weights::Exact(matrix), bias: None });
         };
-        let view = matrix.view();
-        let shape = PackedShape::of(&view);
-        let is_float = matches!(shape.format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16);
-        let format = fast.weights.filter(|_| is_float && rounding == Rounding::Allowed);
-        let shape = PackedShape { format: format.unwrap_or(shape.format), ..shape };
-        let mut panels = Slab::new(shape.bytes(), PageSize::Huge).map_err(ModelError::NoMemory)?;
-        shape.pack_as(fast.processor.pool(), &view, &mut panels);
-        Ok(Self { weights: Weights::Packed { processor: fast.processor.clone(), shape, panels }, bias: None })
+        let processor = fast.processor.clone();
+        matrix.read(|view| {
+            let shape = PackedShape::of(&view);
+            let is_float = matches!(shape.format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16);
+            let format = fast.weights.filter(|_| is_float && rounding == Rounding::Allowed);
+            let shape = PackedShape { format: format.unwrap_or(shape.format), ..shape };
+            let mut panels = Slab::new(shape.bytes(), PageSize::Huge).map_err(ModelError::NoMemory)?;
+            shape.pack_as(processor.pool(), &view, &mut panels);
+            Ok(Self { weights: Weights::Packed { processor, shape, panels }, bias: None })
+        })
     }
 
     /// (T, in) to `out` (T, out).
@@ -153,7 +155,7 @@ impl Linear {
     /// Its width out and in.
     pub(super) fn shape(&self) -> (usize, usize) {
         match &self.weights {
-            Weights::Exact(matrix) => (matrix.view().rows(), matrix.view().cols()),
+            Weights::Exact(matrix) => (matrix.rows(), matrix.cols()),
             Weights::Packed { shape, .. } => (shape.rows, shape.cols),
         }
     }

@@ -28,7 +28,7 @@ fn experts(model: &Arc<Model>, format: Option<WeightFormat>, keep: Keep) -> Pane
     let processor = fast.processor.clone();
     let panels = match format {
         Some(format) => {
-            let blocks = MemoryBlocks::new(model.clone(), format);
+            let blocks = MemoryBlocks::new(model.clone(), Packing::To(format));
             Panels::new(WorkerBlocks::new(blocks, model), processor, keep)
         }
         None => Panels::new(model.clone(), processor, keep),

@@ -9,7 +9,7 @@ use std::{borrow::Cow, collections::HashMap, path::Path};
 use bytes::Bytes;
 use moex_kernels::WeightFormat;
 
-use super::{config::Config, error::ModelError, folder, gguf};
+use super::{config::Config, error::ModelError, folder, gguf, gptq::Quantisation};
 use crate::{gguf::Vocabulary, mapped::Mapped};
 
 /// An opened checkpoint.
@@ -22,6 +22,8 @@ pub struct Checkpoint {
     pub text: TextFiles,
     pub(super) tensors: HashMap<String, Tensor>,
     pub(super) naming: Naming,
+    /// None if its matrices are as `Stored` says.
+    pub(super) quantisation: Option<Quantisation>,
     /// The files that the tensors lie in.
     pub(super) files: Vec<Mapped>,
 }

@@ -16,6 +16,7 @@ use super::{
     demo,
     error::ModelError,
     files::{Checkpoint, Naming, Stored, Tensor, TextFiles, TokenizerSource},
+    gptq::Quantisation,
 };
 use crate::mapped::Mapped;
 
@@ -30,9 +31,11 @@ const SINGLE: &str = "model.safetensors";
 
 /// Opens a folder.
 pub(super) fn open(folder: &Path) -> Result<Checkpoint, ModelError> {
-    let config = require(folder, CONFIG)?;
-    let config = Config::from_json(&config)
-        .map_err(|source| ModelError::Config { path: folder.join(CONFIG), source })?;
+    let json = require(folder, CONFIG)?;
+    let in_config = |source| ModelError::Config { path: folder.join(CONFIG), source };
+    let config = Config::from_json(&json).map_err(in_config)?;
+    let quantize_config = read(folder, "quantize_config.json")?;
+    let quantisation = Quantisation::read(&json, quantize_config.as_deref()).map_err(in_config)?;
     let text = TextFiles {
         tokenizer: read(folder, "tokenizer.json")?.map(|json| TokenizerSource::Json(json.into())),
         tokenizer_config: read(folder, "tokenizer_config.json")?.map(Into::into),
@@ -54,7 +57,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, ModelError> {
     let name = folder.canonicalize().ok();
     let name = name.as_deref().unwrap_or(folder).file_name().map(|name| name.to_string_lossy().into_owned());
     let name = name.unwrap_or_else(|| "model".to_owned());
-    Ok(Checkpoint { name, config, text, tensors, naming: Naming::HuggingFace, files })
+    Ok(Checkpoint { name, config, text, tensors, naming: Naming::HuggingFace, quantisation, files })
 }
 
 /// Opens the demo model inside this binary.
@@ -72,7 +75,7 @@ pub(super) fn demo() -> Result<Checkpoint, ModelError> {
         read_shard(file, "its header", &Bytes::from_static(bytes), &mut tensors)?;
     }
     let (name, naming) = (demo::NAME.to_owned(), Naming::HuggingFace);
-    Ok(Checkpoint { name, config, text, tensors, naming, files: Vec::new() })
+    Ok(Checkpoint { name, config, text, tensors, naming, quantisation: None, files: Vec::new() })
 }
 
 /// The shards' file names, each with the first tensor that the index places in it.

@@ -57,7 +57,8 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     let config = Config::from_gguf(&parsed, vocab, tied_head)
         .map_err(|source| ModelError::Config { path: file.clone().into(), source })?;
     let text = text_files(&parsed).map_err(wrong)?;
-    Ok(Checkpoint { name: model_name(&paths[0]), config, text, tensors, naming: Naming::Gguf, files })
+    let (name, naming) = (model_name(&paths[0]), Naming::Gguf);
+    Ok(Checkpoint { name, config, text, tensors, naming, quantisation: None, files })
 }
 
 const TOKEN_EMBEDDING: &str = "token_embd.weight";

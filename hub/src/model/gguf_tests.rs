@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::{
     gguf::{GgufTensor, tensors, write_keys},
+    local_moe::{Blocks, MemoryBlocks, PackedExperts},
     reference_tests::all_logits,
     *,
 };
@@ -16,7 +17,7 @@ use crate::text::{Special, Text};
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/tiny-qwen3-moe");
 
 /// `checkpoint` as a GGUF whose tensors are in what `format` gives them.
-fn export(checkpoint: &Checkpoint, format: impl Fn(&GgufTensor) -> WeightFormat) -> Vec<u8> {
+pub(crate) fn export(checkpoint: &Checkpoint, format: impl Fn(&GgufTensor) -> WeightFormat) -> Vec<u8> {
     let config = &checkpoint.config;
     let mut header = Header::default();
     write_keys(config, "test", &mut header);
@@ -123,6 +124,67 @@ fn a_quantised_model_is_its_dequantised_values() {
 /// All values of a GGUF as they decode, in f32.
 fn export_of_gguf(checkpoint: &Checkpoint) -> Vec<u8> {
     export(checkpoint, |_| WeightFormat::F32)
+}
+
+/// The tiny model with formats that differ between a layer's matrices and between layers, but not within the experts of one.
+pub(crate) fn mixed(tensor: &GgufTensor) -> WeightFormat {
+    let name = tensor.name.as_str();
+    match tensor.shape.len() {
+        1 => WeightFormat::F32,
+        3 if name.starts_with("blk.0.ffn_down") => WeightFormat::Q8_0,
+        3 if name.starts_with("blk.0.") => WeightFormat::Q4_0,
+        3 => WeightFormat::Q5_1,
+        _ => WeightFormat::F16,
+    }
+}
+
+/// The tiny model, so mixed.
+pub(crate) fn mixed_tiny() -> Checkpoint {
+    open(&export(&tiny(), mixed)).1
+}
+
+#[test]
+fn experts_are_packed_as_they_are() {
+    let checkpoint = mixed_tiny();
+    let model = Arc::new(Model::load(&checkpoint).unwrap());
+    let packing = Packing::or_default(None, &model);
+    assert_eq!(packing, Packing::AsTheyAre, "of a quantised model");
+    assert_eq!(Packing::or_default(Some(WeightFormat::F16), &model), Packing::To(WeightFormat::F16));
+    let formats = [0, 1].map(|layer| packing.shape(&model, layer).unwrap().format.to_string());
+    assert_eq!(formats, ["q4_0+q8_0", "q5_1"]);
+
+    let blocks = MemoryBlocks::new(model.clone(), packing);
+    let block = moex_protocol::Block { layer: moex_protocol::LayerId(0), expert: moex_protocol::ExpertId(3) };
+    let view = model.experts(0)[3].view();
+    let bytes = blocks.block(block).unwrap();
+    for matrix in [view.gate, view.up, view.down] {
+        let n = matrix.bytes().len();
+        assert!(bytes.windows(n).step_by(16).any(|part| part == matrix.bytes()), "not a bit is changed");
+    }
+    let mut packed = PackedExperts::new(MemoryBlocks::new(model.clone(), packing), moex_protocol::Dtype::F16);
+    let ids = [5, 17, 300, 2, 9];
+    let exact = all_logits(&model, &ids).0;
+    let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+    let mut table = KvTable::default();
+    assert!(kv.reserve(&mut table, ids.len()));
+    let span = Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All };
+    let logits = model.forward(&[span], &mut kv, &mut packed).unwrap();
+    let error = nmse(&logits, &exact);
+    // What f16 on the wire costs; another format of the experts would cost more than 1e-3.
+    assert!(error < 1e-5, "NMSE {error:e}");
+}
+
+#[test]
+fn experts_of_unlike_formats_are_packed_only_when_told_to_what() {
+    let unlike = |tensor: &GgufTensor| match tensor.name.as_str() {
+        "blk.1.ffn_up_exps.weight" => WeightFormat::Q8_0,
+        _ => mixed(tensor),
+    };
+    let model = Model::load(&open(&export(&tiny(), unlike)).1).unwrap();
+    assert!(Packing::AsTheyAre.shape(&model, 0).is_ok());
+    let error = Packing::AsTheyAre.shape(&model, 1).unwrap_err();
+    assert!(error.contains("layer 1") && error.contains("--experts"), "{error}");
+    assert!(Packing::To(WeightFormat::Int4G128).shape(&model, 1).is_ok());
 }
 
 #[test]

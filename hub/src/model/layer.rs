@@ -136,25 +136,29 @@ struct DenseMlp {
 impl DenseMlp {
     fn new(mlp: Expert, compute: &Compute) -> Result<Self, ModelError> {
         let Compute::Fast(fast) = compute else { return Ok(Self { mlp, packed: None }) };
-        let view = mlp.view();
-        let shape = PackedExpertShape::of(&view);
-        let mut panels = Slab::new(shape.bytes(), PageSize::Huge).map_err(ModelError::NoMemory)?;
-        shape.pack(fast.processor.pool(), &view, &mut panels);
-        Ok(Self { mlp, packed: Some((shape, panels)) })
+        let packed = mlp.read(|view| {
+            let shape = PackedExpertShape::of(view);
+            let mut panels = Slab::new(shape.bytes(), PageSize::Huge).map_err(ModelError::NoMemory)?;
+            shape.pack(fast.processor.pool(), view, &mut panels);
+            Ok((shape, panels))
+        });
+        Ok(Self { packed: Some(packed?), mlp })
     }
 
     /// From `space`'s rows (T, D) to its sum (T, D).
     fn forward(&self, compute: &Compute, space: &mut Workspace) {
-        let n_rows = space.rows.len() / self.mlp.view().gate.cols();
-        let pairs: Vec<_> = (0..n_rows as u32).map(|row| Pair { row, gate: 1.0 }).collect();
+        let n_rows = space.rows.len() / self.mlp.gate.cols();
+        space.all_rows.clear();
+        space.all_rows.extend((0..n_rows as u32).map(|row| Pair { row, gate: 1.0 }));
+        let pairs = &space.all_rows;
         match (&self.packed, compute) {
             (Some((shape, panels)), Compute::Fast(fast)) => {
-                let call = [ExpertCall { expert: panels, pairs: &pairs }];
+                let call = [ExpertCall { expert: panels, pairs }];
                 let (simd, pool) = (fast.processor.simd(), fast.processor.pool());
                 simd::experts(simd, pool, shape, &mut space.dense, &call, &space.rows, &mut space.sum)
                     .expect("packed in this shape");
             }
-            _ => cpu::expert_ffn(&self.mlp.view(), &space.rows, &pairs, &mut space.sum),
+            _ => cpu::expert_ffn(&self.mlp.view(), &space.rows, pairs, &mut space.sum),
         }
     }
 }

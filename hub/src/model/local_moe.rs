@@ -6,11 +6,12 @@
 use std::sync::{Arc, OnceLock};
 
 use half::f16;
-use moex_kernels::{ExpertShape, ShapeError, WeightFormat, cpu, engine::Pair};
+use moex_kernels::{ExpertShape, ShapeError, cpu, engine::Pair};
 use moex_protocol::{Block, Dtype, ExpertId, LayerId, tensor};
 
 use super::{
     experts::{Experts, ExpertsError, Routing},
+    packing::Packing,
     transformer::Model,
 };
 
@@ -40,8 +41,11 @@ impl Experts for CheckpointExperts {
 
 /// Where packed experts lie.
 pub trait Blocks: Send {
-    /// What every block looks like.
-    fn shape(&self) -> ExpertShape;
+    /// What a layer's blocks look like.
+    ///
+    /// # Errors
+    /// If the layer has none.
+    fn shape(&self, layer: LayerId) -> Result<ExpertShape, String>;
 
     /// The bytes of a block.
     ///
@@ -69,13 +73,16 @@ impl<B: Blocks> PackedExperts<B> {
 
 impl<B: Blocks> Experts for PackedExperts<B> {
     fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
-        let shape = self.blocks.shape();
+        let layer_id = LayerId(layer as u16);
+        let first = routing.experts.first().copied().unwrap_or_default();
+        let of_layer = |reason| ExpertsError::Block { layer: layer as u16, expert: first, reason };
+        let shape = self.blocks.shape(layer_id).map_err(of_layer)?;
         let rows = through_wire(self.wire, rows, shape.hidden); // (T, D)
         let gates = routing.gates.iter().map(|gate| f16::from_f32(*gate).to_f32()).collect();
         let routing = Routing { gates, ..routing.clone() };
         sum_of_experts(&rows, shape.hidden, &routing, |expert, pairs| {
             let failed = |reason| ExpertsError::Block { layer: layer as u16, expert, reason };
-            let block = Block { layer: LayerId(layer as u16), expert: ExpertId(expert) };
+            let block = Block { layer: layer_id, expert: ExpertId(expert) };
             let bytes = self.blocks.block(block).map_err(failed)?;
             let view = shape.view(bytes).map_err(|error: ShapeError| failed(error.to_string()))?;
             let mut answer = vec![0.0; pairs.len() * shape.hidden]; // (P, D)
@@ -88,31 +95,31 @@ impl<B: Blocks> Experts for PackedExperts<B> {
 /// The blocks of a model's experts, each packed when it is first asked for and kept.
 pub struct MemoryBlocks {
     model: Arc<Model>,
-    format: WeightFormat,
+    packing: Packing,
     /// (L, E).
     packed: Vec<Vec<OnceLock<Vec<u8>>>>,
 }
 
 impl MemoryBlocks {
-    /// Packs the experts of `model` to `format`.
-    pub fn new(model: Arc<Model>, format: WeightFormat) -> Self {
+    /// Packs the experts of `model`.
+    pub fn new(model: Arc<Model>, packing: Packing) -> Self {
         let of_layer = |layer| model.experts(layer).iter().map(|_| OnceLock::new()).collect();
         let packed = (0..model.config().layers.len()).map(of_layer).collect();
-        Self { model, format, packed }
+        Self { model, packing, packed }
     }
 }
 
 impl Blocks for MemoryBlocks {
-    fn shape(&self) -> ExpertShape {
-        let config = self.model.config();
-        ExpertShape { hidden: config.hidden, inner: config.moe.inner, format: self.format }
+    fn shape(&self, layer: LayerId) -> Result<ExpertShape, String> {
+        self.packing.shape(&self.model, usize::from(layer.0))
     }
 
     fn block(&self, block: Block) -> Result<&[u8], String> {
+        let shape = self.shape(block.layer)?;
         let (layer, expert) = (usize::from(block.layer.0), usize::from(block.expert.0));
         let slot = self.packed.get(layer).and_then(|layer| layer.get(expert));
         let slot = slot.ok_or_else(|| "the model has no such expert".to_owned())?;
-        Ok(slot.get_or_init(|| self.model.experts(layer)[expert].pack(self.format)))
+        Ok(slot.get_or_init(|| self.model.experts(layer)[expert].read(|view| shape.convert(view))))
     }
 }
 

@@ -16,6 +16,7 @@ mod error;
 mod files;
 mod folder;
 pub mod gguf;
+mod gptq;
 
 mod weights;
 
@@ -29,12 +30,13 @@ mod workspace;
 
 mod experts;
 pub mod local_moe;
+mod packing;
 pub mod panels;
 
 #[cfg(test)]
 mod fast_tests;
 #[cfg(test)]
-mod gguf_tests;
+pub(crate) mod gguf_tests;
 #[cfg(test)]
 mod reference_tests;
 #[cfg(test)]
@@ -47,6 +49,7 @@ pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, Routing};
 pub use files::{Checkpoint, TextFiles, TokenizerSource};
 pub use kv::{KvPool, KvTable, PAGE_POSITIONS};
+pub use packing::Packing;
 pub use transformer::{Model, Span, StepError, Wanted};
 pub use weights::{Expert, Matrix};
 pub use workspace::{Stage, Workspace};

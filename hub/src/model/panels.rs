@@ -5,7 +5,7 @@ use std::{fmt, io, sync::Arc};
 
 use half::f16;
 use moex_kernels::{
-    ExpertView, cpu,
+    ExpertShape, ExpertView, cpu,
     engine::Pair,
     simd::{ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Processor, Slab, experts, round_to_f16},
 };
@@ -14,6 +14,7 @@ use moex_protocol::{Block, Dtype, ExpertId, LayerId, tensor};
 use super::{
     experts::{Experts, ExpertsError, Routing},
     local_moe::Blocks,
+    packing::Packing,
     transformer::Model,
     workspace::sized,
 };
@@ -31,11 +32,22 @@ pub trait ExpertSource: Send + Sync {
     /// (L): the experts of each layer, none in dense ones.
     fn n_experts(&self) -> Vec<usize>;
 
-    /// The matrices of an expert. Those of a layer have one shape and one format each.
+    /// What the experts of a layer look like.
+    ///
+    /// # Errors
+    /// If the layer has none, or if they do not all look alike.
+    fn shape(&self, layer: usize) -> Result<ExpertShape, String>;
+
+    /// Gives an expert's matrices to `read`.
     ///
     /// # Errors
     /// Why there is no such expert, or why it cannot be read.
-    fn view(&self, layer: usize, expert: usize) -> Result<ExpertView<'_>, String>;
+    fn read(
+        &self,
+        layer: usize,
+        expert: usize,
+        read: &mut dyn FnMut(&ExpertView<'_>),
+    ) -> Result<(), String>;
 
     /// Gives back the memory that files were read into; experts are there as before.
     fn release(&self);
@@ -47,9 +59,18 @@ impl ExpertSource for Arc<Model> {
         (0..self.config().layers.len()).map(|layer| self.experts(layer).len()).collect()
     }
 
-    fn view(&self, layer: usize, expert: usize) -> Result<ExpertView<'_>, String> {
-        let expert = self.experts(layer).get(expert);
-        Ok(expert.ok_or("the model has no such expert")?.view())
+    fn shape(&self, layer: usize) -> Result<ExpertShape, String> {
+        Packing::AsTheyAre.shape(self, layer)
+    }
+
+    fn read(
+        &self,
+        layer: usize,
+        expert: usize,
+        read: &mut dyn FnMut(&ExpertView<'_>),
+    ) -> Result<(), String> {
+        self.experts(layer).get(expert).ok_or("the model has no such expert")?.read(read);
+        Ok(())
     }
 
     fn release(&self) {
@@ -76,15 +97,29 @@ impl<B: Blocks + Sync> ExpertSource for WorkerBlocks<B> {
         self.n_experts.clone()
     }
 
-    fn view(&self, layer: usize, expert: usize) -> Result<ExpertView<'_>, String> {
-        let number = |n: usize| u16::try_from(n).map_err(|_| "the model has no such expert".to_owned());
+    fn shape(&self, layer: usize) -> Result<ExpertShape, String> {
+        self.blocks.shape(LayerId(number(layer)?))
+    }
+
+    fn read(
+        &self,
+        layer: usize,
+        expert: usize,
+        read: &mut dyn FnMut(&ExpertView<'_>),
+    ) -> Result<(), String> {
         let block = Block { layer: LayerId(number(layer)?), expert: ExpertId(number(expert)?) };
-        self.blocks.shape().view(self.blocks.block(block)?).map_err(|error| error.to_string())
+        let shape = self.blocks.shape(block.layer)?;
+        read(&shape.view(self.blocks.block(block)?).map_err(|error| error.to_string())?);
+        Ok(())
     }
 
     fn release(&self) {
         self.blocks.release();
     }
+}
+
+fn number(n: usize) -> Result<u16, String> {
+    u16::try_from(n).map_err(|_| "the model has no such expert".to_owned())
 }
 
 /// Whether repacked experts are kept.
@@ -149,14 +184,14 @@ impl Panels {
                 layers.push(LayerPanels { n_experts, shape: None, kept: None });
                 continue;
             }
-            let shape = PackedExpertShape::of(&source.view(layer, 0).map_err(io::Error::other)?);
+            let shape = PackedExpertShape::from(source.shape(layer).map_err(io::Error::other)?);
             let kept = match keep {
                 Keep::None => None,
                 Keep::All => {
                     let mut slab = Slab::new(n_experts.saturating_mul(shape.bytes()), PageSize::Huge)?;
                     for (expert, panels) in slab.chunks_exact_mut(shape.bytes()).enumerate() {
-                        let view = source.view(layer, expert).map_err(io::Error::other)?;
-                        pack(&processor, &shape, &view, panels).map_err(io::Error::other)?;
+                        (source.read(layer, expert, &mut |view| shape.pack(processor.pool(), view, panels)))
+                            .map_err(io::Error::other)?;
                         unreleased += panels.len();
                         if unreleased >= MAX_UNRELEASED_BYTES {
                             source.release();
@@ -210,8 +245,9 @@ impl Panels {
                 (part, rest) = rest.split_at_mut(pairs.len() * shape.hidden);
                 let failed = |reason| (expert, reason);
                 space.spare.resize(shape.bytes(), 0);
-                let view = self.source.view(layer, usize::from(expert)).map_err(failed)?;
-                pack(&self.processor, &shape, &view, &mut space.spare).map_err(failed)?;
+                let spare = &mut space.spare;
+                (self.source.read(layer, usize::from(expert), &mut |view| shape.pack(pool, view, spare)))
+                    .map_err(failed)?;
                 let call = [ExpertCall { expert: &space.spare, pairs }];
                 experts(simd, pool, &shape, &mut space.scratch, &call, rows, part)
                     .map_err(|error| (expert, error.to_string()))?;
@@ -244,19 +280,6 @@ pub(crate) struct PanelSpace {
 fn recycled<'b>(mut calls: Vec<ExpertCall<'_>>) -> Vec<ExpertCall<'b>> {
     calls.clear();
     calls.into_iter().map(|_| ExpertCall { expert: &[], pairs: &[] }).collect()
-}
-
-fn pack(
-    processor: &Processor,
-    shape: &PackedExpertShape,
-    view: &ExpertView<'_>,
-    out: &mut [u8],
-) -> Result<(), String> {
-    if PackedExpertShape::of(view) != *shape {
-        return Err("it has another format than its layer's first".to_owned());
-    }
-    shape.pack(processor.pool(), view, out);
-    Ok(())
 }
 
 /// [`super::local_moe::PackedExperts`] with int8 activations: rows, gates and answers rounded to what the wire carries,

@@ -1,13 +1,17 @@
 //! Tensors of a checkpoint with the shapes the config gives them.
 //!
-//! Matrices stay in the checkpoint's format, where they lie; vectors, being small, become f32.
+//! Matrices stay in the checkpoint's format, where they lie, but for those of GPTQ and AWQ folders, which are turned into
+//! our int4 when they are needed; vectors, being small, become f32.
+
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use moex_kernels::{ExpertShape, ExpertView, MatrixView, WeightFormat};
+use moex_kernels::{ExpertFormat, ExpertView, MatrixView, WeightFormat};
 
 use super::{
     error::ModelError,
     files::{Checkpoint, Stored, Tensor},
+    gptq::Quantised,
 };
 
 /// A (rows, cols) = (out, in) matrix of the checkpoint.
@@ -16,19 +20,63 @@ pub struct Matrix {
     format: WeightFormat,
     rows: usize,
     cols: usize,
-    bytes: Bytes,
+    bytes: Storage,
+}
+
+/// Where a matrix's bytes are.
+#[derive(Clone, Debug)]
+enum Storage {
+    /// In the file.
+    Mapped(Bytes),
+    /// To be made from what is in the file, when they are first asked for; then they are kept.
+    Converted { from: Quantised, bytes: Arc<OnceLock<Vec<u8>>> },
 }
 
 impl Matrix {
     /// As the kernels take it.
     pub fn view(&self) -> MatrixView<'_> {
-        MatrixView::new(self.format, self.rows, self.cols, &self.bytes)
-            .expect("its length was checked when it was read")
+        self.view_of(match &self.bytes {
+            Storage::Mapped(bytes) => bytes,
+            Storage::Converted { from, bytes } => bytes.get_or_init(|| from.convert()),
+        })
     }
 
-    /// Its bytes in the checkpoint.
+    /// The same for `read` alone: what has to be made for it is not kept.
+    pub(super) fn read<R>(&self, read: impl FnOnce(MatrixView<'_>) -> R) -> R {
+        match &self.bytes {
+            Storage::Converted { from, bytes } if bytes.get().is_none() => {
+                read(self.view_of(&from.convert()))
+            }
+            _ => read(self.view()),
+        }
+    }
+
+    /// Its height, the width of what comes out.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Its width, that of what goes in.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Its bytes in this format.
     pub fn n_bytes(&self) -> usize {
-        self.bytes.len()
+        self.format.matrix_bytes(self.rows, self.cols)
+    }
+
+    /// What is in the file.
+    fn stored(&self) -> [&[u8]; 3] {
+        match &self.bytes {
+            Storage::Mapped(bytes) => [bytes, &[], &[]],
+            Storage::Converted { from, .. } => from.stored(),
+        }
+    }
+
+    fn view_of<'a>(&self, bytes: &'a [u8]) -> MatrixView<'a> {
+        MatrixView::new(self.format, self.rows, self.cols, bytes)
+            .expect("its length was checked when it was found")
     }
 }
 
@@ -49,14 +97,34 @@ impl Expert {
         ExpertView { gate: self.gate.view(), up: self.up.view(), down: self.down.view() }
     }
 
-    /// Its block in another format: what a worker holds.
-    pub fn pack(&self, format: WeightFormat) -> Vec<u8> {
-        let view = self.view();
-        let shape = ExpertShape { hidden: view.gate.cols(), inner: view.gate.rows(), format };
-        shape.pack(&view.gate.dequantize(), &view.up.dequantize(), &view.down.dequantize())
+    /// The same for `read` alone: of a GPTQ or AWQ folder nothing is kept in memory.
+    pub fn read<R>(&self, read: impl FnOnce(&ExpertView<'_>) -> R) -> R {
+        self.gate.read(|gate| self.up.read(|up| self.down.read(|down| read(&ExpertView { gate, up, down }))))
     }
 
-    /// Its bytes in the checkpoint.
+    /// Gives to `part` what tells this expert from another: shapes, formats, and at most `max_bytes` of each tensor's bytes
+    /// in the file.
+    pub fn describe(&self, max_bytes: usize, mut part: impl FnMut(&[u8])) {
+        for matrix in [&self.gate, &self.up, &self.down] {
+            part(format!("{} {} {};", matrix.format.name(), matrix.rows, matrix.cols).as_bytes());
+            for stored in matrix.stored() {
+                part(&stored[..stored.len().min(max_bytes)]);
+            }
+        }
+    }
+
+    /// Its formats in the checkpoint; none if gate and up have different ones.
+    pub fn format(&self) -> Option<ExpertFormat> {
+        let format = ExpertFormat { gate_up: self.gate.format, down: self.down.format };
+        (self.up.format == format.gate_up).then_some(format)
+    }
+
+    /// Whether any of its matrices has less than 16 bits a weight.
+    pub fn is_quantised(&self) -> bool {
+        [&self.gate, &self.up, &self.down].iter().any(|matrix| matrix.format.is_quantised())
+    }
+
+    /// Its bytes, in the formats it is computed in.
     pub fn n_bytes(&self) -> usize {
         self.gate.n_bytes() + self.up.n_bytes() + self.down.n_bytes()
     }
@@ -65,14 +133,19 @@ impl Expert {
 impl Checkpoint {
     /// The (rows, cols) matrix called `name`.
     pub(super) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix, ModelError> {
+        if let Some(from) = self.quantised(name, rows, cols)? {
+            let bytes = Storage::Converted { from, bytes: Arc::default() };
+            return Ok(Matrix { format: WeightFormat::Int4ZpG128, rows, cols, bytes });
+        }
         let (tensor, format) = self.checked(name, &[rows, cols])?;
-        Ok(Matrix { format, rows, cols, bytes: tensor.bytes })
+        Ok(Matrix { format, rows, cols, bytes: Storage::Mapped(tensor.bytes) })
     }
 
     /// The (len) vector called `name`, as f32.
     pub(super) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let (tensor, format) = self.checked(name, &[len])?;
-        Ok(Matrix { format, rows: 1, cols: len, bytes: tensor.bytes }.view().dequantize())
+        let bytes = Storage::Mapped(tensor.bytes);
+        Ok(Matrix { format, rows: 1, cols: len, bytes }.view().dequantize())
     }
 
     /// `{name}.gate_proj` and its two companions, F wide inside.
@@ -83,6 +156,13 @@ impl Checkpoint {
             up: self.matrix(&format!("{name}.up_proj.weight"), inner, hidden)?,
             down: self.matrix(&format!("{name}.down_proj.weight"), hidden, inner)?,
         })
+    }
+
+    fn quantised(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Quantised>, ModelError> {
+        match name.strip_suffix(".weight") {
+            Some(stem) => Quantised::find(self, stem, rows, cols),
+            None => Ok(None),
+        }
     }
 
     fn checked(&self, name: &str, shape: &[usize]) -> Result<(Tensor, WeightFormat), ModelError> {

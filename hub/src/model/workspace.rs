@@ -4,6 +4,7 @@ use std::fmt;
 
 use moex_kernels::{
     cpu::{Rope, RopeTable},
+    engine::Pair,
     quant::Activations,
     simd::{AttentionScratch, ExpertScratch},
 };
@@ -28,6 +29,8 @@ pub struct Workspace {
     pub(super) sum: Vec<f32>,
     pub(super) int8: Activations,
     pub(super) dense: ExpertScratch,
+    /// Each row once (T), as a dense layer takes them.
+    pub(super) all_rows: Vec<Pair>,
     /// (W, V).
     pub(super) logits: Vec<f32>,
     pub(super) step: Step,

@@ -20,7 +20,8 @@ use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::*;
 use crate::model::local_moe::PackedExperts;
-use crate::model::{Experts, Routing};
+use crate::model::{Experts, Model, Packing, Routing};
+use crate::shards::ModelExperts;
 use crate::shards::tests::tiny;
 use crate::swarm::JoinToken;
 
@@ -36,9 +37,18 @@ struct Running {
 
 /// A hub of the tiny model in int4 on a free port.
 async fn start(edit: impl FnOnce(&mut SwarmConfig)) -> Running {
+    start_packed(&tiny(), Packing::To(WeightFormat::Int4G128), edit).await
+}
+
+/// A hub of a model of the tiny one's sizes.
+async fn start_packed(
+    source: &ModelExperts,
+    packing: Packing,
+    edit: impl FnOnce(&mut SwarmConfig),
+) -> Running {
     let folder = tempfile::tempdir().unwrap();
-    let store = ShardStore::open(folder.path(), &tiny(), WeightFormat::Int4G128, &|_, _| {}).unwrap();
-    let store = Arc::new(store);
+    let store = Arc::new(ShardStore::open(folder.path(), source, packing, &|_, _| {}).unwrap());
+    let format_of = |layer| store.shape(LayerId(layer)).unwrap().format.to_string();
     let model = ModelSummary {
         name: "tiny".to_owned(),
         hidden: HIDDEN as u32,
@@ -46,9 +56,14 @@ async fn start(edit: impl FnOnce(&mut SwarmConfig)) -> Running {
         n_layers: 2,
         n_experts: 8,
         n_experts_per_token: 2,
-        format: "int4".to_owned(),
+        format: format_of(0),
+        layer_formats: if format_of(0) == format_of(1) {
+            Vec::new()
+        } else {
+            vec![format_of(0), format_of(1)]
+        },
         activations: "f32".to_owned(),
-        block_bytes: store.shape().block_bytes() as u64,
+        block_bytes: store.block_bytes() as u64,
         max_rows: 32,
         max_pairs: 64,
     };
@@ -104,11 +119,15 @@ impl Running {
 
     /// The layer on the swarm, and what one machine makes of it, as bits.
     async fn apply(&self, seed: u32) -> [Vec<u32>; 2] {
+        self.apply_layer(1, seed).await
+    }
+
+    async fn apply_layer(&self, at: usize, seed: u32) -> [Vec<u32>; 2] {
         let (mut swarm, store) = (self.hub.handle(), self.store.clone());
         tokio::task::spawn_blocking(move || {
             let (rows, routing) = layer(seed);
             let mut alone = PackedExperts::new(store, Dtype::F16);
-            [swarm.apply(1, &rows, &routing), alone.apply(1, &rows, &routing)]
+            [swarm.apply(at, &rows, &routing), alone.apply(at, &rows, &routing)]
                 .map(|sum| sum.unwrap().into_iter().map(f32::to_bits).collect())
         })
         .await
@@ -152,7 +171,7 @@ async fn workers_and_the_hub_alone_give_the_same_bits() {
     let status = running.hub.handle().status();
     assert_eq!(status.totals.hub_computed, before.hub_computed);
     assert!(status.workers.iter().map(|worker| worker.rows).sum::<u64>() == 14, "{status:?}");
-    let block_bytes = running.store.shape().block_bytes() as u64;
+    let block_bytes = running.store.block_bytes() as u64;
     assert_eq!(status.weights_served_bytes, 32 * block_bytes);
     assert!(status.workers.iter().all(|worker| worker.weights_served_bytes == 16 * block_bytes));
 
@@ -160,6 +179,27 @@ async fn workers_and_the_hub_alone_give_the_same_bits() {
     running.wait_until("one worker is left", |status| status.workers.len() == 1).await;
     let [with_one, alone] = running.apply(3).await;
     assert_eq!(with_one, alone, "one worker");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_holds_layers_of_several_formats() {
+    let checkpoint = crate::model::gguf_tests::mixed_tiny();
+    let source = ModelExperts::new("mixed", Arc::new(Model::load(&checkpoint).unwrap()));
+    let running = start_packed(&source, Packing::AsTheyAre, |config| {
+        config.timeout = Duration::from_secs(20);
+        config.hub_compute = false;
+    })
+    .await;
+    let _worker = running.join(1);
+    running
+        .wait_until("a worker holds everything", |status| {
+            status.workers.iter().map(|worker| worker.blocks_resident).sum::<usize>() == 16
+        })
+        .await;
+    for layer in [0, 1] {
+        let [by_worker, alone] = running.apply_layer(layer, 5).await;
+        assert_eq!(by_worker, alone, "layer {layer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -345,7 +385,8 @@ async fn shards_are_served_by_range() {
 #[test]
 fn a_local_swarm_whose_workers_end_says_what_they_said() {
     let folder = tempfile::tempdir().unwrap();
-    let store = ShardStore::open(folder.path(), &tiny(), WeightFormat::Int4G128, &|_, _| {}).unwrap();
+    let store =
+        ShardStore::open(folder.path(), &tiny(), Packing::To(WeightFormat::Int4G128), &|_, _| {}).unwrap();
     let model = ModelSummary { hidden: 64, inner: 32, max_rows: 8, max_pairs: 16, ..ModelSummary::default() };
     let config = LocalSwarmConfig {
         n_workers: 2,

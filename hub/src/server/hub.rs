@@ -1,16 +1,17 @@
 //! A hub put together: the checkpoint, its packed experts, the swarm, the engine and the API over them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use moex_kernels::{WeightFormat, engine::ActivationFormat};
-use moex_protocol::{Dtype, ModelSummary};
+use moex_protocol::{Dtype, LayerId, ModelSummary};
 
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::engine::{Engine, EngineConfig};
 use crate::model::panels::Keep;
-use crate::model::{Checkpoint, Compute, Config, KvPool, Model, ModelError, PAGE_POSITIONS};
+use crate::model::{Checkpoint, Compute, Config, KvPool, Model, ModelError, PAGE_POSITIONS, Packing};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
 use crate::swarm::{Hedge, JoinToken, SwarmConfig};
@@ -21,8 +22,8 @@ use crate::text::{Text, TextError};
 pub struct HubConfig {
     /// A checkpoint's folder; none is the demo model.
     pub model: Option<PathBuf>,
-    /// How experts are packed.
-    pub experts: WeightFormat,
+    /// What experts are packed to; none is as they are if the checkpoint is quantised, and int4 if not.
+    pub experts: Option<WeightFormat>,
     /// What it is computed with, and so what workers compute with.
     pub compute: Compute,
     /// How rows travel.
@@ -59,7 +60,7 @@ impl Default for HubConfig {
     fn default() -> Self {
         Self {
             model: None,
-            experts: WeightFormat::Int4G128,
+            experts: None,
             compute: Compute::Exact,
             wire: Dtype::F16,
             replicas: 2,
@@ -174,11 +175,12 @@ impl Loaded {
         let model = Arc::new(Model::load_for(&checkpoint, &config.compute)?);
         let text = Arc::new(Text::load(&checkpoint)?);
         let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
+        let packing = Packing::or_default(config.experts, &model);
         let folder = match &config.shards {
             Some(folder) => folder.clone(),
-            None => ShardStore::default_folder(&source, config.experts),
+            None => ShardStore::default_folder(&source, packing),
         };
-        let mut store = ShardStore::open(&folder, &source, config.experts, progress)?;
+        let mut store = ShardStore::open(&folder, &source, packing, progress)?;
         if let (Compute::Fast(fast), true) = (&config.compute, config.hub_compute) {
             let keep = Keep::if_it_fits(store.n_bytes());
             store = store.computing_int8(&model, fast.processor.clone(), keep).map_err(OpenError::Io)?;
@@ -217,7 +219,9 @@ impl Loaded {
             swarm: swarm.handle(),
             key: config.api_key.as_deref().map(ApiKey::new),
         };
-        let ModelSummary { name, n_layers, n_experts, format, .. } = summary;
+        let ModelSummary { name, n_layers, n_experts, format, layer_formats, .. } = summary;
+        let others: BTreeSet<String> = layer_formats.into_iter().filter(|other| *other != format).collect();
+        let format = others.into_iter().fold(format, |all, other| format!("{all}, {other}"));
         let description =
             format!("{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}");
         Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description })
@@ -238,7 +242,13 @@ pub(crate) fn summary(
 ) -> ModelSummary {
     let config = &checkpoint.config;
     let max_pairs = max_rows.saturating_mul(config.moe.n_chosen);
-    let shape = store.shape();
+    let formats: Vec<Option<String>> = (0..config.layers.len())
+        .map(|layer| Some(store.shape(LayerId(u16::try_from(layer).ok()?))?.format.to_string()))
+        .collect();
+    let format = formats.iter().flatten().next().cloned().unwrap_or_default();
+    let layer_formats: Vec<String> =
+        formats.into_iter().map(|of_layer| of_layer.unwrap_or_else(|| format.clone())).collect();
+    let is_one = layer_formats.iter().all(|of_layer| *of_layer == format);
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     ModelSummary {
         name: checkpoint.name.clone(),
@@ -247,9 +257,10 @@ pub(crate) fn summary(
         n_layers: number(config.layers.len()),
         n_experts: number(config.moe.n_experts),
         n_experts_per_token: number(config.moe.n_chosen),
-        format: shape.format.name().to_owned(),
+        format,
+        layer_formats: if is_one { Vec::new() } else { layer_formats },
         activations: activations.name().to_owned(),
-        block_bytes: shape.block_bytes() as u64,
+        block_bytes: store.block_bytes() as u64,
         max_rows: number(max_pairs),
         max_pairs: number(max_pairs),
     }

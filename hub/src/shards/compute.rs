@@ -25,9 +25,12 @@ impl ShardStore {
     /// # Errors
     /// If a block does not exist or the dispatch is not of the store's shape.
     pub fn answer(&self, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
+        let first = || dispatch.calls.first().map_or(ExpertId(0), |call| call.expert);
+        let missing = || ComputeError::NoSuchBlock(Block { layer: dispatch.layer, expert: first() });
+        let shape = self.shape(dispatch.layer).ok_or_else(missing)?;
         match &self.panels {
-            None => answer(&self.shape, |block| self.block(block), dispatch),
-            Some(panels) => answer_from(panels, &self.shape, dispatch),
+            None => answer(&shape, |block| self.block(block), dispatch),
+            Some(panels) => answer_from(panels, &shape, dispatch),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use moex_kernels::ExpertShape;
 use moex_protocol::{Block, ExpertId, LayerId};
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +35,8 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
     if manifest.identity != *wanted {
         return Err("the manifest is of other weights, another format or another version".to_owned());
     }
-    let shape = wanted.shape().ok_or("the format is unknown")?;
+    let shapes: BTreeMap<u16, ExpertShape> =
+        wanted.layers.iter().map(|entry| (entry.layer, wanted.shape(entry))).collect();
     let expected = wanted.blocks();
     if !manifest.blocks.iter().map(|entry| (entry.layer, entry.expert)).eq(expected) {
         return Err("the manifest does not list every expert once".to_owned());
@@ -50,7 +52,8 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
             }
         };
         let (start, end) = (entry.start as usize, entry.end as usize);
-        let is_block = end.checked_sub(start) == Some(wanted.block_bytes) && end <= files[file].bytes.len();
+        let block_bytes = shapes.get(&entry.layer).map(ExpertShape::block_bytes);
+        let is_block = end.checked_sub(start) == block_bytes && end <= files[file].bytes.len();
         if !is_block {
             return Err(format!("{} is truncated, or no such file", entry.file));
         }
@@ -64,7 +67,7 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
         }
         file.version = hasher.finalize().to_hex()[..32].to_owned();
     }
-    let store = ShardStore { shape, panels: None, files, blocks };
+    let store = ShardStore { shapes, panels: None, files, blocks };
     if read_stamps(folder).is_none_or(|stamps| stamps != current_stamps(folder, &manifest)) {
         verify(&store)?;
         write_stamps(folder, &manifest);

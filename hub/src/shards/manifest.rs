@@ -1,15 +1,16 @@
 //! `manifest.json`: what a store holds, from what it was packed, and the range and hash of every block.
 
-use moex_kernels::{ExpertShape, WeightFormat};
+use moex_kernels::{ExpertFormat, ExpertShape};
 use serde::{Deserialize, Serialize};
 
-use super::ExpertSource;
+use super::{ExpertSource, ShardError};
+use crate::model::Packing;
 
 /// The manifest's name in the folder. It is written last: a folder without one is half-written.
 pub(super) const FILE_NAME: &str = "manifest.json";
 
 /// Changes whenever a store of an older hub must not be used: the layout of files, of blocks, or the rounding.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a store must be for a hub to use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,15 +18,21 @@ pub(super) struct Identity {
     version: u32,
     /// Names the checkpoint's weights.
     pub source: String,
-    /// `int4`, `f16`, ...
-    pub format: String,
     /// D
     pub hidden: usize,
     /// F
     pub inner: usize,
-    pub block_bytes: usize,
-    /// (layer, its experts), ascending, sparse layers only.
-    pub layers: Vec<(u16, u16)>,
+    /// Ascending, sparse layers only.
+    pub layers: Vec<LayerEntry>,
+}
+
+/// The experts of a layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LayerEntry {
+    pub layer: u16,
+    pub n_experts: u16,
+    /// `int4`, `f16`, `q4_K+q6_K`, ...
+    pub format: ExpertFormat,
 }
 
 /// The whole manifest.
@@ -54,28 +61,28 @@ pub(super) struct BlockEntry {
 }
 
 impl Identity {
-    pub(super) fn of(source: &dyn ExpertSource, format: WeightFormat) -> Self {
-        let shape = source.shape(format);
-        Self {
-            version: VERSION,
-            source: source.fingerprint(),
-            format: format.name().to_owned(),
-            hidden: shape.hidden,
-            inner: shape.inner,
-            block_bytes: shape.block_bytes(),
-            layers: source.layers(),
+    /// What the store of `source` must be.
+    ///
+    /// # Errors
+    /// [`ShardError::Format`] if a layer's experts have no shape in common.
+    pub(super) fn of(source: &dyn ExpertSource, packing: Packing) -> Result<Self, ShardError> {
+        let (mut hidden, mut inner, mut layers) = (0, 0, Vec::new());
+        for (layer, n_experts) in source.layers() {
+            let shape = source.shape(layer, packing).map_err(ShardError::Format)?;
+            (hidden, inner) = (shape.hidden, shape.inner);
+            layers.push(LayerEntry { layer, n_experts, format: shape.format });
         }
+        Ok(Self { version: VERSION, source: source.fingerprint(), hidden, inner, layers })
     }
 
-    /// The shape of every block; none if the format is not one that this build knows.
-    pub(super) fn shape(&self) -> Option<ExpertShape> {
-        let format = self.format.parse().ok()?;
-        Some(ExpertShape { hidden: self.hidden, inner: self.inner, format })
+    /// The shape of a layer's blocks.
+    pub(super) fn shape(&self, layer: &LayerEntry) -> ExpertShape {
+        ExpertShape { hidden: self.hidden, inner: self.inner, format: layer.format }
     }
 
     /// (layer, expert) of every block, ascending.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (u16, u16)> + '_ {
-        self.layers.iter().flat_map(|(layer, n)| (0..*n).map(move |expert| (*layer, expert)))
+        self.layers.iter().flat_map(|entry| (0..entry.n_experts).map(|expert| (entry.layer, expert)))
     }
 }
 

@@ -18,23 +18,23 @@ mod source;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use moex_kernels::simd::Processor;
-use moex_kernels::{ExpertShape, WeightFormat};
-use moex_protocol::{Block, BlockSource};
+use moex_kernels::{ExpertShape, simd::Processor};
+use moex_protocol::{Block, BlockSource, LayerId};
 
 pub use self::compute::{ComputeError, answer};
 pub use self::source::{ExpertSource, ModelExperts};
 
 use crate::mapped::Mapped;
-use crate::model::Model;
 use crate::model::local_moe::Blocks;
 use crate::model::panels::{Keep, Panels, WorkerBlocks};
+use crate::model::{Model, Packing};
 use crate::swarm::BlockCatalog;
 
 /// The path under which a hub serves its shards.
@@ -59,6 +59,9 @@ pub enum ShardError {
         /// Why.
         reason: String,
     },
+    /// The experts of a layer have no shape in common.
+    #[error("the experts cannot be packed: {0}")]
+    Format(String),
     /// What was just written does not read back.
     #[error("the packed experts in {} are damaged right after they were written: {reason}", path.display())]
     Unreadable {
@@ -72,7 +75,8 @@ pub enum ShardError {
 /// A folder of packed experts, mapped and checked. Clones share its memory.
 #[derive(Clone, Debug)]
 pub struct ShardStore {
-    shape: ExpertShape,
+    /// By layer, sparse ones only.
+    shapes: BTreeMap<u16, ExpertShape>,
     /// What computes answers with int8 activations; none computes with f32.
     panels: Option<Arc<Panels>>,
     files: Vec<ShardFile>,
@@ -114,7 +118,7 @@ impl ShardStore {
     pub fn open(
         folder: &Path,
         source: &dyn ExpertSource,
-        format: WeightFormat,
+        packing: Packing,
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<Self, ShardError> {
         let io = |path: &Path| {
@@ -126,7 +130,7 @@ impl ShardStore {
         let lock = File::create(&lock_path).map_err(io(&lock_path))?;
         // Released when `lock` goes, or with the process.
         lock.lock().map_err(io(&lock_path))?;
-        let wanted = manifest::Identity::of(source, format);
+        let wanted = manifest::Identity::of(source, packing)?;
         match load::load(folder, &wanted) {
             Ok(store) => return Ok(store),
             Err(reason) => tracing::info!(folder = %folder.display(), %reason, "packing the experts"),
@@ -136,12 +140,12 @@ impl ShardStore {
             .map_err(|reason| ShardError::Unreadable { path: folder.to_owned(), reason })
     }
 
-    /// Where the store of `source` lies unless the user says otherwise: in the user's cache, by content and format.
-    pub fn default_folder(source: &dyn ExpertSource, format: WeightFormat) -> PathBuf {
+    /// Where the store of `source` lies unless the user says otherwise: in the user's cache, by content and packing.
+    pub fn default_folder(source: &dyn ExpertSource, packing: Packing) -> PathBuf {
         let home_cache = || std::env::home_dir().map(|home| home.join(".cache"));
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = cache.or_else(home_cache).unwrap_or_else(std::env::temp_dir);
-        cache.join("moex").join("shards").join(format!("{}-{}", source.fingerprint(), format.name()))
+        cache.join("moex").join("shards").join(format!("{}-{packing}", source.fingerprint()))
     }
 
     /// Has [`Self::answer`] compute with int8 activations, as workers do that are told to. `model` is whose experts these
@@ -162,12 +166,17 @@ impl ShardStore {
 
     /// Bytes of all blocks.
     pub fn n_bytes(&self) -> usize {
-        self.blocks.len() * self.shape.block_bytes()
+        self.blocks.iter().map(|stored| stored.end - stored.start).sum()
     }
 
-    /// The shape of every block.
-    pub fn shape(&self) -> ExpertShape {
-        self.shape
+    /// The shape of a layer's blocks; none if it has no experts.
+    pub fn shape(&self, layer: LayerId) -> Option<ExpertShape> {
+        self.shapes.get(&layer.0).copied()
+    }
+
+    /// The bytes of the largest block.
+    pub fn block_bytes(&self) -> usize {
+        self.shapes.values().map(ExpertShape::block_bytes).max().unwrap_or(0)
     }
 
     /// A block's bytes; none if the model has no such block.
@@ -184,7 +193,7 @@ impl ShardStore {
     /// All blocks with their sources.
     pub fn catalog(&self) -> BlockCatalog {
         let sources = self.blocks.iter().map(|stored| self.source_of(stored)).collect();
-        BlockCatalog::new(sources, self.shape.block_bytes() as u64)
+        BlockCatalog::new(sources, self.block_bytes() as u64)
     }
 
     /// A file by its name.
@@ -215,8 +224,8 @@ impl ShardStore {
 }
 
 impl Blocks for Arc<ShardStore> {
-    fn shape(&self) -> ExpertShape {
-        self.shape
+    fn shape(&self, layer: LayerId) -> Result<ExpertShape, String> {
+        ShardStore::shape(self, layer).ok_or_else(|| format!("layer {layer} has no packed experts"))
     }
 
     fn block(&self, block: Block) -> Result<&[u8], String> {

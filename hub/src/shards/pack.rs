@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use moex_kernels::WeightFormat;
+use moex_kernels::ExpertShape;
 use moex_protocol::{Block, ExpertId, LayerId};
 use serde_json::{Map, Value, json};
 
@@ -30,25 +30,19 @@ pub(super) fn pack(
             Ok(()) | Err(_) => {}
         }
     }
-    let Some(shape) = identity.shape() else {
-        return Err(ShardError::Unreadable {
-            path: folder.to_owned(),
-            reason: "an unknown format".to_owned(),
-        });
-    };
     let total = identity.blocks().count();
     let mut blocks = Vec::with_capacity(total);
-    for (layer, n_experts) in &identity.layers {
-        let path = folder.join(layer_file(*layer));
+    for entry in &identity.layers {
+        let path = folder.join(layer_file(entry.layer));
         let done = blocks.len();
-        let layer = Layer { layer: *layer, n_experts: *n_experts, block_bytes: identity.block_bytes };
-        write_renamed(&path, |out| {
-            layer.write(out, source, shape.format, &mut blocks, &|n| progress(done + n, total))
-        })
-        .map_err(|error| match error {
-            WriteError::Io(error) => io_error(&path, error),
-            WriteError::Source(block, reason) => ShardError::Source { block, reason },
-        })?;
+        let shape = identity.shape(entry);
+        let layer =
+            Layer { layer: entry.layer, n_experts: entry.n_experts, shape, block_bytes: shape.block_bytes() };
+        write_renamed(&path, |out| layer.write(out, source, &mut blocks, &|n| progress(done + n, total)))
+            .map_err(|error| match error {
+                WriteError::Io(error) => io_error(&path, error),
+                WriteError::Source(block, reason) => ShardError::Source { block, reason },
+            })?;
     }
     let manifest = Manifest { model: source.name().to_owned(), identity: identity.clone(), blocks };
     let path = folder.join(manifest::FILE_NAME);
@@ -93,6 +87,7 @@ fn write_renamed(
 struct Layer {
     layer: u16,
     n_experts: u16,
+    shape: ExpertShape,
     block_bytes: usize,
 }
 
@@ -101,7 +96,6 @@ impl Layer {
         &self,
         out: &mut impl Write,
         source: &dyn ExpertSource,
-        format: WeightFormat,
         entries: &mut Vec<BlockEntry>,
         progress: &dyn Fn(usize),
     ) -> Result<(), WriteError> {
@@ -113,7 +107,7 @@ impl Layer {
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
         let experts: Vec<u16> = (0..self.n_experts).collect();
         for experts in experts.chunks(n_threads) {
-            for (expert, packed) in experts.iter().zip(self.pack_all(experts, source, format)) {
+            for (expert, packed) in experts.iter().zip(self.pack_all(experts, source)) {
                 let block = self.block(*expert);
                 let (bytes, hash) = packed.map_err(|reason| WriteError::Source(block, reason))?;
                 out.write_all(&bytes)?;
@@ -133,14 +127,9 @@ impl Layer {
     }
 
     /// Each of these experts' bytes with their hash, a thread each.
-    fn pack_all(
-        &self,
-        experts: &[u16],
-        source: &dyn ExpertSource,
-        format: WeightFormat,
-    ) -> Vec<Result<(Vec<u8>, String), String>> {
+    fn pack_all(&self, experts: &[u16], source: &dyn ExpertSource) -> Vec<Result<(Vec<u8>, String), String>> {
         let pack = |expert: u16| {
-            let bytes = source.pack(self.block(expert), format)?;
+            let bytes = source.pack(self.block(expert), &self.shape)?;
             if bytes.len() != self.block_bytes {
                 return Err(format!("it has {} bytes, not {}", bytes.len(), self.block_bytes));
             }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use moex_kernels::{ExpertShape, WeightFormat};
+use moex_kernels::ExpertShape;
 use moex_protocol::Block;
 
-use crate::model::Model;
+use crate::model::{Model, Packing};
 
 /// Weights up to this many bytes are hashed whole to name them, larger ones by samples.
 const MAX_HASHED_BYTES: usize = 256 << 20;
@@ -20,17 +20,20 @@ pub trait ExpertSource: Sync {
     /// Names the weights: the same text for the same weights only. Letters and digits.
     fn fingerprint(&self) -> String;
 
-    /// The shape of every expert, in this format.
-    fn shape(&self, format: WeightFormat) -> ExpertShape;
+    /// The shape of a layer's experts, so packed.
+    ///
+    /// # Errors
+    /// If they have none in common.
+    fn shape(&self, layer: u16, packing: Packing) -> Result<ExpertShape, String>;
 
     /// (layer, its experts), ascending, sparse layers only.
     fn layers(&self) -> Vec<(u16, u16)>;
 
-    /// A block of `shape(format).block_bytes()` bytes. Called from several threads at once.
+    /// A block of `shape.block_bytes()` bytes. Called from several threads at once.
     ///
     /// # Errors
     /// Why there is no such expert, or why it cannot be read.
-    fn pack(&self, block: Block, format: WeightFormat) -> Result<Vec<u8>, String>;
+    fn pack(&self, block: Block, shape: &ExpertShape) -> Result<Vec<u8>, String>;
 }
 
 /// The experts of a loaded model.
@@ -60,36 +63,30 @@ impl ExpertSource for ModelExperts {
     fn fingerprint(&self) -> String {
         let total: usize =
             self.experts().flat_map(|(_, experts)| experts).map(crate::model::Expert::n_bytes).sum();
+        let max_bytes = if total <= MAX_HASHED_BYTES { usize::MAX } else { SAMPLE_BYTES };
         let mut hasher = blake3::Hasher::new();
         for (layer, experts) in self.experts() {
             for expert in experts {
-                let view = expert.view();
-                for matrix in [view.gate, view.up, view.down] {
-                    let header =
-                        format!("{layer} {} {} {};", matrix.format().name(), matrix.rows(), matrix.cols());
-                    hasher.update(header.as_bytes());
-                    let bytes = matrix.bytes();
-                    let n =
-                        if total <= MAX_HASHED_BYTES { bytes.len() } else { bytes.len().min(SAMPLE_BYTES) };
-                    hasher.update(&bytes[..n]);
-                }
+                hasher.update(format!("{layer} ").as_bytes());
+                expert.describe(max_bytes, |part| {
+                    hasher.update(part);
+                });
             }
         }
         hasher.finalize().to_hex()[..32].to_owned()
     }
 
-    fn shape(&self, format: WeightFormat) -> ExpertShape {
-        let config = self.model.config();
-        ExpertShape { hidden: config.hidden, inner: config.moe.inner, format }
+    fn shape(&self, layer: u16, packing: Packing) -> Result<ExpertShape, String> {
+        packing.shape(&self.model, usize::from(layer))
     }
 
     fn layers(&self) -> Vec<(u16, u16)> {
         self.experts().map(|(layer, experts)| (layer as u16, experts.len() as u16)).collect()
     }
 
-    fn pack(&self, block: Block, format: WeightFormat) -> Result<Vec<u8>, String> {
+    fn pack(&self, block: Block, shape: &ExpertShape) -> Result<Vec<u8>, String> {
         let experts = self.model.experts(usize::from(block.layer.0));
         let expert = experts.get(usize::from(block.expert.0)).ok_or("the model has no such expert")?;
-        Ok(expert.pack(format))
+        Ok(expert.read(|view| shape.convert(view)))
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use moex_protocol::{ExpertId, LayerId};
+use moex_kernels::WeightFormat;
+use moex_protocol::ExpertId;
 use safetensors::SafeTensors;
 
 use super::*;
@@ -20,12 +21,13 @@ const N_BLOCKS: usize = 16;
 
 /// The store in `folder`, and how many blocks were packed for it.
 fn open(folder: &Path, format: WeightFormat) -> (ShardStore, usize) {
+    let packing = Packing::To(format);
     let packed = AtomicUsize::new(0);
     let count = |_, total| {
         assert_eq!(total, N_BLOCKS);
         packed.fetch_add(1, Ordering::Relaxed);
     };
-    let store = ShardStore::open(folder, &tiny(), format, &count).unwrap();
+    let store = ShardStore::open(folder, &tiny(), packing, &count).unwrap();
     (store, packed.into_inner())
 }
 
@@ -42,11 +44,12 @@ fn a_store_holds_what_the_model_packs_aligned_and_hashed() {
         for at in 0..N_BLOCKS as u16 {
             let block = block(at / 8, at % 8);
             let bytes = store.block(block).unwrap();
-            assert_eq!(bytes, tiny().pack(block, format).unwrap());
+            let shape = store.shape(block.layer).unwrap();
+            assert_eq!(bytes, tiny().pack(block, &shape).unwrap());
             assert_eq!(bytes.as_ptr() as usize % 16, 0);
             let source = store.source(block).unwrap();
             assert_eq!(source.blake3, blake3::hash(bytes).to_hex().as_str());
-            assert_eq!((source.end - source.start) as usize, store.shape().block_bytes());
+            assert_eq!((source.end - source.start) as usize, store.block_bytes());
             let (path, version) = source.url.split_once("?v=").unwrap();
             let file = store.file(path.strip_prefix(URL_PREFIX).unwrap()).unwrap();
             assert_eq!(file.version, version);
@@ -65,10 +68,7 @@ fn a_shard_is_a_safetensors_file() {
     let file = SafeTensors::deserialize(&text).unwrap();
     assert_eq!(file.len(), 8);
     let tensor = file.tensor("layers.1.experts.5").unwrap();
-    assert_eq!(
-        (tensor.dtype(), tensor.shape()),
-        (safetensors::Dtype::U8, &[store.shape().block_bytes()][..])
-    );
+    assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::U8, &[store.block_bytes()][..]));
     assert_eq!(tensor.data(), store.block(block(1, 5)).unwrap());
 }
 
@@ -78,8 +78,8 @@ fn a_store_is_packed_once_for_each_format_and_model() {
     assert_eq!(open(folder.path(), WeightFormat::Int4G128).1, N_BLOCKS);
     assert_eq!(open(folder.path(), WeightFormat::Int4G128).1, 0);
     assert_eq!(open(folder.path(), WeightFormat::F16).1, N_BLOCKS, "the same folder, another format");
-    let names =
-        [WeightFormat::F16, WeightFormat::Bf16].map(|format| ShardStore::default_folder(&tiny(), format));
+    let names = [WeightFormat::F16, WeightFormat::Bf16]
+        .map(|format| ShardStore::default_folder(&tiny(), Packing::To(format)));
     assert_ne!(names[0], names[1]);
     let demo = Arc::new(Model::load(&Checkpoint::demo().unwrap()).unwrap());
     assert_ne!(ModelExperts::new("tiny", demo).fingerprint(), tiny().fingerprint());
@@ -167,6 +167,7 @@ fn a_folder_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
-    let error = ShardStore::open(&file, &tiny(), WeightFormat::F16, &|_, _| {}).unwrap_err().to_string();
+    let error =
+        ShardStore::open(&file, &tiny(), Packing::To(WeightFormat::F16), &|_, _| {}).unwrap_err().to_string();
     assert!(error.contains("file") && error.contains("--shards"), "{error}");
 }

@@ -10,6 +10,9 @@ override ROW: u32;
 #ifdef INT4
 #import weights_int4
 #endif
+#ifdef INT4_ZP
+#import weights_int4_zp
+#endif
 #ifdef F16
 #ifdef SHADER_F16
 #import weights_f16_native
@@ -22,4 +25,28 @@ override ROW: u32;
 #endif
 #ifdef F32
 #import weights_f32
+#endif
+#ifdef Q8_0
+#import weights_q8_0
+#endif
+#ifdef Q4_0
+#import weights_q4_0
+#endif
+#ifdef Q4_1
+#import weights_q4_1
+#endif
+#ifdef Q5_0
+#import weights_q5_0
+#endif
+#ifdef Q5_1
+#import weights_q5_1
+#endif
+#ifdef Q4_K
+#import weights_q4_k
+#endif
+#ifdef Q5_K
+#import weights_q5_k
+#endif
+#ifdef Q6_K
+#import weights_q6_k
 #endif

@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn one_expert_by_hand() {
         // D 2, F 1: gate x0 = 2, up x1 = 3, h = silu(2) * 3, down [1, -2], times the gate 0.5.
-        let shape = ExpertShape { hidden: 2, inner: 1, format: WeightFormat::F32 };
+        let shape = ExpertShape::uniform(2, 1, WeightFormat::F32);
         let block = shape.pack(&[1.0, 0.0], &[0.0, 1.0], &[1.0, -2.0]);
         let mut out = [f32::NAN; 4];
         let pairs = [Pair { row: 1, gate: 0.5 }, Pair { row: 0, gate: 1.0 }];

@@ -4,7 +4,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{ActivationFormat, Batch, EngineError, EnginePlan, Pair, panels::Panels};
-use crate::{ExpertView, cpu, simd::Processor};
+use crate::{ExpertFormat, ExpertShape, ExpertView, cpu, simd::Processor};
 
 /// Experts in ordinary memory.
 #[derive(Debug)]
@@ -16,8 +16,14 @@ pub struct CpuEngine {
 #[derive(Debug)]
 enum Slots {
     /// Blocks as they came; shared, so that a load never waits for a computation.
-    Exact(RwLock<Vec<Option<Arc<[u8]>>>>),
+    Exact(RwLock<Vec<Option<Block>>>),
     Int8(Panels),
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    shape: ExpertShape,
+    bytes: Arc<[u8]>,
 }
 
 impl CpuEngine {
@@ -34,7 +40,7 @@ impl CpuEngine {
             ActivationFormat::Int8 => {
                 let processor =
                     Processor::from_env().map_err(|error| EngineError::Plan(error.to_string()))?;
-                Slots::Int8(Panels::new(&plan.shape, n_slots, Arc::new(processor)))
+                Slots::Int8(Panels::new(n_slots, Arc::new(processor)))
             }
         };
         Ok(Self { plan, slots })
@@ -45,12 +51,14 @@ impl CpuEngine {
         &self.plan
     }
 
-    /// Puts an expert into a slot, in place of what is there; computations under way finish with the old one.
+    /// Puts an expert of this format into a slot, in place of what is there; computations under way finish with the old
+    /// one.
     ///
     /// # Errors
-    /// If there is no such slot, the block is not of the plan's shape, or there is no memory for it.
-    pub fn load(&self, slot: u32, block: &[u8]) -> Result<(), EngineError> {
-        self.plan.shape.view(block)?;
+    /// If there is no such slot, the block is of no shape of the plan, or there is no memory for it.
+    pub fn load(&self, slot: u32, format: ExpertFormat, block: &[u8]) -> Result<(), EngineError> {
+        let shape = self.plan.shapes.with(format).ok_or(EngineError::NoSuchFormat(format))?;
+        let expert = shape.view(block)?;
         let n_slots = self.plan.n_slots;
         if slot >= n_slots {
             return Err(EngineError::NoSuchSlot { slot, n_slots });
@@ -58,10 +66,10 @@ impl CpuEngine {
         match &self.slots {
             Slots::Exact(slots) => {
                 let mut slots = slots.write().unwrap_or_else(PoisonError::into_inner);
-                slots[slot as usize] = Some(block.into());
+                slots[slot as usize] = Some(Block { shape, bytes: block.into() });
                 Ok(())
             }
-            Slots::Int8(panels) => panels.load(&self.plan.shape, slot as usize, block),
+            Slots::Int8(panels) => panels.load(slot as usize, &expert),
         }
     }
 
@@ -71,7 +79,7 @@ impl CpuEngine {
     /// If the batch does not fit the plan or names an empty slot.
     pub fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
         batch.check(&self.plan)?;
-        let mut out = vec![0.0; batch.n_pairs() * self.plan.shape.hidden]; // (P, D)
+        let mut out = vec![0.0; batch.n_pairs() * self.plan.shapes.hidden]; // (P, D)
         match &self.slots {
             Slots::Exact(slots) => self.compute_exactly(slots, batch, &mut out)?,
             Slots::Int8(panels) => panels.compute(batch, &mut out)?,
@@ -81,11 +89,11 @@ impl CpuEngine {
 
     fn compute_exactly(
         &self,
-        slots: &RwLock<Vec<Option<Arc<[u8]>>>>,
+        slots: &RwLock<Vec<Option<Block>>>,
         batch: &Batch,
         out: &mut [f32],
     ) -> Result<(), EngineError> {
-        let blocks: Vec<Arc<[u8]>> = {
+        let blocks: Vec<Block> = {
             let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
             let block = |slot: u32| slots[slot as usize].clone().ok_or(EngineError::EmptySlot(slot));
             batch.calls.iter().map(|call| block(call.slot)).collect::<Result<_, _>>()?
@@ -94,8 +102,8 @@ impl CpuEngine {
         let mut calls: Vec<(ExpertView<'_>, &[Pair], &mut [f32])> = Vec::with_capacity(batch.calls.len());
         for (call, block) in batch.calls.iter().zip(&blocks) {
             let part; // (pairs, D)
-            (part, rest) = rest.split_at_mut(call.pairs.len() * self.plan.shape.hidden);
-            calls.push((self.plan.shape.view(block)?, &call.pairs, part));
+            (part, rest) = rest.split_at_mut(call.pairs.len() * self.plan.shapes.hidden);
+            calls.push((block.shape.view(&block.bytes)?, &call.pairs, part));
         }
         cpu::parallel::for_each(calls, |(expert, pairs, part)| {
             cpu::expert_ffn(&expert, &batch.rows, pairs, part);
@@ -108,29 +116,26 @@ impl CpuEngine {
 mod tests {
     use super::*;
     use crate::{
-        ExpertShape, WeightFormat,
+        ExpertShapes, WeightFormat,
         engine::{Call, EngineError},
         noise::noise,
     };
 
-    const SHAPE: ExpertShape = ExpertShape { hidden: 40, inner: 24, format: WeightFormat::Int4G128 };
+    const SHAPE: ExpertShape = ExpertShape::uniform(40, 24, WeightFormat::Int4G128);
 
-    const PLAN: EnginePlan = EnginePlan {
-        shape: SHAPE,
-        activations: ActivationFormat::F32,
-        n_slots: 3,
-        max_rows: 4,
-        max_pairs: 8,
-    };
+    fn plan() -> EnginePlan {
+        let (shapes, activations) = (SHAPE.into(), ActivationFormat::F32);
+        EnginePlan { shapes, activations, n_slots: 3, max_rows: 4, max_pairs: 8 }
+    }
 
     fn engine() -> CpuEngine {
         engine_with(ActivationFormat::F32)
     }
 
     fn engine_with(activations: ActivationFormat) -> CpuEngine {
-        let engine = CpuEngine::new(EnginePlan { activations, ..PLAN }).unwrap();
+        let engine = CpuEngine::new(EnginePlan { activations, ..plan() }).unwrap();
         for slot in [0, 2] {
-            engine.load(slot, &block(slot)).unwrap();
+            engine.load(slot, SHAPE.format, &block(slot)).unwrap();
         }
         engine
     }
@@ -176,6 +181,44 @@ mod tests {
     }
 
     #[test]
+    fn slots_hold_experts_of_any_format_of_the_plan() {
+        let mixed = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
+        let uniform = ExpertFormat::uniform(WeightFormat::Q4_0);
+        let shapes = ExpertShapes::new(40, 24, mixed, [uniform]).unwrap();
+        let batch =
+            Batch { rows: noise(9, 2 * 40, 1.0), calls: vec![call(1, &[1]), call(0, &[0, 1]), call(1, &[0])] };
+        for activations in [ActivationFormat::F32, ActivationFormat::Int8] {
+            let plan = EnginePlan { shapes, activations, n_slots: 2, max_rows: 2, max_pairs: 4 };
+            let engine = CpuEngine::new(plan).unwrap();
+            for formats in [[mixed, uniform], [uniform, mixed]] {
+                let mut blocks = Vec::new();
+                for (slot, format) in (0..).zip(formats) {
+                    let [gate, up, down] = [1, 2, 3].map(|i| noise(u64::from(slot * 3 + i), 40 * 24, 1.0));
+                    let shape = shapes.with(format).unwrap();
+                    let block = shape.pack(&gate, &up, &down);
+                    engine.load(slot, format, &block).unwrap();
+                    blocks.push((shape, block));
+                }
+                let out = engine.compute(&batch).unwrap();
+                let mut expected = vec![f32::NAN; 4 * 40];
+                let mut rest = expected.as_mut_slice();
+                for call in &batch.calls {
+                    let (shape, block) = &blocks[call.slot as usize];
+                    let part;
+                    (part, rest) = rest.split_at_mut(call.pairs.len() * 40);
+                    cpu::expert_ffn(&shape.view(block).unwrap(), &batch.rows, &call.pairs, part);
+                }
+                match activations {
+                    ActivationFormat::F32 => assert_eq!(out, expected),
+                    ActivationFormat::Int8 => assert!(crate::nmse(&out, &expected) < 1e-2),
+                }
+            }
+            let other = ExpertFormat::uniform(WeightFormat::F16);
+            assert_eq!(engine.load(0, other, &[]), Err(EngineError::NoSuchFormat(other)));
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let rows = |n: usize| vec![0.0; n * 40];
         for (batch, error) in [
@@ -197,9 +240,9 @@ mod tests {
         ] {
             assert_eq!(engine().compute(&batch), Err(error));
         }
-        assert!(matches!(engine().load(0, &[0; 3]), Err(EngineError::Shape(_))));
-        assert!(matches!(engine().load(7, &block(0)), Err(EngineError::NoSuchSlot { .. })));
-        let huge = EnginePlan { max_pairs: u32::MAX, ..PLAN };
+        assert!(matches!(engine().load(0, SHAPE.format, &[0; 3]), Err(EngineError::Shape(_))));
+        assert!(matches!(engine().load(7, SHAPE.format, &block(0)), Err(EngineError::NoSuchSlot { .. })));
+        let huge = EnginePlan { max_pairs: u32::MAX, ..plan() };
         assert!(matches!(CpuEngine::new(huge), Err(EngineError::Plan(_))));
     }
 }

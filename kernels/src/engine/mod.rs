@@ -15,7 +15,7 @@ pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestRepor
 
 use std::{fmt, str::FromStr};
 
-use crate::{ExpertShape, ShapeError};
+use crate::{ExpertFormat, ExpertShapes, ShapeError};
 
 /// The most slots a plan may have: far above 94 layers of 128 experts, and small enough to be counted in memory.
 pub const MAX_SLOTS: u32 = 1 << 16;
@@ -46,15 +46,15 @@ impl Engine {
         }
     }
 
-    /// Puts an expert into a slot, in place of what is there.
+    /// Puts an expert of this format into a slot, in place of what is there.
     ///
     /// # Errors
-    /// If there is no such slot, the block is not of the plan's shape, or the device fails.
-    pub async fn load(&self, slot: u32, block: &[u8]) -> Result<(), EngineError> {
+    /// If there is no such slot, the block is of no shape of the plan, or the device fails.
+    pub async fn load(&self, slot: u32, format: ExpertFormat, block: &[u8]) -> Result<(), EngineError> {
         match self {
-            Self::Cpu(engine) => engine.load(slot, block),
+            Self::Cpu(engine) => engine.load(slot, format, block),
             #[cfg(feature = "gpu")]
-            Self::Gpu(engine) => engine.load(slot, block).await,
+            Self::Gpu(engine) => engine.load(slot, format, block).await,
         }
     }
 
@@ -128,8 +128,8 @@ pub struct UnknownActivations(pub String);
 /// How much an engine will ever hold at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnginePlan {
-    /// What every expert looks like.
-    pub shape: ExpertShape,
+    /// What experts look like.
+    pub shapes: ExpertShapes,
     /// What rows are when they meet weights.
     pub activations: ActivationFormat,
     /// Experts it can hold.
@@ -146,11 +146,11 @@ impl EnginePlan {
     /// # Errors
     /// [`EngineError::Plan`] naming the first that is not.
     pub fn check(&self) -> Result<(), EngineError> {
-        let ExpertShape { hidden, inner, .. } = self.shape;
+        let ExpertShapes { hidden, inner, .. } = self.shapes;
         let widest = hidden.max(inner).saturating_mul(self.max_rows.max(self.max_pairs) as usize);
         let refused = [
             (hidden == 0 || inner == 0, "an expert without width"),
-            (self.shape.block_bytes() > 1 << 30, "an expert of more than 1 GiB"),
+            (self.shapes.block_bytes() > 1 << 30, "an expert of more than 1 GiB"),
             (self.n_slots > MAX_SLOTS, "more slots than 65,536"),
             (self.max_rows > MAX_ROWS, "more rows than 65,535"),
             (self.max_pairs > MAX_PAIRS, "more pairs than 1,048,576"),
@@ -169,9 +169,12 @@ pub enum EngineError {
     /// The plan cannot be made here at all.
     #[error("this plan cannot be made: {0}")]
     Plan(String),
-    /// The bytes are no expert of the plan's shape.
+    /// The bytes are no expert of the shape they are said to have.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// A format that the plan does not have.
+    #[error("the plan has no experts in {0}")]
+    NoSuchFormat(ExpertFormat),
     /// A slot the plan does not have.
     #[error("slot {slot} of {n_slots}")]
     NoSuchSlot {

@@ -4,53 +4,78 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::{Batch, EngineError};
 use crate::{
-    ExpertShape,
+    ExpertView,
     simd::{ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Processor, Slab, experts},
 };
 
 /// Packed experts, each in memory of its own; shared, so that a load never waits for a computation.
 #[derive(Debug)]
 pub(super) struct Panels {
-    shape: PackedExpertShape,
     processor: Arc<Processor>,
-    slots: RwLock<Vec<Option<Arc<Slab>>>>,
+    slots: RwLock<Vec<Option<Arc<Packed>>>>,
     /// One for each computation that was ever under way at once.
     scratches: Mutex<Vec<ExpertScratch>>,
 }
 
+#[derive(Debug)]
+struct Packed {
+    shape: PackedExpertShape,
+    bytes: Slab,
+}
+
 impl Panels {
-    pub(super) fn new(shape: &ExpertShape, n_slots: u32, processor: Arc<Processor>) -> Self {
-        let slots = RwLock::new(vec![None; n_slots as usize]);
-        Self { shape: PackedExpertShape::from(*shape), processor, slots, scratches: Mutex::default() }
+    pub(super) fn new(n_slots: u32, processor: Arc<Processor>) -> Self {
+        let slots = RwLock::new((0..n_slots).map(|_| None).collect());
+        Self { processor, slots, scratches: Mutex::default() }
     }
 
-    /// `block` is one of `shape`, and there is the slot.
-    pub(super) fn load(&self, shape: &ExpertShape, slot: usize, block: &[u8]) -> Result<(), EngineError> {
-        let mut packed = Slab::new(self.shape.bytes(), PageSize::Huge).map_err(|_| EngineError::NoMemory)?;
-        self.shape.pack(self.processor.pool(), &shape.view(block)?, &mut packed);
+    /// There is the slot.
+    pub(super) fn load(&self, slot: usize, expert: &ExpertView<'_>) -> Result<(), EngineError> {
+        let shape = PackedExpertShape::of(expert);
+        let mut bytes = Slab::new(shape.bytes(), PageSize::Huge).map_err(|_| EngineError::NoMemory)?;
+        shape.pack(self.processor.pool(), expert, &mut bytes);
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        slots[slot] = Some(Arc::new(packed));
+        slots[slot] = Some(Arc::new(Packed { shape, bytes }));
         Ok(())
     }
 
     /// To `out` (P, D); `batch` has been checked.
     pub(super) fn compute(&self, batch: &Batch, out: &mut [f32]) -> Result<(), EngineError> {
-        let slots: Vec<Arc<Slab>> = {
+        let slots: Vec<Arc<Packed>> = {
             let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-            let slab = |slot: u32| slots[slot as usize].clone().ok_or(EngineError::EmptySlot(slot));
-            batch.calls.iter().map(|call| slab(call.slot)).collect::<Result<_, _>>()?
+            let packed = |slot: u32| slots[slot as usize].clone().ok_or(EngineError::EmptySlot(slot));
+            batch.calls.iter().map(|call| packed(call.slot)).collect::<Result<_, _>>()?
         };
-        let calls: Vec<ExpertCall<'_>> = batch
-            .calls
-            .iter()
-            .zip(&slots)
-            .map(|(call, slab)| ExpertCall { expert: slab, pairs: &call.pairs })
+        let calls: Vec<(PackedExpertShape, ExpertCall<'_>)> = (batch.calls.iter().zip(&slots))
+            .map(|(call, packed)| {
+                (packed.shape, ExpertCall { expert: &packed.bytes, pairs: &call.pairs })
+            })
             .collect();
         let mut scratch = self.scratches().pop().unwrap_or_default();
-        let (simd, pool) = (self.processor.simd(), self.processor.pool());
-        let computed = experts(simd, pool, &self.shape, &mut scratch, &calls, &batch.rows, out);
+        let computed = self.compute_runs(&calls, &batch.rows, &mut scratch, out);
         self.scratches().push(scratch);
-        Ok(computed?)
+        computed
+    }
+
+    /// A job for each run of experts of one shape: one for a batch of one layer, as those from a hub are.
+    fn compute_runs(
+        &self,
+        calls: &[(PackedExpertShape, ExpertCall<'_>)],
+        rows: &[f32],
+        scratch: &mut ExpertScratch,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let (simd, pool) = (self.processor.simd(), self.processor.pool());
+        let mut rest = out;
+        for run in calls.chunk_by(|(a, _), (b, _)| a == b) {
+            let shape = run[0].0;
+            let calls: Vec<ExpertCall<'_>> = run.iter().map(|(_, call)| *call).collect();
+            let n_pairs: usize = calls.iter().map(|call| call.pairs.len()).sum();
+            let part; // (pairs of the run, D)
+            (part, rest) = rest.split_at_mut(n_pairs * shape.hidden);
+            experts(simd, pool, &shape, scratch, &calls, rows, part)?;
+        }
+        Ok(())
     }
 
     fn scratches(&self) -> MutexGuard<'_, Vec<ExpertScratch>> {

@@ -4,7 +4,7 @@
 //! their low six bits. For groups 4..8, byte `g + 4` holds the low four bits of the scale (low nibble) and of the
 //! minimum (high nibble), and the top two bits of bytes `g - 4` and `g` what is missing of the scale and the minimum.
 
-use super::parts::{Geometry, MAX_COLS, Parts, reciprocal, to_f16};
+use super::parts::{Geometry, MAX_COLS, Parts, nearest, reciprocal, to_f16};
 
 pub(super) const GROUP: usize = 32;
 pub(super) const N_GROUPS: usize = 8;
@@ -107,15 +107,17 @@ impl Line {
         best.0
     }
 
-    fn code(self, x: f32, top: f32) -> f32 {
-        ((x + self.depth) * reciprocal(self.scale)).round().clamp(0.0, top)
+    /// The code of `x`, given the scale's reciprocal. What is not a number becomes 0.
+    fn code(self, inverse: f32, x: f32, top: f32) -> f32 {
+        nearest(((x + self.depth) * inverse).max(0.0).min(top))
     }
 
     /// The line of least squares through the codes that this one gives.
     fn refined(self, values: &[f32], top: f32) -> Self {
         let (mut l, mut ll, mut x_sum, mut xl) = (0.0, 0.0, 0.0, 0.0);
+        let inverse = reciprocal(self.scale);
         for &x in values {
-            let code = self.code(x, top);
+            let code = self.code(inverse, x, top);
             l += code;
             ll += code * code;
             x_sum += x;
@@ -132,6 +134,7 @@ impl Line {
     }
 
     fn squared_error(self, values: &[f32], top: f32) -> f32 {
-        values.iter().map(|&x| (self.code(x, top) * self.scale - self.depth - x).powi(2)).sum()
+        let inverse = reciprocal(self.scale);
+        values.iter().map(|&x| (self.code(inverse, x, top) * self.scale - self.depth - x).powi(2)).sum()
     }
 }

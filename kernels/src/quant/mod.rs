@@ -125,6 +125,11 @@ impl WeightFormat {
         }
     }
 
+    /// Whether weights share scales: all but the floats.
+    pub fn is_quantised(self) -> bool {
+        self.geometry().is_some()
+    }
+
     /// The bytes of a (rows, cols) matrix; `usize::MAX`, which no slice reaches, if they cannot be addressed. Rows are
     /// padded to whole blocks of [`Self::block_cols`] columns.
     pub fn matrix_bytes(self, rows: usize, cols: usize) -> usize {

@@ -137,3 +137,10 @@ pub(super) fn reciprocal(x: f32) -> f32 {
 pub(super) fn extreme(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |m: f32, &x| if x.abs() > m.abs() { x } else { m })
 }
+
+/// The nearest integer to `x`, ties to even, where `|x|` is at most 2^22. An addition and a subtraction, which every
+/// processor has for whole vectors: `f32::round` is a call where the instruction is not known to be there.
+pub(super) fn nearest(x: f32) -> f32 {
+    const BIAS: f32 = 12_582_912.0; // 1.5 x 2^23: above it, one step is 1
+    (x + BIAS) - BIAS
+}

@@ -8,7 +8,7 @@
 //! | 192..208 | sixteen scales, i8 |
 //! | 208..210 | `d`, f16 |
 
-use super::parts::{Block, Geometry, MAX_COLS, Parts, extreme, f16_at, put_f16, reciprocal, to_f16};
+use super::parts::{Block, Geometry, MAX_COLS, Parts, extreme, f16_at, nearest, put_f16, reciprocal, to_f16};
 
 pub(super) struct Q6K;
 
@@ -100,5 +100,6 @@ fn best_scale(values: &[f32]) -> f32 {
 
 /// The code less its zero; what is not a number becomes 0.
 fn code(x: f32, inverse: f32) -> f32 {
-    f32::from(((x * inverse).round() as i8).clamp(-32, 31))
+    let code = x * inverse;
+    nearest(if code.is_nan() { 0.0 } else { code.clamp(-32.0, 31.0) })
 }

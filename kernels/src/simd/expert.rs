@@ -9,7 +9,7 @@ use super::{
     silu_mul::SiluMul,
 };
 use crate::{
-    ExpertShape, ExpertView, ShapeError, WeightFormat, engine::Pair, pool::Pool, quant::Activations,
+    ExpertFormat, ExpertShape, ExpertView, ShapeError, engine::Pair, pool::Pool, quant::Activations,
 };
 
 /// The shape of a packed expert: panels of gate and up in turn, then those of down.
@@ -19,10 +19,8 @@ pub struct PackedExpertShape {
     pub hidden: usize,
     /// F, the width between.
     pub inner: usize,
-    /// How the gate and up projections (F, D) are stored.
-    pub gate_up: WeightFormat,
-    /// How the down projection (D, F) is stored.
-    pub down: WeightFormat,
+    /// The formats that its panels are made of.
+    pub format: ExpertFormat,
 }
 
 /// The rows of one expert.
@@ -49,15 +47,15 @@ pub struct ExpertScratch {
 
 impl From<ExpertShape> for PackedExpertShape {
     fn from(shape: ExpertShape) -> Self {
-        Self { hidden: shape.hidden, inner: shape.inner, gate_up: shape.format, down: shape.format }
+        Self { hidden: shape.hidden, inner: shape.inner, format: shape.format }
     }
 }
 
 impl PackedExpertShape {
     /// The shape of an expert.
     pub fn of(expert: &ExpertView<'_>) -> Self {
-        let (gate_up, down) = (expert.gate.format(), expert.down.format());
-        Self { hidden: expert.gate.cols(), inner: expert.gate.rows(), gate_up, down }
+        let format = ExpertFormat { gate_up: expert.gate.format(), down: expert.down.format() };
+        Self { hidden: expert.gate.cols(), inner: expert.gate.rows(), format }
     }
 
     /// The bytes of an expert; `usize::MAX` if they cannot be addressed.
@@ -87,11 +85,11 @@ impl PackedExpertShape {
     }
 
     fn gate_up_shape(&self) -> PackedShape {
-        PackedShape { format: self.gate_up, rows: self.inner, cols: self.hidden }
+        PackedShape { format: self.format.gate_up, rows: self.inner, cols: self.hidden }
     }
 
     fn down_shape(&self) -> PackedShape {
-        PackedShape { format: self.down, rows: self.hidden, cols: self.inner }
+        PackedShape { format: self.format.down, rows: self.hidden, cols: self.inner }
     }
 
     fn gate_up_bytes(&self) -> usize {
@@ -131,9 +129,9 @@ pub fn experts(
     assert_eq!(out.len(), n_pairs * shape.hidden, "a row for each pair");
     inner.resize(n_pairs * shape.inner, 0.0);
 
-    fill(simd, pool, x, shape.gate_up, shape.hidden, rows);
+    fill(simd, pool, x, shape.format.gate_up, shape.hidden, rows);
     gate_up(simd, pool, shape, calls, starts, x, inner);
-    fill(simd, pool, h, shape.down, shape.inner, inner);
+    fill(simd, pool, h, shape.format.down, shape.inner, inner);
     down(simd, pool, shape, calls, starts, h, out);
     Ok(())
 }
@@ -162,7 +160,7 @@ fn gate_up(
                 let (gate_panel, up_panel) = both.split_at(panel_bytes);
                 let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
                 let products = &mut products[..2 * rows.len()];
-                multiply(simd, shape.gate_up, &[gate_panel, up_panel], rows, products);
+                multiply(simd, shape.format.gate_up, &[gate_panel, up_panel], rows, products);
                 let (gate, up) = products.split_at_mut(rows.len());
                 simd.run(SiluMul { gate, up });
                 let width = ROWS.min(shape.inner - panel * ROWS);
@@ -204,7 +202,7 @@ fn down(
                 let n_panels = both.len().min(panels.end - panel);
                 let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
                 let products = &mut products[..n_panels * pairs.len()];
-                multiply(simd, shape.down, &both[..n_panels], &rows[..pairs.len()], products);
+                multiply(simd, shape.format.down, &both[..n_panels], &rows[..pairs.len()], products);
                 for (n, products) in products.chunks_exact(pairs.len()).enumerate() {
                     let column = (panel + n) * ROWS;
                     let width = ROWS.min(shape.hidden - column);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{ExpertCall, ExpertScratch, PackedExpertShape, PackedShape, Simd, experts, fill, linear};
 use crate::{
-    ExpertView, MatrixView, WeightFormat, cpu,
+    ExpertFormat, ExpertView, MatrixView, WeightFormat, cpu,
     engine::Pair,
     nmse,
     noise::noise,
@@ -137,7 +137,7 @@ fn experts_are_their_three_products_whoever_computes_them() {
         (WeightFormat::Q8_0, WeightFormat::Q4_1),
         (WeightFormat::Bf16, WeightFormat::F16),
     ] {
-        let shape = PackedExpertShape { hidden, inner, gate_up, down };
+        let shape = PackedExpertShape { hidden, inner, format: ExpertFormat { gate_up, down } };
         let blocks: Vec<Vec<u8>> = (0..3)
             .map(|expert| {
                 let [gate, up, weights] = [1, 2, 3].map(|i| noise(expert * 3 + i, hidden * inner, 0.1));
@@ -217,7 +217,7 @@ fn shapes_too_large_to_address_have_no_view() {
         assert_eq!(shape.bytes(), usize::MAX);
         assert!(shape.view(&[]).is_err());
         let expert =
-            PackedExpertShape { hidden: usize::MAX, inner: usize::MAX, gate_up: format, down: format };
+            PackedExpertShape { hidden: usize::MAX, inner: usize::MAX, format: format.into() };
         assert_eq!(expert.bytes(), usize::MAX);
     }
 }

@@ -125,12 +125,15 @@ pub struct ModelSummary {
     pub n_experts: u32,
     /// K, experts chosen for a token.
     pub n_experts_per_token: u32,
-    /// The format of the experts' weights: `f32`, `f16`, `bf16`, `int4`.
+    /// The format of the experts' weights: `int4`, `q8_0`, ...; or `q4_K+q6_K`, gate and up's, then down's.
     pub format: String,
+    /// The same for each layer, dense ones included, where layers differ; empty where all are as `format` says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layer_formats: Vec<String>,
     /// What rows are when they meet weights: `f32`, or `int8` if they are rounded to blocks of it. Empty is `f32`.
     #[serde(default)]
     pub activations: String,
-    /// Bytes of one expert's block.
+    /// Bytes of one expert's block; of the largest where layers differ.
     pub block_bytes: u64,
     /// Most rows in a dispatch.
     pub max_rows: u32,

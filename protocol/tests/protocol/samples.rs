@@ -44,6 +44,7 @@ pub(crate) fn accepted() -> Accepted {
             n_experts: 8,
             n_experts_per_token: 2,
             format: "int4".into(),
+            layer_formats: Vec::new(),
             activations: "f32".into(),
             block_bytes: 1024,
             max_rows: 16,

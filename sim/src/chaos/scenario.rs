@@ -211,7 +211,7 @@ fn sizes(random: &mut Random) -> Sizes {
     let all = WeightFormat::ALL;
     let format =
         if random.below(8) == 0 { all[random.below(all.len())] } else { quick[random.below(quick.len())] };
-    let shape = ExpertShape { hidden: 1 + random.below(24), inner: 1 + random.below(12), format };
+    let shape = ExpertShape::uniform(1 + random.below(24), 1 + random.below(12), format);
     Sizes {
         shape,
         n_layers: 1 + random.below(2) as u16,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use moex_hub::swarm::trace::{HubRecord, JoinedRecord, LayerRecord, Record, TRACE_VERSION};
-use moex_kernels::{ExpertShape, WeightFormat};
+use moex_kernels::{ExpertFormat, ExpertShape};
 use moex_protocol::{WorkerId, limits};
 
 use super::ReplayError;
@@ -216,7 +216,7 @@ fn sizes(hub: &HubRecord) -> Result<Sizes, String> {
     let k = within("n_experts_per_token", model.n_experts_per_token, n_experts.into())? as u16;
     let rows = (model.max_rows / u32::from(k)).max(1);
     let max_rows = within("max_rows", rows, limits::MAX_ROWS)?;
-    let format: WeightFormat =
+    let format: ExpertFormat =
         model.format.parse().map_err(|_| format!("'{}' is no weight format", model.format))?;
     let shape = ExpertShape { hidden: hidden as usize, inner: inner as usize, format };
     Ok(Sizes { shape, n_layers, n_experts, k, max_rows })

@@ -146,7 +146,7 @@ fn sizes(scenario: &Scenario, place: Place<'_>) -> Result<Sizes, ScenarioError> 
         let known = WeightFormat::ALL.map(WeightFormat::name).join(", ");
         place.error("format", format!("'{format}' is no weight format: {known} are"))
     })?;
-    let shape = ExpertShape { hidden: hidden as usize, inner: inner as usize, format };
+    let shape = ExpertShape::uniform(hidden as usize, inner as usize, format);
     Ok(Sizes { shape, n_layers, n_experts, k, max_rows: scenario.load.step_rows as u32 })
 }
 

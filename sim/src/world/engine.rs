@@ -1,5 +1,6 @@
 //! What a simulated worker computes with: the shipped CPU engine, or nothing but the right shape.
 
+use moex_kernels::ExpertFormat;
 use moex_kernels::engine::{Batch, CpuEngine, EnginePlan};
 
 /// Whether numbers matter.
@@ -22,13 +23,13 @@ impl Engine {
     pub(super) fn new(arithmetic: Arithmetic, plan: EnginePlan) -> Result<Self, String> {
         Ok(match arithmetic {
             Arithmetic::Exact => Self::Exact(CpuEngine::new(plan).map_err(|error| error.to_string())?),
-            Arithmetic::Zeros => Self::Zeros { hidden: plan.shape.hidden },
+            Arithmetic::Zeros => Self::Zeros { hidden: plan.shapes.hidden },
         })
     }
 
-    pub(super) fn load(&self, slot: u32, block: &[u8]) -> Result<(), String> {
+    pub(super) fn load(&self, slot: u32, format: ExpertFormat, block: &[u8]) -> Result<(), String> {
         match self {
-            Self::Exact(engine) => engine.load(slot, block).map_err(|error| error.to_string()),
+            Self::Exact(engine) => engine.load(slot, format, block).map_err(|error| error.to_string()),
             Self::Zeros { .. } => Ok(()),
         }
     }

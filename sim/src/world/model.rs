@@ -5,7 +5,7 @@ use moex_hub::{
     shards::{self, ComputeError},
     swarm::{BlockCatalog, LayerJob},
 };
-use moex_kernels::ExpertShape;
+use moex_kernels::{ExpertFormat, ExpertShape};
 use moex_protocol::{
     Answer, AnswerPart, Block, BlockSource, Dispatch, Dtype, ExpertId, Form, LayerId, ModelSummary,
 };
@@ -46,7 +46,8 @@ impl Model {
             n_layers: n_layers.into(),
             n_experts: n_experts.into(),
             n_experts_per_token: k.into(),
-            format: shape.format.name().to_owned(),
+            format: shape.format.to_string(),
+            layer_formats: Vec::new(),
             activations: "f32".to_owned(),
             block_bytes: shape.block_bytes() as u64,
             // A plain dispatch carries a row for each of its pairs.
@@ -70,6 +71,11 @@ impl Model {
     /// What the hub tells workers of it.
     pub fn summary(&self) -> &ModelSummary {
         &self.summary
+    }
+
+    /// The formats of every block.
+    pub(super) fn format(&self) -> ExpertFormat {
+        self.shape.format
     }
 
     /// All blocks.
@@ -113,8 +119,8 @@ impl Model {
 }
 
 impl local_moe::Blocks for &Model {
-    fn shape(&self) -> ExpertShape {
-        self.shape
+    fn shape(&self, _: LayerId) -> Result<ExpertShape, String> {
+        Ok(self.shape)
     }
 
     fn block(&self, block: Block) -> Result<&[u8], String> {

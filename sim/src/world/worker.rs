@@ -256,7 +256,7 @@ impl World {
                     core.planned(now, made);
                 }
             }
-            Task::Load { slot, source } => {
+            Task::Load { slot, source, .. } => {
                 let fails = self.random.below(100) < worker.failing_loads_percent as usize;
                 let bytes = source.end - source.start;
                 let is_stored = worker.spec.is_stocked || worker.stored.contains(&source.block);
@@ -318,7 +318,7 @@ impl World {
                 let loaded = result.and_then(|()| {
                     let content =
                         self.model.block(block).ok_or_else(|| "there is no such block".to_owned())?;
-                    engine.load(slot, content)?;
+                    engine.load(slot, self.model.format(), content)?;
                     stored.insert(block);
                     self.traffic.bytes_loaded += downloaded;
                     Ok(Loaded { bytes, downloaded })

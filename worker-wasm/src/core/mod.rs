@@ -25,7 +25,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_kernels::engine::{Batch, EnginePlan};
+use moex_kernels::{
+    ExpertFormat,
+    engine::{Batch, EnginePlan},
+};
 use moex_protocol::{
     Accepted, AttemptId, Beat, Block, BlockReport, BlockSource, Call, CloseReason, Dispatch, ErrorCode, Join,
     Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
@@ -56,6 +59,8 @@ pub enum Task {
     Load {
         /// Where in the engine.
         slot: u32,
+        /// Which of the plan's.
+        format: ExpertFormat,
         /// What, and where it comes from.
         source: BlockSource,
     },
@@ -287,8 +292,9 @@ impl Core {
             self.handle_event(now, event);
         }
         if self.engine_ready {
-            while let Some((slot, source)) = self.blocks.next_load() {
-                self.tasks.push_back(Task::Load { slot, source });
+            while let (Some(model), Some((slot, source))) = (&self.model, self.blocks.next_load()) {
+                let format = model.shape(source.block.layer).format;
+                self.tasks.push_back(Task::Load { slot, format, source });
             }
         }
         self.flush_report(now);
@@ -342,15 +348,17 @@ impl Core {
     }
 
     fn sync(&mut self, now: Duration, sync: WeightSync) {
-        let Some(block_bytes) = self.model.as_ref().map(|model| model.block_bytes) else { return };
+        let Some(model) = &self.model else { return };
+        let bytes_of = |block: Block| model.shape(block.layer).block_bytes() as u64;
+        let hold: Vec<_> = sync.hold.into_iter().map(|source| (bytes_of(source.block), source)).collect();
         if self.report.epoch != sync.epoch {
             self.report.start(sync.epoch);
         }
-        self.report.bytes_total += block_bytes * sync.hold.len() as u64;
+        self.report.bytes_total += hold.iter().map(|(block_bytes, _)| block_bytes).sum::<u64>();
         for block in sync.drop {
             self.blocks.drop_block(block);
         }
-        for source in sync.hold {
+        for (block_bytes, source) in hold {
             let block = source.block;
             if source.end.checked_sub(source.start) != Some(block_bytes) {
                 self.report_failed(

@@ -1,15 +1,18 @@
 //! The served model as the worker needs it: how large a block is, and how many of them fit.
 
 use moex_kernels::engine::{ActivationFormat, EnginePlan};
-use moex_kernels::{ExpertShape, quant::WeightFormat};
-use moex_protocol::ModelSummary;
+use moex_kernels::{ExpertFormat, ExpertShape, ExpertShapes};
+use moex_protocol::{LayerId, ModelSummary};
 
 /// What follows from the hub's [`ModelSummary`] and this worker's memory budget.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Model {
     pub(super) name: String,
+    /// Of the largest block.
     pub(super) block_bytes: u64,
     pub(super) plan: EnginePlan,
+    /// Of each layer; empty where all have the first of the plan.
+    layer_formats: Vec<ExpertFormat>,
 }
 
 impl Model {
@@ -17,11 +20,22 @@ impl Model {
     ///
     /// Fails, in words, if the format is unknown, if hub and worker disagree about a block's size, or if not one block fits.
     pub(super) fn new(summary: &ModelSummary, budget_bytes: u64) -> Result<Self, String> {
-        let format: WeightFormat = summary.format.parse().map_err(|_| {
-            format!("This worker does not know the hub's weight format `{}`.", summary.format)
-        })?;
-        let shape = ExpertShape { hidden: summary.hidden as usize, inner: summary.inner as usize, format };
-        let block_bytes = shape.block_bytes() as u64;
+        let parse = |name: &String| -> Result<ExpertFormat, String> {
+            name.parse().map_err(|_| format!("This worker does not know the hub's weight format `{name}`."))
+        };
+        let layer_formats =
+            summary.layer_formats.iter().map(parse).collect::<Result<Vec<ExpertFormat>, String>>()?;
+        if !layer_formats.is_empty() && layer_formats.len() != summary.n_layers as usize {
+            return Err(format!(
+                "The hub names the formats of {} layers, and the model has {}.",
+                layer_formats.len(),
+                summary.n_layers
+            ));
+        }
+        let (hidden, inner) = (summary.hidden as usize, summary.inner as usize);
+        let shapes = ExpertShapes::new(hidden, inner, parse(&summary.format)?, layer_formats.iter().copied())
+            .map_err(|error| format!("This worker cannot hold the hub's experts: {error}."))?;
+        let block_bytes = shapes.block_bytes() as u64;
         if block_bytes == 0 || block_bytes != summary.block_bytes {
             return Err(format!(
                 "The hub's blocks have {} bytes where this worker computes {block_bytes}: their builds do not match.",
@@ -43,12 +57,20 @@ impl Model {
                 .map_err(|_| format!("This worker does not know the hub's activations `{name}`."))?,
         };
         let plan = EnginePlan {
-            shape,
+            shapes,
             activations,
             n_slots,
             max_rows: summary.max_rows,
             max_pairs: summary.max_pairs,
         };
-        Ok(Self { name: summary.name.clone(), block_bytes, plan })
+        Ok(Self { name: summary.name.clone(), block_bytes, plan, layer_formats })
+    }
+
+    /// The shape of a block of this layer; of a layer that the model does not have, that of its first format.
+    pub(super) fn shape(&self, layer: LayerId) -> ExpertShape {
+        let format = self.layer_formats.get(usize::from(layer.0)).copied();
+        let mut shapes = self.plan.shapes.iter();
+        let first = shapes.next().expect("there is at least one");
+        shapes.find(|shape| Some(shape.format) == format).unwrap_or(first)
     }
 }

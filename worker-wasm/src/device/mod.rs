@@ -116,15 +116,24 @@ impl Device {
         Ok(Self { kind: Kind::Gpu(gpu), self_test: SelfTest { passed, worst_nmse, detail }, note: None })
     }
 
-    /// An engine on this device.
+    /// An engine on this device, once it is sure that it computes the plan's formats right.
     ///
     /// # Errors
-    /// If the plan does not fit the device.
+    /// If the plan does not fit the device, or the device gives wrong results.
     pub async fn engine(&self, plan: EnginePlan) -> Result<Engine, EngineError> {
         match &self.kind {
             Kind::Cpu => Ok(Engine::Cpu(CpuEngine::new(plan)?)),
             #[cfg(feature = "gpu")]
-            Kind::Gpu(gpu) => Ok(Engine::Gpu(Box::new(GpuEngine::new(gpu, plan).await?))),
+            Kind::Gpu(gpu) => {
+                let report = GpuEngine::self_test_for(gpu, &plan).await;
+                if !report.passed {
+                    return Err(EngineError::Plan(format!(
+                        "the GPU does not compute right: {}",
+                        report.detail
+                    )));
+                }
+                Ok(Engine::Gpu(Box::new(GpuEngine::new(gpu, plan).await?)))
+            }
         }
     }
 

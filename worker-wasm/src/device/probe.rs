@@ -8,7 +8,7 @@ use moex_kernels::{ExpertShape, WeightFormat};
 
 use super::{Device, noise};
 
-const SHAPE: ExpertShape = ExpertShape { hidden: 512, inner: 384, format: WeightFormat::Int4G128 };
+const SHAPE: ExpertShape = ExpertShape::uniform(512, 384, WeightFormat::Int4G128);
 /// Experts a batch goes to, each with weights of its own.
 const N_EXPERTS: u32 = 8;
 /// Rows for each of them when arithmetic is measured.
@@ -31,7 +31,7 @@ pub(super) struct Speed {
 pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Result<Speed, EngineError> {
     let max_pairs = N_EXPERTS * MANY_ROWS;
     let plan = EnginePlan {
-        shape: SHAPE,
+        shapes: SHAPE.into(),
         activations: ActivationFormat::F32,
         n_slots: N_EXPERTS,
         max_rows: MANY_ROWS,
@@ -41,7 +41,7 @@ pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Re
     let weights = noise(1, SHAPE.hidden * SHAPE.inner, 0.1);
     let block = SHAPE.pack(&weights, &weights, &weights);
     for slot in 0..N_EXPERTS {
-        engine.load(slot, &block).await?;
+        engine.load(slot, SHAPE.format, &block).await?;
     }
     let mut best = [f64::INFINITY; 2];
     for (n_rows, best) in [1, MANY_ROWS].into_iter().zip(&mut best) {

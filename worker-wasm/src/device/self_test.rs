@@ -32,14 +32,14 @@ pub(super) fn cpu() -> SelfTest {
 
 /// NMSE of one expert's answer with weights in `format`; infinite if there is none.
 fn error_of(format: WeightFormat, activations: ActivationFormat) -> f64 {
-    let shape = ExpertShape { hidden: HIDDEN, inner: INNER, format };
+    let shape = ExpertShape::uniform(HIDDEN, INNER, format);
     let weights = |seed| noise(seed, HIDDEN * INNER, 0.1);
     let block = shape.pack(&weights(1), &weights(2), &weights(3));
     let row = noise(4, HIDDEN, 1.0); // (D)
     let answer = || -> Result<Vec<f32>, EngineError> {
         let engine =
-            CpuEngine::new(EnginePlan { shape, activations, n_slots: 1, max_rows: 1, max_pairs: 1 })?;
-        engine.load(0, &block)?;
+            CpuEngine::new(EnginePlan { shapes: shape.into(), activations, n_slots: 1, max_rows: 1, max_pairs: 1 })?;
+        engine.load(0, shape.format, &block)?;
         let call = Call { slot: 0, pairs: vec![Pair { row: 0, gate: GATE }] };
         engine.compute(&Batch { rows: row.clone(), calls: vec![call] })
     };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use moex_kernels::ExpertFormat;
 use moex_kernels::engine::{Batch, Engine, EngineError, EnginePlan};
 use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Join, SUBPROTOCOL, limits};
 use tokio::net::TcpStream;
@@ -237,7 +238,7 @@ impl Driver {
         while let Some(task) = self.core.poll_task() {
             match task {
                 Task::Plan(plan) => self.plan(plan),
-                Task::Load { slot, source } => self.load(slot, source),
+                Task::Load { slot, format, source } => self.load(slot, format, source),
                 Task::Compute { attempt, batch } => self.compute(attempt, batch),
                 Task::Stop(reason) => return Err(reason),
             }
@@ -277,13 +278,13 @@ impl Driver {
         self.start(async move || Done::Planned(device.engine(plan).await.map_err(|error| error.to_string())));
     }
 
-    fn load(&mut self, slot: u32, source: BlockSource) {
+    fn load(&mut self, slot: u32, format: ExpertFormat, source: BlockSource) {
         let (engine, fetcher, plan) = (self.engine.clone(), self.fetcher.clone(), self.plans);
         self.start(async move || {
             let load = async {
                 let engine = engine.ok_or_else(|| no_engine().to_string())?;
                 let (bytes, loaded) = fetcher.fetch(&source).await?;
-                engine.load(slot, &bytes).await.map_err(|error| error.to_string())?;
+                engine.load(slot, format, &bytes).await.map_err(|error| error.to_string())?;
                 Ok(loaded)
             };
             Done::Loaded(plan, source.block, load.await)

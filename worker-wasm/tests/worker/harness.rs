@@ -13,8 +13,7 @@ use moex_protocol::{
 use moex_worker::core::{Core, CoreConfig, Loaded, Task};
 
 pub(crate) const HIDDEN: usize = 40;
-pub(crate) const SHAPE: ExpertShape =
-    ExpertShape { hidden: HIDDEN, inner: 24, format: WeightFormat::Int4G128 };
+pub(crate) const SHAPE: ExpertShape = ExpertShape::uniform(HIDDEN, 24, WeightFormat::Int4G128);
 pub(crate) const LAYER: LayerId = LayerId(1);
 const MAX_ROWS: u32 = 16;
 
@@ -48,6 +47,7 @@ impl World {
             n_experts: 8,
             n_experts_per_token: 2,
             format: "int4".into(),
+            layer_formats: Vec::new(),
             activations: "f32".into(),
             block_bytes: SHAPE.block_bytes() as u64,
             max_rows: MAX_ROWS,
@@ -166,13 +166,13 @@ impl World {
                 self.engine = Some(CpuEngine::new(plan).unwrap());
                 self.core.planned(self.now, Ok(()));
             }
-            Task::Load { slot, source } => {
+            Task::Load { slot, format, source } => {
                 let result = if self.unreachable.contains(&source.block) {
                     Err("unreachable".to_owned())
                 } else {
                     self.fetched.push(source.block);
                     let bytes = block_bytes(source.block.expert.0);
-                    self.engine.as_ref().unwrap().load(slot, &bytes).unwrap();
+                    self.engine.as_ref().unwrap().load(slot, format, &bytes).unwrap();
                     Ok(Loaded { bytes: bytes.len() as u64, downloaded: bytes.len() as u64 })
                 };
                 self.core.loaded(self.now, source.block, result);

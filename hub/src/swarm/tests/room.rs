@@ -53,6 +53,7 @@ pub(super) fn config() -> SwarmConfig {
         n_experts: u32::from(N_EXPERTS),
         n_experts_per_token: 2,
         format: "f16".to_owned(),
+        layer_formats: Vec::new(),
         activations: "f32".to_owned(),
         block_bytes: BLOCK_BYTES,
         max_rows: 16,

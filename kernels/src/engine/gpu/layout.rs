@@ -1,12 +1,13 @@
 //! What lies where on the GPU: sizes, places and tables, computed from a plan before anything is allocated. Knows no wgpu.
 
+use std::collections::BTreeMap;
+
 use bytemuck::{Pod, Zeroable};
 
 use super::shaders::Kernel;
 use crate::{
-    WeightFormat,
+    ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, EngineError, EnginePlan},
-    quant::GROUP,
 };
 
 /// Threads of a workgroup, `WORKGROUP` in `shader/shared/reduce.wgsl`.
@@ -52,18 +53,26 @@ pub(super) struct Layout {
     /// Experts in one slab; a slab is one buffer and one binding.
     pub(super) slots_per_slab: u32,
     pub(super) n_slabs: u32,
+    /// Of a slot: those of the largest block.
     pub(super) block_bytes: u64,
-    /// Columns that a thread reads at once.
-    chunk_cols: usize,
 }
 
 /// What one message puts into the table buffer, and what is then dispatched.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tables {
-    /// A [`Run`] for each slab, each where a binding may start, then the [`Tile`]s.
+    /// A [`Run`] for each slab and shape, each where a binding may start, then the [`Tile`]s.
     pub(super) bytes: Vec<u8>,
-    /// Slabs and how many tiles each has.
-    pub(super) dispatches: Vec<(u32, u32)>,
+    /// In the order of their runs.
+    pub(super) dispatches: Vec<TilesOf>,
+}
+
+/// The tiles of one dispatch: those of a slab whose experts have the same formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TilesOf {
+    pub(super) slab: u32,
+    /// The shape's place among the plan's.
+    pub(super) shape: u32,
+    pub(super) n_tiles: u32,
 }
 
 impl Layout {
@@ -72,17 +81,14 @@ impl Layout {
     pub(super) fn new(plan: EnginePlan, max_binding_bytes: u64) -> Result<Self, EngineError> {
         plan.check()?;
         let refuse = |reason: String| Err(EngineError::Plan(reason));
-        let shape = plan.shape;
-        let Some(chunk_cols) = chunk_cols(shape.format) else {
-            return refuse(format!("no GPU kernel reads {}", shape.format));
-        };
+        let shapes = plan.shapes;
         if plan.activations != ActivationFormat::F32 {
             return refuse(format!("GPU kernels compute with f32 activations, not {}", plan.activations));
         }
-        if !shape.hidden.is_multiple_of(8) || !shape.inner.is_multiple_of(8) {
+        if !shapes.hidden.is_multiple_of(8) || !shapes.inner.is_multiple_of(8) {
             return refuse(format!(
                 "on a GPU, widths are multiples of 8, not {} and {}",
-                shape.hidden, shape.inner
+                shapes.hidden, shapes.inner
             ));
         }
         if plan.n_slots == 0 || plan.max_rows == 0 || plan.max_pairs == 0 {
@@ -91,14 +97,14 @@ impl Layout {
         if plan.max_pairs > MAX_TILES {
             return refuse(format!("on a GPU, at most {MAX_TILES} pairs, not {}", plan.max_pairs));
         }
-        let block_bytes = shape.block_bytes() as u64;
+        let block_bytes = shapes.block_bytes() as u64;
         let fitting = u32::try_from(max_binding_bytes / block_bytes).unwrap_or(u32::MAX);
         let slots_per_slab = fitting.min(plan.n_slots);
         if slots_per_slab == 0 {
             return refuse(format!("an expert of {block_bytes} bytes, {max_binding_bytes} in a binding"));
         }
         let n_slabs = plan.n_slots.div_ceil(slots_per_slab);
-        let layout = Self { plan, slots_per_slab, n_slabs, block_bytes, chunk_cols };
+        let layout = Self { plan, slots_per_slab, n_slabs, block_bytes };
         let others = [
             layout.rows_bytes(),
             layout.tables_bytes(),
@@ -126,7 +132,7 @@ impl Layout {
 
     /// Rows (R, D), padded.
     pub(super) fn rows_bytes(&self) -> u64 {
-        u64::from(self.plan.max_rows) * padded(self.plan.shape.hidden) as u64 * 4
+        u64::from(self.plan.max_rows) * padded(self.plan.shapes.hidden) as u64 * 4
     }
 
     /// The runs and tiles of a full message.
@@ -134,29 +140,33 @@ impl Layout {
         self.tiles_start() + u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64
     }
 
-    /// Where slab `slab`'s run starts in the tables.
-    pub(super) fn run_start(&self, slab: u32) -> u64 {
-        u64::from(slab) * BINDING_ALIGN
+    /// Where the run of a slab's experts of one shape starts in the tables.
+    pub(super) fn run_start(&self, slab: u32, shape: u32) -> u64 {
+        (u64::from(slab) * self.n_shapes() + u64::from(shape)) * BINDING_ALIGN
     }
 
     /// Where the tiles start in the tables.
     pub(super) fn tiles_start(&self) -> u64 {
-        self.run_start(self.n_slabs)
+        self.run_start(self.n_slabs, 0)
+    }
+
+    fn n_shapes(&self) -> u64 {
+        self.plan.shapes.iter().count() as u64
     }
 
     /// h (P, F), padded.
     pub(super) fn h_bytes(&self) -> u64 {
-        u64::from(self.plan.max_pairs) * padded(self.plan.shape.inner) as u64 * 4
+        u64::from(self.plan.max_pairs) * padded(self.plan.shapes.inner) as u64 * 4
     }
 
     /// y (P, D) of `n_pairs` pairs.
     pub(super) fn y_bytes(&self, n_pairs: usize) -> u64 {
-        n_pairs as u64 * self.plan.shape.hidden as u64 * 4
+        n_pairs as u64 * self.plan.shapes.hidden as u64 * 4
     }
 
     /// The rows of a batch as the kernels read them: each padded with zeros. Nothing where no padding is needed.
     pub(super) fn padded_rows(&self, rows: &[f32]) -> Option<Vec<f32>> {
-        let (hidden, stride) = (self.plan.shape.hidden, padded(self.plan.shape.hidden));
+        let (hidden, stride) = (self.plan.shapes.hidden, padded(self.plan.shapes.hidden));
         if hidden == stride {
             return None;
         }
@@ -167,13 +177,14 @@ impl Layout {
         Some(padded_rows)
     }
 
-    /// The tables of a batch that [`Batch::check`] has passed.
-    pub(super) fn tables(&self, batch: &Batch) -> Tables {
-        let row_start = |row: u32| row * (padded(self.plan.shape.hidden) / 4) as u32;
-        let mut tiles_of_slab = vec![Vec::new(); self.n_slabs as usize];
+    /// The tables of a batch that [`Batch::check`] has passed; `shape_of` gives the place of a slot's shape among the plan's.
+    pub(super) fn tables(&self, batch: &Batch, shape_of: impl Fn(u32) -> u32) -> Tables {
+        let row_start = |row: u32| row * (padded(self.plan.shapes.hidden) / 4) as u32;
+        let mut tiles: BTreeMap<(u32, u32), Vec<Tile>> = BTreeMap::new();
         let mut first_pair = 0;
         for call in &batch.calls {
             let (slab, start) = self.place(call.slot);
+            let tiles = tiles.entry((slab, shape_of(call.slot))).or_default();
             for pairs in call.pairs.chunks(TILE_PAIRS) {
                 let mut tile = Tile {
                     block: (start / 16) as u32,
@@ -184,45 +195,46 @@ impl Layout {
                 for (i, pair) in pairs.iter().enumerate() {
                     (tile.rows[i], tile.gates[i]) = (row_start(pair.row), pair.gate);
                 }
-                tiles_of_slab[slab as usize].push(tile);
+                tiles.push(tile);
                 first_pair += tile.n_pairs;
             }
         }
         let mut tables = Tables { bytes: vec![0; self.tiles_start() as usize], dispatches: Vec::new() };
         let mut first_tile = 0;
-        for (slab, tiles) in (0..).zip(&tiles_of_slab) {
+        for ((slab, shape), tiles) in tiles {
             if tiles.is_empty() {
                 continue;
             }
             let run = Run { first_tile };
-            tables.bytes[self.run_start(slab) as usize..][..size_of::<Run>()]
+            tables.bytes[self.run_start(slab, shape) as usize..][..size_of::<Run>()]
                 .copy_from_slice(bytemuck::bytes_of(&run));
-            tables.bytes.extend_from_slice(bytemuck::cast_slice(tiles));
-            tables.dispatches.push((slab, tiles.len() as u32));
-            first_tile += tiles.len() as u32;
+            tables.bytes.extend_from_slice(bytemuck::cast_slice(&tiles));
+            let n_tiles = tiles.len() as u32;
+            tables.dispatches.push(TilesOf { slab, shape, n_tiles });
+            first_tile += n_tiles;
         }
         tables
     }
 
-    /// Workgroups in x of one dispatch of `kernel`.
-    pub(super) fn workgroups(&self, kernel: Kernel) -> u32 {
-        let (out, cols) = self.projection(kernel);
-        (out as u32).div_ceil(WORKGROUP / self.lanes(cols))
+    /// Workgroups in x of one dispatch of `kernel` over experts of `shape`.
+    pub(super) fn workgroups(&self, kernel: Kernel, shape: &ExpertShape) -> u32 {
+        let projection = Projection::of(kernel, shape);
+        (projection.out as u32).div_ceil(WORKGROUP / projection.lanes())
     }
 
-    /// The value of each of `kernel`'s override constants.
-    pub(super) fn constants(&self, kernel: Kernel) -> Vec<(&'static str, f64)> {
-        let (out, cols) = self.projection(kernel);
+    /// The value of each of `kernel`'s override constants for experts of `shape`.
+    pub(super) fn constants(&self, kernel: Kernel, shape: &ExpertShape) -> Vec<(&'static str, f64)> {
+        let projection = Projection::of(kernel, shape);
+        let Projection { out, cols, format } = projection;
         let out_stride = if kernel == Kernel::GateUp { padded(out) } else { out };
-        let row_bytes = self.plan.shape.format.value_bytes(1, cols);
-        let block = self.plan.shape.layout();
+        let block = shape.layout();
         let constants = [
             ("OUT", out),
             ("OUT_STRIDE", out_stride),
             ("X_STRIDE", padded(cols) / 4),
-            ("CHUNKS", self.chunks(cols)),
-            ("LANES", self.lanes(cols) as usize),
-            ("ROW", row_bytes / 16),
+            ("CHUNKS", projection.chunks()),
+            ("LANES", projection.lanes() as usize),
+            ("ROW", format.value_bytes(1, cols) / row_unit(format)),
             ("GATE", block.gate.values / 16),
             ("GATE_SCALES", block.gate.scales / 16),
             ("UP", block.up.values / 16),
@@ -232,36 +244,57 @@ impl Layout {
         ];
         constants.map(|(name, value)| (name, value as f64)).to_vec()
     }
+}
 
-    /// (rows, cols) of the matrices that `kernel` reads.
-    fn projection(&self, kernel: Kernel) -> (usize, usize) {
-        let shape = self.plan.shape;
+/// The matrices that a kernel reads: (out, cols) in a format.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Projection {
+    out: usize,
+    cols: usize,
+    pub(super) format: WeightFormat,
+}
+
+impl Projection {
+    pub(super) fn of(kernel: Kernel, shape: &ExpertShape) -> Self {
+        let ExpertShape { hidden, inner, format } = *shape;
         match kernel {
-            Kernel::GateUp => (shape.inner, shape.hidden),
-            Kernel::Down => (shape.hidden, shape.inner),
+            Kernel::GateUp => Self { out: inner, cols: hidden, format: format.gate_up },
+            Kernel::Down => Self { out: hidden, cols: inner, format: format.down },
         }
     }
 
     /// Chunks of a row of weights, those of mere padding left out.
-    fn chunks(&self, cols: usize) -> usize {
-        cols.div_ceil(self.chunk_cols)
+    fn chunks(&self) -> usize {
+        self.cols.div_ceil(chunk_cols(self.format))
     }
 
     /// Threads that share a row of weights: enough to read whole cache lines together, and so many that the fewest of
     /// them have nothing to do in the last round.
-    fn lanes(&self, cols: usize) -> u32 {
-        let chunks = self.chunks(cols) as u32;
+    fn lanes(&self) -> u32 {
+        let chunks = self.chunks() as u32;
         let rounded = |lanes: u32| chunks.next_multiple_of(lanes);
         [16, 8, 4].into_iter().min_by_key(|&lanes| rounded(lanes)).unwrap_or(16)
     }
 }
 
-/// The columns of a chunk in `shader/shared/weights_*.wgsl`; none for a format that has no such file.
-fn chunk_cols(format: WeightFormat) -> Option<usize> {
+/// The columns of a chunk in `shader/shared/weights_*.wgsl`.
+fn chunk_cols(format: WeightFormat) -> usize {
     match format {
-        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => Some(8),
-        WeightFormat::Int4G128 => Some(GROUP / 4),
-        _ => None,
+        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => 8,
+        WeightFormat::Q6K => 16,
+        _ => 32,
+    }
+}
+
+/// The bytes that ROW counts there: those of a `vec4<u32>`, or of the halves of words in which llama.cpp's blocks lie.
+fn row_unit(format: WeightFormat) -> usize {
+    match format {
+        WeightFormat::F32
+        | WeightFormat::F16
+        | WeightFormat::Bf16
+        | WeightFormat::Int4G128
+        | WeightFormat::Int4ZpG128 => 16,
+        _ => 2,
     }
 }
 
@@ -272,14 +305,11 @@ fn padded(width: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ExpertShape,
-        engine::{Call, Pair},
-    };
+    use crate::engine::{Call, Pair};
 
     fn plan(hidden: usize, inner: usize, format: WeightFormat) -> EnginePlan {
         EnginePlan {
-            shape: ExpertShape { hidden, inner, format },
+            shapes: ExpertShape::uniform(hidden, inner, format).into(),
             activations: ActivationFormat::F32,
             n_slots: 100,
             max_rows: 64,
@@ -294,8 +324,10 @@ mod tests {
         assert_eq!(layout.slab_bytes(1), 45 * layout.block_bytes);
         assert_eq!(layout.place(56), (1, layout.block_bytes));
         // A row of 2048 is 64 chunks, four rounds of 16 threads; one of 768 is 24, three rounds of 8.
-        assert_eq!((layout.lanes(2048), layout.lanes(768)), (16, 8));
-        assert_eq!((layout.workgroups(Kernel::GateUp), layout.workgroups(Kernel::Down)), (192, 256));
+        let shape = ExpertShape::uniform(2048, 768, WeightFormat::Int4G128);
+        let [gate_up, down] = [Kernel::GateUp, Kernel::Down];
+        assert_eq!([gate_up, down].map(|kernel| Projection::of(kernel, &shape).lanes()), [16, 8]);
+        assert_eq!([gate_up, down].map(|kernel| layout.workgroups(kernel, &shape)), [192, 256]);
     }
 
     #[test]
@@ -305,9 +337,10 @@ mod tests {
         let layout = Layout { slots_per_slab: 1, n_slabs: 2, ..Layout::new(plan, 1 << 20).unwrap() };
         let pairs = |rows: std::ops::Range<u32>| rows.map(|row| Pair { row, gate: row as f32 }).collect();
         let calls = vec![Call { slot: 1, pairs: pairs(3..8) }, Call { slot: 0, pairs: pairs(0..1) }];
-        let tables = layout.tables(&Batch { rows: vec![0.0; 40 * 8], calls });
+        let tables = layout.tables(&Batch { rows: vec![0.0; 40 * 8], calls }, |_| 0);
 
-        assert_eq!(tables.dispatches, [(0, 1), (1, 2)]);
+        let tiles_of = |slab, n_tiles| TilesOf { slab, shape: 0, n_tiles };
+        assert_eq!(tables.dispatches, [tiles_of(0, 1), tiles_of(1, 2)]);
         assert_eq!(tables.bytes[256..260], 1_u32.to_le_bytes());
         let tiles: Vec<Tile> = bytemuck::pod_collect_to_vec(&tables.bytes[512..]);
         let tile = |n_pairs, first_pair, rows, gates| Tile {
@@ -336,7 +369,6 @@ mod tests {
         assert!(!refused(good, 1 << 20));
         assert!(refused(good, 1 << 10));
         assert!(refused(plan(60, 32, WeightFormat::F32), 1 << 20));
-        assert!(refused(plan(64, 32, WeightFormat::Q8_0), 1 << 20));
         assert!(refused(EnginePlan { max_rows: 60_000, ..good }, 1 << 20));
         assert!(refused(EnginePlan { max_pairs: 70_000, ..good }, 1 << 30));
         assert!(refused(EnginePlan { n_slots: 0, ..good }, 1 << 20));

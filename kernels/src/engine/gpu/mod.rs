@@ -27,17 +27,19 @@ pub use device::{GpuDevice, GpuInfo, GpuSelect};
 pub use self_test::SelfTestReport;
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use layout::{Layout, Tables};
+use layout::{Layout, Projection, Tables, TilesOf};
 use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
 use shaders::{Kernel, Resource, shader};
 use signal::lock;
 
 use super::{Batch, EngineError, EnginePlan};
+use crate::{ExpertFormat, ExpertShape};
 
 /// Messages whose results can be on their way back at once.
 const READBACK_BUFFERS: usize = 4;
@@ -60,8 +62,8 @@ pub struct GpuEngine {
     tables: wgpu::Buffer,
     /// y (P, D).
     y: wgpu::Buffer,
-    gate_up: Pipeline,
-    down: Pipeline,
+    /// For each of the plan's shapes.
+    kernels: Vec<Kernels>,
     readback: Arc<Ring>,
     staging: Arc<Ring>,
     staging_bytes: u64,
@@ -70,12 +72,22 @@ pub struct GpuEngine {
     slots: Mutex<Vec<Slot>>,
 }
 
+/// The kernels for experts of one shape.
+#[derive(Debug)]
+struct Kernels {
+    shape: ExpertShape,
+    gate_up: Pipeline,
+    down: Pipeline,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     /// Counts loads: an older load that is still under way stops at the next piece.
     load: u32,
     /// Whether the latest load is complete.
     full: bool,
+    /// The place of its expert's shape among the plan's.
+    shape: u32,
 }
 
 /// Which kernels an engine uses and how large its slabs are.
@@ -166,12 +178,13 @@ impl GpuEngine {
             .map(|_| buffer("staging", staging_bytes, Usage::MAP_WRITE | Usage::COPY_SRC))
             .collect();
 
-        let format = plan.shape.format;
-        let pipeline = |kernel, x: &wgpu::Buffer, result: &wgpu::Buffer| {
+        let pipeline = |kernel, shape: &ExpertShape, place: u32, x: &wgpu::Buffer, result: &wgpu::Buffer| {
+            let format = Projection::of(kernel, shape).format;
             let shader = shader(kernel, format, tuning.shader_f16, tuning.subgroups);
-            Pipeline::new(device, shader, &layout, |layout_of| {
+            let run_bytes = Some(size_of::<layout::Run>() as u64);
+            Pipeline::new(device, shader, &layout, shape, |layout_of| {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
-                    Resource::Run => (&tables, layout.run_start(slab), Some(size_of::<layout::Run>() as u64)),
+                    Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),
                     Resource::Tiles => (&tables, layout.tiles_start(), None),
                     Resource::Weights | Resource::Halves => (&slabs[slab as usize], 0, None),
                     Resource::X => (x, 0, None),
@@ -179,9 +192,13 @@ impl GpuEngine {
                 })
             })
         };
+        let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
+            gate_up: pipeline(Kernel::GateUp, &shape, place, &rows, &h),
+            down: pipeline(Kernel::Down, &shape, place, &h, &y),
+            shape,
+        };
         Self {
-            gate_up: pipeline(Kernel::GateUp, &rows, &h),
-            down: pipeline(Kernel::Down, &h, &y),
+            kernels: (0..).zip(plan.shapes.iter()).map(kernels).collect(),
             device: device.clone(),
             plan,
             layout,
@@ -212,18 +229,19 @@ impl GpuEngine {
         self.buffers_created
     }
 
-    /// Streams an expert into a slot. Until it is there whole, the slot is empty; a later load of the same slot ends an
+    /// Streams an expert of this format into a slot. Until it is there whole, the slot is empty; a later load of the same slot ends an
     /// earlier one.
     ///
     /// # Errors
-    /// If there is no such slot, the block is not of the plan's shape, a later load took over, or the device fails.
-    pub async fn load(&self, slot: u32, block: &[u8]) -> Result<(), EngineError> {
-        self.plan.shape.view(block)?;
+    /// If there is no such slot, the block is of no shape of the plan, a later load took over, or the device fails.
+    pub async fn load(&self, slot: u32, format: ExpertFormat, block: &[u8]) -> Result<(), EngineError> {
+        let shape = self.plan.shapes.position(format).ok_or(EngineError::NoSuchFormat(format))?;
+        self.kernels[shape].shape.view(block)?;
         let this_load = {
             let mut slots = lock(&self.slots);
             let n_slots = self.plan.n_slots;
             let state = slots.get_mut(slot as usize).ok_or(EngineError::NoSuchSlot { slot, n_slots })?;
-            *state = Slot { load: state.load.wrapping_add(1), full: false };
+            *state = Slot { load: state.load.wrapping_add(1), full: false, shape: shape as u32 };
             state.load
         };
         let (slab, mut at) = self.layout.place(slot);
@@ -263,13 +281,13 @@ impl GpuEngine {
         }
         let padded = self.layout.padded_rows(&batch.rows);
         let rows = padded.as_deref().unwrap_or(&batch.rows);
-        let tables = self.layout.tables(batch);
         let readback = self.readback.lend().await?;
         let submission = {
             let slots = lock(&self.slots);
             if let Some(call) = batch.calls.iter().find(|call| !slots[call.slot as usize].full) {
                 return Err(EngineError::EmptySlot(call.slot));
             }
+            let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
             let queue = self.device.queue();
             queue.write_buffer(&self.rows, 0, bytemuck::cast_slice(rows));
             queue.write_buffer(&self.tables, 0, &tables.bytes);
@@ -282,11 +300,13 @@ impl GpuEngine {
     fn record(&self, tables: &Tables, readback: &wgpu::Buffer, n_bytes: u64) -> wgpu::CommandBuffer {
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        for (kernel, pipeline) in [(Kernel::GateUp, &self.gate_up), (Kernel::Down, &self.down)] {
-            pass.set_pipeline(pipeline.pipeline());
-            for &(slab, n_tiles) in &tables.dispatches {
+        for kernel in [Kernel::GateUp, Kernel::Down] {
+            for &TilesOf { slab, shape, n_tiles } in &tables.dispatches {
+                let Kernels { shape, gate_up, down } = &self.kernels[shape as usize];
+                let pipeline = if kernel == Kernel::GateUp { gate_up } else { down };
+                pass.set_pipeline(pipeline.pipeline());
                 pass.set_bind_group(0, pipeline.bind_group(slab), &[]);
-                pass.dispatch_workgroups(self.layout.workgroups(kernel), n_tiles, 1);
+                pass.dispatch_workgroups(self.layout.workgroups(kernel, shape), n_tiles, 1);
             }
         }
         drop(pass);
@@ -315,9 +335,17 @@ impl GpuEngine {
         Ok(times[SYNCS / 2])
     }
 
-    /// Runs every kernel that an engine on this device may use, and compares it with its CPU twin.
+    /// Runs the kernels of the formats that hubs pack experts to, and compares them with their CPU twins.
     pub async fn self_test(device: &GpuDevice) -> SelfTestReport {
-        self_test::run(device, GpuTuning::of(device)).await
+        self_test::run(device, GpuTuning::of(device), &self_test::ALWAYS).await
+    }
+
+    /// The same for those formats of a plan that [`Self::self_test`] leaves out.
+    pub async fn self_test_for(device: &GpuDevice, plan: &EnginePlan) -> SelfTestReport {
+        let of_plan = plan.shapes.iter().flat_map(|shape| [shape.format.gate_up, shape.format.down]);
+        let others: BTreeSet<_> = of_plan.filter(|format| !self_test::ALWAYS.contains(format)).collect();
+        let others: Vec<_> = others.into_iter().collect();
+        self_test::run(device, GpuTuning::of(device), &others).await
     }
 
     /// Fills y with what no kernel leaves there.

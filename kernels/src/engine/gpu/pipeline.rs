@@ -5,6 +5,7 @@ use super::{
     layout::Layout,
     shaders::{Binding, BindingKind, Resource, Shader},
 };
+use crate::ExpertShape;
 
 /// One kernel of an engine.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ impl Pipeline {
         device: &GpuDevice,
         shader: &Shader,
         layout: &Layout,
+        shape: &ExpertShape,
         bind: impl FnOnce(&wgpu::BindGroupLayout) -> Vec<wgpu::BindGroup>,
     ) -> Self {
         let label = Some(shader.entry_point);
@@ -34,10 +36,10 @@ impl Pipeline {
         });
         let module = device.wgpu().create_shader_module(wgpu::ShaderModuleDescriptor {
             label,
-            source: wgpu::ShaderSource::Wgsl(shader.source.into()),
+            source: wgpu::ShaderSource::Wgsl(shader.source().into()),
         });
         let constants: Vec<_> = layout
-            .constants(shader.kernel)
+            .constants(shader.kernel, shape)
             .into_iter()
             .filter(|(name, _)| shader.overrides.contains(name))
             .collect();

@@ -5,10 +5,6 @@ use crate::WeightFormat;
 
 include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 
-/// The formats that there are shaders for.
-pub(super) const FORMATS: [WeightFormat; 4] =
-    [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Int4G128];
-
 /// One variant of one kernel.
 #[derive(Debug)]
 pub(super) struct Shader {
@@ -20,8 +16,15 @@ pub(super) struct Shader {
     pub(super) bindings: &'static [Binding],
     /// The names of its override constants.
     pub(super) overrides: &'static [&'static str],
+    /// WGSL, as places in [`PIECES`].
+    source: &'static [u8],
+}
+
+impl Shader {
     /// WGSL.
-    pub(super) source: &'static str,
+    pub(super) fn source(&self) -> String {
+        self.source.iter().map(|place| PIECES[usize::from(*place)]).collect()
+    }
 }
 
 /// The two halves of an expert.
@@ -61,7 +64,7 @@ pub(super) enum BindingKind {
     Storage,
 }
 
-/// The variant of `kernel` for `format`, one of [`FORMATS`], that uses these features as far as it has a use for them.
+/// The variant of `kernel` for `format` that uses these features as far as it has a use for them.
 pub(super) fn shader(
     kernel: Kernel,
     format: WeightFormat,
@@ -82,13 +85,13 @@ mod tests {
     #[test]
     fn every_variant_is_there_and_keeps_to_the_limits_of_browsers() {
         for kernel in [Kernel::GateUp, Kernel::Down] {
-            for format in FORMATS {
+            for format in WeightFormat::ALL {
                 for (shader_f16, subgroups) in [(false, false), (false, true), (true, false), (true, true)] {
                     let shader = shader(kernel, format, shader_f16, subgroups);
                     let uses_f16 = shader_f16 && matches!(format, WeightFormat::F16 | WeightFormat::Int4G128);
                     assert_eq!((shader.shader_f16, shader.subgroups), (uses_f16, subgroups));
-                    assert_eq!(shader.source.contains("enable f16;"), uses_f16);
-                    assert_eq!(shader.source.contains("subgroupShuffleXor"), subgroups);
+                    assert_eq!(shader.source().contains("enable f16;"), uses_f16);
+                    assert_eq!(shader.source().contains("subgroupShuffleXor"), subgroups);
                     let storage = shader.bindings.iter().filter(|b| b.kind != BindingKind::Uniform);
                     assert!(storage.count() <= 8);
                 }

@@ -15,8 +15,8 @@ use super::{
     *,
 };
 use crate::{
-    ExpertShape, WeightFormat,
-    engine::{ActivationFormat, Call, Pair},
+    ExpertFormat, ExpertShape, ExpertShapes, WeightFormat,
+    engine::{ActivationFormat, Call, CpuEngine, Pair},
     noise::noise,
 };
 
@@ -40,6 +40,53 @@ fn int4_experts_agree_with_their_twin() {
     every_variant(WeightFormat::Int4G128);
 }
 
+#[test]
+fn int4_experts_with_zero_points_agree_with_their_twin() {
+    every_variant(WeightFormat::Int4ZpG128);
+}
+
+#[test]
+fn experts_in_blocks_of_32_agree_with_their_twin() {
+    for format in
+        [WeightFormat::Q8_0, WeightFormat::Q4_0, WeightFormat::Q4_1, WeightFormat::Q5_0, WeightFormat::Q5_1]
+    {
+        every_variant(format);
+    }
+}
+
+#[test]
+fn experts_in_blocks_of_256_agree_with_their_twin() {
+    for format in [WeightFormat::Q4K, WeightFormat::Q5K, WeightFormat::Q6K] {
+        every_variant(format);
+    }
+}
+
+#[test]
+fn slots_hold_experts_of_any_format_of_the_plan() {
+    let Some(device) = device() else { return };
+    let mixed = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
+    let uniform = ExpertFormat::uniform(WeightFormat::Q4_0);
+    let shapes = ExpertShapes::new(72, 40, mixed, [uniform]).unwrap();
+    let activations = ActivationFormat::F32;
+    let plan = EnginePlan { shapes, activations, n_slots: 2, max_rows: 2, max_pairs: 4 };
+    let report = block_on(GpuEngine::self_test_for(&device, &plan));
+    assert!(report.passed && report.detail.is_empty(), "{report:?}");
+    let (gpu, cpu) = (block_on(GpuEngine::new(&device, plan)).unwrap(), CpuEngine::new(plan).unwrap());
+    let pairs = |rows: &[u32]| rows.iter().map(|&row| Pair { row, gate: 0.5 }).collect();
+    let calls = vec![Call { slot: 1, pairs: pairs(&[1]) }, Call { slot: 0, pairs: pairs(&[0, 1]) }];
+    let batch = Batch { rows: noise(9, 2 * 72, 1.0), calls };
+    for formats in [[mixed, uniform], [uniform, mixed]] {
+        for (slot, format) in (0..).zip(formats) {
+            let weights = |i: u32| noise(u64::from(slot * 3 + i), 72 * 40, 0.2);
+            let block = shapes.with(format).unwrap().pack(&weights(1), &weights(2), &weights(3));
+            block_on(gpu.load(slot, format, &block)).unwrap();
+            cpu.load(slot, format, &block).unwrap();
+        }
+        let error = crate::nmse(&block_on(gpu.compute(&batch)).unwrap(), &cpu.compute(&batch).unwrap());
+        assert!(error <= 1e-6, "{formats:?}: NMSE {error}");
+    }
+}
+
 fn every_variant(format: WeightFormat) {
     let Some(device) = device() else { return };
     let shapes = [
@@ -58,7 +105,7 @@ fn every_variant(format: WeightFormat) {
         }
         let tuning = GpuTuning { shader_f16, subgroups, ..offered };
         for (seed, (hidden, inner, pairs_of_calls)) in (1..).zip(shapes.clone()) {
-            let case = Case { shape: ExpertShape { hidden, inner, format }, pairs_of_calls, seed };
+            let case = Case { shape: ExpertShape::uniform(hidden, inner, format), pairs_of_calls, seed };
             let error = block_on(compare(&device, tuning, &case)).unwrap();
             assert!(error <= tolerance(format), "{tuning:?} {case:?}: NMSE {error}");
         }
@@ -125,30 +172,31 @@ fn slots_are_empty_until_loaded_and_can_be_loaded_again() {
     };
     assert_eq!(block_on(engine.compute(&batch)), Err(EngineError::EmptySlot(1)));
     let (first, second) = (block(1), block(2));
-    block_on(engine.load(1, &first)).unwrap();
+    block_on(engine.load(1, SHAPE.format, &first)).unwrap();
     let with_first = block_on(engine.compute(&batch)).unwrap();
-    block_on(engine.load(1, &second)).unwrap();
+    block_on(engine.load(1, SHAPE.format, &second)).unwrap();
     assert_ne!(block_on(engine.compute(&batch)).unwrap(), with_first);
-    block_on(engine.load(1, &first)).unwrap();
+    block_on(engine.load(1, SHAPE.format, &first)).unwrap();
     assert_eq!(block_on(engine.compute(&batch)).unwrap(), with_first);
 
-    assert!(matches!(block_on(engine.load(1, &first[1..])), Err(EngineError::Shape(_))));
-    assert!(matches!(block_on(engine.load(2, &first)), Err(EngineError::NoSuchSlot { .. })));
+    assert!(matches!(block_on(engine.load(1, SHAPE.format, &first[1..])), Err(EngineError::Shape(_))));
+    assert!(matches!(block_on(engine.load(2, SHAPE.format, &first)), Err(EngineError::NoSuchSlot { .. })));
 }
 
 #[test]
 fn the_later_of_two_loads_of_a_slot_wins() {
     let Some(device) = device() else { return };
     // More pieces than staging buffers, so that the first load usually waits in the middle.
-    let shape = ExpertShape { hidden: 1024, inner: 2048, format: WeightFormat::F32 };
-    let plan =
-        EnginePlan { shape, activations: ActivationFormat::F32, n_slots: 1, max_rows: 1, max_pairs: 1 };
+    let shape = ExpertShape::uniform(1024, 2048, WeightFormat::F32);
+    let (shapes, activations) = (shape.into(), ActivationFormat::F32);
+    let plan = EnginePlan { shapes, activations, n_slots: 1, max_rows: 1, max_pairs: 1 };
     let engine = block_on(GpuEngine::new(&device, plan)).unwrap();
     let blocks = [1, 2].map(|seed| {
         let [gate, up, down] = [1, 2, 3].map(|i| noise(seed * 10 + i, 1024 * 2048, 0.05));
         shape.pack(&gate, &up, &down)
     });
-    let results = block_on(join(vec![engine.load(0, &blocks[0]), engine.load(0, &blocks[1])]));
+    let load = |block| engine.load(0, shape.format, block);
+    let results = block_on(join(vec![load(&blocks[0]), load(&blocks[1])]));
     assert!(matches!(results[..], [Ok(()) | Err(EngineError::Superseded(0)), Ok(())]), "{results:?}");
     let batch = Batch {
         rows: noise(1, 1024, 1.0),
@@ -172,23 +220,18 @@ fn a_lost_device_is_an_error_for_all_and_no_hang() {
     for i in 0..2 * READBACK_BUFFERS as u32 {
         assert!(block_on(engine.compute(&batch(i * 3))).is_err());
     }
-    assert!(block_on(engine.load(0, &block(1))).is_err());
+    assert!(block_on(engine.load(0, SHAPE.format, &block(1))).is_err());
     assert!(block_on(GpuEngine::new(&device, *engine.plan())).is_err());
 }
 
 #[test]
 fn plans_beyond_the_device_are_refused_as_data() {
     let Some(device) = device() else { return };
-    let plan = EnginePlan {
-        shape: SHAPE,
-        activations: ActivationFormat::F32,
-        n_slots: 1,
-        max_rows: 1 << 15,
-        max_pairs: 1,
-    };
+    let (shapes, activations) = (SHAPE.into(), ActivationFormat::F32);
+    let plan = EnginePlan { shapes, activations, n_slots: 1, max_rows: 1 << 15, max_pairs: 1 };
     let tuning = GpuTuning { max_slab_bytes: 1 << 20, ..GpuTuning::of(&device) };
     assert!(matches!(block_on(GpuEngine::with_tuning(&device, plan, tuning)), Err(EngineError::Plan(_))));
-    let odd = EnginePlan { shape: ExpertShape { hidden: 44, ..SHAPE }, ..plan };
+    let odd = EnginePlan { shapes: ExpertShape { hidden: 44, ..SHAPE }.into(), ..plan };
     assert!(matches!(block_on(GpuEngine::new(&device, odd)), Err(EngineError::Plan(_))));
     assert!(matches!(
         block_on(GpuDevice::open(GpuSelect::Named("no such thing".into()))),
@@ -204,7 +247,7 @@ fn a_round_trip_takes_some_time() {
     assert!(sync > Duration::ZERO && sync < Duration::from_secs(1), "{sync:?}");
 }
 
-const SHAPE: ExpertShape = ExpertShape { hidden: 72, inner: 40, format: WeightFormat::Int4G128 };
+const SHAPE: ExpertShape = ExpertShape::uniform(72, 40, WeightFormat::Int4G128);
 
 /// After this long without a wake-up, a future hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -229,8 +272,8 @@ fn device() -> Option<GpuDevice> {
 }
 
 fn engine(device: &GpuDevice, n_slots: u32) -> GpuEngine {
-    let plan =
-        EnginePlan { shape: SHAPE, activations: ActivationFormat::F32, n_slots, max_rows: 8, max_pairs: 16 };
+    let (shapes, activations) = (SHAPE.into(), ActivationFormat::F32);
+    let plan = EnginePlan { shapes, activations, n_slots, max_rows: 8, max_pairs: 16 };
     block_on(GpuEngine::new(device, plan)).unwrap()
 }
 
@@ -238,7 +281,7 @@ fn engine(device: &GpuDevice, n_slots: u32) -> GpuEngine {
 fn loaded(device: &GpuDevice, n_slots: u32) -> GpuEngine {
     let engine = engine(device, n_slots);
     for slot in 0..n_slots {
-        block_on(engine.load(slot, &block(u64::from(slot)))).unwrap();
+        block_on(engine.load(slot, SHAPE.format, &block(u64::from(slot)))).unwrap();
     }
     engine
 }
