@@ -14,6 +14,8 @@
 
 mod cursor;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod header;
 mod kind;
 mod split;

@@ -215,3 +215,54 @@ fn a_vocabulary_must_fit_together() {
     assert!(read(&other.encode()).unwrap_err().to_string().contains("byte-level BPE"));
     assert_eq!(read(&Header::default().encode()), Ok(None));
 }
+
+/// The seeds of the fuzz target. `MOEX_BLESS=1 cargo test -p moex-hub seeds` writes them anew.
+fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let mut model = Header::default();
+    let config = crate::model::Checkpoint::demo().unwrap().config;
+    crate::model::gguf::write_keys(&config, "seed", &mut model);
+    let vocabulary = Vocabulary {
+        tokens: ["a", "b", "ab", "<|im_end|>"].map(str::to_owned).to_vec(),
+        kinds: vec![TokenKind::Normal, TokenKind::Normal, TokenKind::Normal, TokenKind::Control],
+        merges: vec![("a".to_owned(), "b".to_owned())],
+        eos: Some(3),
+        ..Vocabulary::default()
+    };
+    vocabulary.write(&mut model);
+    vec![
+        ("kinds", file()),
+        ("model", model.encode()),
+        ("empty", Header::default().encode()),
+        ("truncated", file()[..200].to_vec()),
+        ("overflow", with("second", 4, &(1_u64 << 63).to_le_bytes())),
+        ("past-the-end", with("first", 24, &(1_u64 << 40).to_le_bytes())),
+    ]
+}
+
+#[test]
+fn the_fuzz_target_holds_on_its_seeds() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/gguf");
+    for (name, bytes) in seeds() {
+        let path = folder.join(name);
+        if std::env::var_os("MOEX_BLESS").is_some() {
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}: the format that is written has changed");
+        fuzzing::parse(&bytes);
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn bytes_changed_anywhere_do_no_harm(
+        seed in 0_usize..6,
+        changes in proptest::collection::vec((proptest::prelude::any::<proptest::sample::Index>(), proptest::prelude::any::<u8>()), 1..8),
+    ) {
+        let mut bytes = seeds().swap_remove(seed).1;
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        fuzzing::parse(&bytes);
+    }
+}
