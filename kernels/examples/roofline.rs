@@ -1,19 +1,21 @@
-//! How near the kernels come to the machine's limits.
+//! How near the kernels come to the machine's limits: `cargo xtask bench memory` and `cargo xtask bench cpu`.
 //!
-//! `roofline [DECODE_MIB]`: the speed of memory on random blocks of an expert's size; the experts of decode in every
-//! format against it; the experts of prefill in integer operations a second, and as a
-//! part of what dot products on registers alone give (for the float formats that is no limit). Windows of half a millisecond are timed, one
-//! kind after the other, and the best of many taken, so that a neighbour's load changes little.
-//! `MOEX_SIMD` chooses the instructions, `MOEX_THREADS` the threads.
+//! `roofline memory [MIB]`: the speed of memory on random blocks of an expert matrix's size, with small and huge pages.
+//! `roofline cpu [MIB]`: the experts of decode in every format against it; the experts of prefill in integer operations a
+//! second, and as a part of what dot products on registers alone give (for the float formats that is no limit).
+//!
+//! Windows of half a millisecond are timed, one kind after the other, and the best of many taken, so that a neighbour's
+//! load changes little. `MOEX_SIMD` chooses the instructions, `MOEX_THREADS` the threads, `MOEX_FORMATS` the formats.
 
 use std::{
     env,
     hint::black_box,
+    thread,
     time::{Duration, Instant},
 };
 
 use moex_kernels::{
-    ExpertFormat, ExpertView, MatrixView, WeightFormat,
+    ExpertFormat, ExpertShape, WeightFormat,
     engine::Pair,
     pool::Pool,
     simd::{ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Simd, Slab, experts, spin_products},
@@ -24,8 +26,10 @@ const HIDDEN: usize = 2048;
 const INNER: usize = 768;
 /// Experts of a token.
 const CHOSEN: usize = 8;
-/// One of an int4 expert's matrices, as it lies in a file: what a block of the memory measurement is.
+/// One of an int4 expert's matrices, as it lies in a file: what a block of the memory measurement is beside the kernels.
 const BLOCK_BYTES: usize = 884_736;
+/// Blocks that memory is measured on: a matrix of an expert in int4, q8_0 and bf16.
+const BLOCKS_BYTES: [usize; 3] = [BLOCK_BYTES, 1_671_168, 3_145_728];
 /// Tasks that a block is cut into, as kernels cut their matrices.
 const PIECES: usize = 12;
 /// What is timed at once, the weights of one layer of a token: short enough to fall between other people's work.
@@ -37,36 +41,50 @@ const SPIN_OPERATIONS: usize = 8 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let simd = Simd::from_env()?;
-    let n_threads = env::var("MOEX_THREADS").map_or(Ok(2), |n| n.parse())?;
+    let n_threads = match env::var("MOEX_THREADS") {
+        Ok(n) => n.parse()?,
+        Err(_) => thread::available_parallelism()?.get(),
+    };
     let pool = Pool::new(n_threads);
-    let slab_bytes = env::args().nth(1).map_or(Ok(1024), |mib| mib.parse::<usize>())? << 20;
-    println!("{simd}, {n_threads} threads, {} MiB of weights a format", slab_bytes >> 20);
-
-    let memory = [PageSize::Small, PageSize::Huge].map(|pages| Slab::new(slab_bytes, pages));
-    for (memory, pages) in memory.into_iter().zip([PageSize::Small, PageSize::Huge]) {
-        let mut memory = memory?;
-        memory.fill(1);
-        let best = (0..REPEATS).map(|_| read_blocks(&pool, &memory)).min().unwrap_or_default();
-        println!(
-            "memory, random blocks of {BLOCK_BYTES} B, {pages:?} pages: {:.1} GB/s",
-            gigabytes(WINDOW_BYTES, best)
-        );
+    let mut args = env::args().skip(1);
+    let what = args.next().unwrap_or_default();
+    let slab_bytes = args.next().map_or(Ok(1024), |mib| mib.parse::<usize>())? << 20;
+    println!("{simd}, {} threads, {} MiB of weights", pool.n_threads(), slab_bytes >> 20);
+    match what.as_str() {
+        "memory" => memory(&pool, slab_bytes),
+        "cpu" => cpu(simd, &pool, slab_bytes),
+        _ => Err("roofline memory [MIB], or roofline cpu [MIB]".into()),
     }
+}
 
-    println!();
+/// The speed of memory on random blocks.
+fn memory(pool: &Pool, slab_bytes: usize) -> Result<(), Box<dyn std::error::Error>> {
+    for pages in [PageSize::Small, PageSize::Huge] {
+        let mut memory = Slab::new(slab_bytes, pages)?;
+        memory.fill(1);
+        for block_bytes in BLOCKS_BYTES {
+            let best = (0..REPEATS).map(|_| read_blocks(pool, &memory, block_bytes)).max_by(f64::total_cmp);
+            let best = best.unwrap_or_default();
+            println!("random blocks of {block_bytes:>7} B, {pages:?} pages: {best:.1} GB/s");
+        }
+    }
+    Ok(())
+}
+
+/// The kernels in every format.
+fn cpu(simd: Simd, pool: &Pool, slab_bytes: usize) -> Result<(), Box<dyn std::error::Error>> {
     println!(
         "{:>9} {:>9} {:>9} {:>9} {:>7} {:>9}",
         "decode", "B/expert", "us/layer", "GB/s", "memory", "GOP/s"
     );
     for (gate_up, down) in mixes() {
-        decode(simd, &pool, slab_bytes, gate_up, down)?;
+        decode(simd, pool, slab_bytes, gate_up, down)?;
     }
-
     println!();
     println!("{:>9} {:>6} {:>9} {:>9} {:>7}", "prefill", "rows", "us/expert", "GOP/s", "peak");
     for (gate_up, down) in mixes() {
         for n_rows in [4, 32, 128] {
-            prefill(simd, &pool, gate_up, down, n_rows)?;
+            prefill(simd, pool, gate_up, down, n_rows)?;
         }
     }
     Ok(())
@@ -107,9 +125,9 @@ fn decode(
     let mut scratch = ExpertScratch::default();
     let mut out = vec![0.0; CHOSEN * HIDDEN];
     let order = shuffled(n_experts);
-    let (mut memory, mut best) = (Duration::MAX, Duration::MAX);
+    let (mut memory, mut best) = (0.0_f64, Duration::MAX);
     for _ in 0..REPEATS {
-        memory = memory.min(read_blocks(pool, &slab));
+        memory = memory.max(read_blocks(pool, &slab, BLOCK_BYTES));
         for token in order.chunks_exact(CHOSEN) {
             let start = Instant::now();
             let calls: [ExpertCall<'_>; CHOSEN] = std::array::from_fn(|i| ExpertCall {
@@ -128,7 +146,7 @@ fn decode(
         shape.bytes(),
         best.as_secs_f64() * 1e6,
         read,
-        100.0 * read / gigabytes(WINDOW_BYTES, memory),
+        100.0 * read / memory,
         operations(CHOSEN, best),
     );
     Ok(())
@@ -187,19 +205,20 @@ fn gigabytes(bytes: usize, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64() / 1e9
 }
 
-/// Reads all blocks once in a random order, and gives the best time of a window of them.
-fn read_blocks(pool: &Pool, memory: &[u8]) -> Duration {
-    let blocks: Vec<&[u8]> = memory.chunks_exact(BLOCK_BYTES).collect();
+/// Reads all blocks once in a random order, and gives the GB/s of the best window of them.
+fn read_blocks(pool: &Pool, memory: &[u8], block_bytes: usize) -> f64 {
+    let blocks: Vec<&[u8]> = memory.chunks_exact(block_bytes).collect();
     let order = shuffled(blocks.len());
+    let n_blocks = WINDOW_BYTES.div_ceil(block_bytes);
+    let piece_bytes = block_bytes / PIECES;
     let mut best = Duration::MAX;
-    for window in order.chunks_exact(WINDOW_BYTES / BLOCK_BYTES) {
+    for window in order.chunks_exact(n_blocks) {
         let start = Instant::now();
         pool.run(PIECES * window.len(), &|task| {
             let (block, piece) = (blocks[window[task / PIECES]], task % PIECES);
             // Many sums of words, so that loads and not additions are waited for.
             let mut sums = [0_u64; 64];
-            let (lines, _) =
-                block[piece * (BLOCK_BYTES / PIECES)..][..BLOCK_BYTES / PIECES].as_chunks::<512>();
+            let (lines, _) = block[piece * piece_bytes..][..piece_bytes].as_chunks::<512>();
             for line in lines {
                 for (sum, word) in sums.iter_mut().zip(line.as_chunks().0) {
                     *sum = sum.wrapping_add(u64::from_le_bytes(*word));
@@ -209,21 +228,15 @@ fn read_blocks(pool: &Pool, memory: &[u8]) -> Duration {
         });
         best = best.min(start.elapsed());
     }
-    best
+    gigabytes(n_blocks * block_bytes, best)
 }
 
 fn pack_one(shape: &PackedExpertShape) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    let n = HIDDEN * INNER;
-    let gate = shape.gate_up.quantize(INNER, HIDDEN, &noise(2, n));
-    let up = shape.gate_up.quantize(INNER, HIDDEN, &noise(3, n));
-    let down = shape.down.quantize(HIDDEN, INNER, &noise(4, n));
-    let view = ExpertView {
-        gate: MatrixView::new(shape.gate_up, INNER, HIDDEN, &gate)?,
-        up: MatrixView::new(shape.gate_up, INNER, HIDDEN, &up)?,
-        down: MatrixView::new(shape.down, HIDDEN, INNER, &down)?,
-    };
+    let unpacked = ExpertShape { hidden: shape.hidden, inner: shape.inner, format: shape.format };
+    let weights = |seed| noise(seed, HIDDEN * INNER);
+    let block = unpacked.pack(&weights(2), &weights(3), &weights(4));
     let mut packed = vec![0; shape.bytes()];
-    shape.pack(&Pool::new(1), &view, &mut packed);
+    shape.pack(&Pool::new(1), &unpacked.view(&block)?, &mut packed);
     Ok(packed)
 }
 

@@ -1,7 +1,9 @@
-//! `cargo xtask bench`: what a swarm costs and where, what hedging buys, how well it is predicted, and what sessions leave behind.
+//! `cargo xtask bench`: what kernels reach of a machine, what a swarm costs and where, what hedging buys, how well it is
+//! predicted, and what sessions leave behind.
 
 mod dispatch;
 mod hedge;
+mod kernels;
 mod replay;
 mod sessions;
 mod swarm;
@@ -11,11 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::hub::Hub;
+use crate::hub::{Hub, Moex};
 
 /// What to measure.
 #[derive(clap::Subcommand, Debug)]
 pub enum Bench {
+    /// The speed of memory on random blocks of an expert matrix's size. `MOEX_THREADS` chooses the threads.
+    Memory(kernels::Args),
+    /// The experts' kernels in every format, decode against that speed, prefill against that of dot products.
+    Cpu(kernels::Args),
     /// Tokens per second and the time of a layer, alone and with workers.
     Swarm(swarm::Args),
     /// The time of a layer without its experts' computation, in parts.
@@ -28,19 +34,24 @@ pub enum Bench {
     Sessions(sessions::Args),
 }
 
-/// Measures on a runtime of one thread: the cores are the hub's and the workers'.
+/// Measures.
 pub fn run(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Memory(args) => kernels::run("memory", args),
+        Bench::Cpu(args) => kernels::run("cpu", args),
+        Bench::Swarm(args) => with_moex(async |moex| swarm::run(moex, args).await),
+        Bench::Dispatch(args) => with_moex(async |moex| dispatch::run(moex, args).await),
+        Bench::Hedge(args) => with_moex(async |moex| hedge::run(moex, args).await),
+        Bench::Replay(args) => with_moex(async |moex| replay::run(moex, args).await),
+        Bench::Sessions(args) => with_moex(async |moex| sessions::run(moex, args).await),
+    }
+}
+
+/// Measures the binary on a runtime of one thread: the cores are the hub's and the workers'.
+fn with_moex(measure: impl AsyncFnOnce(&Moex) -> Result<()>) -> Result<()> {
     let moex = super::release()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    runtime.block_on(async {
-        match bench {
-            Bench::Swarm(args) => swarm::run(&moex, args).await,
-            Bench::Dispatch(args) => dispatch::run(&moex, args).await,
-            Bench::Hedge(args) => hedge::run(&moex, args).await,
-            Bench::Replay(args) => replay::run(&moex, args).await,
-            Bench::Sessions(args) => sessions::run(&moex, args).await,
-        }
-    })
+    runtime.block_on(measure(&moex))
 }
 
 /// Tokens that a request for at most so many gave, and the time until its answer was whole.
