@@ -89,6 +89,17 @@ impl ExpertShape {
         )
     }
 
+    /// A block of random weights, few of them above `magnitude`, for trying kernels; the same for the same seed.
+    pub fn noise(&self, seed: u64, magnitude: f32) -> Vec<u8> {
+        let ExpertFormat { gate_up, down } = self.format;
+        let [first, second, third] = [1, 2, 3].map(|i| seed.wrapping_mul(4).wrapping_add(i));
+        self.join(
+            &gate_up.noise(self.inner, self.hidden, first, magnitude),
+            &gate_up.noise(self.inner, self.hidden, second, magnitude),
+            &down.noise(self.hidden, self.inner, third, magnitude),
+        )
+    }
+
     /// The block of an expert in any formats: a matrix that is in its place's format already is copied as it is, any other
     /// is quantised anew.
     ///

@@ -57,7 +57,8 @@ impl Layer {
                 .vector(&format!("{name}.post_attention_layernorm.weight"), config.hidden)?,
             mlp: match config.layers[index] {
                 MlpKind::Dense => {
-                    Mlp::Dense(DenseMlp::new(checkpoint.expert(&mlp, config.dense_inner)?, compute)?)
+                    let mlp = checkpoint.expert(&mlp, config.dense_inner)?;
+                    Mlp::Dense(DenseMlp::new(Box::new(mlp), compute)?)
                 }
                 MlpKind::Sparse => Mlp::Sparse {
                     router: Router::load(checkpoint, compute, &mlp)?,
@@ -129,12 +130,12 @@ impl Layer {
 
 /// The MLP of a dense layer: an expert that every row goes to.
 struct DenseMlp {
-    mlp: Expert,
+    mlp: Box<Expert>,
     packed: Option<(PackedExpertShape, Slab)>,
 }
 
 impl DenseMlp {
-    fn new(mlp: Expert, compute: &Compute) -> Result<Self, ModelError> {
+    fn new(mlp: Box<Expert>, compute: &Compute) -> Result<Self, ModelError> {
         let Compute::Fast(fast) = compute else { return Ok(Self { mlp, packed: None }) };
         let packed = mlp.read(|view| {
             let shape = PackedExpertShape::of(view);

@@ -42,12 +42,7 @@ pub trait ExpertSource: Send + Sync {
     ///
     /// # Errors
     /// Why there is no such expert, or why it cannot be read.
-    fn read(
-        &self,
-        layer: usize,
-        expert: usize,
-        read: &mut dyn FnMut(&ExpertView<'_>),
-    ) -> Result<(), String>;
+    fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&ExpertView<'_>)) -> Result<(), String>;
 
     /// Gives back the memory that files were read into; experts are there as before.
     fn release(&self);
@@ -63,12 +58,7 @@ impl ExpertSource for Arc<Model> {
         Packing::AsTheyAre.shape(self, layer)
     }
 
-    fn read(
-        &self,
-        layer: usize,
-        expert: usize,
-        read: &mut dyn FnMut(&ExpertView<'_>),
-    ) -> Result<(), String> {
+    fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&ExpertView<'_>)) -> Result<(), String> {
         self.experts(layer).get(expert).ok_or("the model has no such expert")?.read(read);
         Ok(())
     }
@@ -101,12 +91,7 @@ impl<B: Blocks + Sync> ExpertSource for WorkerBlocks<B> {
         self.blocks.shape(LayerId(number(layer)?))
     }
 
-    fn read(
-        &self,
-        layer: usize,
-        expert: usize,
-        read: &mut dyn FnMut(&ExpertView<'_>),
-    ) -> Result<(), String> {
+    fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&ExpertView<'_>)) -> Result<(), String> {
         let block = Block { layer: LayerId(number(layer)?), expert: ExpertId(number(expert)?) };
         let shape = self.blocks.shape(block.layer)?;
         read(&shape.view(self.blocks.block(block)?).map_err(|error| error.to_string())?);

@@ -185,8 +185,10 @@ mod tests {
         let mixed = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
         let uniform = ExpertFormat::uniform(WeightFormat::Q4_0);
         let shapes = ExpertShapes::new(40, 24, mixed, [uniform]).unwrap();
-        let batch =
-            Batch { rows: noise(9, 2 * 40, 1.0), calls: vec![call(1, &[1]), call(0, &[0, 1]), call(1, &[0])] };
+        let batch = Batch {
+            rows: noise(9, 2 * 40, 1.0),
+            calls: vec![call(1, &[1]), call(0, &[0, 1]), call(1, &[0])],
+        };
         for activations in [ActivationFormat::F32, ActivationFormat::Int8] {
             let plan = EnginePlan { shapes, activations, n_slots: 2, max_rows: 2, max_pairs: 4 };
             let engine = CpuEngine::new(plan).unwrap();

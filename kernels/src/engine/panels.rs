@@ -47,9 +47,7 @@ impl Panels {
             batch.calls.iter().map(|call| packed(call.slot)).collect::<Result<_, _>>()?
         };
         let calls: Vec<(PackedExpertShape, ExpertCall<'_>)> = (batch.calls.iter().zip(&slots))
-            .map(|(call, packed)| {
-                (packed.shape, ExpertCall { expert: &packed.bytes, pairs: &call.pairs })
-            })
+            .map(|(call, packed)| (packed.shape, ExpertCall { expert: &packed.bytes, pairs: &call.pairs }))
             .collect();
         let mut scratch = self.scratches().pop().unwrap_or_default();
         let computed = self.compute_runs(&calls, &batch.rows, &mut scratch, out);

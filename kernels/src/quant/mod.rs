@@ -9,6 +9,7 @@ mod int4;
 mod int4_zp;
 mod k_affine;
 mod matrix;
+mod noise;
 mod parts;
 mod q4_0;
 mod q4_1;

@@ -216,8 +216,7 @@ fn shapes_too_large_to_address_have_no_view() {
         let shape = PackedShape { format, rows: usize::MAX, cols: usize::MAX };
         assert_eq!(shape.bytes(), usize::MAX);
         assert!(shape.view(&[]).is_err());
-        let expert =
-            PackedExpertShape { hidden: usize::MAX, inner: usize::MAX, format: format.into() };
+        let expert = PackedExpertShape { hidden: usize::MAX, inner: usize::MAX, format: format.into() };
         assert_eq!(expert.bytes(), usize::MAX);
     }
 }

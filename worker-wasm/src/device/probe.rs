@@ -38,8 +38,7 @@ pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Re
         max_pairs,
     };
     let engine = device.engine(plan).await?;
-    let weights = noise(1, SHAPE.hidden * SHAPE.inner, 0.1);
-    let block = SHAPE.pack(&weights, &weights, &weights);
+    let block = SHAPE.noise(1, 0.1);
     for slot in 0..N_EXPERTS {
         engine.load(slot, SHAPE.format, &block).await?;
     }

@@ -84,7 +84,7 @@ impl Folder {
         put("config.json", &config);
         let scales: Vec<u8> = (0..COLS / 128)
             .flat_map(|g| (0..ROWS).map(move |n| scale(n, g)))
-            .flat_map(|scale| scale.to_le_bytes())
+            .flat_map(f16::to_le_bytes)
             .collect();
         let g_idx: Option<Vec<u8>> =
             self.g_idx.as_ref().map(|ids| ids.iter().flat_map(|id| id.to_le_bytes()).collect());
