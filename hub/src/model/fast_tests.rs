@@ -9,6 +9,7 @@ use moex_kernels::{
 use moex_protocol::Dtype;
 
 use super::{
+    gguf_tests::mixed_tiny,
     local_moe::MemoryBlocks,
     panels::{Keep, PanelExperts, Panels, WorkerBlocks},
     reference_tests::all_logits,
@@ -18,17 +19,32 @@ use super::{
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/tiny-qwen3-moe");
 
 fn load(simd: Simd, n_threads: usize, weights: Option<WeightFormat>, kv: KvFormat) -> Arc<Model> {
+    load_from(&Checkpoint::open(TINY.as_ref()).unwrap(), simd, n_threads, weights, kv)
+}
+
+fn load_from(
+    checkpoint: &Checkpoint,
+    simd: Simd,
+    n_threads: usize,
+    weights: Option<WeightFormat>,
+    kv: KvFormat,
+) -> Arc<Model> {
     let processor = Arc::new(Processor::new(simd, n_threads));
     let compute = Compute::Fast(Fast { processor, weights, kv });
-    Arc::new(Model::load_for(&Checkpoint::open(TINY.as_ref()).unwrap(), &compute).unwrap())
+    Arc::new(Model::load_for(checkpoint, &compute).unwrap())
 }
 
 fn experts(model: &Arc<Model>, format: Option<WeightFormat>, keep: Keep) -> PanelExperts {
+    experts_packed(model, format.map(Packing::To), keep)
+}
+
+/// The checkpoint's own, or what workers hold.
+fn experts_packed(model: &Arc<Model>, packing: Option<Packing>, keep: Keep) -> PanelExperts {
     let Compute::Fast(fast) = model.compute() else { panic!("a model of the vector kernels") };
     let processor = fast.processor.clone();
-    let panels = match format {
-        Some(format) => {
-            let blocks = MemoryBlocks::new(model.clone(), Packing::To(format));
+    let panels = match packing {
+        Some(packing) => {
+            let blocks = MemoryBlocks::new(model.clone(), packing);
             Panels::new(WorkerBlocks::new(blocks, model), processor, keep)
         }
         None => Panels::new(model.clone(), processor, keep),
@@ -96,6 +112,26 @@ fn rows_are_the_same_bits_in_any_step_on_any_instructions_and_threads() {
             }
         }
     }
+}
+
+#[test]
+fn formats_that_differ_between_layers_and_matrices_are_near_the_oracle() {
+    let checkpoint = mixed_tiny();
+    let (exact, _) = all_logits(&Arc::new(Model::load(&checkpoint).unwrap()), &ids());
+    let model = load_from(&checkpoint, Simd::detect(), 2, None, KvFormat::F16);
+    let own = logits(&model, &mut experts_packed(&model, None, Keep::All), &[70]);
+    for keep in [Keep::All, Keep::None] {
+        // Workers hold them as they are, so that their bits are the hub's.
+        let mut packed = experts_packed(&model, Some(Packing::AsTheyAre), keep);
+        assert!(logits(&model, &mut packed, &[1, 69]) == own, "{keep:?}");
+    }
+    let vocab = model.config().vocab;
+    let mut errors: Vec<f64> =
+        own.chunks(vocab).zip(exact.chunks(vocab)).map(|(ours, exact)| nmse(ours, exact)).collect();
+    errors.sort_by(f64::total_cmp);
+    // Only the experts' weights are integers here: a row whose router chose otherwise is another row.
+    assert!(errors[35] < 1e-3, "NMSE {:e} at the median", errors[35]);
+    assert!(errors[0] > 0.0, "int8 activations must show");
 }
 
 #[test]
