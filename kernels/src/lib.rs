@@ -14,7 +14,6 @@ mod expert;
 mod expert_format;
 mod expert_shapes;
 mod nmse;
-#[cfg(any(test, feature = "gpu"))]
 mod noise;
 pub mod pool;
 pub mod quant;
