@@ -144,6 +144,18 @@ impl Latency {
         }
     }
 
+    /// One draw of what was measured to take longer than this; this itself where nothing did. Of a law, a draw or this,
+    /// whichever is longer.
+    pub(crate) fn sample_beyond(&self, ms: f64, random: &mut Random) -> f64 {
+        match &self.0 {
+            Shape::LogNormal { .. } => self.sample(random).max(ms),
+            Shape::Empirical(samples) => match &samples[at_most(samples, ms)..] {
+                [] => ms,
+                longer => longer[random.below(longer.len())],
+            },
+        }
+    }
+
     /// No answer comes sooner than this, milliseconds.
     pub(crate) fn earliest(&self) -> f64 {
         match &self.0 {

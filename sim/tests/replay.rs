@@ -7,7 +7,7 @@ use moex_hub::swarm::{
     },
 };
 use moex_protocol::{Dtype, ModelSummary, WorkerId, WorkerKind};
-use moex_sim::replay::{Fit, ReplayError, Trace, replay};
+use moex_sim::replay::{Comparison, Fit, ReplayError, Trace, replay};
 
 const N_LAYERS: u16 = 4;
 const N_STEPS: u64 = 200;
@@ -44,11 +44,14 @@ fn hub() -> Record {
 
 /// One worker that answers in the same time always.
 fn records() -> Vec<Record> {
-    let worker = WorkerId(7);
-    let mut records = vec![
-        hub(),
+    records_of(&[WorkerId(7)], |_| ANSWER)
+}
+
+/// Workers each of which is asked for its part of two experts, and takes so long for it at the n-th layer.
+fn records_of(workers: &[WorkerId], took: impl Fn(u64) -> u64) -> Vec<Record> {
+    let joined = |worker: &WorkerId| {
         Record::Joined(JoinedRecord {
-            worker,
+            worker: *worker,
             at: 1,
             kind: WorkerKind::Native,
             backend: "cpu".to_owned(),
@@ -56,30 +59,38 @@ fn records() -> Vec<Record> {
             input_slots: 4,
             sync_latency: 0,
             teraflops: None,
-        }),
-    ];
-    let (mut now, mut job) = (1_000_000, 0);
+        })
+    };
+    let mut records = vec![hub()];
+    records.extend(workers.iter().map(joined));
+    let experts = 2 / workers.len() as u32;
+    let (mut now, mut job, mut id) = (1_000_000, 0, 0);
     for _ in 0..N_STEPS {
         let begun = now;
         now += BEGIN;
         for layer in 0..N_LAYERS {
             job += 1;
-            let attempt = AttemptRecord {
-                id: job as u32,
-                worker,
-                kind: AttemptKind::Ask,
-                experts: 2,
-                copies: 0,
-                pairs: 2,
-                rows: 1,
-                bytes_out: 220,
-                bytes_back: 312,
-                sent: now,
-                ended: now + ANSWER,
-                outcome: Outcome::Answered,
-                won: 2,
+            let answer = took(job);
+            let attempt = |worker: &WorkerId| {
+                id += 1;
+                AttemptRecord {
+                    id,
+                    worker: *worker,
+                    kind: AttemptKind::Ask,
+                    experts,
+                    copies: 0,
+                    pairs: experts,
+                    rows: 1,
+                    bytes_out: 220,
+                    bytes_back: 312,
+                    sent: now,
+                    ended: now + answer,
+                    outcome: Outcome::Answered,
+                    won: experts,
+                }
             };
-            let (asked, done) = (now, now + ANSWER);
+            let attempts = workers.iter().map(attempt).collect();
+            let (asked, done) = (now, now + answer);
             records.push(Record::Layer(LayerRecord {
                 job,
                 layer,
@@ -91,7 +102,7 @@ fn records() -> Vec<Record> {
                 done,
                 replied: done,
                 is_ok: true,
-                attempts: vec![attempt],
+                attempts,
                 hub: Vec::new(),
             }));
             now = done;
@@ -123,6 +134,19 @@ fn a_steady_swarm_is_predicted_to_the_microsecond() {
     assert!(comparison.error().abs() < 1e-5, "{}", comparison.error());
     assert_eq!(comparison.measured.dispatches, comparison.predicted.dispatches);
     assert_eq!(comparison.table().to_json(), replay(&trace, 1).unwrap().table().to_json());
+}
+
+#[test]
+fn workers_that_are_late_together_are_predicted_to_be() {
+    // One layer in four takes thrice as long, for both. Late each by itself, seven in sixteen would.
+    let late = |job: u64| if job % 4 == 1 { 3 * ANSWER } else { ANSWER };
+    let trace = read(&text(&records_of(&[WorkerId(7), WorkerId(8)], late))).unwrap();
+    let comparisons: Vec<_> = (1..=16).map(|seed| replay(&trace, seed).unwrap()).collect();
+    let predicted = &comparisons[0].predicted;
+    assert!(predicted.dispatches > predicted.steps * u64::from(N_LAYERS), "both are asked");
+    // One seed's hundred steps may be off by 3 % by chance.
+    let error = comparisons.iter().map(Comparison::error).sum::<f64>() / 16.0;
+    assert!(error.abs() < 0.03, "{error:+.3}");
 }
 
 #[test]
@@ -164,4 +188,20 @@ fn a_cut_off_line_is_left_out_and_a_wrong_one_is_told() {
     let short = replay(&read(&text(&records()[..20])).unwrap(), 1).unwrap_err();
     assert!(short.to_string().contains("steps"), "{short}");
     assert!(read("").unwrap_err().to_string().contains("empty"));
+}
+
+#[test]
+fn answers_that_warmed_up_are_left_out() {
+    let mut trace = read(&text(&records())).unwrap();
+    // Three answers of ten steps; the second prompt came in two chunks.
+    trace.steps.truncate(30);
+    for (at, rows, tokens) in [(0, 9, 1), (10, 9, 0), (11, 4, 1), (20, 9, 1)] {
+        (trace.steps[at].rows, trace.steps[at].tokens) = (rows, tokens);
+    }
+    let left = |n: usize| {
+        let mut trace = trace.clone();
+        trace.skip_answers(n);
+        trace.steps.len()
+    };
+    assert_eq!([0, 1, 2, 3].map(left), [30, 20, 10, 0]);
 }

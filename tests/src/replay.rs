@@ -5,6 +5,7 @@ use std::{
     fmt::{self, Display},
     fs::File,
     io::BufReader,
+    path::Path,
     str::FromStr,
     time::Duration,
 };
@@ -14,7 +15,7 @@ use moex_sim::replay::{self, Comparison, Trace};
 use serde_json::{Value, json};
 
 use crate::{
-    hub::{Hub, Moex, PATIENCE, Signal},
+    hub::{Hub, Moex, PATIENCE, Signal, workers},
     proxy::{Link, Proxy, Weather},
 };
 
@@ -61,14 +62,19 @@ pub struct Load {
     pub n_tokens: u32,
 }
 
-/// Serves `model` (the demo model when none), writes a trace of the load, and predicts its second half.
+/// Serves `model` (the demo model when none), writes a trace of the load into a folder, and predicts its second half.
 ///
 /// # Errors
 /// If the swarm does not start, or its trace cannot be replayed.
-pub async fn measure(moex: &Moex, model: Option<&str>, config: &Config, load: Load) -> Result<Comparison> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("trace.jsonl");
-    let file = path.to_str().context("a temporary folder has a plain name")?;
+pub async fn measure(
+    moex: &Moex,
+    model: Option<&str>,
+    config: &Config,
+    load: Load,
+    traces: &Path,
+) -> Result<Comparison> {
+    let path = traces.join(format!("{config}.jsonl").replace(':', "-"));
+    let file = path.to_str().context("the folder of traces has a name that is no text")?;
     // The hub would take over what its workers are slow at, whenever it has come to know that: a swarm is measured here.
     let mut serve = vec!["--experts", "int4", "--no-hub-compute", "--hedge", &config.hedge, "--trace", file];
     if let Some(model) = model {
@@ -76,15 +82,18 @@ pub async fn measure(moex: &Moex, model: Option<&str>, config: &Config, load: Lo
     }
     let hub = moex.hub(&serve)?;
     let one_way = Weather { delay: Duration::from_micros(500 * config.added_millis), ..Weather::default() };
-    let (mut proxies, mut workers) = (Vec::new(), Vec::new());
+    let (mut proxies, mut processes) = (Vec::new(), Vec::new());
     for index in 0..config.n_workers {
         let proxy = Proxy::start(hub.address()?, Link::Open).await?;
         let join_url = hub.join_url_by(proxy.address)?;
         proxies.push(proxy);
         let id = format!("{:032x}", index + 1);
-        workers.push(moex.worker("worker", &join_url, &["--id", &id])?);
+        processes.push(moex.worker("worker", &join_url, &["--id", &id])?);
     }
     hub.wait_for_workers(config.n_workers).await?;
+    // Not only one copy of each block: who still loads takes processor, disk and link from who serves.
+    let holds_all = |worker: &Value| worker["blocks_resident"] == worker["blocks_assigned"];
+    hub.wait_until("every worker holds what it was given", |status| workers(status).all(holds_all)).await?;
     if config.added_millis > 0 {
         proxies.iter().for_each(|proxy| proxy.set(Link::Shaped { up: one_way, down: one_way }));
     }
@@ -96,10 +105,7 @@ pub async fn measure(moex: &Moex, model: Option<&str>, config: &Config, load: Lo
     if trace.dropped > 0 {
         bail!("the trace lost {} records", trace.dropped);
     }
-    // Each answer begins with its prompt. The first ones meet caches that are cold: not what comes after.
-    let mut prompts = trace.steps.iter().enumerate().filter(|(_, step)| step.rows > 1);
-    let warm = prompts.nth(N_WARM_UP).map_or(0, |(at, _)| at);
-    trace.steps.drain(..warm);
+    trace.skip_answers(N_WARM_UP);
     Ok(replay::replay(&trace, 1)?)
 }
 

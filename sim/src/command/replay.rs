@@ -12,6 +12,9 @@ use super::output::Output;
 pub(crate) struct ReplayArguments {
     /// What `moex serve --trace FILE` wrote
     trace: PathBuf,
+    /// Leave out so many answers at the beginning, which met cold caches; one after another, each begun by its prompt
+    #[arg(long, env = "MOEX_SKIP", default_value_t = 0)]
+    skip: usize,
     /// Names all that is drawn
     #[arg(long, env = "MOEX_SEED", default_value_t = 1)]
     seed: u64,
@@ -26,12 +29,15 @@ pub(crate) struct ReplayArguments {
 pub(crate) fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
     let path = &arguments.trace;
     let file = fs::File::open(path).with_context(|| format!("could not read {}", path.display()))?;
-    let trace = Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    let mut trace = Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
     if trace.dropped > 0 {
         eprintln!(
             "moex-sim: the hub lost {} records of this trace: it wrote slower than it served",
             trace.dropped
         );
+    }
+    if arguments.skip > 0 {
+        trace.skip_answers(arguments.skip);
     }
     let comparison = replay::replay(&trace, arguments.seed).with_context(|| path.display().to_string())?;
     if let Some(path) = &arguments.plot {

@@ -106,7 +106,7 @@ impl Comparison {
         )];
         notes.extend(self.fit.workers.iter().map(|(id, fit)| {
             format!(
-                "Worker {}: link {:.3} ms there and back; device {:.3} ms a message (p95 {:.3}), {:.4} ms an expert, {:.4} ms a pair where that is more; from {} answers.",
+                "Worker {}: link {:.3} ms there and back; device {:.3} ms a message (p95 {:.3}), {:.4} ms an expert and {:.4} ms a pair; from {} answers.",
                 &id.to_string()[..8.min(id.to_string().len())],
                 fit.round_trip_ms,
                 fit.per_message.mean(),
@@ -116,6 +116,12 @@ impl Comparison {
                 fit.n_observed
             )
         }));
+        if self.fit.workers.len() > 1 {
+            let percent = 100.0 * self.fit.contention;
+            notes.push(format!(
+                "Each further worker that computes slows one down by {percent:.0} % of its own time."
+            ));
+        }
         let hub = &self.fit.hub;
         notes.push(format!(
             "Hub, one row: {:.3} ms before a step's first layer, {:.3} ms attention and router, {:.3} ms to hand over, {:.3} ms to combine, {:.3} ms head and sampler.",

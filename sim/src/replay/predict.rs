@@ -15,8 +15,8 @@ use super::{
     trace::{Step, Trace},
 };
 use crate::world::{
-    Arithmetic, Death, Delay, Device, HubDevice, Lane, Link, Model, Notice, PeerId, WorkerSpec, World,
-    WorldConfig, from_millis,
+    Arithmetic, Company, Death, Delay, Device, HubDevice, Lane, Link, Member, Model, Notice, PeerId,
+    WorkerSpec, World, WorldConfig, from_millis,
 };
 
 /// What workers show to join.
@@ -88,7 +88,7 @@ impl<'a> Play<'a> {
                 id: *id,
                 token: TOKEN.to_owned(),
                 link: Link { up: lane(), down: lane() },
-                device: device(fit),
+                device: instant(),
                 memory_budget_bytes: worker.joined.memory_budget_bytes,
                 input_slots: worker.joined.input_slots,
                 sync_latency_micros: worker.joined.sync_latency,
@@ -100,6 +100,8 @@ impl<'a> Play<'a> {
                 world.kill(peer, Death::Reset);
             }
         }
+        let members = peers.iter().map(|(id, peer)| (*peer, member(&fit.workers[id])));
+        world.share(Company { contention: fit.contention, seed, members: members.collect() });
         Self { trace, fit, world, peers, n_jobs: 0, figures: Figures::default(), counted: (0, 0) }
     }
 
@@ -204,6 +206,7 @@ impl super::trace::Worker {
     }
 }
 
+/// The hub's own, which shares nothing.
 fn device(fit: &WorkerFit) -> Device {
     Device {
         per_message: Delay::Random(fit.per_message.clone()),
@@ -213,7 +216,16 @@ fn device(fit: &WorkerFit) -> Device {
     }
 }
 
-/// A hub that was never seen to compute: what it does then is not in the trace either.
+fn member(fit: &WorkerFit) -> Member {
+    Member {
+        per_expert_ms: fit.per_expert_ms,
+        per_pair_ms: fit.per_pair_ms,
+        per_message: fit.per_message.clone(),
+        moments: Arc::clone(&fit.moments),
+    }
+}
+
+/// A hub that was never seen to compute: what it does then is not in the trace either. And workers in company.
 fn instant() -> Device {
     Device {
         per_message: Delay::Fixed(Duration::ZERO),

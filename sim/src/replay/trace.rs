@@ -104,6 +104,14 @@ impl Trace {
         reading.finish()
     }
 
+    /// Leaves out the first answers to readers who come one after another: they meet caches that are cold, unlike what
+    /// follows. Each begins with its prompt, whose chunks but the last give no token. Without further ones all is left out.
+    pub fn skip_answers(&mut self, n: usize) {
+        let begins = |at: &usize| self.steps[*at].rows > 1 && (*at == 0 || self.steps[at - 1].tokens > 0);
+        let first = (0..self.steps.len()).filter(begins).nth(n).unwrap_or(self.steps.len());
+        self.steps.drain(..first);
+    }
+
     /// Tokens of these steps.
     pub fn n_tokens(steps: &[Step]) -> u64 {
         steps.iter().map(|step| u64::from(step.tokens)).sum()

@@ -17,6 +17,7 @@ mod device;
 mod link;
 mod model;
 
+mod company;
 mod connections;
 mod engine;
 mod hostile;
@@ -37,6 +38,7 @@ use moex_hub::swarm::{ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm,
 use moex_protocol::{AttemptId, Block};
 
 pub use self::{
+    company::{Company, Member, Seen},
     device::Device,
     engine::Arithmetic,
     hostile::{HostileSpec, Misdeed},
@@ -47,7 +49,9 @@ pub use self::{
     worker::WorkerSpec,
 };
 
-use self::{connections::Connection, hub::Hub, peer::Peer, queue::EventQueue, timing::Timing};
+use self::{
+    company::AtWork, connections::Connection, hub::Hub, peer::Peer, queue::EventQueue, timing::Timing,
+};
 use crate::monte_carlo::Random;
 
 /// Someone who connects, by the order in which they were added.
@@ -129,6 +133,7 @@ pub struct World {
     traffic: Traffic,
     trace: Option<String>,
     timing: Option<Timing>,
+    company: Option<Box<AtWork>>,
 }
 
 /// What can happen. Events of a process carry the number of its life: those of an earlier one are void.
@@ -151,6 +156,8 @@ enum Event {
         attempt: AttemptId,
     },
     Misdeed(PeerId, u32),
+    /// Of a company's computations the next may be done, unless one was added since.
+    CompanyDue(u64),
     HubComputed(ComputeId),
     Scheduled(u64),
 }
@@ -183,6 +190,7 @@ impl World {
             notices: VecDeque::new(),
             traffic: Traffic::default(),
             trace: config.is_traced.then(String::new),
+            company: None,
         }
     }
 
@@ -238,6 +246,7 @@ impl World {
         self.note(|| {
             format!("job {} starts: layer {}, {} pairs", id.0, job.layer, job.routing.experts.len())
         });
+        self.pass_moment();
         self.with_swarm(|swarm, now| swarm.start_layer(now, id, job));
     }
 
@@ -290,6 +299,7 @@ impl World {
             Event::Connect(peer, life) => self.connect(peer, life),
             Event::Loaded { .. } | Event::Computed { .. } => self.device_done(event),
             Event::Misdeed(peer, life) => self.misdeed_due(peer, life),
+            Event::CompanyDue(epoch) => self.company_due(epoch),
             Event::HubComputed(id) => self.hub_computed(id),
             Event::Scheduled(token) => self.notices.push_back(Notice::Scheduled(token)),
         }

@@ -15,6 +15,7 @@ use moex_worker::{
 
 use super::{
     Device, Event, Link, Notice, PeerId, World,
+    company::Computation,
     engine::Engine,
     link::{Packet, time_of},
     peer::Kind,
@@ -282,9 +283,13 @@ impl World {
             }
             Task::Compute { attempt, batch } => {
                 let (n_experts, n_pairs) = (batch.calls.len(), batch.n_pairs());
+                worker.computing = Some((attempt, batch));
+                if self.compute_in_company(Computation { peer: id, life, attempt }, n_experts, n_pairs) {
+                    return;
+                }
+                let Kind::Worker(worker) = &self.peers[id.0].kind else { return };
                 let (sync, compute) = worker.spec.device.compute_time(n_experts, n_pairs, &mut self.random);
                 let took = sync + compute;
-                worker.computing = Some((attempt, batch));
                 self.time_work(attempt, sync, compute);
                 self.traffic.compute += took;
                 self.events.push(now + took, Event::Computed { peer: id, life, attempt });

@@ -1,5 +1,7 @@
 //! `cargo xtask bench replay`: how well the simulator predicts this machine's own swarms.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use comfy_table::Table;
 
@@ -19,6 +21,9 @@ pub struct Args {
         default_value = "1:0:1,2:0:1,4:0:1,2:0:2,4:0:adaptive,1:2:1,2:2:2,4:2:adaptive,1:10:1,2:10:1,4:10:2,4:10:adaptive"
     )]
     configs: Vec<Config>,
+    /// Keep the traces in this folder; `moex-sim replay --skip 2` reads them again.
+    #[arg(long)]
+    traces: Option<PathBuf>,
     /// Answers from each.
     #[arg(short, long, default_value_t = 10)]
     runs: usize,
@@ -42,9 +47,11 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         "hedges/step predicted",
         "measured",
     ]);
+    let temporary = tempfile::tempdir()?;
+    let traces = args.traces.as_deref().unwrap_or(temporary.path());
     let load = Load { n_answers: args.runs, n_tokens: args.tokens };
     for config in &args.configs {
-        let result = measure(moex, args.model.as_deref(), config, load).await;
+        let result = measure(moex, args.model.as_deref(), config, load, traces).await;
         let comparison = result.with_context(|| config.to_string())?;
         let (predicted, measured) = (&comparison.predicted, &comparison.measured);
         let hedges =
