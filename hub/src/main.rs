@@ -6,11 +6,14 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use moex_hub::commands::Cli;
 
+mod memory;
+
 /// Sessions that came and went leave their memory to the system again: the C library's arenas keep it, and grow.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    memory::give_back_at_once();
     let command = Cli::parse().command;
     // Logs and progress go to stderr; stdout is for what the command was asked for.
     tracing_subscriber::fmt()

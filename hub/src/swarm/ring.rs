@@ -49,6 +49,10 @@ impl Ring {
         }
         // Two sorted runs of which one is short: little more than a merge.
         self.points.sort();
+        // A thousand workers' points are 8 MB: not kept for those who have left.
+        if self.points.capacity() > 4 * self.points.len() {
+            self.points.shrink_to_fit();
+        }
     }
 
     /// The workers that follow the key on the ring, once around, with repeats.
@@ -147,6 +151,15 @@ mod tests {
         assert_eq!(ring.successors(block, 0).count(), 768);
         assert_eq!(ring.successors(block, 0).filter(|w| *w == WorkerId(2)).count(), 512);
         assert_eq!(Ring::default().successors(block, 0).count(), 0);
+    }
+
+    #[test]
+    fn workers_that_leave_take_their_points_with_them() {
+        let mut ring = ring((0..100).map(|id| (WorkerId(id), 256)));
+        ring.update([(WorkerId(1), 256)]);
+        assert!(ring.points.capacity() <= 4 * 256, "{}", ring.points.capacity());
+        ring.update([]);
+        assert_eq!(ring.points.capacity(), 0);
     }
 
     #[test]

@@ -32,12 +32,17 @@ pub struct Args {
     /// Who leaves when, and how.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Further arguments of `moex serve`, after `--`.
+    #[arg(last = true)]
+    serve: Vec<String>,
 }
 
 /// What of the hub the system counts.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     resident_kib: u64,
+    /// Of these, what is no page of a mapped file.
+    anonymous_kib: u64,
     n_files: usize,
     n_threads: u64,
 }
@@ -49,17 +54,29 @@ struct Held {
 /// keeps for its next use, what the second adds is a leak.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     // Every replica that may be, so that as many sessions as possible hold a block and are asked for it.
-    let hub = moex.hub(&["--experts", "int4", "--replicas", "16"])?;
+    let mut serve = vec!["--experts", "int4", "--replicas", "16"];
+    serve.extend(args.serve.iter().map(String::as_str));
+    let hub = moex.hub(&serve)?;
     generate(&hub, 64).await?;
     let mut table = Table::new();
-    table.set_header(["", "sessions", "resident KiB", "open files", "threads", "visits", "answers"]);
+    table.set_header([
+        "",
+        "sessions",
+        "resident KiB",
+        "anonymous",
+        "open files",
+        "threads",
+        "visits",
+        "answers",
+    ]);
     let mut row = |name: &str, n_sessions: usize, held: Held, more: [String; 2]| {
-        let Held { resident_kib, n_files, n_threads } = held;
+        let Held { resident_kib, anonymous_kib, n_files, n_threads } = held;
         let [visits, answers] = more;
         table.add_row([
             name.to_owned(),
             n_sessions.to_string(),
             resident_kib.to_string(),
+            anonymous_kib.to_string(),
             n_files.to_string(),
             n_threads.to_string(),
             visits,
@@ -175,6 +192,7 @@ fn held(hub: &Hub) -> Result<Held> {
     };
     Ok(Held {
         resident_kib: number("VmRSS:")?,
+        anonymous_kib: number("RssAnon:")?,
         n_files: std::fs::read_dir(format!("{folder}/fd"))?.count(),
         n_threads: number("Threads:")?,
     })
