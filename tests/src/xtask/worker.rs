@@ -30,7 +30,7 @@ const SOURCES: [&str; 7] = [
 /// Folders of the above that no build of the bundle reads.
 const NOT_SOURCES: [&str; 2] = ["worker-wasm/tests", "worker-wasm/src/native"];
 /// The most the bundle may take of a visitor's first download, wasm and glue gzipped together.
-pub const MAX_GZIPPED_BYTES: usize = 250 * 1024;
+pub const MAX_GZIPPED_BYTES: usize = 250_000;
 
 /// The folder the bundle lies in.
 pub fn bundle_folder() -> PathBuf {
@@ -163,12 +163,21 @@ mod build {
             .remove_producers_section(true)
             .generate(&folder)
             .context("the glue could not be generated")?;
+        let glue = folder.join(NAME).with_extension("js");
+        std::fs::write(&glue, without_layout(&std::fs::read_to_string(&glue)?))?;
         ensure!(hash == sources_hash()?, "the sources changed while the bundle was built: build it again");
         std::fs::write(folder.join(HASH_FILE), format!("{hash}\n"))?;
         for file in bundle_files() {
             eprintln!("{}: {} bytes", file.display(), std::fs::metadata(&file)?.len());
         }
         Ok(())
+    }
+
+    /// A script without indentation, empty lines and lines of comment: a tenth of what the glue takes gzipped.
+    fn without_layout(script: &str) -> String {
+        let is_comment = |line: &&str| ["//", "/*", "* ", "*/"].iter().any(|start| line.starts_with(start));
+        let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "*");
+        lines.filter(|line| !is_comment(line)).flat_map(|line| [line, "\n"]).collect()
     }
 
     /// The wasm as rustc leaves it.
