@@ -68,6 +68,14 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
     const TOKENS: usize = 40;
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
     let processor = Arc::new(Processor::new(Simd::detect(), 2));
+    // A thread's own beginning allocates, and on a busy machine that may be long after it was asked for.
+    let n_begun = AtomicUsize::new(0);
+    processor.pool().run(2, &|_| {
+        n_begun.fetch_add(1, Ordering::SeqCst);
+        while n_begun.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+    });
     for (model, weights, wire) in [
         ("tiny-qwen3-moe", None, Dtype::F16),
         ("tiny-qwen3-moe", Some(WeightFormat::Q8_0), Dtype::Int8),

@@ -18,7 +18,9 @@ use moex_kernels::{
     ExpertFormat, ExpertShape, WeightFormat,
     engine::Pair,
     pool::Pool,
-    simd::{ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Simd, Slab, experts, spin_products},
+    simd::{
+        ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Simd, Slab, experts, read, spin_products,
+    },
 };
 
 /// An expert of Qwen3-30B-A3B.
@@ -51,19 +53,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let slab_bytes = args.next().map_or(Ok(1024), |mib| mib.parse::<usize>())? << 20;
     println!("{simd}, {} threads, {} MiB of weights", pool.n_threads(), slab_bytes >> 20);
     match what.as_str() {
-        "memory" => memory(&pool, slab_bytes),
+        "memory" => memory(simd, &pool, slab_bytes),
         "cpu" => cpu(simd, &pool, slab_bytes),
         _ => Err("roofline memory [MIB], or roofline cpu [MIB]".into()),
     }
 }
 
 /// The speed of memory on random blocks.
-fn memory(pool: &Pool, slab_bytes: usize) -> Result<(), Box<dyn std::error::Error>> {
+fn memory(simd: Simd, pool: &Pool, slab_bytes: usize) -> Result<(), Box<dyn std::error::Error>> {
     for pages in [PageSize::Small, PageSize::Huge] {
         let mut memory = Slab::new(slab_bytes, pages)?;
         memory.fill(1);
         for block_bytes in BLOCKS_BYTES {
-            let best = (0..REPEATS).map(|_| read_blocks(pool, &memory, block_bytes)).max_by(f64::total_cmp);
+            let best =
+                (0..REPEATS).map(|_| read_blocks(simd, pool, &memory, block_bytes)).max_by(f64::total_cmp);
             let best = best.unwrap_or_default();
             println!("random blocks of {block_bytes:>7} B, {pages:?} pages: {best:.1} GB/s");
         }
@@ -127,7 +130,7 @@ fn decode(
     let order = shuffled(n_experts);
     let (mut memory, mut best) = (0.0_f64, Duration::MAX);
     for _ in 0..REPEATS {
-        memory = memory.max(read_blocks(pool, &slab, BLOCK_BYTES));
+        memory = memory.max(read_blocks(simd, pool, &slab, BLOCK_BYTES));
         for token in order.chunks_exact(CHOSEN) {
             let start = Instant::now();
             let calls: [ExpertCall<'_>; CHOSEN] = std::array::from_fn(|i| ExpertCall {
@@ -206,7 +209,7 @@ fn gigabytes(bytes: usize, time: Duration) -> f64 {
 }
 
 /// Reads all blocks once in a random order, and gives the GB/s of the best window of them.
-fn read_blocks(pool: &Pool, memory: &[u8], block_bytes: usize) -> f64 {
+fn read_blocks(simd: Simd, pool: &Pool, memory: &[u8], block_bytes: usize) -> f64 {
     let blocks: Vec<&[u8]> = memory.chunks_exact(block_bytes).collect();
     let order = shuffled(blocks.len());
     let n_blocks = WINDOW_BYTES.div_ceil(block_bytes);
@@ -216,15 +219,7 @@ fn read_blocks(pool: &Pool, memory: &[u8], block_bytes: usize) -> f64 {
         let start = Instant::now();
         pool.run(PIECES * window.len(), &|task| {
             let (block, piece) = (blocks[window[task / PIECES]], task % PIECES);
-            // Many sums of words, so that loads and not additions are waited for.
-            let mut sums = [0_u64; 64];
-            let (lines, _) = block[piece * piece_bytes..][..piece_bytes].as_chunks::<512>();
-            for line in lines {
-                for (sum, word) in sums.iter_mut().zip(line.as_chunks().0) {
-                    *sum = sum.wrapping_add(u64::from_le_bytes(*word));
-                }
-            }
-            black_box(sums);
+            read(simd, &block[piece * piece_bytes..][..piece_bytes]);
         });
         best = best.min(start.elapsed());
     }

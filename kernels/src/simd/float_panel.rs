@@ -2,7 +2,7 @@
 
 use super::{
     format::{Panel, UNIT},
-    isa::{Isa, ROWS},
+    isa::{AHEAD, Isa, ROWS},
 };
 
 /// Sums that do not wait for each other; a part of the result's definition.
@@ -24,6 +24,7 @@ fn product<I: Isa, V: Value, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T
     let mut sums = [[isa.splat(0.0); SUMS]; T];
     for (unit, columns) in panel.chunks_exact(UNIT * V::BYTES).enumerate() {
         let x = x.map(|x| &x[unit * UNIT..][..UNIT]);
+        isa.prefetch(columns, AHEAD);
         for (c, column) in columns.chunks_exact(V::BYTES).enumerate() {
             let weights = V::load(isa, column);
             for t in 0..T {

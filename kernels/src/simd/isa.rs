@@ -8,6 +8,10 @@ pub(crate) const ROWS: usize = 16;
 /// Four columns of sixteen rows, a byte each, the columns of a row together.
 pub(crate) const QUAD_BYTES: usize = 4 * ROWS;
 
+/// How far before their use weights are asked for: some hundreds of nanoseconds of them. A processor finds a stream by
+/// itself only once it has waited for its beginning, on every page anew.
+pub(crate) const AHEAD: usize = 6 << 10;
+
 /// What runs on some instruction set.
 pub(crate) trait Kernel {
     /// What it gives.
@@ -35,6 +39,10 @@ pub(crate) trait Isa: Copy {
 
     /// Runs the kernel, compiled for these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// Asks for the memory that lies so many bytes after these, whether there is any or not.
+    #[inline(always)]
+    fn prefetch(self, _bytes: &[u8], _ahead: usize) {}
 
     /// As they lie.
     fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes;

@@ -8,8 +8,9 @@ use super::{
 };
 use crate::{pool::Pool, quant::Activations};
 
-/// Weights worth handing to another thread at once: some microseconds of them.
-pub(super) const TASK_BYTES: usize = 64 << 10;
+/// Weights handed to a thread at once: enough of them in a row that a stream from memory pays for its beginning, few
+/// enough that threads end together.
+pub(super) const TASK_BYTES: usize = 256 << 10;
 
 /// `out[t][o] = sum over i of x[t][i] * w[o][i]`: rows `x` (T, in) through `w` (out, in) to `out` (T, out).
 ///

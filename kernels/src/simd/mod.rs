@@ -45,7 +45,7 @@ pub use expert::{ExpertCall, ExpertScratch, PackedExpertShape, experts};
 pub use kv::{KvFormat, KvShape, PAGE_POSITIONS, UnknownKvFormat};
 pub use linear::linear;
 pub use pack::{PackedShape, PackedView};
-pub use peak::spin_products;
+pub use peak::{read, spin_products};
 pub use processor::Processor;
 pub use round::round_to_f16;
 pub use rows::fill;

@@ -7,7 +7,7 @@ use crate::quant::{Terms, block_words};
 
 use super::{
     format::{Format, UNIT},
-    isa::{Isa, QUAD_BYTES, ROWS},
+    isa::{AHEAD, Isa, QUAD_BYTES, ROWS},
 };
 
 /// The quads of a unit.
@@ -33,6 +33,7 @@ pub(super) fn product<I: Isa, F: Format, const T: usize, const N: usize>(
             codes[n] = &panels[n][block * F::LAYOUT.code_bytes..][..F::LAYOUT.code_bytes];
             let at = parameters_at + block * F::LAYOUT.parameter_bytes;
             parameters[n] = &panels[n][at..][..F::LAYOUT.parameter_bytes];
+            isa.prefetch(parameters[n], panels[n].len());
         }
         let block = Block::<N> { codes, parameters, x_at: block * words };
         match F::LAYOUT.scales {
@@ -59,7 +60,9 @@ impl<const N: usize> Block<'_, N> {
     fn unpack<I: Isa, F: Format>(&self, isa: I, unit: usize) -> [[I::Bytes; QUADS]; N] {
         let mut weights = [[isa.bytes(part(self.codes[0], 0)); QUADS]; N];
         for (weights, codes) in weights.iter_mut().zip(self.codes) {
-            *weights = unpack::<I, F>(isa, &codes[unit * F::LAYOUT.unit_bytes..]);
+            let codes = &codes[unit * F::LAYOUT.unit_bytes..][..F::LAYOUT.unit_bytes];
+            isa.prefetch(codes, AHEAD);
+            *weights = unpack::<I, F>(isa, codes);
         }
         weights
     }

@@ -1,8 +1,9 @@
-//! The integer products that an instruction set gives at best: what kernels are measured against.
+//! What kernels are measured against: the integer products that an instruction set gives at best, and memory as fast as
+//! it comes.
 
 use super::{
     Simd,
-    isa::{Isa, Kernel, QUAD_BYTES},
+    isa::{AHEAD, Isa, Kernel, QUAD_BYTES},
 };
 
 /// Sums that do not wait for each other: enough for two instructions a cycle of five cycles each.
@@ -16,6 +17,32 @@ pub fn spin_products(simd: Simd, operations: usize) -> usize {
     let turns = operations.div_ceil(OPERATIONS);
     std::hint::black_box(simd.run(Spin { turns }));
     turns * OPERATIONS
+}
+
+/// Reads memory as kernels read weights, and does nothing with it. What is left of whole kilobytes is not read.
+pub fn read(simd: Simd, memory: &[u8]) {
+    std::hint::black_box(simd.run(Read { memory }));
+}
+
+struct Read<'a> {
+    memory: &'a [u8],
+}
+
+impl Kernel for Read<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> f32 {
+        let mut all = [isa.bytes(&[0; QUAD_BYTES]); 16];
+        for piece in self.memory.as_chunks::<{ 16 * QUAD_BYTES }>().0 {
+            isa.prefetch(piece, AHEAD);
+            for (all, bytes) in all.iter_mut().zip(piece.as_chunks().0) {
+                *all = isa.or(*all, isa.bytes(bytes));
+            }
+        }
+        let sum = all.into_iter().fold(isa.splat_int(0), |sum, bytes| isa.dot(sum, bytes, 1));
+        isa.to_array(isa.to_floats(sum))[0]
+    }
 }
 
 struct Spin {
