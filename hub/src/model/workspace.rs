@@ -14,7 +14,7 @@ use super::{
     transformer::{Span, Wanted},
 };
 
-/// See the [module's description](self). One serves any number of steps of one model after another.
+/// The memory of a step's values, kept from one to the next. One serves any number of steps of one model after another.
 #[derive(Default)]
 pub struct Workspace {
     /// The residual stream (T, D), of the last layer's second half on (W, D).
