@@ -5,8 +5,8 @@ use std::thread;
 
 use moex_sim::chaos;
 
-/// Few enough for every test run.
-const N_SEEDS: u64 = 300;
+/// What a test run has time for: half a minute of two cores.
+const N_SEEDS: u64 = 10_000;
 
 #[test]
 fn what_must_hold_holds_whatever_happens() {
