@@ -1,6 +1,7 @@
 //! A thread pool for jobs of tens of microseconds.
 //!
-//! Its threads spin for a while after a job, so that the next one reaches them in less than a microsecond, then sleep.
+//! Its threads look out for a while after a job, so that the next one reaches them in less than a microsecond, then sleep.
+//! They soon look out only when nobody else wants their core: the process beside them may be the worker they wait for.
 //! A job is a number of tasks and a function of a task's number; threads take tasks in order until none is left. Nothing
 //! is allocated or sent for a job, and a thread that wakes late is not waited for.
 
@@ -18,10 +19,11 @@ use std::{
 /// The most threads of a pool.
 pub const MAX_THREADS: usize = 256;
 
-/// Looks at the state before a thread without work sleeps: some 100 microseconds of them.
-const SPINS: u32 = 4096;
-/// Pauses between two looks.
-const PAUSES: u32 = 8;
+/// Looks of a thread without work, a pause between them, before it lets others run: up to 3 microseconds.
+const SPINS: u32 = 64;
+/// Looks after these, between which others may run, before it sleeps: a millisecond or two where nobody else does. That
+/// is a layer of experts on a worker: a thread that slept through it would take tens of microseconds to wake up.
+const YIELDS: u32 = 4096;
 
 /// Threads that wait for jobs; the one that brings a job works on it too.
 #[derive(Debug)]
@@ -157,8 +159,7 @@ impl Drop for Closing<'_> {
         self.shared.state.0.fetch_and(!OPEN, Ordering::AcqRel);
         let mut looks = 0_u32;
         while self.shared.state.0.load(Ordering::Acquire) & INSIDE != 0 {
-            looks += 1;
-            if looks < SPINS { hint::spin_loop() } else { thread::yield_now() }
+            look_again(&mut looks);
         }
     }
 }
@@ -183,10 +184,7 @@ impl Shared {
                     self.state.0.fetch_sub(1, Ordering::Release);
                     (last, looks) = (number, 0);
                 }
-                None if looks < SPINS => {
-                    looks += 1;
-                    (0..PAUSES).for_each(|_| hint::spin_loop());
-                }
+                None if looks < SPINS + YIELDS => look_again(&mut looks),
                 None => {
                     self.sleeping[index].store(true, Ordering::SeqCst);
                     let state = self.state.0.load(Ordering::SeqCst);
@@ -220,6 +218,12 @@ impl Shared {
             job(task);
         }
     }
+}
+
+/// The moment between two looks.
+fn look_again(looks: &mut u32) {
+    *looks = looks.saturating_add(1);
+    if *looks < SPINS { hint::spin_loop() } else { thread::yield_now() }
 }
 
 impl std::fmt::Debug for Shared {

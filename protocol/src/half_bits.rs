@@ -1,12 +1,68 @@
-//! f32 to the bits of an f16 and back without a branch, so that a loop over a row vectorises on every target, wasm32
-//! included. The same numbers as the `half` crate's, which converts one at a time through a feature test; only the
-//! payload of a NaN differs.
+//! Rows of f16: f32 to its bits and back without a branch, so that a loop over a row vectorises on every target, wasm32
+//! included, and on x86-64 with AVX2 where the processor has it. The same numbers as the `half` crate's, which converts
+//! one at a time through a feature test; only the payload of a NaN differs.
 //!
 //! After Fabian Giesen's `float_to_half_fast3_rtne` and `half_to_float_fast5`.
 
+/// Compiles a function's loop a second time, for AVX2, and takes that where it runs: two to five times as fast.
+macro_rules! with_avx2 {
+    ($(#[$doc:meta])* fn $name:ident $(<const $flag:ident: bool>)? ($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
+        $(#[$doc])*
+        pub(crate) fn $name $(<const $flag: bool>)? ($($arg: $type),*) $(-> $out)? {
+            #[inline(always)]
+            fn plain $(<const $flag: bool>)? ($($arg: $type),*) $(-> $out)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn wide $(<const $flag: bool>)? ($($arg: $type),*) $(-> $out)? {
+                    plain $(::<$flag>)? ($($arg),*)
+                }
+                if std::is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has what it is compiled for.
+                    return unsafe { wide $(::<$flag>)? ($($arg),*) };
+                }
+            }
+            plain $(::<$flag>)? ($($arg),*)
+        }
+    };
+}
+
+with_avx2! {
+    /// Little-endian f16 `bytes` to `out`, or with `ADD` onto it.
+    fn decode<const ADD: bool>(bytes: &[u8], out: &mut [f32]) {
+        for (out, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+            let value = to_f32(u16::from_le_bytes([pair[0], pair[1]]));
+            *out = if ADD { *out + value } else { value };
+        }
+    }
+}
+
+with_avx2! {
+    /// `values` to little-endian f16 `bytes`.
+    fn encode(values: &[f32], bytes: &mut [u8]) {
+        for (pair, &value) in bytes.chunks_exact_mut(2).zip(values) {
+            pair.copy_from_slice(&from_f32(value).to_le_bytes());
+        }
+    }
+}
+
+with_avx2! {
+    /// Whether any little-endian u16 has all bits of `mask` set.
+    fn any_masked(bytes: &[u8], mask: u16) -> bool {
+        /// Whole blocks without a branch inside, so that the loop vectorises.
+        const BLOCK: usize = 512;
+        bytes.chunks(BLOCK).any(|block| {
+            block.chunks_exact(2).fold(false, |found, pair| {
+                found | (u16::from_le_bytes([pair[0], pair[1]]) & mask == mask)
+            })
+        })
+    }
+}
+
 /// The f16 nearest to `value`, ties to even.
-#[inline]
-pub(crate) fn from_f32(value: f32) -> u16 {
+#[inline(always)]
+fn from_f32(value: f32) -> u16 {
     /// The smallest f32 that is infinite as an f16, but for rounding, which carries into it by itself.
     const OVERFLOW: u32 = (127 + 16) << 23;
     /// The smallest normal f16.
@@ -30,8 +86,8 @@ pub(crate) fn from_f32(value: f32) -> u16 {
 }
 
 /// The value of an f16: exact.
-#[inline]
-pub(crate) fn to_f32(bits: u16) -> f32 {
+#[inline(always)]
+fn to_f32(bits: u16) -> f32 {
     /// 2^112: what the exponent's rebias from 15 to 127 multiplies by, subnormals included.
     const REBIAS: f32 = f32::from_bits((254 - 15) << 23);
 
@@ -48,6 +104,26 @@ mod tests {
     use super::*;
     use half::f16;
     use proptest::prelude::*;
+
+    #[test]
+    fn slices_are_the_single_values_whatever_they_are_compiled_for() {
+        // No whole number of vectors.
+        let bits: Vec<u16> = (0..=u16::MAX).chain(0..5).collect();
+        let bytes: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        let mut values = vec![1.0; bits.len()];
+        decode::<false>(&bytes, &mut values);
+        let mut sums = vec![0.75; bits.len()];
+        decode::<true>(&bytes, &mut sums);
+        let mut back = vec![0; bytes.len()];
+        encode(&values, &mut back);
+        for (at, &bits) in bits.iter().enumerate() {
+            assert_eq!(values[at].to_bits(), to_f32(bits).to_bits());
+            assert_eq!(sums[at].to_bits(), (0.75 + to_f32(bits)).to_bits());
+            assert_eq!(back[2 * at..][..2], from_f32(values[at]).to_le_bytes());
+            assert_eq!(any_masked(&bytes[2 * at..][..2], 0x7C00), bits & 0x7C00 == 0x7C00);
+        }
+        assert!(any_masked(&bytes, 0x7C00) && !any_masked(&bytes[..2 * 0x7C00], 0x7C00));
+    }
 
     fn check_from(value: f32) {
         let (ours, theirs) = (f16::from_bits(from_f32(value)), f16::from_f32(value));

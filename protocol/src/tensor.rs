@@ -29,7 +29,7 @@ pub fn encode_rows(dtype: Dtype, rows: &[f32], hidden: usize, out: &mut impl Buf
     debug_assert_eq!(rows.len() % hidden, 0, "rows are whole");
     let whole = &rows[..rows.len() - rows.len() % hidden];
     match dtype {
-        Dtype::F16 => encode_halves(whole, out, write_f16),
+        Dtype::F16 => encode_halves(whole, out, half_bits::encode),
         Dtype::Bf16 => encode_halves(whole, out, write_bf16),
         Dtype::Int8 => whole.chunks_exact(hidden).for_each(|row| encode_int8(row, out)),
         Dtype::Int4 => {
@@ -47,7 +47,7 @@ pub fn encode_rows(dtype: Dtype, rows: &[f32], hidden: usize, out: &mut impl Buf
 pub fn decode_rows(dtype: Dtype, bytes: &[u8], hidden: usize) -> Result<Vec<f32>, TensorError> {
     let n_rows = count_rows(dtype, bytes, hidden)?;
     let mut rows = vec![0.0; n_rows * hidden];
-    decode_into(dtype, bytes, hidden, &mut rows);
+    decode_with::<false>(dtype, bytes, hidden, &mut rows);
     Ok(rows)
 }
 
@@ -65,7 +65,20 @@ pub fn decode_rows_into(
     if out.len() != n_rows * hidden {
         return Err(TensorError::Length { bytes: bytes.len(), dtype, hidden });
     }
-    decode_into(dtype, bytes, hidden, out);
+    decode_with::<false>(dtype, bytes, hidden, out);
+    Ok(())
+}
+
+/// Adds the values of `bytes` in `dtype` to `out` (R, hidden), in f32, without a copy between.
+///
+/// # Errors
+/// When `bytes` is not exactly the rows that `out` holds, or `hidden` is 0.
+pub fn add_rows(dtype: Dtype, bytes: &[u8], hidden: usize, out: &mut [f32]) -> Result<(), TensorError> {
+    let n_rows = count_rows(dtype, bytes, hidden)?;
+    if out.len() != n_rows * hidden {
+        return Err(TensorError::Length { bytes: bytes.len(), dtype, hidden });
+    }
+    decode_with::<true>(dtype, bytes, hidden, out);
     Ok(())
 }
 
@@ -76,15 +89,15 @@ pub fn has_non_finite(dtype: Dtype, hidden: usize, payload: &[u8]) -> bool {
         return true;
     }
     match dtype {
-        Dtype::F16 => any_masked(payload, F16_EXPONENT),
-        Dtype::Bf16 => any_masked(payload, BF16_EXPONENT),
+        Dtype::F16 => half_bits::any_masked(payload, F16_EXPONENT),
+        Dtype::Bf16 => half_bits::any_masked(payload, BF16_EXPONENT),
         // Only scales can be non-finite.
-        Dtype::Int8 => {
-            payload.chunks_exact(dtype.row_bytes(hidden)).any(|row| any_masked(&row[..2], F16_EXPONENT))
-        }
-        Dtype::Int4 => payload
+        Dtype::Int8 => payload
             .chunks_exact(dtype.row_bytes(hidden))
-            .any(|row| row.chunks(2 + INT4_GROUP / 2).any(|group| any_masked(&group[..2], F16_EXPONENT))),
+            .any(|row| half_bits::any_masked(&row[..2], F16_EXPONENT)),
+        Dtype::Int4 => payload.chunks_exact(dtype.row_bytes(hidden)).any(|row| {
+            row.chunks(2 + INT4_GROUP / 2).any(|group| half_bits::any_masked(&group[..2], F16_EXPONENT))
+        }),
     }
 }
 
@@ -114,16 +127,6 @@ fn count_rows(dtype: Dtype, bytes: &[u8], hidden: usize) -> Result<usize, Tensor
     Ok(bytes.len() / row_bytes)
 }
 
-/// Whether any little-endian u16 has all bits of `exponent` set: f16's and bf16's mark of infinity and NaN.
-fn any_masked(bytes: &[u8], exponent: u16) -> bool {
-    // Whole blocks without a branch inside, so that the loop vectorises.
-    bytes.chunks(2 * CHUNK).any(|block| {
-        block.chunks_exact(2).fold(false, |found, pair| {
-            found | (u16::from_le_bytes([pair[0], pair[1]]) & exponent == exponent)
-        })
-    })
-}
-
 /// `convert` is no generic closure so that its loop is compiled here, and not in whichever crate writes a message.
 fn encode_halves(values: &[f32], out: &mut impl BufMut, convert: fn(&[f32], &mut [u8])) {
     let mut bytes = [0; 2 * CHUNK];
@@ -131,12 +134,6 @@ fn encode_halves(values: &[f32], out: &mut impl BufMut, convert: fn(&[f32], &mut
         let bytes = &mut bytes[..2 * chunk.len()];
         convert(chunk, bytes);
         out.put_slice(bytes);
-    }
-}
-
-fn write_f16(values: &[f32], bytes: &mut [u8]) {
-    for (pair, &value) in bytes.chunks_exact_mut(2).zip(values) {
-        pair.copy_from_slice(&half_bits::from_f32(value).to_le_bytes());
     }
 }
 
@@ -185,16 +182,22 @@ fn symmetric_scale(values: &[f32], steps: f32) -> (f16, f32) {
     (scale, inverse)
 }
 
-fn decode_into(dtype: Dtype, bytes: &[u8], hidden: usize, out: &mut [f32]) {
+/// To `out`, or with `ADD` onto it.
+fn decode_with<const ADD: bool>(dtype: Dtype, bytes: &[u8], hidden: usize, out: &mut [f32]) {
+    let put = |out: &mut f32, value: f32| *out = if ADD { *out + value } else { value };
     match dtype {
-        Dtype::F16 => decode_halves(bytes, out, half_bits::to_f32),
-        Dtype::Bf16 => decode_halves(bytes, out, |bits| f32::from_bits(u32::from(bits) << 16)),
+        Dtype::F16 => half_bits::decode::<ADD>(bytes, out),
+        Dtype::Bf16 => {
+            for (out, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                put(out, f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16));
+            }
+        }
         Dtype::Int8 => {
             for (row, bytes) in out.chunks_exact_mut(hidden).zip(bytes.chunks_exact(dtype.row_bytes(hidden)))
             {
                 let (scale, values) = split_scale(bytes);
                 for (value, &byte) in row.iter_mut().zip(values) {
-                    *value = f32::from(byte.cast_signed()) * scale;
+                    put(value, f32::from(byte.cast_signed()) * scale);
                 }
             }
         }
@@ -206,18 +209,12 @@ fn decode_into(dtype: Dtype, bytes: &[u8], hidden: usize, out: &mut [f32]) {
                     let (scale, nibbles) = split_scale(bytes);
                     for (pair, &byte) in group.chunks_mut(2).zip(nibbles) {
                         for (value, nibble) in pair.iter_mut().zip([byte & 0xF, byte >> 4]) {
-                            *value = (f32::from(nibble) - 8.0) * scale;
+                            put(value, (f32::from(nibble) - 8.0) * scale);
                         }
                     }
                 }
             }
         }
-    }
-}
-
-fn decode_halves(bytes: &[u8], out: &mut [f32], value: impl Fn(u16) -> f32) {
-    for (out, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-        *out = value(u16::from_le_bytes([pair[0], pair[1]]));
     }
 }
 
@@ -260,6 +257,7 @@ mod tests {
             assert!(decode_rows(dtype, &[], 0).is_err());
             let two_rows = vec![0; 2 * dtype.row_bytes(3)];
             assert!(decode_rows_into(dtype, &two_rows, 3, &mut [0.0; 3]).is_err());
+            assert!(add_rows(dtype, &two_rows, 3, &mut [0.0; 3]).is_err());
         }
     }
 
@@ -292,6 +290,9 @@ mod tests {
                 let bytes = encode(dtype, rows, hidden);
                 prop_assert_eq!(bytes.len(), rows.len() / hidden * dtype.row_bytes(hidden));
                 let decoded = decode_rows(dtype, &bytes, hidden).unwrap();
+                let mut sum = vec![0.25; decoded.len()];
+                add_rows(dtype, &bytes, hidden, &mut sum).unwrap();
+                prop_assert!(sum.iter().zip(&decoded).all(|(sum, value)| *sum == 0.25 + value));
                 for (&value, &back) in rows.iter().zip(&decoded) {
                     let step = match dtype {
                         Dtype::F16 => value.abs() / 1024.0 + 1e-7,

@@ -69,7 +69,9 @@ impl Afterlife {
         if !self.by_job.contains_key(&job) {
             return;
         }
-        let n_bytes = winners.iter().map(|winner| winner.part.values.len() * size_of::<f32>()).sum();
+        let detached = |Winner { source, part }| Winner { source, part: part.detached() };
+        let winners: Vec<Winner> = winners.into_iter().map(detached).collect();
+        let n_bytes = winners.iter().map(|winner| winner.part.n_bytes()).sum();
         self.over.push_back(Over { job, wire, winners, n_bytes });
         self.n_bytes += n_bytes;
         while self.over.len() > MAX_OVER || self.n_bytes > MAX_OVER_BYTES {

@@ -1,27 +1,70 @@
 //! What a job has been answered so far, and the sum of it: f32, ascending by expert, whoever answered.
 
+use bytes::Bytes;
 use half::f16;
 use moex_protocol::{AnswerPart, Dtype, tensor};
 
-/// What one answer says of some cells of a job, decoded. Gates are applied already.
+/// What one answer says of some cells of a job: still as it came over the wire. Gates are applied already.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// Indices of the job's calls, ascending: one, or those summed on the worker.
     pub cells: Vec<usize>,
     /// The job's row that each of these rows adds to.
-    pub rows: Vec<u16>,
-    /// (rows, D)
-    pub values: Vec<f32>,
+    rows: Vec<u16>,
+    hidden: usize,
+    dtype: Dtype,
+    /// (rows, D) in `dtype`: a slice of the message.
+    payload: Bytes,
 }
 
-/// Decodes a part into (rows, D). None if the bytes do not fit, or a value is not finite.
-pub(super) fn decode_part(part: &AnswerPart, dtype: Dtype, hidden: usize, n_rows: usize) -> Option<Vec<f32>> {
-    // On the bits of the payload, a block at a time: a loop over the values that may stop at each is ten times slower.
-    if part.rows as usize != n_rows || tensor::has_non_finite(dtype, hidden, &part.payload) {
-        return None;
+impl Part {
+    /// What `answer` says of these cells' rows. None if its bytes do not fit, or a value is not finite.
+    pub(super) fn read(
+        cells: Vec<usize>,
+        rows: Vec<u16>,
+        answer: &AnswerPart,
+        dtype: Dtype,
+        hidden: usize,
+    ) -> Option<Self> {
+        let payload = &answer.payload;
+        let fits =
+            answer.rows as usize == rows.len() && payload.len() == rows.len() * dtype.row_bytes(hidden);
+        // On the bits of the payload, a block at a time: a loop over values that may stop at each is ten times slower.
+        (fits && !tensor::has_non_finite(dtype, hidden, payload)).then(|| Self {
+            cells,
+            rows,
+            hidden,
+            dtype,
+            payload: payload.clone(),
+        })
     }
-    let values = tensor::decode_rows(dtype, &part.payload, hidden).ok()?;
-    (values.len() == n_rows * hidden).then_some(values)
+
+    /// (rows, D)
+    pub(super) fn values(&self) -> Vec<f32> {
+        // Its length was checked when it was read.
+        tensor::decode_rows(self.dtype, &self.payload, self.hidden).unwrap_or_default()
+    }
+
+    /// Bytes of the answer itself.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// The same in memory of its own, for whoever keeps it longer than its message, which may be much larger, deserves.
+    pub(super) fn detached(mut self) -> Self {
+        self.payload = Bytes::copy_from_slice(&self.payload);
+        self
+    }
+
+    /// Adds its rows to `sum` (T, D).
+    fn add_to(&self, sum: &mut [f32]) {
+        let payloads = self.payload.chunks_exact(self.dtype.row_bytes(self.hidden));
+        for (row, payload) in self.rows.iter().zip(payloads) {
+            let row = &mut sum[usize::from(*row) * self.hidden..][..self.hidden];
+            // A row's length was checked when it was read.
+            let _ = tensor::add_rows(self.dtype, payload, self.hidden, row);
+        }
+    }
 }
 
 /// Adds the parts to (T, D) zeros, ascending by cell and so by expert: the result does not depend on the order of
@@ -34,14 +77,7 @@ pub(super) fn combine<'a>(
     let mut parts: Vec<&Part> = parts.into_iter().collect();
     parts.sort_by_key(|part| part.cells.first());
     let mut sum = vec![0.0; n_rows * hidden];
-    for part in parts {
-        for (row, values) in part.rows.iter().zip(part.values.chunks_exact(hidden)) {
-            let start = usize::from(*row) * hidden;
-            for (sum, value) in sum[start..start + hidden].iter_mut().zip(values) {
-                *sum += value;
-            }
-        }
-    }
+    parts.into_iter().for_each(|part| part.add_to(&mut sum));
     sum
 }
 
@@ -56,15 +92,21 @@ mod tests {
 
     use super::*;
 
+    fn part(cells: usize, rows: Vec<u16>, values: &[f32]) -> Option<Part> {
+        let hidden = values.len() / rows.len();
+        let payload = values.iter().flat_map(|v| wire_gate(*v).to_le_bytes()).collect::<Vec<u8>>();
+        let answer = AnswerPart { expert: None, rows: rows.len() as u32, payload: payload.into() };
+        Part::read(vec![cells], rows, &answer, Dtype::F16, hidden)
+    }
+
     proptest! {
         #[test]
         fn the_sum_has_the_same_bits_in_any_order_of_arrival(
             values in proptest::collection::vec(-1e3f32..1e3, 8 * 4),
             order in Just((0..8u16).collect::<Vec<_>>()).prop_shuffle(),
         ) {
-            let all: Vec<Part> = (0..8usize)
-                .map(|e| Part { cells: vec![e], rows: vec![e as u16 % 2, 2], values: values[e * 4..][..4].to_vec() })
-                .collect();
+            let all: Vec<Part> =
+                (0..8).map(|e| part(e, vec![e as u16 % 2, 2], &values[e * 4..][..4]).unwrap()).collect();
             let shuffled: Vec<&Part> = order.iter().map(|e| &all[usize::from(*e)]).collect();
             let bits = |sum: Vec<f32>| sum.into_iter().map(f32::to_bits).collect::<Vec<_>>();
             prop_assert_eq!(bits(combine(&all, 3, 2)), bits(combine(shuffled, 3, 2)));
@@ -73,13 +115,11 @@ mod tests {
 
     #[test]
     fn a_part_with_a_value_that_is_not_finite_is_no_answer() {
-        let part = |values: [f32; 2]| {
-            let payload = values.iter().flat_map(|v| wire_gate(*v).to_le_bytes()).collect::<Vec<u8>>();
-            AnswerPart { expert: None, rows: 1, payload: payload.into() }
-        };
-        assert_eq!(decode_part(&part([1.0, -2.0]), Dtype::F16, 2, 1), Some(vec![1.0, -2.0]));
-        assert_eq!(decode_part(&part([1.0, f32::NAN]), Dtype::F16, 2, 1), None);
-        assert_eq!(decode_part(&part([f32::INFINITY, 0.0]), Dtype::F16, 2, 1), None);
-        assert_eq!(decode_part(&part([1.0, 1.0]), Dtype::F16, 2, 2), None);
+        assert_eq!(part(0, vec![0], &[1.0, -2.0]).unwrap().detached().values(), [1.0, -2.0]);
+        assert!(part(0, vec![0], &[1.0, f32::NAN]).is_none());
+        assert!(part(0, vec![0], &[f32::INFINITY, 0.0]).is_none());
+        let two = AnswerPart { expert: None, rows: 1, payload: Bytes::from_static(&[0; 4]) };
+        assert!(Part::read(vec![0], vec![0, 1], &two, Dtype::F16, 2).is_none());
+        assert!(Part::read(vec![0], vec![0], &two, Dtype::F16, 1).is_none());
     }
 }

@@ -8,7 +8,7 @@ use moex_protocol::{
     Answer, AnswerPart, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, limits, tensor,
 };
 
-use super::combine::{Part, decode_part, wire_gate};
+use super::combine::{Part, wire_gate};
 use super::{ConnectionId, JobError, LayerJob};
 
 /// Header bytes of a frame, for comparing the forms.
@@ -122,8 +122,8 @@ impl WireJob {
                     (call.pairs.iter().map(|pair| pair.row).collect(), Some(call.expert))
                 }
             };
-            let values = decode_part(part, answer.dtype, self.hidden, rows.len())?;
-            (part.expert == expert).then(|| Part { cells: cells.to_vec(), rows, values })
+            let read = Part::read(cells.to_vec(), rows, part, answer.dtype, self.hidden);
+            read.filter(|_| part.expert == expert)
         };
         groups.into_iter().zip(&answer.parts).map(read).collect()
     }

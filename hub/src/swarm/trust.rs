@@ -75,7 +75,7 @@ pub(super) fn compare<'a>(
     for part in claim {
         if let Some(other) = truth.iter().find(|other| other.cells == part.cells) {
             n_compared += 1;
-            if let Some(nmse) = differs(&part.values, &other.values) {
+            if let Some(nmse) = differs(&part.values(), &other.values()) {
                 first = first.or(part.cells.first().map(|cell| (*cell, nmse)));
             }
         }
