@@ -50,6 +50,13 @@ impl Moex {
         Self { host: Some(host), ..self }
     }
 
+    /// Runs `moex ARGS` to its end.
+    pub fn run(&self, args: &[&str]) -> Result<()> {
+        let status = self.command("moex")?.args(args).status().context("moex could not be started")?;
+        ensure!(status.success(), "moex {} ended with {status}", args.join(" "));
+        Ok(())
+    }
+
     /// Starts `moex serve ARGS` on a free loopback port and waits until it listens.
     pub fn hub(&self, args: &[&str]) -> Result<Hub> {
         self.hub_at("127.0.0.1:0", args)

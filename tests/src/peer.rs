@@ -13,16 +13,20 @@ use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, SUBPROTOCOL,
     SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId, WorkerKind, WorkerSession, limits,
 };
+use moex_worker::native::{BusyPoll, poll_again};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 /// The wait before a peer that was thrown out comes back.
 const RETURN_DELAY: Duration = Duration::from_millis(200);
+/// As the native worker has it.
+const READ_BUFFER_BYTES: usize = 16 << 10;
 /// The time between two bytes of a message that never ends.
 const DRIBBLE: Duration = Duration::from_millis(50);
 
@@ -60,6 +64,8 @@ pub struct PeerConfig {
     pub memory_budget_bytes: u64,
     /// How it answers.
     pub manner: Manner,
+    /// Whether it looks for messages before it sleeps.
+    pub busy_poll: bool,
 }
 
 /// What happened to a peer so far.
@@ -150,7 +156,8 @@ async fn serve(
 ) -> Result<()> {
     let mut request = join.socket.as_str().into_client_request()?;
     request.headers_mut().insert("Sec-WebSocket-Protocol", SUBPROTOCOL.parse()?);
-    let (socket, _) = tokio_tungstenite::connect_async(request).await?;
+    let buffers = WebSocketConfig::default().read_buffer_size(READ_BUFFER_BYTES);
+    let (socket, _) = tokio_tungstenite::connect_async_with_config(request, Some(buffers), true).await?;
     let started = Instant::now();
     let worker = WorkerConfig { join: introduction(join, config) };
     let mut visit = Visit {
@@ -162,22 +169,25 @@ async fn serve(
     };
     let mut leave = std::pin::pin!(leave);
     let mut is_leaving = false;
+    let mut busy_poll = BusyPoll::new(config.busy_poll);
     loop {
         if visit.flush().await.is_err() || visit.session.close_code().is_some() {
             return Ok(());
         }
         let deadline = visit.session.poll_timeout().map(|deadline| started + deadline);
         tokio::select! {
+            biased;
+            () = sleep_until(deadline.unwrap_or(started)), if deadline.is_some() => {
+                visit.session.handle_timeout(started.elapsed());
+            }
             message = visit.socket.next() => match message {
                 Some(Ok(Message::Binary(message))) => {
+                    busy_poll.stir();
                     visit.session.handle_message(started.elapsed(), message);
                 }
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 _ => return Ok(()),
             },
-            () = sleep_until(deadline.unwrap_or(started)), if deadline.is_some() => {
-                visit.session.handle_timeout(started.elapsed());
-            }
             departure = &mut leave, if !is_leaving => match departure {
                 Departure::Abrupt => return Ok(()),
                 Departure::Orderly => {
@@ -186,6 +196,7 @@ async fn serve(
                     visit.session.report_beat(started.elapsed(), beat);
                 }
             },
+            () = poll_again(), if busy_poll.is_awake() => {}
         }
     }
 }

@@ -62,7 +62,8 @@ async fn liars_beside_honest_workers_change_no_text() {
     for (id, (manner, shows)) in (0xBAD0..).zip(liars) {
         let before = hub.status().await.unwrap();
         // An id of its own: what one liar is known for is not held against the next.
-        let config = PeerConfig { worker: WorkerId(id), memory_budget_bytes: 1 << 30, manner };
+        let config =
+            PeerConfig { worker: WorkerId(id), memory_budget_bytes: 1 << 30, manner, busy_poll: false };
         let liar = Peer::start(&hub.join_url, config).unwrap();
         hub.wait_for_workers(3).await.unwrap();
         let http = reqwest::Client::new();
@@ -99,7 +100,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
     hub.wait_for_workers(2).await.unwrap();
     let worker = WorkerId(0xBAD);
-    let config = PeerConfig { worker, memory_budget_bytes: 1 << 30, manner: Manner::Zeros };
+    let config = PeerConfig { worker, memory_budget_bytes: 1 << 30, manner: Manner::Zeros, busy_poll: false };
     let liar = Peer::start(&hub.join_url, config).unwrap();
     hub.wait_for_workers(3).await.unwrap();
     let http = reqwest::Client::new();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use moex_worker::native::BusyPoll;
 use serde_json::{Value, json};
 
 use super::answer_printer::AnswerPrinter;
@@ -38,7 +39,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     runtime.block_on(async {
         let hub = local_hub::start(values::secret()?).await?;
         // Dropped on every way out, these processes are killed.
-        let mut workers = WorkerProcesses::start(usize::from(args.workers), &hub.join_url, None)?;
+        let mut workers =
+            WorkerProcesses::start(usize::from(args.workers), &hub.join_url, None, BusyPoll::default())?;
         let shown = tokio::select! {
             shown = show(&args.prompt, &hub.url, &mut workers) => shown,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped")),

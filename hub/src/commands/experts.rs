@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use moex_kernels::{WeightFormat, simd::Processor};
 use moex_protocol::Dtype;
+use moex_worker::native::BusyPoll;
 
 use super::values::{secret, wire};
 use crate::{
@@ -142,6 +143,7 @@ impl SwarmExperts {
         let summary = server::summary(checkpoint, &store, model.compute().activations(), max_rows);
         let config = LocalSwarmConfig {
             n_workers,
+            busy_poll: BusyPoll::new(true),
             swarm: SwarmConfig { wire, ..SwarmConfig::new(JoinToken::new(secret()?), summary) },
             program: None,
             coverage_deadline: COVERAGE_DEADLINE,

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::builder::FalseyValueParser;
 use moex_protocol::WorkerId;
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, WorkerOptions};
+use moex_worker::native::{self, BusyPoll, WorkerOptions};
 use tokio::sync::watch;
 
 /// How often the status line is drawn anew, at most.
@@ -35,11 +36,16 @@ pub struct Args {
     /// Give up when no hub has answered for this many seconds.
     #[arg(long, env = "MOEX_PATIENCE", default_value_t = 120)]
     patience: u64,
+    /// Go on looking for messages for a millisecond before sleeping: saves tens of microseconds a layer where the hub is on
+    /// this machine or a fast cable away, and keeps a core busy while tokens are made.
+    #[arg(long, env = "MOEX_BUSY_POLL", value_parser = FalseyValueParser::new())]
+    busy_poll: bool,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    // One thread between socket and kernels: a second one would have to be woken for each message.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
     let (status, shown) = watch::channel(Status::default());
     let options = WorkerOptions {
         join_url: args.join_url,
@@ -49,6 +55,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         worker: args.id,
         patience: Duration::from_secs(args.patience),
         status: Some(status),
+        busy_poll: BusyPoll::new(args.busy_poll),
     };
     runtime.block_on(async {
         let shower = tokio::spawn(show(shown));

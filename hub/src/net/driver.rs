@@ -6,6 +6,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use bytes::Bytes;
 use moex_protocol::{Answer, Dispatch};
+use moex_worker::native::{BusyPoll, poll_again};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub store: Arc<ShardStore>,
     pub served: ServedBytes,
     pub tracer: Option<Tracer>,
+    pub busy_poll: BusyPoll,
     /// What all times count from.
     started: StdInstant,
     /// Locked by the driver for each event, and by others to take its status; nobody waits for anything while holding it.
@@ -54,9 +56,10 @@ impl Shared {
         swarm: Swarm,
         store: Arc<ShardStore>,
         tracer: Option<Tracer>,
+        busy_poll: BusyPoll,
     ) -> Self {
         let (served, started) = (ServedBytes::default(), StdInstant::now());
-        Self { config, store, served, tracer, started, swarm: Mutex::new(swarm) }
+        Self { config, store, served, tracer, busy_poll, started, swarm: Mutex::new(swarm) }
     }
 
     /// Since the start.
@@ -78,42 +81,49 @@ impl Shared {
     }
 }
 
-/// Runs until told to shut down, or until nobody is left who could send an event.
+/// Runs until told to shut down, and gives back whom to tell that it has, or until nobody is left who could send an event.
 pub(super) async fn drive(
     shared: Arc<Shared>,
     mut events: mpsc::Receiver<Event>,
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
-) {
+) -> Option<oneshot::Sender<()>> {
     let started = Instant::from_std(shared.started);
+    let mut busy_poll = shared.busy_poll;
     let mut driver = Driver {
         shared,
         compute,
         outboxes: HashMap::new(),
         replies: HashMap::new(),
         jobs: 0,
-        asked: HashMap::new(),
+        times: HashMap::new(),
         n_lost: 0,
     };
     loop {
         let deadline = driver.shared.swarm().poll_timeout();
-        let event = tokio::select! {
-            event = events.recv() => match event {
-                Some(event) => Some(event),
-                None => return,
-            },
-            () = sleep_until(started, deadline) => None,
-        };
+        let mut event = None;
+        while event.is_none() && busy_poll.is_awake() && deadline.is_none_or(|at| driver.now() < at) {
+            poll_again().await;
+            event = events.try_recv().ok();
+        }
+        if event.is_none() {
+            event = tokio::select! {
+                () = sleep_until(started, deadline) => None,
+                event = events.recv() => match event {
+                    Some(event) => Some(event),
+                    None => return None,
+                },
+            };
+        }
         match event {
             None => driver.on_timeout(),
             Some(event) => {
+                busy_poll.stir();
                 let mut next = Some(event);
                 let mut taken = 0;
                 while let Some(event) = next.take() {
                     if let Event::ShutDown(done) = event {
                         driver.on_shut_down();
-                        // Whoever asked may have gone away meanwhile.
-                        let _ = done.send(());
-                        return;
+                        return Some(done);
                     }
                     driver.on_event(event);
                     taken += 1;
@@ -143,10 +153,19 @@ struct Driver {
     /// Bounded by the swarm's limit on jobs.
     replies: HashMap<JobId, Reply>,
     jobs: u64,
-    /// When each layer in flight was asked for, and when its first messages had left; only where a trace is written.
-    asked: HashMap<u64, (Duration, Option<Duration>)>,
+    /// Of each layer in flight; only where a trace is written.
+    times: HashMap<u64, Times>,
     /// Records that the swarm had no room for, as far as the trace knows.
     n_lost: u64,
+}
+
+/// What only the driver knows of a layer.
+struct Times {
+    asked: Duration,
+    /// When its first messages had left.
+    sent: Option<Duration>,
+    /// When its sum was handed back.
+    replied: Option<Duration>,
 }
 
 impl Driver {
@@ -176,7 +195,7 @@ impl Driver {
             Event::Layer(job, asked, reply) => {
                 self.jobs += 1;
                 if self.shared.tracer.is_some() {
-                    self.asked.insert(self.jobs, (asked, None));
+                    self.times.insert(self.jobs, Times { asked, sent: None, replied: None });
                 }
                 self.replies.insert(JobId(self.jobs), reply);
                 swarm.start_layer(now, JobId(self.jobs), job);
@@ -213,6 +232,10 @@ impl Driver {
                     }
                 }
                 Some(Action::Finished(id, result)) => {
+                    let now = self.now();
+                    if let Some(times) = self.times.get_mut(&id.0) {
+                        times.replied = Some(now);
+                    }
                     // Nobody waits any more if the caller's own deadline has passed.
                     let _ = self.replies.remove(&id).map(|reply| reply.try_send(result));
                 }
@@ -224,14 +247,14 @@ impl Driver {
     fn trace(&mut self) {
         let Some(tracer) = self.shared.tracer.clone() else { return };
         let now = self.now();
-        self.asked.values_mut().for_each(|(_, sent)| *sent = sent.or(Some(now)));
+        self.times.values_mut().for_each(|times| times.sent = times.sent.or(Some(now)));
         let mut swarm = self.shared.swarm();
         while let Some(mut record) = swarm.poll_trace() {
             if let Record::Layer(layer) = &mut record
-                && let Some((asked, sent)) = self.asked.remove(&layer.job)
+                && let Some(Times { asked, sent, replied }) = self.times.remove(&layer.job)
             {
-                (layer.asked, layer.sent) = (micros(asked), micros(sent.unwrap_or(now)));
-                layer.replied = micros(now);
+                layer.asked = micros(asked);
+                (layer.sent, layer.replied) = (micros(sent.unwrap_or(now)), micros(replied.unwrap_or(now)));
             }
             tracer.record(record);
         }

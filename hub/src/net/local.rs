@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use moex_worker::native::BusyPoll;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -22,6 +23,8 @@ pub struct LocalSwarmConfig {
     pub n_workers: usize,
     /// How the swarm works.
     pub swarm: SwarmConfig,
+    /// Whether hub and workers look for messages before they sleep.
+    pub busy_poll: BusyPoll,
     /// The `moex` binary; this process's own if none.
     pub program: Option<PathBuf>,
     /// How long the workers may take to hold every block.
@@ -66,7 +69,7 @@ impl LocalSwarm {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let token = config.swarm.token.clone();
         let (hub, address) = runtime.block_on(async {
-            let hub = Hub::start(config.swarm, store)?;
+            let hub = Hub::start_with(config.swarm, store, None, config.busy_poll)?;
             let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await?;
             let address = socket.local_addr()?;
             let service = hub.router().into_make_service_with_connect_info::<SocketAddr>();
@@ -79,7 +82,7 @@ impl LocalSwarm {
         let join_url = format!("http://{address}/join#{}", token.reveal());
         let workers = {
             let _context = runtime.enter();
-            WorkerProcesses::start(config.n_workers, &join_url, config.program.as_deref())?
+            WorkerProcesses::start(config.n_workers, &join_url, config.program.as_deref(), config.busy_poll)?
         };
         let mut swarm = Self { runtime: Some(runtime), hub, workers };
         swarm.wait_for_coverage(config.coverage_deadline)?;

@@ -4,7 +4,8 @@
 //! socket task (one a connection) --events, bounded--> driver task --actions--> outbox, bounded --> socket task
 //! engine thread ([`SwarmHandle`]) --events----------->  [`Swarm`]  --actions--> compute thread --events--> driver
 //! ```
-//! The driver never waits for a peer: a worker whose outbox is full is closed. What anything means is `swarm`'s matter.
+//! Driver and socket tasks share one thread (`thread`); pages, API and shards are served on the runtime that called, which
+//! hands each worker's socket over after the handshake. The driver never waits for a peer: a worker whose outbox is full is closed. What anything means is `swarm`'s matter.
 
 mod compute;
 mod driver;
@@ -12,6 +13,7 @@ mod handle;
 mod local;
 mod shards;
 mod socket;
+mod thread;
 mod trace;
 mod worker_processes;
 
@@ -19,10 +21,10 @@ mod worker_processes;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use axum::Router;
 use axum::serve::{ListenerExt, TapIo};
+use moex_worker::native::BusyPoll;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 
@@ -32,6 +34,7 @@ pub use self::trace::Tracer;
 pub use self::worker_processes::{WorkerEnded, WorkerProcesses};
 
 use self::driver::{Event, Shared};
+use self::thread::Opened;
 use crate::shards::ShardStore;
 use crate::swarm::{Swarm, SwarmConfig};
 
@@ -43,34 +46,37 @@ const MAX_WAITING_EVENTS: usize = 64;
 pub struct Hub {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
-    connections: Arc<AtomicU64>,
+    sockets: mpsc::Sender<Opened>,
 }
 
 impl Hub {
-    /// Starts the driver and the compute thread. Call it within a tokio runtime.
+    /// Starts the swarm's thread and the compute thread. They end when all clones of this are dropped, or with
+    /// [`Self::shut_down`].
     ///
     /// # Errors
     /// If the system gives no thread.
     pub fn start(config: SwarmConfig, store: Arc<ShardStore>) -> std::io::Result<Self> {
-        Self::start_traced(config, store, None)
+        Self::start_with(config, store, None, BusyPoll::default())
     }
 
-    /// The same, with what becomes of each layer written down. The trace is finished by [`Self::shut_down`].
+    /// The same, with what becomes of each layer written down if there is a tracer, which [`Self::shut_down`] finishes, and
+    /// threads that look for messages for a while before they sleep.
     ///
     /// # Errors
     /// If the system gives no thread.
-    pub fn start_traced(
+    pub fn start_with(
         config: SwarmConfig,
         store: Arc<ShardStore>,
         tracer: Option<Tracer>,
+        busy_poll: BusyPoll,
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(MAX_WAITING_EVENTS);
         let compute = compute::start(store.clone(), events.clone())?;
         let config = SwarmConfig { is_traced: tracer.is_some(), ..config };
         let swarm = Swarm::new(config.clone(), store.catalog());
-        let shared = Arc::new(Shared::new(config, swarm, store, tracer));
-        tokio::spawn(driver::drive(shared.clone(), received, compute));
-        Ok(Self { shared, events, connections: Arc::default() })
+        let shared = Arc::new(Shared::new(config, swarm, store, tracer, busy_poll));
+        let sockets = thread::start(driver::drive(shared.clone(), received, compute), events.downgrade())?;
+        Ok(Self { shared, events, sockets })
     }
 
     /// `/ws` for workers and `/shards/{file}` for their weights. Serve it with

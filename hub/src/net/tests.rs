@@ -12,7 +12,7 @@ use moex_protocol::{
     SUBPROTOCOL, SelfTest, WorkerId, WorkerKind, decode_message,
 };
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, WorkerOptions};
+use moex_worker::native::{self, BusyPoll, WorkerOptions};
 use reqwest::header;
 use tokio::net::TcpListener;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -92,6 +92,7 @@ impl Running {
             worker: Some(WorkerId(id)),
             patience: Duration::from_secs(60),
             status: None,
+            busy_poll: BusyPoll::default(),
         };
         let (gone, is_gone) = oneshot::channel::<()>();
         // A worker's future stays on its thread: a GPU's error scopes do.
@@ -392,6 +393,7 @@ fn a_local_swarm_whose_workers_end_says_what_they_said() {
         n_workers: 2,
         swarm: SwarmConfig::new(JoinToken::new(TOKEN), model),
         // Takes the arguments of a worker for files to list.
+        busy_poll: BusyPoll::default(),
         program: Some("ls".into()),
         coverage_deadline: Duration::from_secs(30),
     };

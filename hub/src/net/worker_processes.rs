@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use moex_worker::native::BusyPoll;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 
@@ -33,14 +34,20 @@ struct WorkerProcess {
 
 impl WorkerProcesses {
     /// Starts `count` workers on the CPU that join by this URL; `program` is the binary, this process's own if none.
-    /// Call it within a tokio runtime.
+    /// They look for messages or sleep as `busy_poll` says. Call it within a tokio runtime.
     ///
     /// # Errors
     /// If the system starts no process.
-    pub fn start(count: usize, join_url: &str, program: Option<&Path>) -> io::Result<Self> {
+    pub fn start(
+        count: usize,
+        join_url: &str,
+        program: Option<&Path>,
+        busy_poll: BusyPoll,
+    ) -> io::Result<Self> {
         let program = program.map_or_else(std::env::current_exe, |program| Ok(program.to_owned()))?;
-        let workers =
-            (0..count).map(|_| WorkerProcess::start(&program, join_url)).collect::<io::Result<_>>()?;
+        let workers = (0..count)
+            .map(|_| WorkerProcess::start(&program, join_url, busy_poll))
+            .collect::<io::Result<_>>()?;
         Ok(Self { workers })
     }
 
@@ -74,9 +81,10 @@ impl WorkerProcesses {
 }
 
 impl WorkerProcess {
-    fn start(program: &Path, join_url: &str) -> io::Result<Self> {
+    fn start(program: &Path, join_url: &str, busy_poll: BusyPoll) -> io::Result<Self> {
         let mut child = Command::new(program)
             .args(["worker", "--device", "cpu", "--patience", PATIENCE_SECONDS])
+            .args(busy_poll.is_on().then_some("--busy-poll"))
             // Not an argument: those are for everybody on the machine to read, and the URL holds the token.
             .env("MOEX_JOIN_URL", join_url)
             .stdin(Stdio::null())

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use moex_kernels::{WeightFormat, engine::ActivationFormat};
 use moex_protocol::{Dtype, LayerId, ModelSummary};
+use moex_worker::native::BusyPoll;
 
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::engine::{Engine, EngineConfig};
@@ -38,6 +39,8 @@ pub struct HubConfig {
     pub seed: u64,
     /// How long a worker may take to answer.
     pub timeout: Duration,
+    /// Whether to look for messages before sleeping.
+    pub busy_poll: BusyPoll,
     /// Whether the hub computes what no worker holds.
     pub hub_compute: bool,
     /// How long a layer waits for a holder when the hub does not compute.
@@ -68,6 +71,7 @@ impl Default for HubConfig {
             check_every: 256,
             seed: 0,
             timeout: Duration::from_millis(500),
+            busy_poll: BusyPoll::default(),
             hub_compute: true,
             coverage_wait: Duration::from_secs(60),
             context_tokens: None,
@@ -204,7 +208,7 @@ impl Loaded {
             ..SwarmConfig::new(JoinToken::new(config.token), summary.clone())
         };
         let tracer = config.trace.map(create_trace).transpose()?;
-        let swarm = net::Hub::start_traced(swarm, store, tracer)?;
+        let swarm = net::Hub::start_with(swarm, store, tracer, config.busy_poll)?;
         let engine = EngineConfig {
             max_rows: config.max_rows,
             kv_bytes: kv_bytes(&config.compute, &checkpoint.config, config.context_tokens),

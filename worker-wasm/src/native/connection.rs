@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::protocol::{
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::WorkerError;
+use super::busy::{BusyPoll, poll_again};
 use super::fetch::Fetcher;
 use super::join_url::JoinUrl;
 use crate::backoff::Backoff;
@@ -30,8 +31,13 @@ const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::fr
 const STABLE: Duration = Duration::from_secs(5);
 /// How long a connection may take to open, or a message to be taken off our hands.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes the socket reads at a time.
-const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// What there is to show is published this often at most.
+const SHOW_INTERVAL: Duration = Duration::from_millis(100);
+/// The most (row, expert) pairs that the CPU computes where they arrived: those of a few sequences' tokens, done before
+/// another thread would have woken up for them. What is larger runs beside the socket.
+const MAX_PAIRS_IN_PLACE: usize = 32;
+/// Bytes the socket reads at a time: a decode step's rows. It is zeroed before each look at the socket.
+const READ_BUFFER_BYTES: usize = 16 << 10;
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -78,6 +84,8 @@ pub(super) struct Driver {
     fetcher: Arc<Fetcher>,
     done: (mpsc::Sender<Done>, mpsc::Receiver<Done>),
     status: Option<watch::Sender<Status>>,
+    show_at: Duration,
+    busy_poll: BusyPoll,
 }
 
 impl Driver {
@@ -87,6 +95,7 @@ impl Driver {
         join: Join,
         fetcher: Fetcher,
         status: Option<watch::Sender<Status>>,
+        busy_poll: BusyPoll,
     ) -> Self {
         Self {
             clock,
@@ -98,6 +107,8 @@ impl Driver {
             // One plan, one computation and the loads: nothing that reports ever waits.
             done: mpsc::channel(2 + MAX_LOADS_IN_FLIGHT),
             status,
+            show_at: Duration::ZERO,
+            busy_poll,
         }
     }
 
@@ -166,41 +177,51 @@ impl Driver {
             if let Some(ended) = self.flush(&mut socket).await {
                 return ended;
             }
-            let deadline = self.core.poll_timeout().map(|time| self.clock.at(time));
+            let show = (self.show_at > self.clock.now()).then_some(self.show_at);
+            let deadline = [self.core.poll_timeout(), show].into_iter().flatten().min();
+            let deadline = deadline.map(|time| self.clock.at(time));
             tokio::select! {
-                message = socket.next() => {
-                    if let Some(ended) = self.handle_socket(message) {
-                        return ended;
-                    }
-                }
-                Some(done) = self.done.1.recv() => self.handle_done(done),
-                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    self.core.handle_timeout(self.clock.now());
-                }
+                // In this order: a timer is never starved, and polling again comes when there is nothing else.
+                biased;
                 () = &mut shutdown => {
                     self.core.leave(self.clock.now());
                     drop(self.flush(&mut socket).await);
                     drop(close(&mut socket, CloseCode::Away).await);
                     return Ended::Shutdown;
                 }
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    self.core.handle_timeout(self.clock.now());
+                }
+                Some(done) = self.done.1.recv() => self.handle_done(done),
+                message = socket.next() => {
+                    self.busy_poll.stir();
+                    if let Some(ended) = self.handle_socket(message) {
+                        return ended;
+                    }
+                }
+                () = poll_again(), if self.busy_poll.is_awake() => {}
             }
         }
     }
 
-    /// Sends what waits, starts what is to be done; `Some` if that ends the connection.
+    /// Sends what waits and does or starts what is to be done; `Some` if that ends the connection.
     async fn flush(&mut self, socket: &mut Socket) -> Option<Ended> {
-        while let Some(message) = self.core.poll_transmit() {
-            match timeout(SOCKET_TIMEOUT, socket.send(Message::Binary(message))).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Some(self.closed(error.to_string())),
-                Err(_) => return Some(self.closed("the hub takes no messages".into())),
+        loop {
+            while let Some(message) = self.core.poll_transmit() {
+                match timeout(SOCKET_TIMEOUT, socket.send(Message::Binary(message))).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return Some(self.closed(error.to_string())),
+                    Err(_) => return Some(self.closed("the hub takes no messages".into())),
+                }
+            }
+            let Some(task) = self.core.poll_task() else { break };
+            if let Err(reason) = self.take_up(task) {
+                self.show_now();
+                drop(close(socket, CloseCode::Normal).await);
+                return Some(Ended::Stopped(reason));
             }
         }
         self.show();
-        if let Err(reason) = self.start_tasks() {
-            drop(close(socket, CloseCode::Normal).await);
-            return Some(Ended::Stopped(reason));
-        }
         let code = self.core.close_code()?;
         drop(close(socket, CloseCode::from(code)).await);
         Some(self.closed(format!("the session ended with code {code}")))
@@ -226,29 +247,40 @@ impl Driver {
     /// The connection is gone; the core may still want to say that it need not be tried again.
     fn closed(&mut self, reason: String) -> Ended {
         self.core.handle_closed(self.clock.now());
-        self.show();
-        match self.start_tasks() {
-            Ok(()) => Ended::Disconnected(reason),
-            Err(reason) => Ended::Stopped(reason),
+        self.show_now();
+        while let Some(task) = self.core.poll_task() {
+            if let Err(reason) = self.take_up(task) {
+                return Ended::Stopped(reason);
+            }
         }
+        Ended::Disconnected(reason)
     }
 
-    /// Starts what the core wants done; an error is its reason to stop.
-    fn start_tasks(&mut self) -> Result<(), String> {
-        while let Some(task) = self.core.poll_task() {
-            match task {
-                Task::Plan(plan) => self.plan(plan),
-                Task::Load { slot, format, source } => self.load(slot, format, source),
-                Task::Compute { attempt, batch } => self.compute(attempt, batch),
-                Task::Stop(reason) => return Err(reason),
-            }
+    /// Does or starts what the core wants done; an error is its reason to stop.
+    fn take_up(&mut self, task: Task) -> Result<(), String> {
+        match task {
+            Task::Plan(plan) => self.plan(plan),
+            Task::Load { slot, format, source } => self.load(slot, format, source),
+            Task::Compute { attempt, batch } => self.compute(attempt, batch),
+            Task::Stop(reason) => return Err(reason),
         }
         Ok(())
     }
 
-    fn show(&self) {
-        if let Some(status) = &self.status {
-            status.send_replace(self.core.status());
+    /// Publishes what there is to show, since nothing may follow.
+    fn show_now(&mut self) {
+        self.show_at = Duration::ZERO;
+        self.show();
+    }
+
+    /// Publishes what there is to show, if it is new and the last time is long enough ago.
+    fn show(&mut self) {
+        let now = self.clock.now();
+        let Some(shown) = self.status.as_ref().filter(|_| now >= self.show_at) else { return };
+        let status = self.core.status();
+        let is_new = shown.send_if_modified(|shown| status != std::mem::replace(shown, status.clone()));
+        if is_new {
+            self.show_at = now + SHOW_INTERVAL;
         }
     }
 
@@ -292,6 +324,12 @@ impl Driver {
     }
 
     fn compute(&mut self, attempt: AttemptId, batch: Batch) {
+        if let Some(Engine::Cpu(cpu)) = self.engine.as_deref()
+            && batch.n_pairs() <= MAX_PAIRS_IN_PLACE
+        {
+            let result = cpu.compute(&batch);
+            return self.handle_done(Done::Computed(attempt, result));
+        }
         let engine = self.engine.clone();
         self.start(async move || {
             let result = match engine {

@@ -2,6 +2,7 @@
 //!
 //! [`run`] is all there is to call. Computing and hashing run on blocking threads, so that the socket always answers.
 
+mod busy;
 mod connection;
 mod fetch;
 mod join_url;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use moex_protocol::{WorkerId, WorkerKind};
 use tokio::sync::watch;
 
+pub use self::busy::{BusyPoll, poll_again};
 use self::connection::Driver;
 use self::fetch::Fetcher;
 pub use self::join_url::JoinUrl;
@@ -41,6 +43,8 @@ pub struct WorkerOptions {
     pub patience: Duration,
     /// Where to publish what there is to show.
     pub status: Option<watch::Sender<Status>>,
+    /// How long to go on looking for the next message after one has come, before sleeping.
+    pub busy_poll: BusyPoll,
 }
 
 /// Why a worker ended other than by being told to. Each is one sentence for its user.
@@ -101,7 +105,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
     };
     let presented = device.present(identity, || clock.now()).await.map_err(WorkerError::Device)?;
     let fetcher = Fetcher::new(join.clone(), worker, store).map_err(WorkerError::Device)?;
-    Driver::new(clock, device, presented, fetcher, options.status)
+    Driver::new(clock, device, presented, fetcher, options.status, options.busy_poll)
         .run(&join, options.patience, shutdown)
         .await
 }

@@ -11,7 +11,7 @@ use moex_protocol::{
 };
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{WorkerError, WorkerOptions, run};
+use moex_worker::native::{BusyPoll, WorkerError, WorkerOptions, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -70,6 +70,7 @@ impl Hub {
             worker: None,
             patience: Duration::from_secs(20),
             status: None,
+            busy_poll: BusyPoll::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
@@ -23,9 +24,13 @@ pub struct Args {
     /// Layers, at least.
     #[arg(long, default_value_t = 4_000)]
     layers: u64,
-    /// A checkpoint; without it the demo model. `moex synth --like qwen3-30b-a3b --layers 4` writes one of true geometry.
+    /// A checkpoint; without it, one whose rows and choices are Qwen3-30B-A3B's and whose hub has little else to do, so that
+    /// caches stay warm: `moex synth --like dispatch`.
     #[arg(long)]
     model: Option<String>,
+    /// Hub and workers look for messages before they sleep, as `moex serve` and `moex worker` do with this flag.
+    #[arg(long)]
+    busy_poll: bool,
     /// Further arguments of `moex serve`, after `--`.
     #[arg(last = true)]
     serve: Vec<String>,
@@ -45,10 +50,19 @@ const PARTS: [Part; 6] = [
 
 /// Prints the parts' medians and the whole's tail.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("dispatch");
+    let given = args.model.as_deref().map(Path::new);
+    if given.is_none() {
+        let out = path.to_str().context("a temporary folder has a plain name")?;
+        moex.run(&["synth", "--like", "dispatch", "--out", out])?;
+    }
+    let model = given.unwrap_or(&path);
     let mut table = Table::new();
     table.set_header(["workers", "part", "p50 us", "p95 us", "p99 us"]);
     for &n_workers in &args.workers {
-        let layers = measure(moex, args, n_workers).await.with_context(|| format!("{n_workers} workers"))?;
+        let layers =
+            measure(moex, args, model, n_workers).await.with_context(|| format!("{n_workers} workers"))?;
         for (name, time) in PARTS {
             let mut times: Vec<u64> = layers.iter().map(time).collect();
             let p50 = median(&mut times);
@@ -69,18 +83,22 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
 }
 
 /// The records of layers with one row, all of which workers computed.
-async fn measure(moex: &Moex, args: &Args, n_workers: usize) -> Result<Vec<LayerRecord>> {
+async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Result<Vec<LayerRecord>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("trace.jsonl");
     let trace = path.to_str().context("a temporary folder has a plain name")?;
     // One copy of each block, one of each message: what is timed is one way there and back.
-    let mut serve = vec!["--no-hub-compute", "--replicas", "1", "--hedge", "1", "--trace", trace];
-    serve.extend(args.model.iter().flat_map(|model| ["--model", model]));
+    let model = model.to_str().context("the model has a name that is no text")?;
+    let mut serve =
+        vec!["--no-hub-compute", "--replicas", "1", "--hedge", "1", "--trace", trace, "--model", model];
+    serve.extend(args.busy_poll.then_some("--busy-poll"));
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
     let peers = (1..=n_workers).map(|n| {
         let worker = WorkerId(n as u128);
-        Peer::start(&hub.join_url, PeerConfig { worker, memory_budget_bytes: 1 << 40, manner: Manner::Zeros })
+        let (memory_budget_bytes, busy_poll) = (1 << 40, args.busy_poll);
+        let config = PeerConfig { worker, memory_budget_bytes, manner: Manner::Zeros, busy_poll };
+        Peer::start(&hub.join_url, config)
     });
     let _peers = peers.collect::<Result<Vec<_>>>()?;
     hub.wait_for_workers(n_workers).await?;

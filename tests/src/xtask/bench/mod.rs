@@ -40,7 +40,12 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Memory(args) => kernels::run("memory", args),
         Bench::Cpu(args) => kernels::run("cpu", args),
         Bench::Swarm(args) => with_moex(async |moex| swarm::run(moex, args).await),
-        Bench::Dispatch(args) => with_moex(async |moex| dispatch::run(moex, args).await),
+        Bench::Dispatch(args) => {
+            let moex = super::release()?;
+            // Workers on one thread with all else: another one would have to be woken for each message.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(dispatch::run(&moex, args))
+        }
         Bench::Hedge(args) => with_moex(async |moex| hedge::run(moex, args).await),
         Bench::Replay(args) => with_moex(async |moex| replay::run(moex, args).await),
         Bench::Sessions(args) => with_moex(async |moex| sessions::run(moex, args).await),

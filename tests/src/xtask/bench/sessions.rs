@@ -131,6 +131,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
             worker: WorkerId(seat as u128 + 1),
             memory_budget_bytes: 2 * block_bytes,
             manner: Manner::Zeros,
+            busy_poll: false,
         };
         // Not all at once, and between a twentieth and a fifth of the time each.
         sleep(length.mul_f64(random.random_range(0.0..0.05))).await;
