@@ -297,8 +297,7 @@ impl<V: Value, const N: usize> Kernel for Segment<'_, '_, V, N> {
         let scale = isa.splat(1.0 / (self.shape.head_width as f32).sqrt());
         let mut weights = [[0.0_f32; SEGMENT]; N];
         for first in (0..self.n_positions).step_by(ROWS) {
-            let keys = self.keys(first);
-            self.prefetch(isa, first);
+            let keys = self.shape.keys(self.pages[first / PAGE_POSITIONS], self.g, first / ROWS % 2);
             let mut scores = [isa.splat(0.0); N];
             for (c, columns) in keys.chunks_exact(ROWS * V::BYTES).enumerate() {
                 let mut q: [&[f32; ROWS]; N] = [&[0.0; ROWS]; N];
@@ -308,7 +307,7 @@ impl<V: Value, const N: usize> Kernel for Segment<'_, '_, V, N> {
                 for (i, column) in columns.chunks_exact(V::BYTES).enumerate() {
                     let key = V::load(isa, column);
                     for n in 0..N {
-                        scores[n] = isa.add(scores[n], isa.mul(key, isa.splat(q[n][i])));
+                        scores[n] = isa.mul_add(key, isa.splat(q[n][i]), scores[n]);
                     }
                 }
             }
@@ -332,36 +331,13 @@ impl<V: Value, const N: usize> Kernel for Segment<'_, '_, V, N> {
                 for (p, value) in values.chunks_exact(V::BYTES).take(n_here).enumerate() {
                     let value = V::load(isa, value);
                     for n in 0..N {
-                        sums[n] =
-                            isa.add(sums[n], isa.mul(value, isa.splat(weights_here[n][p % PAGE_POSITIONS])));
+                        sums[n] = isa.mul_add(value, isa.splat(weights_here[n][p % PAGE_POSITIONS]), sums[n]);
                     }
                 }
             }
             for (values, sums) in self.values.iter_mut().zip(sums) {
                 values[sixteenth * ROWS..][..ROWS].copy_from_slice(&isa.to_array(sums));
             }
-        }
-    }
-}
-
-impl<V, const N: usize> Segment<'_, '_, V, N> {
-    /// (C, 16): the keys of sixteen positions from `first` on.
-    #[inline(always)]
-    fn keys(&self, first: usize) -> &[u8] {
-        self.shape.keys(self.pages[first / PAGE_POSITIONS], self.g, first / ROWS % 2)
-    }
-
-    /// Asks for the next sixteen positions' keys and these positions' share of the values, while scores keep the
-    /// processor busy: what lies in pages of memory of its own starts slowly otherwise.
-    #[inline(always)]
-    fn prefetch<I: Isa>(&self, isa: I, first: usize) {
-        if first + ROWS < self.n_positions {
-            isa.prefetch(self.keys(first + ROWS), 0);
-        }
-        let n = self.values[0].len() / ROWS;
-        let half = if (first / ROWS).is_multiple_of(2) { 0..n / 2 } else { n / 2..n };
-        for sixteenth in half {
-            isa.prefetch(self.shape.values(self.pages[first / PAGE_POSITIONS], self.g, sixteenth), 0);
         }
     }
 }

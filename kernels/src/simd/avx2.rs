@@ -10,7 +10,10 @@ pub(crate) struct Avx2(());
 
 impl Avx2 {
     pub(super) fn detect() -> Option<Self> {
-        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Self(()))
+        let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma");
+        found.then_some(Self(()))
     }
 }
 
@@ -67,7 +70,7 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,f16c")]
+        #[target_feature(enable = "avx2,f16c,fma")]
         fn compiled<K: Kernel>(isa: Avx2, kernel: K) -> K::Output {
             kernel.run(isa)
         }
@@ -183,6 +186,10 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         both!(i => vector!(_mm256_mul_ps(a[i], b[i])))
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        both!(i => vector!(_mm256_fmadd_ps(a[i], b[i], c[i])))
     }
     #[inline(always)]
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {

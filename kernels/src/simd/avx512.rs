@@ -141,6 +141,10 @@ impl Isa for Avx512 {
         vector!(_mm512_mul_ps(a, b))
     }
     #[inline(always)]
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        vector!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         vector!(_mm512_div_ps(a, b))
     }

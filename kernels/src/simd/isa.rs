@@ -84,6 +84,8 @@ pub(crate) trait Isa: Copy {
     fn sub(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// Rounded once.
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once. Slow where the processor has no instruction for it: for what only hubs compute.
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Rounded once.
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The larger of `x` and `bound`; what is not a number stays so.

@@ -193,6 +193,10 @@ impl Isa for Neon {
         std::array::from_fn(|i| vector!(vmulq_f32(a[i], b[i])))
     }
     #[inline(always)]
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        std::array::from_fn(|i| vector!(vfmaq_f32(c[i], a[i], b[i])))
+    }
+    #[inline(always)]
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         std::array::from_fn(|i| vector!(vdivq_f32(a[i], b[i])))
     }

@@ -103,6 +103,10 @@ impl Isa for Scalar {
         std::array::from_fn(|i| a[i] * b[i])
     }
     #[inline(always)]
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        std::array::from_fn(|i| libm::fmaf(a[i], b[i], c[i]))
+    }
+    #[inline(always)]
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         std::array::from_fn(|i| a[i] / b[i])
     }

@@ -165,6 +165,11 @@ impl Isa for Wasm {
         std::array::from_fn(|i| f32x4_mul(a[i], b[i]))
     }
     #[inline(always)]
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        let (a, b, c) = (self.to_array(a), self.to_array(b), self.to_array(c));
+        self.lanes(&std::array::from_fn(|i| libm::fmaf(a[i], b[i], c[i])))
+    }
+    #[inline(always)]
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         std::array::from_fn(|i| f32x4_div(a[i], b[i]))
     }
