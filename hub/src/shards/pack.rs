@@ -43,6 +43,7 @@ pub(super) fn pack(
                 WriteError::Io(error) => io_error(&path, error),
                 WriteError::Source(block, reason) => ShardError::Source { block, reason },
             })?;
+        source.release();
     }
     let manifest = Manifest { model: source.name().to_owned(), identity: identity.clone(), blocks };
     let path = folder.join(manifest::FILE_NAME);

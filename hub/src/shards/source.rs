@@ -34,6 +34,9 @@ pub trait ExpertSource: Sync {
     /// # Errors
     /// Why there is no such expert, or why it cannot be read.
     fn pack(&self, block: Block, shape: &ExpertShape) -> Result<Vec<u8>, String>;
+
+    /// Gives back the memory that a layer's experts were read into.
+    fn release(&self) {}
 }
 
 /// The experts of a loaded model.
@@ -88,5 +91,9 @@ impl ExpertSource for ModelExperts {
         let experts = self.model.experts(usize::from(block.layer.0));
         let expert = experts.get(usize::from(block.expert.0)).ok_or("the model has no such expert")?;
         Ok(expert.read(|view| shape.convert(view)))
+    }
+
+    fn release(&self) {
+        self.model.release();
     }
 }
