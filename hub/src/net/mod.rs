@@ -5,7 +5,8 @@
 //! engine thread ([`SwarmHandle`]) --events----------->  [`Swarm`]  --actions--> compute thread --events--> driver
 //! ```
 //! Driver and socket tasks share one thread (`thread`); pages, API and shards are served on the runtime that called, which
-//! hands each worker's socket over after the handshake. The driver never waits for a peer: a worker whose outbox is full is closed. What anything means is `swarm`'s matter.
+//! hands each worker's socket over after the handshake. The driver never waits for a peer: a worker whose outbox is full
+//! is closed. What anything means is `swarm`'s matter.
 
 mod compute;
 mod driver;

@@ -59,7 +59,7 @@ async fn live(
                     n += 1;
                     sockets.spawn(socket::serve(ConnectionId(n), events, socket));
                 }
-                // A task's panic is its own: the driver sees a closed connection.
+                // A task that panicked told nobody: its session ends when it has been silent for too long.
                 Some(_) = sockets.join_next() => {}
             }
         }
