@@ -50,7 +50,7 @@ pub(crate) fn export(checkpoint: &Checkpoint, format: impl Fn(&GgufTensor) -> We
 }
 
 /// Matrices in `format`, everything else in f32.
-fn matrices(format: WeightFormat) -> impl Fn(&GgufTensor) -> WeightFormat {
+pub(super) fn matrices(format: WeightFormat) -> impl Fn(&GgufTensor) -> WeightFormat {
     move |tensor| match tensor.shape.len() {
         1 => WeightFormat::F32,
         _ if tensor.name.contains("ffn_gate_inp") => WeightFormat::F32,
@@ -64,6 +64,14 @@ fn open(file: &[u8]) -> (TempDir, Checkpoint) {
     fs::write(&path, file).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     (folder, checkpoint)
+}
+
+/// `checkpoint` through such a file.
+pub(super) fn through_gguf(
+    checkpoint: &Checkpoint,
+    format: impl Fn(&GgufTensor) -> WeightFormat,
+) -> (TempDir, Checkpoint) {
+    open(&export(checkpoint, format))
 }
 
 fn logits(checkpoint: &Checkpoint) -> Vec<f32> {

@@ -34,6 +34,8 @@ mod packing;
 pub mod panels;
 
 #[cfg(test)]
+mod accuracy_tests;
+#[cfg(test)]
 mod fast_tests;
 #[cfg(test)]
 pub(crate) mod gguf_tests;

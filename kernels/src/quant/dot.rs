@@ -1,17 +1,25 @@
 //! The integer dot product of every format, naive on purpose: what the vector kernels are checked against, bit for bit.
 //!
-//! For each block of columns in order, with `p[g]` the exact integer `sum of (code - zero) * activation` of group `g` and
-//! `n[g]` the sum of its activations:
+//! For each block of columns in order, with `p[g]` the exact integer `sum of (code - zero) * activation` of a group and
+//! `a[u]` the scale of its unit of activations:
 //!
 //! ```text
-//! sum += (p[0] * scales[0] + p[1] * scales[1] + ...) * (d * activation scale)
-//! sum -= (n[0] * mins[0] + n[1] * mins[1] + ...) * (m * activation scale)      in formats with minimums
+//! sum += p[g] * ((d * scales[g]) * a[u])                    for each group
 //! ```
 //!
-//! in f32, each operation rounded by itself, in this order; the bracket of the second line is an exact integer. No
-//! operation is fused, so every machine gives the same bits.
+//! where the zero is not fixed it counts as 0 there, and with `s` the sum of the block's activations ([`Terms::Sum`]), or
+//! with `k[g]` the sums of its groups' in integer steps of `s` ([`Terms::Pairs`]):
+//!
+//! ```text
+//! sum -= (d * zero) * s                                     in formats with zero points
+//! sum -= m * s                                              in formats with a minimum
+//! sum -= (k[0] * mins[0] + k[1] * mins[1] + ...) * (m * s)  in formats with integer minimums
+//! ```
+//!
+//! in f32, each operation rounded by itself, in this order; the bracket of the last line is an exact integer. No operation
+//! is fused, so every machine gives the same bits.
 
-use super::{Activations, Geometry, MatrixView, Parts, Terms, activations::block_words};
+use super::{Activations, Geometry, MatrixView, Parts, Terms, block_words, columns_at};
 
 /// Row `row` of `w` times row `t` of `x`; 0 for the float formats.
 ///
@@ -30,22 +38,28 @@ pub fn dot_int8(w: &MatrixView<'_>, row: usize, x: &Activations, t: usize) -> f3
 }
 
 fn add_block(geometry: Geometry, parts: &Parts, words: &[i32], mut sum: f32) -> f32 {
-    let scale = f32::from_bits(words[0] as u32);
-    let columns = words[1 + Terms::of(geometry).words(geometry)..].iter().flat_map(|quad| quad.to_le_bytes());
+    let float = |at: usize| f32::from_bits(words[at] as u32);
+    let columns = words[columns_at(geometry)..].iter().flat_map(|quad| quad.to_le_bytes());
     let columns: Vec<i32> = columns.map(|column| i32::from(column as i8)).collect();
-    let (mut scaled, mut lowered) = (0.0, 0);
+    let zero = geometry.zero.map_or(0, i32::from);
     for (g, columns) in columns.chunks_exact(geometry.group).enumerate() {
         let codes = &parts.codes[g * geometry.group..];
-        let product = |(&code, &x): (&u8, &i32)| (i32::from(code) - i32::from(parts.zero)) * x;
-        let p: i32 = codes.iter().zip(columns).map(product).sum();
-        scaled += p as f32 * f32::from(parts.scales[g]);
-        lowered += i32::from(parts.mins[g]) * columns.iter().sum::<i32>();
+        let p: i32 = codes.iter().zip(columns).map(|(code, x)| (i32::from(*code) - zero) * x).sum();
+        let scale = parts.d * f32::from(parts.scales[g]);
+        sum += p as f32 * (scale * float(g * geometry.group / geometry.unit()));
     }
-    sum += scaled * (parts.d * scale);
-    if geometry.has_minimums {
-        sum -= lowered as f32 * (parts.m * scale);
+    let terms = geometry.n_units();
+    match Terms::of(geometry) {
+        Terms::Biases { .. } => sum,
+        Terms::Sum if geometry.has_minimums => sum - parts.m * float(terms),
+        Terms::Sum => sum - parts.d * f32::from(parts.zero) * float(terms),
+        Terms::Pairs => {
+            let halves = words[terms + 1..].iter().flat_map(|pair| [*pair as i16, (pair >> 16) as i16]);
+            let products = halves.zip(&parts.mins[..geometry.n_groups()]);
+            let lowered: i32 = products.map(|(k, min)| i32::from(k) * i32::from(*min)).sum();
+            sum - lowered as f32 * (parts.m * float(terms))
+        }
     }
-    sum
 }
 
 #[cfg(test)]
@@ -69,15 +83,18 @@ mod tests {
             let x = noise(seed ^ 1, n_cols, 2.0);
             let mut rows = Activations::default();
             rows.fill(format, n_cols, &x);
-            let block = format.block_cols();
-            let decoded: Vec<f32> = x.chunks(block).flat_map(|x| {
-                let scale = x.iter().fold(0.0, |m: f32, x| m.max(x.abs())) / 127.0;
-                x.iter().map(move |x| (x / scale).round_ties_even() * scale)
+            let geometry = format.geometry().unwrap();
+            let decoded: Vec<f32> = rows.row(0).chunks(block_words(geometry)).flat_map(|words| {
+                let (head, quads) = words.split_at(columns_at(geometry));
+                let columns = quads.iter().flat_map(|quad| quad.to_le_bytes());
+                let scale = |column: usize| f32::from_bits(head[column / geometry.unit()] as u32);
+                columns.enumerate().map(move |(i, x)| f32::from(x as i8) * scale(i)).collect::<Vec<_>>()
             }).collect();
-            // int8 in blocks: steps of 1/127 of the largest, so 1/12 of a step's square against a power of 1/3 of it.
-            prop_assert!(nmse(&decoded, &x) < 1e-4);
+            let decoded = &decoded[..n_cols];
+            // int8 in units: steps of 1/127 of the largest, so 1/12 of a step's square against a power of 1/3 of it.
+            prop_assert!(nmse(decoded, &x) < 1e-4);
             for (row, weights) in w.dequantize().chunks(n_cols).enumerate() {
-                let products = weights.iter().zip(&decoded).map(|(w, x)| f64::from(*w) * f64::from(*x));
+                let products = weights.iter().zip(decoded).map(|(w, x)| f64::from(*w) * f64::from(*x));
                 let exact: f64 = products.clone().sum();
                 let magnitude: f64 = products.map(f64::abs).sum();
                 let actual = f64::from(dot_int8(&w, row, &rows, 0));

@@ -35,7 +35,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use activations::{Terms, block_words, fill_row};
+pub(crate) use activations::{Terms, UNIT, block_words, columns_at, fill_row};
 use parts::{Block, decode_row, encode};
 pub(crate) use parts::{Geometry, Parts};
 

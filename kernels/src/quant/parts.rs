@@ -5,6 +5,8 @@
 
 use half::f16;
 
+use super::activations::UNIT;
+
 /// The columns of the widest block.
 pub(crate) const MAX_COLS: usize = 256;
 /// The most groups of a block.
@@ -13,7 +15,7 @@ pub(crate) const MAX_GROUPS: usize = 16;
 /// How the columns of a format are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Columns of a block: those that share `d`, `m` and `zero`, and the scale of quantised activations.
+    /// Columns of a block: those that share `d`, `m` and `zero`.
     pub(crate) cols: usize,
     /// Columns of a group: those that share an integer scale and minimum.
     pub(crate) group: usize,
@@ -26,6 +28,15 @@ pub(crate) struct Geometry {
 impl Geometry {
     pub(crate) const fn n_groups(self) -> usize {
         self.cols / self.group
+    }
+
+    /// Columns that share a scale of activations: a group, or two if groups are narrow.
+    pub(crate) const fn unit(self) -> usize {
+        if self.group > UNIT { self.group } else { UNIT }
+    }
+
+    pub(crate) const fn n_units(self) -> usize {
+        self.cols / self.unit()
     }
 }
 

@@ -1,14 +1,13 @@
 //! Formats as types, so that kernels are compiled for each.
 
+/// The columns whose codes a kernel holds in registers at once.
+pub(super) use crate::quant::UNIT;
 use crate::{WeightFormat, quant::Geometry};
 
 use super::{
     isa::{Isa, QUAD_BYTES, ROWS},
     panel,
 };
-
-/// The columns whose codes a kernel holds in registers at once.
-pub(super) const UNIT: usize = 32;
 
 /// A format whose panels can be multiplied.
 pub(super) trait Panel {

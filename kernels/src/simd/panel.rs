@@ -3,7 +3,7 @@
 //! Written in loops, not in closures: a closure is a function of its own, compiled without the instructions that the
 //! kernel around it is compiled for.
 
-use crate::quant::{Terms, block_words};
+use crate::quant::{Terms, block_words, columns_at};
 
 use super::{
     format::{Format, UNIT},
@@ -35,26 +35,51 @@ pub(super) fn product<I: Isa, F: Format, const T: usize, const N: usize>(
             parameters[n] = &panels[n][at..][..F::LAYOUT.parameter_bytes];
             isa.prefetch(parameters[n], panels[n].len());
         }
-        let block = Block::<N> { codes, parameters, x_at: block * words };
-        match F::LAYOUT.scales {
-            None if F::GEOMETRY.cols == UNIT => one_unit::<I, F, T, N>(isa, block, x, &mut sums),
-            None => one_group::<I, F, T, N>(isa, block, x, &mut sums),
-            Some(_) => many_groups::<I, F, T, N>(isa, block, x, &mut sums),
-        }
+        Block::<T, N> { codes, parameters, x: &x, x_at: block * words }.add::<I, F>(isa, &mut sums);
     }
     sums
 }
 
-/// A block of N panels.
+/// A block of N panels and T rows.
 #[derive(Clone, Copy)]
-struct Block<'a, const N: usize> {
+struct Block<'a, const T: usize, const N: usize> {
     codes: [&'a [u8]; N],
     parameters: [&'a [u8]; N],
-    /// Where its words start in a row of activations.
+    /// Rows of activations.
+    x: &'a [&'a [i32]; T],
+    /// Where the block's words start in them.
     x_at: usize,
 }
 
-impl<const N: usize> Block<'_, N> {
+impl<const T: usize, const N: usize> Block<'_, T, N> {
+    /// To `sums` the block's products.
+    #[inline(always)]
+    fn add<I: Isa, F: Format>(&self, isa: I, sums: &mut [[I::Floats; T]; N]) {
+        if F::GEOMETRY.group > UNIT {
+            self.add_group::<I, F>(isa, sums);
+        } else {
+            for unit in 0..F::GEOMETRY.n_units() {
+                self.add_unit::<I, F>(isa, unit, sums);
+            }
+        }
+        if const { matches!(Terms::of(F::GEOMETRY), Terms::Biases { .. }) } {
+            return;
+        }
+        for (sums, parameters) in sums.iter_mut().zip(self.parameters) {
+            let depth = depth::<I, F>(isa, parameters);
+            for (t, sum) in sums.iter_mut().enumerate() {
+                let (lowered, scale) = lowered::<I, F>(isa, parameters, self.words::<F>(t));
+                *sum = isa.sub(*sum, isa.mul(lowered, isa.mul(depth, isa.splat(scale))));
+            }
+        }
+    }
+
+    /// The words of row `t`. Asked for where they are used: to find those of all rows ahead costs more than it saves.
+    #[inline(always)]
+    fn words<F: Format>(&self, t: usize) -> &[i32] {
+        &self.x[t][self.x_at..][..const { block_words(F::GEOMETRY) }]
+    }
+
     /// The codes of a unit.
     #[inline(always)]
     fn unpack<I: Isa, F: Format>(&self, isa: I, unit: usize) -> [[I::Bytes; QUADS]; N] {
@@ -67,183 +92,118 @@ impl<const N: usize> Block<'_, N> {
         weights
     }
 
+    /// The scales of a group's rows.
     #[inline(always)]
-    fn scales<I: Isa, F: Format>(&self, isa: I) -> [Scales<I>; N] {
-        let mut scales = [Scales::of::<F>(isa, self.parameters[0]); N];
-        for (scales, parameters) in scales.iter_mut().zip(self.parameters) {
-            *scales = Scales::of::<F>(isa, parameters);
-        }
-        scales
-    }
-
-    #[inline(always)]
-    fn group_scales<I: Isa, F: Format>(&self, isa: I, group: usize) -> [I::Floats; N] {
+    fn scales<I: Isa, F: Format>(&self, isa: I, group: usize) -> [I::Floats; N] {
         let mut scales = [isa.splat(0.0); N];
         for (scales, parameters) in scales.iter_mut().zip(self.parameters) {
-            *scales = group_scale::<I, F>(isa, parameters, group);
+            *scales = isa.halves(part(parameters, 0));
+            if let Some(at) = F::LAYOUT.scales {
+                *scales = isa.mul(*scales, isa.signed(part(parameters, at + group * ROWS)));
+            }
         }
         scales
     }
-}
 
-/// A block that is one unit.
-#[inline(always)]
-fn one_unit<I: Isa, F: Format, const T: usize, const N: usize>(
-    isa: I,
-    block: Block<'_, N>,
-    x: [&[i32]; T],
-    sums: &mut [[I::Floats; T]; N],
-) {
-    let weights = block.unpack::<I, F>(isa, 0);
-    let scales = block.scales::<I, F>(isa);
-    for t in 0..T {
-        let x = words::<F>(x[t], block.x_at);
-        let ints = dot_quads::<I, F, T, N, QUADS>(isa, [start::<I, F>(isa, x, 0); N], &weights, x, 0);
-        for n in 0..N {
-            let products = isa.to_floats(ints[n]);
-            sums[n][t] = scales[n].add::<F>(isa, sums[n][t], products, block.parameters[n], x);
+    /// To `sums` the products of a block that is one group of several units of codes.
+    #[inline(always)]
+    fn add_group<I: Isa, F: Format>(&self, isa: I, sums: &mut [[I::Floats; T]; N]) {
+        let mut ints = [[isa.splat_int(0); N]; T];
+        for (t, ints) in ints.iter_mut().enumerate() {
+            *ints = [start::<I, F>(isa, self.words::<F>(t), 0); N];
+        }
+        for unit in 0..F::GEOMETRY.cols / UNIT {
+            let weights = self.unpack::<I, F>(isa, unit);
+            for (t, ints) in ints.iter_mut().enumerate() {
+                *ints =
+                    dot_quads::<I, F, T, N, QUADS>(isa, *ints, &weights, self.words::<F>(t), unit * QUADS);
+            }
+        }
+        let scales = self.scales::<I, F>(isa, 0);
+        for (t, ints) in ints.into_iter().enumerate() {
+            let scale = isa.splat(float(self.words::<F>(t), 0));
+            add_products(isa, ints, &scales, scale, sums, t);
         }
     }
-}
 
-/// A block of several units that share all scales.
-#[inline(always)]
-fn one_group<I: Isa, F: Format, const T: usize, const N: usize>(
-    isa: I,
-    block: Block<'_, N>,
-    x: [&[i32]; T],
-    sums: &mut [[I::Floats; T]; N],
-) {
-    let mut ints = [[isa.splat_int(0); N]; T];
-    for t in 0..T {
-        ints[t] = [start::<I, F>(isa, words::<F>(x[t], block.x_at), 0); N];
-    }
-    for unit in 0..F::GEOMETRY.cols / UNIT {
-        let weights = block.unpack::<I, F>(isa, unit);
-        for t in 0..T {
-            let x = words::<F>(x[t], block.x_at);
-            ints[t] = dot_quads::<I, F, T, N, QUADS>(isa, ints[t], &weights, x, unit * QUADS);
-        }
-    }
-    let scales = block.scales::<I, F>(isa);
-    for t in 0..T {
-        let x = words::<F>(x[t], block.x_at);
-        for n in 0..N {
-            let products = isa.to_floats(ints[t][n]);
-            sums[n][t] = scales[n].add::<F>(isa, sums[n][t], products, block.parameters[n], x);
-        }
-    }
-}
-
-/// A block whose groups have integer scales: a unit is one group, or two.
-#[inline(always)]
-fn many_groups<I: Isa, F: Format, const T: usize, const N: usize>(
-    isa: I,
-    block: Block<'_, N>,
-    x: [&[i32]; T],
-    sums: &mut [[I::Floats; T]; N],
-) {
-    const HALF: usize = QUADS / 2;
-    let mut scaled = [[isa.splat(0.0); N]; T];
-    for unit in 0..F::GEOMETRY.cols / UNIT {
-        let weights = block.unpack::<I, F>(isa, unit);
+    /// To `sums` the products of a unit that is one group, or two.
+    #[inline(always)]
+    fn add_unit<I: Isa, F: Format>(&self, isa: I, unit: usize, sums: &mut [[I::Floats; T]; N]) {
+        const HALF: usize = QUADS / 2;
+        let weights = self.unpack::<I, F>(isa, unit);
         if F::GEOMETRY.group == UNIT {
-            let unit_scales = block.group_scales::<I, F>(isa, unit);
+            let scales = self.scales::<I, F>(isa, unit);
             for t in 0..T {
-                let x = words::<F>(x[t], block.x_at);
+                let x = self.words::<F>(t);
                 let start = [start::<I, F>(isa, x, unit); N];
                 let ints = dot_quads::<I, F, T, N, QUADS>(isa, start, &weights, x, unit * QUADS);
-                for n in 0..N {
-                    scaled[t][n] = isa.add(scaled[t][n], isa.mul(isa.to_floats(ints[n]), unit_scales[n]));
-                }
+                add_products(isa, ints, &scales, isa.splat(float(x, unit)), sums, t);
             }
-        } else {
-            let (mut low, mut high) = ([[weights[0][0]; HALF]; N], [[weights[0][0]; HALF]; N]);
-            for n in 0..N {
-                low[n].copy_from_slice(&weights[n][..HALF]);
-                high[n].copy_from_slice(&weights[n][HALF..]);
-            }
-            let low_scales = block.group_scales::<I, F>(isa, 2 * unit);
-            let high_scales = block.group_scales::<I, F>(isa, 2 * unit + 1);
-            for t in 0..T {
-                let x = words::<F>(x[t], block.x_at);
-                let starts = [[start::<I, F>(isa, x, 2 * unit); N], [start::<I, F>(isa, x, 2 * unit + 1); N]];
-                let low = dot_quads::<I, F, T, N, HALF>(isa, starts[0], &low, x, unit * QUADS);
-                let high = dot_quads::<I, F, T, N, HALF>(isa, starts[1], &high, x, unit * QUADS + HALF);
-                for n in 0..N {
-                    let sum = isa.add(scaled[t][n], isa.mul(isa.to_floats(low[n]), low_scales[n]));
-                    scaled[t][n] = isa.add(sum, isa.mul(isa.to_floats(high[n]), high_scales[n]));
-                }
-            }
+            return;
         }
-    }
-    let scales = block.scales::<I, F>(isa);
-    for t in 0..T {
-        let x = words::<F>(x[t], block.x_at);
+        let mut halves = [[[weights[0][0]; HALF]; N]; 2];
         for n in 0..N {
-            sums[n][t] = scales[n].add::<F>(isa, sums[n][t], scaled[t][n], block.parameters[n], x);
+            halves[0][n].copy_from_slice(&weights[n][..HALF]);
+            halves[1][n].copy_from_slice(&weights[n][HALF..]);
         }
-    }
-}
-
-/// The scales of a block's rows.
-#[derive(Clone, Copy)]
-struct Scales<I: Isa> {
-    d: I::Floats,
-    /// Of the minimums; zeros in formats without.
-    m: I::Floats,
-}
-
-impl<I: Isa> Scales<I> {
-    #[inline(always)]
-    fn of<F: Format>(isa: I, parameters: &[u8]) -> Self {
-        let m = match F::LAYOUT.m {
-            Some(at) => isa.halves(part(parameters, at)),
-            None => isa.splat(0.0),
-        };
-        Self { d: isa.halves(part(parameters, 0)), m }
-    }
-
-    /// `sum` and a block's integer products, scaled, less its minimums.
-    #[inline(always)]
-    fn add<F: Format>(
-        &self,
-        isa: I,
-        sum: I::Floats,
-        products: I::Floats,
-        parameters: &[u8],
-        x: &[i32],
-    ) -> I::Floats {
-        let float = |at: usize| f32::from_bits(x[at] as u32);
-        let scale = isa.splat(float(0));
-        let products = match F::LAYOUT.zeros {
-            // Integers below 2^24 each, and their difference: exact.
-            Some(at) => isa.sub(products, isa.mul(isa.unsigned(part(parameters, at)), isa.splat(float(1)))),
-            None => products,
-        };
-        let sum = isa.add(sum, isa.mul(products, isa.mul(self.d, scale)));
-        if F::LAYOUT.m.is_none() {
-            return sum;
-        }
-        let lowered = match F::LAYOUT.mins {
-            None => isa.splat(float(1)),
-            Some(at) => {
-                let mut lowered = isa.splat_int(0);
-                for pair in 0..F::GEOMETRY.n_groups() / 2 {
-                    let mins = part(parameters, at + pair * 2 * ROWS);
-                    lowered = isa.dot_pair(lowered, mins, x[1 + pair]);
-                }
-                isa.to_floats(lowered)
+        let scales = [self.scales::<I, F>(isa, 2 * unit), self.scales::<I, F>(isa, 2 * unit + 1)];
+        for t in 0..T {
+            let x = self.words::<F>(t);
+            let scale = isa.splat(float(x, unit));
+            for half in 0..2 {
+                let start = [start::<I, F>(isa, x, 2 * unit + half); N];
+                let first = unit * QUADS + half * HALF;
+                let ints = dot_quads::<I, F, T, N, HALF>(isa, start, &halves[half], x, first);
+                add_products(isa, ints, &scales[half], scale, sums, t);
             }
-        };
-        isa.sub(sum, isa.mul(lowered, isa.mul(self.m, scale)))
+        }
     }
 }
 
-/// The words of a block of activations.
+/// To the sums of row `t` its products with a group, scaled.
 #[inline(always)]
-fn words<F: Format>(x: &[i32], at: usize) -> &[i32] {
-    &x[at..][..const { block_words(F::GEOMETRY) }]
+fn add_products<I: Isa, const T: usize, const N: usize>(
+    isa: I,
+    products: [I::Ints; N],
+    scales: &[I::Floats; N],
+    scale: I::Floats,
+    sums: &mut [[I::Floats; T]; N],
+    t: usize,
+) {
+    for n in 0..N {
+        // The scales first: they do not wait for the integers.
+        let scale = isa.mul(scales[n], scale);
+        sums[n][t] = isa.add(sums[n][t], isa.mul(isa.to_floats(products[n]), scale));
+    }
+}
+
+/// How far a block's rows lie below their codes: `m`, or zero points in steps of `d`.
+#[inline(always)]
+fn depth<I: Isa, F: Format>(isa: I, parameters: &[u8]) -> I::Floats {
+    match (F::LAYOUT.m, F::LAYOUT.zeros) {
+        (Some(at), _) => isa.halves(part(parameters, at)),
+        (None, Some(at)) => isa.mul(isa.halves(part(parameters, 0)), isa.unsigned(part(parameters, at))),
+        (None, None) => isa.splat(0.0),
+    }
+}
+
+/// What the depth is multiplied with: the sum of the columns, or of the groups weighed with their integer minimums; and the
+/// scale of it.
+#[inline(always)]
+fn lowered<I: Isa, F: Format>(isa: I, parameters: &[u8], x: &[i32]) -> (I::Floats, f32) {
+    let terms = const { F::GEOMETRY.n_units() };
+    let Some(at) = F::LAYOUT.mins else { return (isa.splat(1.0), float(x, terms)) };
+    let mut lowered = isa.splat_int(0);
+    for pair in 0..F::GEOMETRY.n_groups() / 2 {
+        lowered = isa.dot_pair(lowered, part(parameters, at + pair * 2 * ROWS), x[terms + 1 + pair]);
+    }
+    (isa.to_floats(lowered), float(x, terms))
+}
+
+/// Word `at` of a block of activations, an f32.
+#[inline(always)]
+fn float(x: &[i32], at: usize) -> f32 {
+    f32::from_bits(x[at] as u32)
 }
 
 /// To the sums of each panel the products of its Q quads, with those from quad `first` of the block on.
@@ -255,7 +215,7 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
     x: &[i32],
     first: usize,
 ) -> [I::Ints; N] {
-    let first = const { 1 + Terms::of(F::GEOMETRY).words(F::GEOMETRY) } + first;
+    let first = const { columns_at(F::GEOMETRY) } + first;
     // With few rows, two sums a panel that do not wait for each other.
     let apart = if T <= 2 { 2 } else { 1 };
     let mut odd = [isa.splat_int(0); N];
@@ -280,16 +240,10 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
 #[inline(always)]
 fn start<I: Isa, F: Format>(isa: I, x: &[i32], group: usize) -> I::Ints {
     match const { Terms::of(F::GEOMETRY) } {
-        Terms::Biases { .. } if I::RAISED || F::FORMAT.code_bits() < 8 => isa.splat_int(x[1 + group]),
+        Terms::Biases { .. } if I::RAISED || F::FORMAT.code_bits() < 8 => {
+            isa.splat_int(x[F::GEOMETRY.n_units() + group])
+        }
         _ => isa.splat_int(0),
-    }
-}
-
-#[inline(always)]
-fn group_scale<I: Isa, F: Format>(isa: I, parameters: &[u8], group: usize) -> I::Floats {
-    match F::LAYOUT.scales {
-        Some(at) => isa.signed(part(parameters, at + group * ROWS)),
-        None => isa.splat(1.0),
     }
 }
 
