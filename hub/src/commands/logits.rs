@@ -1,10 +1,14 @@
 //! `moex logits`
 
+mod against;
+
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, ensure};
 use moex_kernels::engine::ActivationFormat;
 use safetensors::Dtype;
+
+use against::Against;
 
 use super::{
     compute::ComputeArgs,
@@ -16,7 +20,7 @@ use crate::model::{Experts, ExpertsError, KvPool, KvTable, Model, Routing, Span,
 /// Rows of a step, as the engine's prefill has them.
 const CHUNK_ROWS: usize = 128;
 
-/// Writes the logits of given token ids as a safetensors file.
+/// Writes the logits of given token ids as a safetensors file, or says how far they are from those of such a file.
 ///
 /// It holds `logits`, f32 (tokens, vocabulary), and for each sparse layer `layer{N}.topk_indices`, i32 (tokens, K): the
 /// experts the router chose, best first.
@@ -36,8 +40,14 @@ pub struct Args {
     ids: Vec<u32>,
 
     /// The file to write.
-    #[arg(long, env = "MOEX_OUT", value_name = "FILE")]
-    out: PathBuf,
+    #[arg(long, env = "MOEX_OUT", value_name = "FILE", required_unless_present = "against")]
+    out: Option<PathBuf>,
+
+    /// A file of the same ids to compare with, and to print the normalised mean squared error (NMSE) to.
+    ///
+    /// Where the router chose otherwise, the row is another one: rows that chose alike are counted apart.
+    #[arg(long, env = "MOEX_AGAINST", value_name = "FILE")]
+    against: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -60,8 +70,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         dtype: Dtype::I32,
         shape: vec![n_rows, config.moe.n_chosen],
     }));
-    let mut file =
-        SafetensorsFile::create(&args.out, &tensors).with_context(|| args.out.display().to_string())?;
+    let against = args.against.as_deref().map(|path| Against::open(path, config, n_rows));
+    let mut against = against.transpose()?;
+    let name = args.out.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let file = args.out.as_deref().map(|path| SafetensorsFile::create(path, &tensors));
+    let mut file = file.transpose().with_context(|| name.clone())?;
 
     let mut experts = Recorded {
         experts: experts_for(&args.experts, &checkpoint, &model, CHUNK_ROWS)?,
@@ -74,13 +87,24 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         ensure!(kv.reserve(&mut table, start + ids.len()), "the KV cache is full");
         let span = Span { ids, start, table: &table, wanted: Wanted::All };
         let logits = model.forward(&[span], &mut kv, &mut experts)?;
-        file.write(&logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<_>>())?;
+        if let Some(file) = &mut file {
+            file.write(&logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<_>>())?;
+        }
+        if let Some(against) = &mut against {
+            against.add(&logits, config.vocab);
+        }
     }
-    for layer in config.sparse_layers() {
-        let indices = experts.chosen[layer].iter().flat_map(|expert| i32::from(*expert).to_le_bytes());
-        file.write(&indices.collect::<Vec<_>>())?;
+    if let Some(mut file) = file {
+        for layer in config.sparse_layers() {
+            let indices = experts.chosen[layer].iter().flat_map(|expert| i32::from(*expert).to_le_bytes());
+            file.write(&indices.collect::<Vec<_>>())?;
+        }
+        file.finish().context(name)?;
     }
-    file.finish().with_context(|| args.out.display().to_string())
+    if let Some(against) = against {
+        print!("{}", against.report(config, &experts.chosen));
+    }
+    Ok(())
 }
 
 /// Experts, and what the router chose of them.
@@ -145,6 +169,45 @@ mod tests {
         for name in ["layer0.topk_indices", "layer1.topk_indices"] {
             assert_eq!(ours.tensor(name).unwrap().data(), reference.tensor(name).unwrap().data(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_comparison_counts_all_rows_and_those_that_chose_alike() {
+        let checkpoint = crate::model::Checkpoint::open(TINY.as_ref()).unwrap();
+        let config = &checkpoint.config;
+        let path = format!("{TINY}/reference/reference.safetensors");
+        let mut against = Against::open(path.as_ref(), config, 40).unwrap();
+        let reference = std::fs::read(&path).unwrap();
+        // The reference itself, but for the first row, which is twice as large and chose other experts.
+        let mut rows = f32(&reference, "logits");
+        rows[..512].iter_mut().for_each(|logit| *logit *= 2.0);
+        let tensors = SafeTensors::deserialize(&reference).unwrap();
+        let mut chosen: Vec<Vec<u16>> = [0, 1]
+            .map(|layer| tensors.tensor(&format!("layer{layer}.topk_indices")).unwrap())
+            .map(|indices| {
+                indices.data().as_chunks().0.iter().map(|i| i32::from_le_bytes(*i) as u16).collect()
+            })
+            .to_vec();
+        chosen[1].swap(2, 3); // the second row's, in another order: the same choice
+        chosen[0][0] ^= 7;
+        against.add(&rows[..512 * 13], 512);
+        against.add(&rows[512 * 13..], 512);
+        let report = against.report(config, &chosen);
+        let lines: Vec<&str> = report.lines().collect();
+        assert!(lines[0].starts_with("40 rows against ") && lines[0].ends_with("1.00e0 at most"), "{report}");
+        let alike = "39 of them chose the same experts in every layer: NMSE 0.00e0; by rows 0.00e0 at the median, \
+                     0.00e0 at most";
+        assert_eq!(lines[1], alike);
+
+        let error = Against::open(path.as_ref(), config, 41).err().unwrap().to_string();
+        assert!(
+            error.ends_with("its logits are F32 [40, 512], those of the given ids F32 [41, 512]"),
+            "{error}"
+        );
+        let other = format!("{TINY}/config.json");
+        let error = Against::open(other.as_ref(), config, 40).err().unwrap().to_string();
+        assert!(error.ends_with("config.json: no safetensors file"), "{error}");
+        assert!(Against::open("nowhere".as_ref(), config, 40).is_err());
     }
 
     #[test]
