@@ -14,6 +14,8 @@ struct Cli {
 enum Command {
     /// Runs every test; installs Chromium and a software Vulkan driver when they are missing and it may.
     Test(xtask::test::Args),
+    /// Runs the CPU kernels' tests on AArch64, emulated; installs the emulator when it is missing and it may.
+    Arm(xtask::arm::Args),
     /// Builds the worker bundle that the hub embeds.
     Worker,
     /// Runs what the project's CI runs: format, lints, docs, tests.
@@ -30,6 +32,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Test(args) => xtask::test::run(&args),
+        Command::Arm(args) => xtask::arm::run(&args),
         Command::Worker => xtask::worker::build_bundle(),
         Command::Ci => xtask::execute("bash", &[".ci/run"]),
         Command::Chaos(args) => xtask::chaos::run(&args),

@@ -1,7 +1,9 @@
 //! The commands of `cargo xtask`, one file each.
 
+pub mod arm;
 pub mod bench;
 pub mod chaos;
+pub mod needs;
 pub mod simulate;
 pub mod test;
 pub mod worker;

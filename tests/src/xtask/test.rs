@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use super::{execute, has};
+use super::{
+    execute, has,
+    needs::{self, Need},
+};
 use crate::browser;
 
 /// What to run.
@@ -17,7 +20,7 @@ pub struct Args {
 
 /// Installs what is missing, builds the `moex` binary, then runs the tests of the workspace.
 pub fn run(args: &Args) -> Result<()> {
-    install_what_is_missing()?;
+    needs::install(&NEEDS)?;
     // End-to-end tests start this binary; building it first also shows a compile error before any test runs.
     // With the workspace's features, as the tests have them, so that nothing is compiled twice.
     execute("cargo", &["build", "--workspace", "--bins"])?;
@@ -37,38 +40,11 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A Debian package, and how to see that what it brings is there.
-struct Need {
-    package: &'static str,
-    present: fn() -> bool,
-}
-
 const NEEDS: [Need; 2] = [
     Need { package: "chromium", present: || browser::executable().is_some() },
     // lavapipe: the GPU kernels run on it where there is no GPU.
     Need { package: "mesa-vulkan-drivers", present: has_vulkan_driver },
 ];
-
-fn install_what_is_missing() -> Result<()> {
-    let missing: Vec<&str> = NEEDS.iter().filter(|need| !(need.present)()).map(|need| need.package).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    eprintln!("installing what the tests need: {}", missing.join(", "));
-    let installed = has("apt-get")
-        && execute("apt-get", &["update", "--quiet"]).is_ok()
-        && execute(
-            "apt-get",
-            &[&["install", "--quiet", "--yes", "--no-install-recommends"], &missing[..]].concat(),
-        )
-        .is_ok();
-    ensure!(
-        installed && NEEDS.iter().all(|need| (need.present)()),
-        "the tests need {}: install them with your system's packages, then run this again",
-        missing.join(" and ")
-    );
-    Ok(())
-}
 
 fn has_vulkan_driver() -> bool {
     ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"]

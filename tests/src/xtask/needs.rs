@@ -1,0 +1,38 @@
+//! Packages that commands need, installed where the system lets them.
+
+use anyhow::{Result, ensure};
+
+use super::{execute, has};
+
+/// A Debian package, and how to see that what it brings is there.
+pub struct Need {
+    /// Its name.
+    pub package: &'static str,
+    /// Whether what it brings is there.
+    pub present: fn() -> bool,
+}
+
+/// Installs what is missing.
+///
+/// # Errors
+/// If something still is: which, and what to do.
+pub fn install(needs: &[Need]) -> Result<()> {
+    let missing: Vec<&str> = needs.iter().filter(|need| !(need.present)()).map(|need| need.package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("installing what this needs: {}", missing.join(", "));
+    let installed = has("apt-get")
+        && execute("apt-get", &["update", "--quiet"]).is_ok()
+        && execute(
+            "apt-get",
+            &[&["install", "--quiet", "--yes", "--no-install-recommends"], &missing[..]].concat(),
+        )
+        .is_ok();
+    ensure!(
+        installed && needs.iter().all(|need| (need.present)()),
+        "this needs {}: install them with your system's packages, then run it again",
+        missing.join(" and ")
+    );
+    Ok(())
+}
