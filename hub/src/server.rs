@@ -10,7 +10,7 @@ mod hub;
 mod tests;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +38,9 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let Hub { api, swarm, .. } = hub;
-    let guard = Arc::new(Guard::new(listener.local_addr()?, api.has_key()));
+    let bound = listener.local_addr()?;
+    let guard = Arc::new(Guard::new(bound, api.has_key()));
+    let api = api.reached_by(origins(bound));
     let app = Router::new()
         .merge(web::router())
         .merge(api::router(Arc::new(api)))
@@ -60,6 +62,21 @@ pub async fn run(
     };
     swarm.shut_down().await;
     served
+}
+
+/// By which origins other machines reach a socket; none if it is bound to loopback.
+fn origins(bound: SocketAddr) -> Vec<String> {
+    let addresses = match bound.ip() {
+        ip if !ip.is_unspecified() => vec![ip],
+        // Without a list there are no links but the visitor's own.
+        _ => if_addrs::get_if_addrs().unwrap_or_default().iter().map(if_addrs::Interface::ip).collect(),
+    };
+    let reaches_others = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => bound.is_ipv6() && !ip.is_loopback() && !ip.is_unicast_link_local(),
+    };
+    let origin = |ip| format!("http://{}", SocketAddr::new(ip, bound.port()));
+    addresses.into_iter().filter(reaches_others).map(origin).collect()
 }
 
 /// Ends [`DRAIN_DEADLINE`] after the hub was told to stop.

@@ -1,5 +1,7 @@
 //! A real Chromium with WebGPU on SwiftShader, and the tabs in it.
 
+mod hands;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use futures_util::StreamExt;
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use self::hands::Complaints;
 use crate::hub::PATIENCE;
 
 /// Keeps Chromium off the network and its GPU process on the software adapter.

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::MAX_BODY_BYTES;
 use super::error::ApiError;
 use super::output::{OutputParser, Piece};
-use super::reply::{Answer, FinishReason, Header, Usage};
+use super::reply::{Answer, FinishReason, Header, Timings, Usage};
 use super::request::ChatRequest;
 use super::state::{Api, unix_seconds};
 use crate::engine::{self, Event, Failure, Request, SubmitError};
@@ -93,7 +93,9 @@ impl Running {
                 Part::End(pieces, finish) => {
                     pieces.into_iter().for_each(|piece| answer.add(piece));
                     let reason = finish_reason(finish.reason, answer.has_calls());
-                    return Ok(Json(self.header.completion(&answer, reason, usage(&finish))));
+                    let mut body = self.header.completion(&answer, reason, usage(&finish));
+                    body["timings"] = timings(&finish);
+                    return Ok(Json(body));
                 }
             }
         }
@@ -173,6 +175,9 @@ impl Streaming {
         chunks.push(header.last_chunk(finish_reason(finish.reason, self.n_calls > 0)));
         if self.include_usage {
             chunks.push(header.usage_chunk(usage(&finish)));
+        }
+        if let Some(last) = chunks.last_mut() {
+            last["timings"] = timings(&finish);
         }
         true
     }
@@ -297,6 +302,12 @@ fn finish_reason(reason: engine::FinishReason, has_calls: bool) -> FinishReason 
 fn usage(finish: &engine::Finish) -> Usage {
     let engine::Usage { prompt_tokens, completion_tokens } = finish.usage;
     Usage { prompt_tokens, completion_tokens }
+}
+
+/// For the last chunk, as llama.cpp's server does it.
+fn timings(finish: &engine::Finish) -> Value {
+    let engine::Timings { prompt, generation } = finish.timings;
+    Timings { usage: usage(finish), prompt, generation }.json()
 }
 
 /// From the operating system: for ids, and for the seed of a request that names none.

@@ -11,8 +11,10 @@ mod auth;
 mod chat;
 mod error;
 mod fields;
+mod join;
 mod metrics;
 mod output;
+mod own_machine;
 mod reply;
 mod request;
 mod state;
@@ -34,14 +36,18 @@ pub use state::{Api, ApiParts};
 /// The largest request body.
 pub const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Routes of the API. All but `/health` want the API key, if there is one.
+/// Routes of the API. All but `/health` want the API key, if there is one; without one, who computes and how to join is
+/// told to programs of the hub's own machine alone.
 pub fn router(api: Arc<Api>) -> Router {
-    let guarded = Router::new()
+    let private = Router::new()
+        .route("/api/join", get(join::join))
+        .route("/api/swarm", get(status::swarm))
+        .route("/metrics", get(metrics::metrics))
+        .route_layer(from_fn_with_state(api.clone(), own_machine::check));
+    let guarded = private
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*name}", get(status::model))
-        .route("/api/swarm", get(status::swarm))
-        .route("/metrics", get(metrics::metrics))
         .route_layer(from_fn_with_state(api.clone(), check_key))
         // Larger bodies are refused by the handler, which knows how to say so.
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));

@@ -1,5 +1,7 @@
 //! The bodies of answers: `chat.completion` and its streamed chunks.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 
 use super::output::{Piece, ToolCall};
@@ -40,6 +42,37 @@ impl Usage {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+        })
+    }
+}
+
+/// What the engine measured of one request, by the names of llama.cpp's server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timings {
+    /// The tokens whose times these are.
+    pub(super) usage: Usage,
+    /// From the first step of the prompt to the first token.
+    pub(super) prompt: Duration,
+    /// From the first token to the last.
+    pub(super) generation: Duration,
+}
+
+impl Timings {
+    /// `timings`. A rate is null where no time passed. The first token comes with the prompt's last step, so that
+    /// `predicted_per_second` counts those after it: `(predicted_n - 1) / predicted_ms`, a thousand times.
+    pub(super) fn json(self) -> Value {
+        let Usage { prompt_tokens, completion_tokens } = self.usage;
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        let rate = |tokens: usize, time: Duration| {
+            (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
+        };
+        json!({
+            "prompt_n": prompt_tokens,
+            "prompt_ms": millis(self.prompt),
+            "prompt_per_second": rate(prompt_tokens, self.prompt),
+            "predicted_n": completion_tokens,
+            "predicted_ms": millis(self.generation),
+            "predicted_per_second": rate(completion_tokens.saturating_sub(1), self.generation),
         })
     }
 }
@@ -165,6 +198,23 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn timings_are_the_engines_times_and_rates_of_them() {
+        let usage = Usage { prompt_tokens: 50, completion_tokens: 21 };
+        let timings =
+            Timings { usage, prompt: Duration::from_millis(250), generation: Duration::from_millis(500) };
+        assert_eq!(
+            timings.json(),
+            json!({
+                "prompt_n": 50, "prompt_ms": 250.0, "prompt_per_second": 200.0,
+                "predicted_n": 21, "predicted_ms": 500.0, "predicted_per_second": 40.0,
+            })
+        );
+        let one =
+            Timings { usage: Usage { completion_tokens: 1, ..usage }, generation: Duration::ZERO, ..timings };
+        assert_eq!(one.json()["predicted_per_second"], Value::Null, "one token has no rate");
+    }
 
     #[test]
     fn a_whole_answer_with_reasoning_and_a_call() {

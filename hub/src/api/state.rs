@@ -24,6 +24,7 @@ pub struct Api {
     model: String,
     defaults: Sampling,
     key: Option<ApiKey>,
+    origins: Vec<String>,
     started: SystemTime,
 }
 
@@ -54,8 +55,24 @@ impl Api {
             model: parts.checkpoint.name.clone(),
             defaults: default_sampling(parts.checkpoint.text.generation_config.as_deref())?,
             key: parts.key,
+            origins: Vec::new(),
             started: SystemTime::now(),
         })
+    }
+
+    /// The same, told by which origins (`http://10.0.0.7:8080`) other machines reach it, the best first.
+    #[must_use]
+    pub(crate) fn reached_by(self, origins: Vec<String>) -> Self {
+        Self { origins, ..self }
+    }
+
+    pub(super) fn origins(&self) -> &[String] {
+        &self.origins
+    }
+
+    /// What a worker shows to join.
+    pub(super) fn join_token(&self) -> &str {
+        self.swarm.join_token()
     }
 
     /// The name the model is served under.

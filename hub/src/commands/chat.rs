@@ -96,8 +96,9 @@ impl Chat {
         let content = printer.finish()?;
         match asked {
             Ok(ending) => {
-                if ending.finish_reason == "length" {
-                    eprintln!("(cut at the token limit)");
+                let cut = if ending.finish_reason == "length" { ", cut at the token limit" } else { "" };
+                if io::stderr().is_terminal() || !cut.is_empty() {
+                    eprintln!("({}{cut})", ending.speed());
                 }
                 self.messages.push(json!({ "role": "assistant", "content": content }));
                 Ok(())

@@ -28,6 +28,8 @@ pub(super) struct Ending {
     pub(super) finish_reason: String,
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
+    /// As the engine measured it; a single token has none.
+    pub(super) tokens_per_second: Option<f64>,
 }
 
 impl HubClient {
@@ -106,6 +108,16 @@ impl HubClient {
 }
 
 impl Ending {
+    /// What the answer took, for people: "12 tokens, 81.5 tokens/s".
+    pub(super) fn speed(&self) -> String {
+        let tokens = self.completion_tokens;
+        let unit = if tokens == 1 { "token" } else { "tokens" };
+        match self.tokens_per_second {
+            Some(rate) => format!("{tokens} {unit}, {rate:.1} tokens/s"),
+            None => format!("{tokens} {unit}"),
+        }
+    }
+
     fn read(
         &mut self,
         chunk: &Value,
@@ -118,6 +130,9 @@ impl Ending {
             let tokens = |name: &str| usage.get(name).and_then(Value::as_u64).unwrap_or(0);
             self.prompt_tokens = tokens("prompt_tokens");
             self.completion_tokens = tokens("completion_tokens");
+        }
+        if let Some(rate) = chunk["timings"]["predicted_per_second"].as_f64() {
+            self.tokens_per_second = Some(rate);
         }
         let choice = &chunk["choices"][0];
         if let Some(reason) = choice["finish_reason"].as_str() {
@@ -173,6 +188,18 @@ mod tests {
             }
         }
         assert_eq!(seen, ["data: é", "", "data: b"]);
+    }
+
+    #[test]
+    fn the_speed_is_the_engines() {
+        let mut ending = Ending::default();
+        let last = json!({
+            "choices": [], "usage": { "prompt_tokens": 9, "completion_tokens": 12 },
+            "timings": { "predicted_n": 12, "predicted_per_second": 81.52 },
+        });
+        ending.read(&last, &mut |_| Ok(())).unwrap();
+        assert_eq!(ending.speed(), "12 tokens, 81.5 tokens/s");
+        assert_eq!(Ending { completion_tokens: 1, ..Ending::default() }.speed(), "1 token");
     }
 
     #[test]

@@ -14,9 +14,9 @@ mod tests;
 
 pub use request::{
     Event, Failure, Finish, FinishReason, MAX_STOP_BYTES, MAX_STOPS, Request, RequestLimits, Sink,
-    SubmitError, Usage,
+    SubmitError, Timings, Usage,
 };
-pub use scheduler::{EngineConfig, Scheduler};
+pub use scheduler::{Clock, EngineConfig, Scheduler};
 
 use std::{
     io,
@@ -25,6 +25,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
     },
     thread,
+    time::Instant,
 };
 
 use crate::{
@@ -51,7 +52,8 @@ impl Engine {
         config: EngineConfig,
     ) -> io::Result<Self> {
         let (queue, requests) = sync_channel(config.max_waiting);
-        let scheduler = Scheduler::new(model, text, config);
+        let started = Instant::now();
+        let scheduler = Scheduler::new(model, text, config).with_clock(Box::new(move || started.elapsed()));
         let limits = scheduler.limits();
         thread::Builder::new().name("engine".to_owned()).spawn(move || run(scheduler, experts, &requests))?;
         Ok(Self { queue, limits })

@@ -1,6 +1,6 @@
 //! What a request asks for, and what comes back.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Duration};
 
 use crate::{
     model::StepError,
@@ -53,6 +53,8 @@ pub struct Finish {
     pub reason: FinishReason,
     /// What it cost.
     pub usage: Usage,
+    /// How long it took.
+    pub timings: Timings,
     /// The generated tokens, the one that ended the text included.
     pub ids: Vec<u32>,
     /// The smallest gap between the best two logits on the way: how near a greedy text was to being another.
@@ -75,6 +77,15 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Generated, the one that ended the text included.
     pub completion_tokens: usize,
+}
+
+/// How long a request took by the engine's clock; what it waited before its first step is in neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// From the first step with its rows to its first token.
+    pub prompt: Duration,
+    /// From its first token to its last.
+    pub generation: Duration,
 }
 
 /// Why a request that had begun did not finish. Others go on.

@@ -1,6 +1,6 @@
 //! Which rows go into the next step: one of every sequence that generates, and chunks of prompts with what is left.
 
-use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::{
     request::{Failure, Request, RequestLimits, Sink, SubmitError},
@@ -30,6 +30,9 @@ impl Default for EngineConfig {
     }
 }
 
+/// The time since any fixed moment.
+pub type Clock = Box<dyn Fn() -> Duration + Send>;
+
 /// All sequences of an engine. Rows do not depend on what else is in a step, so every text is what it would be alone.
 pub struct Scheduler {
     model: Arc<Model>,
@@ -38,6 +41,7 @@ pub struct Scheduler {
     space: Workspace,
     limits: RequestLimits,
     config: EngineConfig,
+    clock: Clock,
     /// Oldest first.
     running: Vec<Sequence>,
     /// Oldest first, and younger than all that run.
@@ -45,7 +49,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler without sequences.
+    /// A scheduler without sequences, by a clock that stands still.
     pub fn new(model: Arc<Model>, text: Arc<Text>, config: EngineConfig) -> Self {
         let max_rows = config.max_rows.max(1);
         let max_sequences = config.max_sequences.clamp(1, max_rows);
@@ -54,7 +58,14 @@ impl Scheduler {
         let context = model.config().max_positions.min(kv.max_positions());
         let limits = RequestLimits { context, vocabulary: model.config().vocab };
         let space = Workspace::default();
-        Self { model, text, kv, space, limits, config, running: Vec::new(), waiting: VecDeque::new() }
+        let clock: Clock = Box::new(|| Duration::ZERO);
+        Self { model, text, kv, space, limits, config, clock, running: Vec::new(), waiting: VecDeque::new() }
+    }
+
+    /// The same, measuring its requests by `clock`.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
     }
 
     /// What a request may ask for.
@@ -89,6 +100,10 @@ impl Scheduler {
     pub fn step(&mut self, experts: &mut dyn Experts) {
         self.admit();
         let chunks = self.plan();
+        let now = (self.clock)();
+        for (sequence, _) in self.running.iter_mut().zip(&chunks).filter(|(_, n)| **n > 0) {
+            sequence.step_begins(now);
+        }
         let planned = self.running.iter().zip(&chunks).filter(|(_, n)| **n > 0);
         let spans: Vec<Span<'_>> = planned.map(|(sequence, n)| span(sequence, *n)).collect();
         if spans.is_empty() {
@@ -97,7 +112,8 @@ impl Scheduler {
         experts.step_begins();
         let stepped = self.model.step(&spans, &mut self.kv, experts, &mut self.space);
         let Self { running, kv, text, limits, .. } = self;
-        let n_tokens = deliver(running, kv, text, limits.vocabulary, &chunks, stepped);
+        let now = (self.clock)();
+        let n_tokens = deliver(running, kv, text, limits.vocabulary, &chunks, stepped, now);
         experts.step_ends(chunks.iter().sum(), n_tokens);
     }
 
@@ -161,6 +177,7 @@ fn deliver(
     vocabulary: usize,
     chunks: &[usize],
     stepped: Result<&mut [f32], StepError>,
+    now: Duration,
 ) -> usize {
     let mut failure = None;
     let logits = stepped.unwrap_or_else(|error| {
@@ -175,10 +192,10 @@ fn deliver(
         let progress = match &failure {
             _ if n == 0 => ControlFlow::Continue(()),
             Some(failure) => sequence.fail(failure.clone()),
-            None if n < sequence.n_pending() => sequence.advance(n, None, text),
+            None if n < sequence.n_pending() => sequence.advance(n, None, text, now),
             None => {
                 n_tokens += 1;
-                sequence.advance(n, logits.next(), text)
+                sequence.advance(n, logits.next(), text, now)
             }
         };
         if progress.is_break() {

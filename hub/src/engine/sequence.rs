@@ -1,9 +1,9 @@
 //! One request on its way: its tokens, what of them is cached, and its text.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Duration};
 
 use super::{
-    request::{Event, Failure, Finish, FinishReason, Request, Sink, Usage},
+    request::{Event, Failure, Finish, FinishReason, Request, Sink, Timings, Usage},
     stop::{Released, StopText},
 };
 use crate::{
@@ -25,6 +25,9 @@ pub(super) struct Sequence {
     sampler: Sampler,
     detokenizer: Detokenizer,
     text: StopText,
+    /// When the first step with its rows began.
+    began: Option<Duration>,
+    first_token: Option<Duration>,
     sink: Sink,
 }
 
@@ -45,6 +48,8 @@ impl Sequence {
             table: KvTable::default(),
             detokenizer: Detokenizer::new(Special::Skip),
             text: StopText::new(request.stop),
+            began: None,
+            first_token: None,
             sink,
         }
     }
@@ -54,15 +59,26 @@ impl Sequence {
         self.ids.len() - self.cached
     }
 
+    /// A step with rows of it begins.
+    pub(super) fn step_begins(&mut self, now: Duration) {
+        self.began.get_or_insert(now);
+    }
+
     /// `n` more tokens are in the cache; with the last of them came `logits` (V).
-    pub(super) fn advance(&mut self, n: usize, logits: Option<&mut [f32]>, text: &Text) -> Progress {
+    pub(super) fn advance(
+        &mut self,
+        n: usize,
+        logits: Option<&mut [f32]>,
+        text: &Text,
+        now: Duration,
+    ) -> Progress {
         self.cached += n;
         if self.ids.len() == self.n_prompt {
             (self.sink)(Event::Prompt { done: self.cached, total: self.n_prompt })?;
         }
         let Some(logits) = logits else { return Progress::Continue(()) };
         match self.sampler.sample(logits) {
-            Some(id) => self.push(id, text),
+            Some(id) => self.push(id, text, now),
             None => self.fail(Failure::NoLogits),
         }
     }
@@ -74,37 +90,38 @@ impl Sequence {
         Progress::Break(())
     }
 
-    fn push(&mut self, id: u32, text: &Text) -> Progress {
+    fn push(&mut self, id: u32, text: &Text, now: Duration) -> Progress {
         self.ids.push(id);
+        self.first_token.get_or_insert(now);
         if text.eos.contains(&id) {
-            return self.finish(FinishReason::Stop);
+            return self.finish(FinishReason::Stop, now);
         }
         match self.text.push(&self.detokenizer.push(&text.tokenizer, id)) {
             Released::Text(piece) => self.say(piece)?,
             Released::Stopped(piece) => {
                 self.say(piece)?;
-                return self.end(FinishReason::Stop);
+                return self.end(FinishReason::Stop, now);
             }
         }
         if self.ids.len() >= self.max_ids {
-            self.finish(FinishReason::Length)
+            self.finish(FinishReason::Length, now)
         } else {
             Progress::Continue(())
         }
     }
 
     /// Says what was held back and ends, unless a stop string turns up in it.
-    fn finish(&mut self, reason: FinishReason) -> Progress {
+    fn finish(&mut self, reason: FinishReason, now: Duration) -> Progress {
         let rest = self.detokenizer.finish();
         match self.text.push(&rest) {
             Released::Text(piece) => {
                 let held = self.text.finish();
                 self.say(piece + &held)?;
-                self.end(reason)
+                self.end(reason, now)
             }
             Released::Stopped(piece) => {
                 self.say(piece)?;
-                self.end(FinishReason::Stop)
+                self.end(FinishReason::Stop, now)
             }
         }
     }
@@ -113,12 +130,18 @@ impl Sequence {
         if piece.is_empty() { Progress::Continue(()) } else { (self.sink)(Event::Text(piece)) }
     }
 
-    fn end(&mut self, reason: FinishReason) -> Progress {
+    fn end(&mut self, reason: FinishReason, now: Duration) -> Progress {
+        let first_token = self.first_token.unwrap_or(now);
+        let timings = Timings {
+            prompt: first_token.saturating_sub(self.began.unwrap_or(first_token)),
+            generation: now.saturating_sub(first_token),
+        };
         let ids = self.ids[self.n_prompt..].to_vec();
         let usage = Usage { prompt_tokens: self.n_prompt, completion_tokens: ids.len() };
         let _ = (self.sink)(Event::Finished(Finish {
             reason,
             usage,
+            timings,
             ids,
             min_margin: self.sampler.min_margin(),
         }));

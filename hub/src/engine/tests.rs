@@ -2,7 +2,11 @@
 
 use std::{
     ops::ControlFlow,
-    sync::{Arc, Mutex, OnceLock, mpsc},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -110,6 +114,34 @@ fn it_answers() {
     assert_eq!(finish.ids, [23, 18, 1017]);
     let prompt_tokens = request(QUESTIONS[0]).prompt_ids.len();
     assert_eq!(finish.usage, Usage { prompt_tokens, completion_tokens: 3 });
+}
+
+#[test]
+fn a_request_is_measured_by_the_engines_clock_from_its_first_step_to_its_last_token() {
+    let config = EngineConfig { max_rows: 10, ..EngineConfig::default() };
+    let (unmeasured, mut experts) = scheduler(config);
+    // Each look takes 10 ms, and a step looks twice: it takes 10 ms, and 10 more pass before the next.
+    let looks = Arc::new(AtomicU64::new(0));
+    let seen = looks.clone();
+    let clock = move || Duration::from_millis(10 * seen.fetch_add(1, Ordering::Relaxed));
+    let mut scheduler = unmeasured.with_clock(Box::new(clock));
+    let (first, second) = (Heard::default(), Heard::default());
+    scheduler.submit(request(QUESTIONS[0]), first.sink()).unwrap();
+    while !scheduler.is_idle() {
+        scheduler.step(&mut experts);
+    }
+    let Finish { usage, timings, .. } = first.finish();
+    assert_eq!((usage.prompt_tokens, usage.completion_tokens), (25, 3));
+    assert_eq!(timings.prompt, Duration::from_millis(10 + 2 * 20), "three steps of ten rows at most");
+    assert_eq!(timings.generation, Duration::from_millis(2 * 20), "two steps after the first token");
+
+    // What it waited before its first step does not count.
+    scheduler.submit(request(QUESTIONS[0]), second.sink()).unwrap();
+    looks.fetch_add(50, Ordering::Relaxed);
+    while !scheduler.is_idle() {
+        scheduler.step(&mut experts);
+    }
+    assert_eq!(second.finish().timings, timings);
 }
 
 #[test]

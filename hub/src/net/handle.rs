@@ -34,6 +34,11 @@ impl SwarmHandle {
         self.shared.status()
     }
 
+    /// What a worker shows to join.
+    pub fn join_token(&self) -> &str {
+        self.shared.config.token.reveal()
+    }
+
     /// Whether the hub computes what no worker can.
     pub fn computes_on_hub(&self) -> bool {
         self.shared.config.hub_compute

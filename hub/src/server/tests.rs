@@ -123,6 +123,7 @@ async fn answers_with_usage_and_openais_shape() {
     assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
     // As transformers counts them: 25 for the prompt; "8", "3" and the end token.
     assert_eq!(answer["usage"], json!({"prompt_tokens": 25, "completion_tokens": 3, "total_tokens": 28}));
+    assert_eq!((&answer["timings"]["prompt_n"], &answer["timings"]["predicted_n"]), (&json!(25), &json!(3)));
     hub.stop().await;
 }
 
@@ -144,6 +145,11 @@ async fn a_stream_and_a_whole_answer_are_the_same() {
         assert_eq!(last["choices"][0]["finish_reason"], "stop");
         assert_eq!((&usage["choices"], &usage["usage"]), (&json!([]), &whole["usage"]));
         assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"]));
+        let timings = &usage["timings"];
+        assert_eq!(timings["predicted_n"], whole["timings"]["predicted_n"]);
+        let [n, millis, rate] = ["predicted_n", "predicted_ms", "predicted_per_second"]
+            .map(|name| timings[name].as_f64().unwrap());
+        assert!((rate - (n - 1.0) * 1e3 / millis).abs() < 1e-6 * rate, "{timings}");
     }
     hub.stop().await;
 }
@@ -265,7 +271,7 @@ async fn a_model_is_asked_for_by_its_name_or_as_default() {
 async fn an_api_key_guards_everything_but_health_and_pages() {
     let hub = TestHub::with(|config| config.api_key = Some("key".to_owned())).await;
     assert_error(hub.post(&ask("Hi")).await, 401, "invalid_api_key").await;
-    for path in ["/v1/models", "/api/swarm", "/metrics"] {
+    for path in ["/v1/models", "/api/swarm", "/api/join", "/metrics"] {
         assert_error(hub.get(path).await, 401, "invalid_api_key").await;
         let shown = |key: &'static str| hub.request(Method::GET, path).bearer_auth(key).send();
         assert_error(shown("kez").await.unwrap(), 401, "invalid_api_key").await;
@@ -273,6 +279,28 @@ async fn an_api_key_guards_everything_but_health_and_pages() {
     }
     for path in ["/health", "/", "/swarm", "/assets/base.css"] {
         assert_eq!(hub.get(path).await.status(), 200, "{path}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_join_link_is_told_under_the_visitors_origin_and_by_no_proxy() {
+    let hub = TestHub::start().await;
+    let told: Value = hub.get("/api/join?origin=http://10.0.0.7:8080").await.json().await.unwrap();
+    assert_eq!(told["token"], TOKEN);
+    assert_eq!(told["links"][0]["url"], format!("http://10.0.0.7:8080/join#{TOKEN}"));
+    assert!(told["links"][0]["qr_svg"].as_str().unwrap().starts_with("<svg "), "{told}");
+    assert_eq!(told["links"].as_array().unwrap().len(), 1, "a hub on loopback has no other address");
+    let response = hub.get("/api/join").await;
+    assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
+    assert_eq!(response.json::<Value>().await.unwrap()["links"], json!([]));
+    for bad in ["javascript:alert(1)", "http://a/b", ""] {
+        assert_error(hub.get(&format!("/api/join?origin={bad}")).await, 400, "invalid_value").await;
+    }
+    for path in ["/api/join", "/api/swarm", "/metrics"] {
+        let forwarded = hub.request(Method::GET, path).header("x-forwarded-for", "10.0.0.9").send().await;
+        let said = assert_error(forwarded.unwrap(), 403, "forbidden").await;
+        assert!(said.contains("--api-key") && !said.contains(TOKEN), "{said}");
     }
     hub.stop().await;
 }

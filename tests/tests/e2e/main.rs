@@ -7,6 +7,7 @@ mod commands;
 mod demo;
 mod eval;
 mod logits;
+mod pages;
 mod reach;
 
 use std::process::{Command, Output};

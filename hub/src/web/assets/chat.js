@@ -1,277 +1,282 @@
-// The chat page: the conversation, its answers as they are written, and who computed them.
+// The chat page: the open conversation, the composer, and what happens to both.
 
-import { count, element, percent, plural, workerName } from "./format.js";
-import { HubError, apiKey, getJson, streamChat } from "./hub.js";
+import { newAnswer, write } from "./answer.js";
+import * as conversations from "./conversations.js";
+import { count, element, plural } from "./format.js";
+import { historyList } from "./history.js";
+import { getJson } from "./hub.js";
+import { askForKey } from "./key.js";
+import "./lend.js";
+import { answerBox, button, userBox } from "./message.js";
+import { ofTab } from "./store.js";
 
-const STORED = "moex.conversation";
 const HEALTH_MILLIS = 3000;
-/** Workers named under an answer; the others are counted. */
-const MAX_NAMED = 4;
+/** How often a growing answer is written down. */
+const SAVE_MILLIS = 400;
+const DRAFT = "moex.draft";
 
-const page = Object.fromEntries(
-  ["scroll", "welcome", "examples", "conversation", "composer", "prompt", "send", "stop", "clear", "model", "health",
-    "thinking", "temperature", "key", "key-field"].map((id) => [id, document.getElementById(id)]),
-);
+const at = (id) => document.getElementById(id);
+const prompt = at("prompt");
 
-/** The messages as the API takes them. */
-let messages = [];
-/** Set while an answer is being written. */
-let running = null;
+let current = conversations.lastOpen() ?? conversations.create();
+/** The answer being written: its conversation, its message, and how to stop it. */
+let run = null;
 
 // ---- asking -------------------------------------------------------------------------------------------------------
 
-async function ask(text) {
-  messages.push({ role: "user", content: text });
-  showUser(text);
-  await answer();
+function ask(text) {
+  refuse("");
+  current.messages.push({ role: "user", content: text });
+  return answer();
 }
 
+/** Answers the last question, and writes down every state on the way: a reload may come at any moment. */
 async function answer() {
-  const view = showAnswer();
-  running = new AbortController();
-  reflect();
-  const before = await swarmRows();
-  const started = performance.now();
-  let firstToken = 0;
-  let usage = null;
-  let finish = "stop";
-  const written = { role: "assistant", content: "", reasoning_content: "" };
-  try {
-    await streamChat(request(), running.signal, (chunk) => {
-      usage = chunk.usage ?? usage;
-      const choice = chunk.choices[0];
-      if (!choice) return;
-      finish = choice.finish_reason ?? finish;
-      const { content = "", reasoning_content: reasoning = "" } = choice.delta;
-      if (!firstToken && (content || reasoning)) firstToken = performance.now();
-      written.content += content;
-      written.reasoning_content += reasoning;
-      following(() => view.write(written));
-    });
-    const seconds = (performance.now() - (firstToken || started)) / 1000;
-    const who = whoComputed(before, await swarmRows());
-    following(() => view.finish([speed(usage, seconds), finish === "length" ? "cut at the token limit" : "", who]));
-    keep(written);
-  } catch (error) {
-    if (error.name === "AbortError") {
-      following(() => view.finish(["stopped"]));
-      keep(written);
-    } else {
-      page["key-field"].hidden = page["key-field"].hidden && error.status !== 401;
-      following(() => view.fail(inWords(error)));
-    }
-  } finally {
-    running = null;
-    reflect();
-    page.prompt.focus();
+  const conversation = current;
+  const messages = conversation.messages.slice();
+  const message = newAnswer();
+  const stop = new AbortController();
+  conversation.messages.push(message);
+  run = { conversation, message, stop, box: null };
+  keep(conversation);
+  list.refresh(current.id);
+  show();
+
+  let saved = performance.now();
+  const changed = () => {
+    following(() => run.box?.show(message));
+    if (performance.now() - saved < SAVE_MILLIS) return;
+    saved = performance.now();
+    keep(conversation);
+  };
+  const error = await write(message, messages, options(), stop.signal, changed);
+  const { box } = run;
+  run = null;
+  if (error?.isRefusal) {
+    conversation.messages.splice(-2);
+    refuseQuestion(conversation, messages.at(-1).content, error);
+  } else {
+    following(() => box?.show(message));
   }
+  keep(conversation);
+  list.refresh(current.id);
+  reflect();
+  if (error?.status === 401 && (await askForKey()) && conversation === current && !run) again();
 }
 
-function request() {
-  const asked = { messages, chat_template_kwargs: { enable_thinking: page.thinking.checked } };
-  const temperature = page.temperature.valueAsNumber;
+/** Asks the last question once more, in place of the answer that it got. */
+function again() {
+  current.messages.pop();
+  return answer();
+}
+
+function options() {
+  const asked = { chat_template_kwargs: { enable_thinking: at("thinking").checked } };
+  const temperature = at("temperature").valueAsNumber;
   return Number.isNaN(temperature) ? asked : { ...asked, temperature };
 }
 
-function inWords(error) {
-  if (!(error instanceof HubError)) return "The hub cannot be reached. Is it still running?";
-  return error.status === 401 ? "This hub wants its API key: enter it below, then try again." : error.message;
+/** Puts a question that the hub refused back where it can be changed, unless its reader has gone elsewhere. */
+function refuseQuestion(conversation, text, error) {
+  if (conversation !== current) return;
+  const isTooLong = error.code === "context_length_exceeded" || error.status === 413;
+  const isFirst = conversation.messages.length === 0;
+  const way = isFirst ? "Shorten it and send it again." : "Shorten it, or ask in a new chat: what was said before counts too.";
+  refuse(isTooLong ? `This is too long. ${error.message} ${way}` : error.message, isTooLong && !isFirst);
+  edit(text);
+  show();
 }
 
-/** Keeps an answer in the conversation; reasoning is not sent again. */
-function keep(written) {
-  if (!written.content) return;
-  messages.push({ role: "assistant", content: written.content });
-  sessionStorage.setItem(STORED, JSON.stringify(messages));
+/** Says above the composer why its text was not taken. */
+function refuse(words, inNewChat = false) {
+  at("refused").hidden = words === "";
+  at("refused").replaceChildren(element("span", "", words));
+  if (!inNewChat) return;
+  at("refused").append(
+    button("Ask in a new chat", () => {
+      open(conversations.create());
+      submit(prompt.value.trim());
+    }),
+  );
 }
 
-function speed(usage, seconds) {
-  if (!usage) return "";
-  const tokens = usage.completion_tokens;
-  // The first token ends the wait for the prompt; the others are what the time since was spent on.
-  const rate = tokens > 1 && seconds > 0 ? `, ${((tokens - 1) / seconds).toFixed(1)} tokens/s` : "";
-  return plural(tokens, "token") + rate;
+/** Puts a text into the composer, before what stands there. */
+function edit(text) {
+  prompt.value = [text, prompt.value].filter((part) => part.trim()).join("\n\n");
+  grow();
+  prompt.focus();
 }
 
-// ---- who computed -------------------------------------------------------------------------------------------------
-
-/** Rows computed so far: name -> rows. Null when the hub does not say. */
-async function swarmRows() {
-  try {
-    const status = await getJson("/api/swarm");
-    const rows = new Map(status.workers.map((worker) => [workerName(worker), worker.rows]));
-    return rows.set("the hub", status.hub.rows);
-  } catch {
-    return null;
-  }
+function submit(text) {
+  if (!text || run) return;
+  prompt.value = "";
+  grow();
+  ask(text);
 }
 
-/** Who added what between two looks, the largest share first; other requests at the same time count too. */
-function whoComputed(before, after) {
-  if (!before || !after) return "";
-  const added = [...after]
-    .map(([name, rows]) => [name, rows - (before.get(name) ?? 0)])
-    .filter(([, rows]) => rows > 0)
-    .sort((a, b) => b[1] - a[1]);
-  const total = added.reduce((sum, [, rows]) => sum + rows, 0);
-  const shares = added.slice(0, MAX_NAMED).map(([name, rows]) => `${name} ${percent(rows, total)}`);
-  const others = added.length - shares.length;
-  if (others > 0) shares.push(`${plural(others, "other")}`);
-  return shares.length ? `experts computed by ${shares.join(", ")}` : "";
+/** Writes a conversation down, and says so if the browser does not keep it. One that was deleted meanwhile stays so. */
+function keep(conversation) {
+  const isKept = conversation.isDeleted || conversations.save(conversation);
+  at("unkept").hidden = isKept;
 }
 
 // ---- showing ------------------------------------------------------------------------------------------------------
 
-function showUser(text) {
-  page.welcome.hidden = true;
-  const box = element("div", "message user");
-  box.append(element("div", "text", text));
-  page.conversation.append(box);
+function open(conversation) {
+  current = run?.conversation.id === conversation.id ? run.conversation : mended(conversation);
+  conversations.noteOpen(current);
+  refuse("");
+  list.refresh(current.id);
+  show();
+  prompt.focus();
 }
 
-/** An answer's place on the page. */
-function showAnswer() {
-  const box = element("div", "message assistant writing");
-  const thought = element("details");
-  thought.open = true;
-  thought.hidden = true;
-  const thoughtText = element("div", "text");
-  const thoughtTitle = element("summary", "", "Thinking");
-  thought.append(thoughtTitle, thoughtText);
-  const text = element("div", "text");
-  box.append(thought, text);
-  page.conversation.append(box);
-  page.scroll.scrollTop = page.scroll.scrollHeight;
-  const ended = () => {
-    box.classList.remove("writing");
-    thought.open = false;
-    thoughtTitle.textContent = "Thought";
-  };
-  return {
-    write(written) {
-      thought.hidden = !written.reasoning_content;
-      thoughtText.textContent = written.reasoning_content;
-      text.textContent = written.content;
-    },
-    finish(parts) {
-      ended();
-      box.append(element("div", "meta", parts.filter(Boolean).join(" · ")));
-    },
-    fail(sentence) {
-      ended();
-      const notice = element("div", "notice bad");
-      notice.setAttribute("role", "alert");
-      const again = element("button", "", "Try again");
-      again.type = "button";
-      again.addEventListener("click", () => {
-        if (running) return;
-        box.remove();
-        answer();
-      });
-      notice.append(element("span", "", sentence), again);
-      box.append(notice);
-    },
-  };
+/** The same with an end under each answer: one that has none was cut off, or another tab writes it. */
+function mended(conversation) {
+  const { messages } = conversation;
+  if (messages.at(-1)?.role === "user") messages.push(newAnswer());
+  for (const message of messages) {
+    if (message.state !== "writing") continue;
+    message.state = "failed";
+    message.note = "This answer did not end: its page was closed, or it is being written in another tab.";
+  }
+  return conversation;
+}
+
+/** Shows the open conversation from its beginning. */
+function show() {
+  at("welcome").hidden = current.messages.length > 0;
+  at("conversation").replaceChildren(...current.messages.map(boxOf));
+  at("scroll").scrollTop = at("scroll").scrollHeight;
+  reflect();
+}
+
+function boxOf(message, index) {
+  if (message.role === "user") return userBox(message.content);
+  const isLast = index === current.messages.length - 1;
+  const box = answerBox(isLast ? { again: () => run || again(), edit: editLast } : null);
+  box.show(message);
+  if (run?.message === message) run.box = box;
+  return box.root;
+}
+
+/** Takes the last question and its answer back into the composer. */
+function editLast() {
+  if (run) return;
+  const [question] = current.messages.splice(-2);
+  keep(current);
+  list.refresh(current.id);
+  show();
+  edit(question.content);
 }
 
 /** Changes the page and stays at the end of the conversation if the reader was there. */
 function following(change) {
-  const { scroll } = page;
+  const scroll = at("scroll");
   const atEnd = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
   change();
   if (atEnd) scroll.scrollTop = scroll.scrollHeight;
 }
 
 function reflect() {
-  page.send.hidden = running !== null;
-  page.stop.hidden = running === null;
-  page.send.disabled = page.prompt.value.trim() === "";
-  page.clear.disabled = running !== null || messages.length === 0;
+  at("send").hidden = run !== null;
+  at("stop").hidden = run === null;
+  at("send").disabled = prompt.value.trim() === "";
+  at("new").disabled = current.messages.length === 0;
 }
 
 function grow() {
-  page.prompt.style.height = "auto";
-  page.prompt.style.height = `${page.prompt.scrollHeight + 2}px`;
+  prompt.style.height = "auto";
+  prompt.style.height = `${prompt.scrollHeight + 2}px`;
+  ofTab.write(DRAFT, prompt.value);
   reflect();
 }
 
 async function showHealth() {
   try {
     const health = await getJson("/health", [503]);
-    page.model.textContent = health.model;
+    at("model").textContent = health.model ?? "the model";
     const ready = health.status === "ok";
-    page.health.className = `state ${ready ? "good" : "warn"}`;
-    const { covered, blocks } = health.coverage;
-    page.health.textContent = ready
-      ? `ready, ${health.workers ? plural(health.workers, "worker") : "no worker yet"}`
-      : `waiting for workers: ${count(covered)} of ${count(blocks)} experts held`;
+    at("health").className = `state ${ready ? "good" : "warn"}`;
+    at("health").textContent = inWords(health, ready);
   } catch {
-    page.health.className = "state bad";
-    page.health.textContent = "hub not reachable";
+    at("health").className = "state bad";
+    at("health").textContent = "hub not reachable";
   }
+}
+
+function inWords({ status, workers, coverage }, ready) {
+  if (ready) return `ready, ${workers ? plural(workers, "worker") : "no worker yet"}`;
+  if (!coverage) return String(status);
+  return `waiting for workers: ${count(coverage.covered)} of ${count(coverage.blocks)} experts held`;
 }
 
 // ---- controls -----------------------------------------------------------------------------------------------------
 
-page.composer.addEventListener("submit", (event) => {
+const list = historyList(
+  { panel: at("chats"), toggle: at("chats-button"), shade: at("shade"), items: at("chat-list"), none: at("no-chats"), undo: at("undo") },
+  {
+    open,
+    deleted(id) {
+      if (run?.conversation.id === id) {
+        run.conversation.isDeleted = true;
+        run.stop.abort();
+      }
+      if (current.id === id) open(conversations.create());
+      else list.refresh(current.id);
+    },
+    restored: open,
+  },
+);
+
+at("composer").addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = page.prompt.value.trim();
-  if (!text || running) return;
-  page.prompt.value = "";
-  grow();
-  ask(text);
+  submit(prompt.value.trim());
 });
 
-page.prompt.addEventListener("keydown", (event) => {
+prompt.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
-    page.composer.requestSubmit();
+    at("composer").requestSubmit();
   }
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) run?.stop.abort();
 });
 
-page.stop.addEventListener("click", () => running?.abort());
-page.prompt.addEventListener("input", grow);
-page.key.value = apiKey.read();
-page.key.addEventListener("input", () => apiKey.write(page.key.value));
+at("stop").addEventListener("click", () => run?.stop.abort());
+prompt.addEventListener("input", grow);
 
-page.examples.addEventListener("click", (event) => {
-  if (event.target instanceof HTMLButtonElement && !running) ask(event.target.textContent);
+at("examples").addEventListener("click", ({ target }) => {
+  if (target instanceof HTMLButtonElement && !run) ask(target.textContent);
 });
 
-page.clear.addEventListener("click", () => {
-  messages = [];
-  sessionStorage.removeItem(STORED);
-  page.conversation.replaceChildren();
-  page.welcome.hidden = false;
-  reflect();
-  page.prompt.focus();
-});
-
-// The token of a page opened with one goes along to the swarm page, which shows the join address then.
-document.getElementById("swarm-link").hash = location.hash;
-
-function restore() {
-  try {
-    messages = JSON.parse(sessionStorage.getItem(STORED) ?? "[]");
-  } catch {
-    messages = [];
-  }
-  for (const message of messages) {
-    if (message.role === "user") {
-      showUser(message.content);
-    } else {
-      const view = showAnswer();
-      view.write({ content: message.content, reasoning_content: "" });
-      view.finish([]);
-    }
-  }
+for (const id of ["new", "new-in-list"]) {
+  at(id).addEventListener("click", () => {
+    open(conversations.create());
+    list.close();
+  });
 }
 
-restore();
-reflect();
+conversations.watch((id) => {
+  if (id === current.id && !run) {
+    const there = conversations.read(id);
+    if (there) current = mended(there);
+    show();
+  }
+  list.refresh(current.id);
+});
+
+// What was written since the last look at the clock.
+addEventListener("pagehide", () => run && keep(run.conversation));
+
+mended(current);
+prompt.value = ofTab.read(DRAFT) ?? "";
+grow();
+list.refresh(current.id);
+show();
 showHealth();
 setInterval(showHealth, HEALTH_MILLIS);
+// A hub that wants a key says so before a question is written for nothing.
+getJson("/v1/models").catch((error) => error.status === 401 && askForKey());

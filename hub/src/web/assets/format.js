@@ -23,8 +23,8 @@ export function micros(n) {
 
 export const percent = (part, whole) => (whole > 0 ? `${Math.round((100 * part) / whole)}\u00a0%` : "-");
 
-/** A worker by what a person recognises: its adapter and the start of its id. */
-export const workerName = (worker) => `${worker.adapter || worker.kind} (${worker.id.slice(0, 6)})`;
+/** A worker by what a person recognises: the name it was given, or its adapter and the start of its id. */
+export const workerName = (worker) => worker.name || `${worker.adapter || worker.kind} (${worker.id.slice(0, 6)})`;
 
 /** Creates an element with text; text from outside never becomes markup. */
 export function element(tag, className = "", text = "") {

@@ -1,29 +1,51 @@
 // What the pages ask the hub: JSON, and answers as they are written.
 
+import { ofTab } from "./store.js";
+
 const KEY = "moex.api-key";
+
+/** The largest body that the hub reads. */
+const MAX_BODY_BYTES = 4 << 20;
 
 /** The API key of this tab, or "". */
 export const apiKey = {
-  read: () => sessionStorage.getItem(KEY) ?? "",
-  write: (key) => sessionStorage.setItem(KEY, key),
+  read: () => ofTab.read(KEY) ?? "",
+  write: (key) => ofTab.write(KEY, key),
 };
 
-/** An answer that is no success: its status and the hub's own sentence. */
+/** An answer that is no success: its status, the hub's own sentence, and its code. */
 export class HubError extends Error {
-  constructor(status, message) {
+  constructor(status, message, code = "") {
     super(message);
     this.status = status;
+    this.code = code;
+  }
+
+  /** Whether the request itself is at fault, so that sending it again would not help. */
+  get isRefusal() {
+    return [400, 404, 413, 422].includes(this.status);
   }
 }
 
-function headers(more = {}) {
-  const key = apiKey.read();
+function headers(more = {}, key = apiKey.read()) {
   return key ? { ...more, Authorization: `Bearer ${key}` } : more;
 }
 
 async function failure(response) {
-  const body = await response.json().catch(() => null);
-  return new HubError(response.status, body?.error?.message ?? `The hub answered ${response.status}.`);
+  const error = (await response.json().catch(() => null))?.error;
+  return new HubError(response.status, error?.message ?? `The hub answered ${response.status}.`, error?.code ?? "");
+}
+
+/** Whether the hub takes this key; null if it cannot be asked. */
+export async function passes(key) {
+  // No header can carry other characters, so no hub has such a key.
+  if (/[^\x20-\x7e]/.test(key)) return false;
+  try {
+    const response = await fetch("/v1/models", { headers: headers({}, key), cache: "no-store" });
+    return response.status !== 401;
+  } catch {
+    return null;
+  }
 }
 
 /** GETs JSON. `/health` answers 503 with a body too: `accept` lists such statuses. */
@@ -33,12 +55,21 @@ export async function getJson(path, accept = []) {
   return response.json();
 }
 
+/** How machines join: `{ token, links: [{ url, reachable, qr_svg }] }`, the link under this page's own origin first. */
+export const getJoin = () => getJson(`/api/join?origin=${encodeURIComponent(location.origin)}`);
+
 /** Streams a chat completion; calls `onChunk` with each parsed chunk. */
 export async function streamChat(request, signal, onChunk) {
+  const body = JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } });
+  const bytes = new TextEncoder().encode(body).length;
+  if (bytes > MAX_BODY_BYTES) {
+    // The hub would hang up in the middle of it, which browsers show as no answer at all.
+    throw new HubError(413, `It has ${bytes.toLocaleString("en")} bytes, and the hub reads ${MAX_BODY_BYTES.toLocaleString("en")}.`);
+  }
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
     headers: headers({ "Content-Type": "application/json" }),
-    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
+    body,
     signal,
   });
   if (!response.ok) throw await failure(response);

@@ -1,7 +1,9 @@
 // The swarm page: asks the hub each second who is connected, what is covered and how it goes.
 
 import { bytes, count, element, micros, plural } from "./format.js";
-import { HubError, apiKey, getJson } from "./hub.js";
+import { HubError, getJson } from "./hub.js";
+import { showInvite } from "./invite.js";
+import { askForKey } from "./key.js";
 
 const POLL_MILLIS = 1000;
 const at = (id) => document.getElementById(id);
@@ -9,10 +11,10 @@ const at = (id) => document.getElementById(id);
 function show(status) {
   at("live").className = "state good";
   at("live").textContent = "live";
-  at("key-form").hidden = true;
   for (const section of document.querySelectorAll(".told")) section.hidden = false;
   showCoverage(status);
   showWorkers(status.workers);
+  setText(at("no-workers"), status.hub_compute === false ? ALONE_WAITING : ALONE);
   showQuarantined(status.quarantined ?? []);
   showFacts(at("totals"), totals(status));
   showFacts(at("model"), model(status.model));
@@ -27,6 +29,13 @@ function showCoverage({ coverage, workers, hub_compute: hubComputes }) {
   const wanted = `${plural(replicas, "copy", "copies")} of each wanted`;
   const missing = hubComputes === false ? "wait for a worker" : "are computed by the hub";
   at("coverage-text").textContent = rest && workers.length ? `${held}, ${wanted}; the rest ${missing}.` : `${held}, ${wanted}.`;
+}
+
+const ALONE = "Nobody has joined yet: the hub computes alone. Open a join link above to lend a machine.";
+const ALONE_WAITING = "Nobody has joined yet, and this hub does not compute experts itself: open a join link above to lend a machine.";
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }
 
 // ---- workers ------------------------------------------------------------------------------------------------------
@@ -56,16 +65,38 @@ function showWorkers(workers) {
       at("workers").append(card.root);
     }
     const state = String(worker.state).toLowerCase();
-    card.name.textContent = worker.adapter || worker.kind;
+    card.name.textContent = worker.name || worker.adapter || worker.kind;
     card.state.className = `state ${GOOD[state] ?? "bad"}`;
     card.state.textContent = [state, worker.visibility === "visible" ? "" : worker.visibility, TIER[worker.tier] ?? ""]
       .filter(Boolean)
       .join(", ");
     if (worker.tier === "standby" && state === "serving") card.state.className = "state warn";
-    card.reason.textContent = worker.reason ?? "";
-    card.reason.hidden = !worker.reason;
-    card.who.textContent = [worker.kind, worker.backend, worker.address, worker.id.slice(0, 8)].filter(Boolean).join(" · ");
+    const why = worker.reason || whyNot(worker, state);
+    setText(card.reason, why);
+    card.reason.hidden = !why;
+    const adapter = worker.name ? worker.adapter : "";
+    card.who.textContent = [adapter, worker.kind, worker.backend, worker.address, worker.id.slice(0, 8)].filter(Boolean).join(" · ");
     showFacts(card.facts, facts(worker));
+  }
+}
+
+/** Why nothing is asked of a worker, where the hub gives no reason of its own. */
+function whyNot(worker, state) {
+  switch (state) {
+    case "joining":
+      return "It tests its device.";
+    case "syncing":
+      return `It loads its experts: ${count(worker.blocks_resident)} of ${count(worker.blocks_assigned)} are there.`;
+    case "paused":
+      return worker.visibility === "visible" ? "Its owner paused it." : "Its tab is out of sight, and browsers pause such tabs.";
+    case "draining":
+      return "It leaves once its last answers are given.";
+    case "unhealthy":
+      return "It failed several times in a row; it is tried again from time to time.";
+    case "closed":
+      return "Its connection is closed.";
+    default:
+      return "";
   }
 }
 
@@ -150,40 +181,53 @@ function showFacts(list, pairs) {
   }
   pairs.forEach(([name, value], index) => {
     const [dt, dd] = list.children[index].children;
-    if (dt.textContent !== name) dt.textContent = name;
-    if (dd.textContent !== value) dd.textContent = value;
+    setText(dt, name);
+    setText(dd, value);
   });
 }
 
 // ---- asking -------------------------------------------------------------------------------------------------------
 
+/** Whether the join links are shown; they stay the same while the hub runs. */
+let isInvited = false;
+
 async function poll() {
   try {
     show(await getJson("/api/swarm"));
+    trouble("");
+    if (!isInvited) {
+      await showInvite(at("join"));
+      isInvited = true;
+    }
   } catch (error) {
     at("live").className = "state bad";
-    const refused = error instanceof HubError && error.status === 401;
-    at("live").textContent = refused ? "needs the API key" : "hub not reachable";
-    at("key-form").hidden = !refused;
+    if (!(error instanceof HubError)) {
+      // What was seen last stays; it is news again once the hub is back.
+      at("live").textContent = "hub not reachable";
+      isInvited = false;
+    } else if (error.status === 401) {
+      at("live").textContent = "needs the API key";
+      if (!(await askForKey())) {
+        trouble("Who computes is told to those who have the hub's API key.", true);
+        return;
+      }
+    } else {
+      at("live").textContent = error.status === 403 ? "not shown here" : "not answered";
+      trouble(error.message);
+    }
   }
   setTimeout(poll, POLL_MILLIS);
 }
 
-at("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  apiKey.write(at("key").value);
-});
-
-// The join address needs the token, which a page has only when it was opened with it.
-if (location.hash.length > 1) {
-  at("join").hidden = false;
-  at("join-url").textContent = `${location.origin}/join${location.hash}`;
-  at("chat-link").hash = location.hash;
-  at("copy").addEventListener("click", async () => {
-    await navigator.clipboard.writeText(at("join-url").textContent);
-    at("copy").textContent = "Copied";
-    setTimeout(() => (at("copy").textContent = "Copy"), 1500);
-  });
+function trouble(words, wantsKey = false) {
+  at("trouble").hidden = words === "";
+  at("trouble-text").textContent = words;
+  at("give-key").hidden = !wantsKey;
 }
+
+at("give-key").addEventListener("click", () => {
+  trouble("");
+  poll();
+});
 
 poll();

@@ -1,0 +1,81 @@
+// The conversations that this browser keeps, each under a key of its own, so that tabs do not write over each other's.
+//
+// A conversation is { id, title, updated, messages }. A message is { role, content } of the user, or the assistant's:
+//   { role, content, reasoning, state, note }, where `state` is one of
+//   "writing"  an answer under way; found in storage, its page was closed before it ended
+//   "done"     with what it cost in `note`
+//   "stopped"  by the user
+//   "failed"   with the reason in `note`
+
+import { ofBrowser, ofTab } from "./store.js";
+
+const PREFIX = "moex.chat.";
+const OPEN = "moex.open-chat";
+const TITLE_CHARS = 60;
+
+/** A conversation without messages; it is kept once it has one. */
+export const create = () => ({ id: newId(), title: "", updated: 0, messages: [] });
+
+/** 64 random bits; pages of plain http have no `crypto.randomUUID`. */
+function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(8));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Writes it, and says whether the browser keeps it. One without messages is not kept. */
+export function save(conversation) {
+  ofTab.write(OPEN, conversation.id);
+  if (conversation.messages.length === 0) {
+    remove(conversation.id);
+    return true;
+  }
+  conversation.title = titleOf(conversation.messages);
+  conversation.updated = Date.now();
+  return restore(conversation);
+}
+
+/** Writes it as it is, as after a deletion that was not meant. */
+export const restore = (conversation) => ofBrowser.write(PREFIX + conversation.id, JSON.stringify(conversation));
+
+export const remove = (id) => ofBrowser.remove(PREFIX + id);
+
+/** The conversation, or null if there is none or its text is damaged. */
+export function read(id) {
+  try {
+    const conversation = JSON.parse(ofBrowser.read(PREFIX + id));
+    const isWhole = conversation?.id === id && Array.isArray(conversation.messages);
+    return isWhole && conversation.messages.every(isMessage) ? conversation : null;
+  } catch {
+    return null;
+  }
+}
+
+const isMessage = (message) => ["user", "assistant"].includes(message?.role) && typeof message.content === "string";
+
+/** All of them, the latest first. */
+export function list() {
+  const ids = ofBrowser.keys().filter((key) => key.startsWith(PREFIX)).map((key) => key.slice(PREFIX.length));
+  return ids.map(read).filter(Boolean).sort((a, b) => b.updated - a.updated);
+}
+
+/** The one that this tab had open, so that a reload changes nothing. */
+export function lastOpen() {
+  const id = ofTab.read(OPEN);
+  return id === null ? null : read(id);
+}
+
+export const noteOpen = (conversation) => ofTab.write(OPEN, conversation.id);
+
+/** Calls `change(id)` when another tab of this browser writes or deletes a conversation. */
+export function watch(change) {
+  addEventListener("storage", ({ key }) => {
+    if (key === null) change(null);
+    else if (key.startsWith(PREFIX)) change(key.slice(PREFIX.length));
+  });
+}
+
+function titleOf(messages) {
+  const words = (messages.find(({ role }) => role === "user")?.content ?? "").replace(/\s+/g, " ").trim();
+  const chars = [...words];
+  return chars.length > TITLE_CHARS ? `${chars.slice(0, TITLE_CHARS - 1).join("").trimEnd()}…` : words;
+}
