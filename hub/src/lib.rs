@@ -6,6 +6,7 @@ pub mod engine;
 pub mod gguf;
 mod mapped;
 pub mod model;
+pub mod peer_text;
 pub mod sampler;
 pub mod shards;
 pub mod swarm;

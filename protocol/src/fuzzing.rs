@@ -231,7 +231,9 @@ impl World {
         while let Some(event) = self.hub.poll_event() {
             assert!(!self.hub_closed, "an event after the last: {event:?}");
             match event {
-                HubEvent::Answered { attempt, .. } | HubEvent::Failed { attempt, .. } => {
+                HubEvent::Answered { attempt, .. }
+                | HubEvent::NotFinite { attempt }
+                | HubEvent::Failed { attempt, .. } => {
                     assert!(self.owed.remove(&attempt), "{attempt} is settled and was not owed");
                 }
                 HubEvent::Closed { .. } => self.hub_closed = true,

@@ -89,6 +89,13 @@ impl fmt::Display for Block {
     }
 }
 
+impl WorkerId {
+    /// Its last eight digits: enough to tell workers apart in a log, too little to join under its name.
+    pub fn short(self) -> String {
+        format!("{:08x}", self.0 as u32)
+    }
+}
+
 impl FromStr for WorkerId {
     type Err = ParseWorkerIdError;
 
@@ -125,6 +132,7 @@ mod tests {
         assert_eq!(id.to_string(), "000000000000000000000000000000ab");
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
+        assert_eq!(WorkerId(0x0123_4567_89AB_CDEF_0123_4567_89AB_CDEF).short(), "89abcdef");
         for bad in ["", "ab", "+00000000000000000000000000000ab", "0000000000000000000000000000000000"] {
             assert_eq!(bad.parse::<WorkerId>(), Err(ParseWorkerIdError), "{bad:?}");
         }

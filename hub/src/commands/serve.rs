@@ -170,8 +170,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         _ => Next::Joining,
     };
     eprintln!("{}", addresses.greeting(hub.description(), next));
-    let first_signal = async {
+    let (stopping, is_stopping) = tokio::sync::oneshot::channel::<()>();
+    let first_signal = async move {
         server::stop_signal().await;
+        drop(stopping);
         let seconds = server::DRAIN_DEADLINE.as_secs();
         eprintln!(
             "Stopping: answers under way may end, for {seconds} s at most. Ctrl-C again stops at once."
@@ -184,9 +186,18 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         served = server::run(listener, hub, first_signal) => served?,
         () = second_signal => {}
+        () = keep_running(&mut workers, is_stopping) => {}
     }
     workers.stop().await;
     Ok(())
+}
+
+/// Looks after the hub's own workers until the hub is told to stop; never returns.
+async fn keep_running(workers: &mut WorkerProcesses, is_stopping: tokio::sync::oneshot::Receiver<()>) {
+    tokio::select! {
+        never = workers.keep_running() => match never {},
+        _ = is_stopping => std::future::pending().await,
+    }
 }
 
 /// Shows how far packing is, once there is something to pack.

@@ -1,6 +1,7 @@
 //! The swarm's own thread, with a runtime for the driver and its sockets alone: a layer's messages wait for nothing else
 //! that the hub serves, and cross no thread between a socket and the swarm.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::TcpStream;
@@ -40,27 +41,37 @@ where
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new()
         .name("moex-swarm".to_owned())
-        .spawn(move || runtime.block_on(live(drive, events, opened)))?;
+        .spawn(move || runtime.block_on(live(drive, socket::serve, events, opened)))?;
     Ok(sender)
 }
 
-async fn live(
+async fn live<S: Future<Output = ()> + Send + 'static>(
     drive: impl Future<Output = Option<oneshot::Sender<()>>>,
+    serve: impl Fn(ConnectionId, mpsc::Sender<Event>, Opened) -> S,
     events: mpsc::WeakSender<Event>,
     mut opened: mpsc::Receiver<Opened>,
 ) {
     let mut sockets = JoinSet::new();
     let take_over = async {
         let mut n = 0;
+        let mut connections = HashMap::new();
         loop {
             tokio::select! {
                 socket = opened.recv() => {
                     let (Some(socket), Some(events)) = (socket, events.upgrade()) else { return };
                     n += 1;
-                    sockets.spawn(socket::serve(ConnectionId(n), events, socket));
+                    let task = sockets.spawn(serve(ConnectionId(n), events, socket));
+                    connections.insert(task.id(), ConnectionId(n));
                 }
-                // A task that panicked told nobody: its session ends when it has been silent for too long.
-                Some(_) = sockets.join_next() => {}
+                Some(ended) = sockets.join_next_with_id() => {
+                    let task = ended.as_ref().map_or_else(|error| error.id(), |(task, ())| *task);
+                    let connection = connections.remove(&task);
+                    // A task that ended by itself has told the driver; one that panicked has not.
+                    if let (Err(error), Some(id), Some(events)) = (ended, connection, events.upgrade()) {
+                        tracing::error!(connection = id.0, %error, "a worker's socket failed");
+                        let _ = events.send(Event::Disconnected(id)).await;
+                    }
+                }
             }
         }
     };
@@ -74,5 +85,33 @@ async fn live(
     if let Some(told) = told {
         // Whoever asked may have gone away meanwhile.
         let _ = told.send(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_driver_learns_at_once_of_a_socket_task_that_panicked() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (events, mut received) = mpsc::channel(4);
+        let (sockets, opened) = mpsc::channel(4);
+        let socket = Opened { stream, already_read: Bytes::new(), address: "here".to_owned() };
+        sockets.send(socket).await.ok().unwrap();
+        let drive = async {
+            while let Some(event) = received.recv().await {
+                if matches!(event, Event::Disconnected(ConnectionId(1))) {
+                    return None;
+                }
+            }
+            panic!("nobody said so");
+        };
+        let serve = |_, _, _| async { panic!("as if by mistake") };
+        let lived = live(drive, serve, events.downgrade(), opened);
+        timeout(Duration::from_secs(5), lived).await.expect("the driver is told");
     }
 }

@@ -1,19 +1,35 @@
-//! Native workers as processes of the `moex` binary, for hubs that bring their own.
+//! Native workers as processes of the `moex` binary, for hubs that bring their own: started, watched, and started again.
 
+use std::convert::Infallible;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use moex_worker::native::BusyPoll;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
+use tokio::time::{Instant, sleep};
+
+use crate::peer_text::peer_text;
 
 /// How long a worker outlives a hub that was killed before it could end its workers.
 const PATIENCE_SECONDS: &str = "10";
+/// The wait before a worker that ended is started again; it doubles with each restart in a row.
+const FIRST_RESTART_DELAY: Duration = Duration::from_secs(1);
+/// The longest such wait.
+const MAX_RESTART_DELAY: Duration = Duration::from_mins(1);
+/// Restarts in a row after which a worker is left alone.
+const MAX_RESTARTS: u32 = 10;
+/// A worker that ran for so long was started well: its restarts count from zero again.
+const RAN_WELL: Duration = Duration::from_mins(10);
+/// How often workers are looked after.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Running workers; dropping this kills them.
 pub struct WorkerProcesses {
+    command: WorkerCommand,
     workers: Vec<WorkerProcess>,
 }
 
@@ -27,9 +43,28 @@ pub struct WorkerEnded {
     pub last_line: String,
 }
 
+/// What starts a worker.
+struct WorkerCommand {
+    program: PathBuf,
+    join_url: String,
+    busy_poll: BusyPoll,
+}
+
 struct WorkerProcess {
     child: Child,
     last_line: Arc<Mutex<String>>,
+    started: Instant,
+    restarts: Restarts,
+}
+
+/// What is done about a worker that ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Restarts {
+    /// In a row.
+    n: u32,
+    /// When the next one is due, if the worker has ended.
+    due: Option<Instant>,
+    is_given_up: bool,
 }
 
 impl WorkerProcesses {
@@ -45,10 +80,9 @@ impl WorkerProcesses {
         busy_poll: BusyPoll,
     ) -> io::Result<Self> {
         let program = program.map_or_else(std::env::current_exe, |program| Ok(program.to_owned()))?;
-        let workers = (0..count)
-            .map(|_| WorkerProcess::start(&program, join_url, busy_poll))
-            .collect::<io::Result<_>>()?;
-        Ok(Self { workers })
+        let command = WorkerCommand { program, join_url: join_url.to_owned(), busy_poll };
+        let workers = (0..count).map(|_| WorkerProcess::start(&command)).collect::<io::Result<_>>()?;
+        Ok(Self { command, workers })
     }
 
     /// How many were started.
@@ -62,13 +96,22 @@ impl WorkerProcesses {
     /// If the system does not tell.
     pub fn ended(&mut self) -> io::Result<Option<WorkerEnded>> {
         for worker in &mut self.workers {
-            if let Some(status) = worker.child.try_wait()? {
-                let last_line = worker.last_line.lock().unwrap_or_else(PoisonError::into_inner);
-                let last_line = last_line.trim_start_matches("moex: ").to_owned();
-                return Ok(Some(WorkerEnded { status, last_line }));
+            if let Some(ended) = worker.ended()? {
+                return Ok(Some(ended));
             }
         }
         Ok(None)
+    }
+
+    /// Starts workers that end again, after a wait that doubles, and writes so into the log. One that ends too often in a
+    /// row is left alone.
+    pub async fn keep_running(&mut self) -> Infallible {
+        loop {
+            sleep(LOOK_INTERVAL).await;
+            for (at, worker) in self.workers.iter_mut().enumerate() {
+                worker.keep_running(at + 1, &self.command);
+            }
+        }
     }
 
     /// Kills them and waits until they are gone.
@@ -81,12 +124,12 @@ impl WorkerProcesses {
 }
 
 impl WorkerProcess {
-    fn start(program: &Path, join_url: &str, busy_poll: BusyPoll) -> io::Result<Self> {
-        let mut child = Command::new(program)
+    fn start(command: &WorkerCommand) -> io::Result<Self> {
+        let mut child = Command::new(&command.program)
             .args(["worker", "--device", "cpu", "--patience", PATIENCE_SECONDS])
-            .args(busy_poll.is_on().then_some("--busy-poll"))
+            .args(command.busy_poll.is_on().then_some("--busy-poll"))
             // Not an argument: those are for everybody on the machine to read, and the URL holds the token.
-            .env("MOEX_JOIN_URL", join_url)
+            .env("MOEX_JOIN_URL", &command.join_url)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -96,7 +139,74 @@ impl WorkerProcess {
         if let Some(stderr) = child.stderr.take() {
             tokio::spawn(keep_last_line(stderr, last_line.clone()));
         }
-        Ok(Self { child, last_line })
+        Ok(Self { child, last_line, started: Instant::now(), restarts: Restarts::default() })
+    }
+
+    fn ended(&mut self) -> io::Result<Option<WorkerEnded>> {
+        let Some(status) = self.child.try_wait()? else { return Ok(None) };
+        let last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        let last_line = last_line.trim_start_matches("moex: ").to_owned();
+        Ok(Some(WorkerEnded { status, last_line }))
+    }
+
+    /// Starts it again if it has ended and its time has come. `number` names it in the log.
+    fn keep_running(&mut self, number: usize, command: &WorkerCommand) {
+        let now = Instant::now();
+        if self.restarts.is_due(now) {
+            let restarts = Restarts { due: None, ..self.restarts };
+            match Self::start(command) {
+                Ok(started) => {
+                    tracing::info!(number, "a worker is started again");
+                    *self = Self { restarts, ..started };
+                }
+                Err(error) => {
+                    self.restarts = restarts;
+                    self.plan_restart(number, now, &error.to_string());
+                }
+            }
+        } else if self.restarts.watches()
+            && let Ok(Some(ended)) = self.ended()
+        {
+            self.plan_restart(number, now, &ended.to_string());
+        }
+    }
+
+    fn plan_restart(&mut self, number: usize, now: Instant, why: &str) {
+        let why = peer_text(why);
+        match self.restarts.plan(now, now.saturating_duration_since(self.started)) {
+            Some(wait) => {
+                tracing::warn!(number, reason = %why, "a worker is started again in {} s", wait.as_secs());
+            }
+            None => {
+                tracing::error!(number, reason = %why, "a worker ended {MAX_RESTARTS} times in a row: left alone");
+            }
+        }
+    }
+}
+
+impl Restarts {
+    fn is_due(self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// Whether its end would be news.
+    fn watches(self) -> bool {
+        self.due.is_none() && !self.is_given_up
+    }
+
+    /// It has ended now, after running for so long: how long to wait before it is started again, if it is.
+    fn plan(&mut self, now: Instant, ran: Duration) -> Option<Duration> {
+        if ran >= RAN_WELL {
+            self.n = 0;
+        }
+        if self.n >= MAX_RESTARTS {
+            self.is_given_up = true;
+            return None;
+        }
+        let wait = FIRST_RESTART_DELAY.saturating_mul(1 << self.n).min(MAX_RESTART_DELAY);
+        self.n += 1;
+        self.due = Some(now + wait);
+        Some(wait)
     }
 }
 
@@ -107,5 +217,24 @@ async fn keep_last_line(stderr: ChildStderr, last: Arc<Mutex<String>>) {
         if !line.trim().is_empty() {
             *last.lock().unwrap_or_else(PoisonError::into_inner) = line;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_wait_longer_each_time_and_end() {
+        let now = Instant::now();
+        let mut restarts = Restarts::default();
+        let plan = |restarts: &mut Restarts, ran| restarts.plan(now, Duration::from_secs(ran));
+        let waits: Vec<u64> =
+            std::iter::from_fn(|| plan(&mut restarts, 1)).map(|wait| wait.as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
+        assert!(restarts.is_given_up && !restarts.watches());
+        let mut restarts = Restarts { n: 9, ..Restarts::default() };
+        assert_eq!(plan(&mut restarts, 3_600), Some(FIRST_RESTART_DELAY), "it ran well");
+        assert!(!restarts.is_due(now) && restarts.is_due(now + FIRST_RESTART_DELAY) && !restarts.watches());
     }
 }

@@ -41,8 +41,12 @@ pub(super) struct Over {
 
 #[derive(Debug, Default)]
 pub(super) struct Afterlife {
-    /// By id, which is by age.
-    lost: BTreeMap<AttemptId, Lost>,
+    /// By age, which ids do not tell: they wrap.
+    lost: BTreeMap<u64, (AttemptId, Lost)>,
+    /// The age of each attempt in `lost`.
+    ages: HashMap<AttemptId, u64>,
+    /// Attempts ever lost.
+    n_lost: u64,
     /// How many of these a job has.
     by_job: HashMap<JobId, usize>,
     over: VecDeque<Over>,
@@ -52,16 +56,24 @@ pub(super) struct Afterlife {
 impl Afterlife {
     /// Remembers an attempt that was given up. `is_timed`: its latency so far has been recorded.
     pub(super) fn lose(&mut self, id: AttemptId, attempt: Attempt, n_pairs: usize, is_timed: bool) {
-        while self.lost.len() >= MAX_LOST {
-            if let Some((_, oldest)) = self.lost.pop_first() {
-                self.uncount(oldest.job);
-            }
+        // An attempt of the same id is four billion attempts old.
+        self.remove(id);
+        if self.lost.len() >= MAX_LOST
+            && let Some(oldest) = self.lost.first_key_value().map(|(_, (oldest, _))| *oldest)
+        {
+            self.remove(oldest);
         }
         let Attempt { job, worker, cells, kind, sent, .. } = attempt;
         let lost = Lost { job, worker, cells, n_pairs, kind, sent, is_timed };
-        if self.lost.insert(id, lost).is_none() {
-            *self.by_job.entry(job).or_default() += 1;
-        }
+        self.n_lost += 1;
+        self.lost.insert(self.n_lost, (id, lost));
+        self.ages.insert(id, self.n_lost);
+        *self.by_job.entry(job).or_default() += 1;
+    }
+
+    /// A new attempt is given this id: what is remembered under it is another's.
+    pub(super) fn reuse(&mut self, id: AttemptId) {
+        self.remove(id);
     }
 
     /// Keeps what won a job that is over, if an answer to it may still come.
@@ -82,8 +94,12 @@ impl Afterlife {
 
     /// What is known of an attempt that is answered after all; each is taken once.
     pub(super) fn take(&mut self, id: AttemptId, worker: ConnectionId) -> Option<Lost> {
-        self.lost.get(&id).filter(|lost| lost.worker == worker)?;
-        let lost = self.lost.remove(&id)?;
+        let (_, lost) = self.lost.get(self.ages.get(&id)?)?;
+        if lost.worker != worker { None } else { self.remove(id) }
+    }
+
+    fn remove(&mut self, id: AttemptId) -> Option<Lost> {
+        let (_, lost) = self.lost.remove(&self.ages.remove(&id)?)?;
         self.uncount(lost.job);
         Some(lost)
     }
@@ -95,10 +111,9 @@ impl Afterlife {
 
     /// A worker is gone: no answer of it will come.
     pub(super) fn forget(&mut self, worker: ConnectionId) {
-        let gone: Vec<AttemptId> =
-            self.lost.iter().filter(|(_, lost)| lost.worker == worker).map(|(id, _)| *id).collect();
-        for id in gone {
-            self.take(id, worker);
+        let its = self.lost.values().filter(|(_, lost)| lost.worker == worker);
+        for id in its.map(|(id, _)| *id).collect::<Vec<AttemptId>>() {
+            self.remove(id);
         }
         let Self { by_job, over, n_bytes, .. } = self;
         over.retain(|over| by_job.contains_key(&over.job));
@@ -140,6 +155,31 @@ mod tests {
         assert!(after.take(AttemptId(1), ConnectionId(6)).is_none());
         assert_eq!(after.take(AttemptId(1), ConnectionId(5)).unwrap().job, JobId(9));
         assert!(after.take(AttemptId(1), ConnectionId(5)).is_none());
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_first_across_the_wrap_of_ids() {
+        let mut after = Afterlife::default();
+        let start = u32::MAX - MAX_LOST as u32 / 2;
+        let id = |n: u32| AttemptId(start.wrapping_add(n));
+        for n in 0..MAX_LOST as u32 + 10 {
+            after.lose(id(n), attempt(5, u64::from(n)), 2, false);
+        }
+        assert!(after.take(id(9), ConnectionId(5)).is_none(), "one of the ten oldest");
+        assert_eq!(after.take(id(10), ConnectionId(5)).unwrap().job, JobId(10));
+        assert_eq!(after.take(id(MAX_LOST as u32 + 9), ConnectionId(5)).unwrap().job.0, MAX_LOST as u64 + 9);
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_is_the_new_attempts() {
+        let mut after = Afterlife::default();
+        after.lose(AttemptId(7), attempt(5, 1), 2, false);
+        after.reuse(AttemptId(7));
+        assert!(after.take(AttemptId(7), ConnectionId(5)).is_none() && after.by_job.is_empty());
+        after.lose(AttemptId(7), attempt(5, 1), 2, false);
+        after.lose(AttemptId(7), attempt(5, 2), 2, false);
+        assert_eq!(after.take(AttemptId(7), ConnectionId(5)).unwrap().job, JobId(2));
+        assert!(after.by_job.is_empty() && after.lost.is_empty() && after.ages.is_empty());
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What becomes of answers, failures and silence.
 //!
 //! ```text
-//! answer --> of the shape asked for, finite? --no--> the attempt failed: asked elsewhere, a strike
+//! answer --> of the shape asked for? --no--> the attempt failed: asked elsewhere, a strike
 //!              |yes
+//!              +--> not finite: asked elsewhere, and a wrong answer (`judging`)
 //!              +--> first to a cell: it wins; whoever else is at it is told to forget it
 //!              +--> not the first: compared with the one that won (`judging`)
-//!              +--> every answer is to be checked: withheld until the hub has computed the same
+//!              +--> every answer is to be checked: withheld until the hub has computed the same, and uses its own
 //! ```
 
 use std::time::Duration;
@@ -16,8 +17,11 @@ use tracing::{info, warn};
 use super::attempts::Kind;
 use super::combine::Part;
 use super::job::{Claim, HubWork, Source};
+use super::judging::evidence;
 use super::trace::Outcome;
+use super::worker::Worker;
 use super::{Action, ComputeId, ConnectionId, JobError, JobId, Swarm};
+use crate::peer_text::peer_text;
 
 impl Swarm {
     /// The hub computed what [`Action::HubCompute`] asked for.
@@ -58,10 +62,10 @@ impl Swarm {
         self.hub_latencies.record(job.wire.n_pairs(&work.cells), now.saturating_sub(work.sent));
         self.tape(|tape| tape.hub_answered(now, id, work.id));
         self.weigh_winners(now, id, &parts);
-        self.release_withheld(now, id, &work.cells, &parts);
+        self.settle_withheld(now, id, &work.cells, &parts);
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let worth = job.accept(Source::Hub, parts);
-        self.totals.hedge_wins += u64::from(work.is_hedge && !worth.settled.is_empty());
+        let settled = job.accept_own(parts);
+        self.totals.hedge_wins += u64::from(work.is_hedge && !settled.is_empty());
         self.after_answer(now, id);
     }
 
@@ -72,11 +76,7 @@ impl Swarm {
         };
         let Some(job) = self.jobs.get(&attempt.job) else { return };
         let Some(parts) = job.wire.read(&attempt.cells, self.config.form, answer) else {
-            warn!(
-                connection = from.0,
-                attempt = id.0,
-                "an answer is not finite or not of the shape asked for"
-            );
+            warn!(connection = from.0, attempt = id.0, "an answer is not of the shape asked for");
             self.strike_for_error(from);
             return self.attempt_failed(now, id, true);
         };
@@ -104,6 +104,18 @@ impl Swarm {
         self.tape(|tape| tape.answered(now, attempt.job, id, answer, settled.len()));
         self.totals.hedge_wins += u64::from(attempt.copies.iter().any(|copy| settled.contains(copy)));
         self.after_answer(now, attempt.job);
+    }
+
+    /// A worker answered with values that are not finite: what honest workers cannot compute they say they cannot.
+    pub(super) fn answered_not_finite(&mut self, now: Duration, from: ConnectionId, id: AttemptId) {
+        let attempt = self.attempts.get(id).filter(|attempt| attempt.worker == from);
+        let asked = attempt.and_then(|attempt| Some((self.jobs.get(&attempt.job)?, *attempt.cells.first()?)));
+        let Some((job, cell)) = asked else { return };
+        let evidence = evidence(&job.wire, cell, f64::MAX, None);
+        self.attempt_failed(now, id, true);
+        if let Some(worker) = self.worker(from).map(Worker::id) {
+            self.offence(now, worker, evidence);
+        }
     }
 
     /// A worker answered an attempt that was given up.
@@ -136,6 +148,9 @@ impl Swarm {
         let Some(wire) = job.or_else(|| self.afterlife.over(lost.job).map(|over| &over.wire)) else { return };
         if let Some(parts) = wire.read(&lost.cells, self.config.form, answer) {
             self.confront(now, lost.job, worker, &parts);
+        } else if let Some(cell) = lost.cells.first().filter(|_| answer.has_non_finite()) {
+            let evidence = evidence(wire, *cell, f64::MAX, None);
+            self.offence(now, worker, evidence);
         }
     }
 
@@ -144,18 +159,23 @@ impl Swarm {
         let Some(job) = self.jobs.get_mut(&id) else { return Vec::new() };
         let worth = job.accept(Source::Worker(worker), parts);
         if !worth.settled.is_empty() {
-            let n_pairs = job.wire.n_pairs(&worth.settled) as u64;
-            let connection = self.by_id.get(&worker).and_then(|id| self.connections.get_mut(id));
-            if let Some(worker) = connection.and_then(|c| c.worker.as_mut()) {
-                worker.counts.answers += 1;
-                worker.counts.rows += n_pairs;
-            }
-            self.totals.answers += 1;
+            let n_pairs = job.wire.n_pairs(&worth.settled);
+            self.credit(worker, n_pairs);
         }
         if !worth.redundant.is_empty() {
             self.to_confront.push((id, worker, worth.redundant));
         }
         worth.settled
+    }
+
+    /// Counts an answer that was used, or that the hub agrees with.
+    pub(super) fn credit(&mut self, worker: WorkerId, n_pairs: usize) {
+        let connection = self.by_id.get(&worker).and_then(|id| self.connections.get_mut(id));
+        if let Some(worker) = connection.and_then(|c| c.worker.as_mut()) {
+            worker.counts.answers += 1;
+            worker.counts.rows += n_pairs as u64;
+        }
+        self.totals.answers += 1;
     }
 
     /// A worker said that it will not answer an attempt.
@@ -164,7 +184,8 @@ impl Swarm {
             self.totals.late += 1;
             return;
         };
-        info!(connection = from.0, attempt = id.0, code = ?error.code, message = %error.message, "an attempt failed");
+        let said = peer_text(&error.message);
+        info!(connection = from.0, attempt = id.0, code = ?error.code, message = %said, "an attempt failed");
         match error.code {
             // Told so by its own queue: no fault of the worker.
             ErrorCode::Preempted | ErrorCode::Draining => {
@@ -198,10 +219,13 @@ impl Swarm {
             if let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) {
                 worker.counts.timeouts += 1;
                 worker.health.late();
-                info!(worker = %worker.id(), attempt = id.0, "not answered in time: asked of another");
+                info!(worker = worker.id().short(), attempt = id.0, "not answered in time: asked of another");
                 if worker.health.strike() {
                     self.totals.unhealthy += 1;
-                    warn!(worker = %worker.id(), "unhealthy: out until its next heartbeat that answers");
+                    warn!(
+                        worker = worker.id().short(),
+                        "unhealthy: out until its next heartbeat that answers"
+                    );
                 }
             }
             self.cover_waiting();
@@ -277,7 +301,7 @@ impl Swarm {
             worker.counts.errors += 1;
             if worker.health.strike() {
                 self.totals.unhealthy += 1;
-                warn!(worker = %worker.id(), "unhealthy: out until its next heartbeat that answers");
+                warn!(worker = worker.id().short(), "unhealthy: out until its next heartbeat that answers");
             }
         }
     }

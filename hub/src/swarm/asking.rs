@@ -199,6 +199,7 @@ impl Swarm {
                 deadline: now + timeout,
                 is_overdue: false,
             });
+            self.afterlife.reuse(attempt);
             self.to_pump.insert(worker_id);
             if kind == Kind::Probe
                 && let Some(last) = worker.last_probe.replace(attempt)
@@ -206,7 +207,7 @@ impl Swarm {
                 connection.session.cancel(now, last);
             }
             if let Err(error) = connection.session.dispatch(now, attempt, &dispatch) {
-                warn!(worker = %worker.id(), %error, "a dispatch could not be sent");
+                warn!(worker = worker.id().short(), %error, "a dispatch could not be sent");
                 self.attempt_failed(now, attempt, true);
                 continue;
             }

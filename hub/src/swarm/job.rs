@@ -168,6 +168,27 @@ impl Job {
         Block { layer: self.wire.layer, expert: self.wire.calls[cell].expert }
     }
 
+    /// Takes what the hub computed, also in place of what a worker said of the same cells. The cells that were open.
+    pub(super) fn accept_own(&mut self, parts: Vec<Part>) -> Vec<usize> {
+        let mut opened = Vec::new();
+        for part in &parts {
+            let shared = |w: &Winner| w.part.cells.iter().filter(|cell| part.cells.contains(cell)).count();
+            // A worker's sum that reaches beyond the hub's part cannot be replaced by it.
+            if self.winners.iter().any(|w| shared(w) > 0 && shared(w) < w.part.cells.len()) {
+                continue;
+            }
+            for winner in self.winners.extract_if(.., |w| w.source != Source::Hub && shared(w) > 0) {
+                opened.extend(winner.part.cells);
+            }
+        }
+        for cell in &opened {
+            self.cells[*cell].is_settled = false;
+        }
+        let mut settled = self.accept(Source::Hub, parts).settled;
+        settled.retain(|cell| !opened.contains(cell));
+        settled
+    }
+
     /// Takes what `source` says: the first valid answer to a cell wins.
     pub(super) fn accept(&mut self, source: Source, parts: Vec<Part>) -> Worth {
         let mut worth = Worth::default();

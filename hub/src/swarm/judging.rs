@@ -57,15 +57,14 @@ impl Swarm {
             self.take_back(worker, job);
             self.offence(now, worker, evidence(&wire, cell, nmse, None));
         }
-        // Where a lie was taken back, the truth is at hand; elsewhere it says nothing new.
         if let Some(job) = self.jobs.get_mut(&job) {
-            job.accept(Source::Hub, truth);
+            job.accept_own(truth);
         }
         self.after_answer(now, job);
     }
 
-    /// Lets go of the answers that waited for the hub to compute `cells`: those it agrees with are taken.
-    pub(super) fn release_withheld(&mut self, now: Duration, id: JobId, cells: &[usize], truth: &[Part]) {
+    /// Compares the answers that waited for the hub to compute `cells`. What the hub computed is used in their stead.
+    pub(super) fn settle_withheld(&mut self, now: Duration, id: JobId, cells: &[usize], truth: &[Part]) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let wire = job.wire.clone();
         let is_known =
@@ -79,9 +78,12 @@ impl Swarm {
             self.totals.compared += n_compared as u64;
             match first {
                 Some((cell, nmse)) => self.offence(now, worker, evidence(&wire, cell, nmse, None)),
-                // Sums over other experts than the hub summed cannot be checked, and are not used.
+                // Sums over other experts than the hub summed cannot be checked.
                 None if n_compared < parts.len() => {}
-                None => drop(self.take_parts(id, worker, parts)),
+                None => {
+                    let cells = parts.iter().flat_map(|part| &part.cells).copied().collect::<Vec<_>>();
+                    self.credit(worker, wire.n_pairs(&cells));
+                }
             }
         }
     }
@@ -124,7 +126,12 @@ impl Swarm {
             }
             Source::Worker(other) if self.config.hub_compute => {
                 self.totals.mismatches += 1;
-                info!(%worker, %other, nmse, "two workers disagree: the hub decides");
+                info!(
+                    worker = worker.short(),
+                    other = other.short(),
+                    nmse,
+                    "two workers disagree: the hub decides"
+                );
                 let claims = vec![
                     Claim { worker: other, parts: vec![winner.part.clone()] },
                     Claim { worker, parts: vec![part] },
@@ -140,13 +147,13 @@ impl Swarm {
     }
 
     /// A worker answered wrong: written down, and quarantined if it is one time too many.
-    fn offence(&mut self, now: Duration, worker: WorkerId, evidence: Evidence) {
+    pub(super) fn offence(&mut self, now: Duration, worker: WorkerId, evidence: Evidence) {
         let connection = self.by_id.get(&worker).copied();
         let address = connection.and_then(|id| self.connections.get(&id)).map(|c| c.address.clone());
         let address = address.unwrap_or_else(|| "gone".to_owned());
         let Evidence { layer, expert, nmse, against } = evidence;
-        let beside = against.map_or_else(|| "the hub's".to_owned(), |other| format!("{other}'s"));
-        warn!(%worker, address, %layer, %expert, nmse, "a wrong answer beside {beside}");
+        let beside = against.map_or_else(|| "the hub's".to_owned(), |other| format!("{}'s", other.short()));
+        warn!(worker = worker.short(), address, %layer, %expert, nmse, "a wrong answer beside {beside}");
         self.totals.mismatches += 1;
         if let Some(connection) = connection {
             self.strike_for_error(connection);
@@ -154,7 +161,10 @@ impl Swarm {
         if !self.register.offence(worker, &address, evidence) {
             return;
         }
-        warn!(%worker, address, "quarantined: its answers differ beyond what honest kernels do");
+        warn!(
+            worker = worker.short(),
+            address, "quarantined: its answers differ beyond what honest kernels do"
+        );
         self.totals.quarantined += 1;
         let jobs: Vec<_> = self.jobs.keys().copied().collect();
         jobs.into_iter().for_each(|job| self.take_back(worker, job));
@@ -189,7 +199,7 @@ impl Swarm {
         let Some(worker) = self.connections.get_mut(&id).and_then(|c| c.worker.as_mut()) else { return };
         if worker.judge(hub) {
             let reason = worker.reason().unwrap_or_default();
-            info!(worker = %worker.id(), tier = ?worker.tier, reason, "used for something else now");
+            info!(worker = worker.id().short(), tier = ?worker.tier, reason, "used for something else now");
         }
     }
 }
@@ -198,6 +208,7 @@ impl Swarm {
 pub(super) const QUARANTINED: &str =
     "this worker's results differ from the hub's: its GPU or driver computes wrong";
 
-fn evidence(wire: &WireJob, cell: usize, nmse: f64, against: Option<WorkerId>) -> Evidence {
+/// That a worker's answer for `cell` was off by `nmse`.
+pub(super) fn evidence(wire: &WireJob, cell: usize, nmse: f64, against: Option<WorkerId>) -> Evidence {
     Evidence { layer: wire.layer, expert: wire.calls[cell].expert, nmse, against }
 }

@@ -17,6 +17,8 @@ const JOINS: Rate = Rate { burst: 120.0, per_second: 2.0 };
 const MESSAGES: Rate = Rate { burst: 50_000.0, per_second: 20_000.0 };
 /// Bytes of one connection: 10-gigabit Ethernet.
 const BYTES: Rate = Rate { burst: 1.25e9, per_second: 1.25e9 };
+/// How often it may be recomputed who holds what, whatever workers do.
+const REBALANCES: Rate = Rate { burst: 64.0, per_second: 8.0 };
 /// Addresses, and separately worker ids, remembered; the oldest are forgotten first.
 const MAX_REMEMBERED: usize = 4096;
 
@@ -73,6 +75,30 @@ impl Allowance {
             return Err("too many bytes in too short a time");
         }
         Ok(())
+    }
+}
+
+/// When it may be recomputed who holds what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace(Bucket);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(Bucket::full(REBALANCES, Duration::ZERO))
+    }
+}
+
+impl Pace {
+    /// Whether it may be done now; then it counts.
+    pub(super) fn take(&mut self, now: Duration) -> bool {
+        self.0.take(REBALANCES, now, 1.0)
+    }
+
+    /// When it may be done next, as of the last time that it was tried.
+    pub(super) fn next(&self) -> Duration {
+        let lacking = (1.0 - self.0.left).max(0.0);
+        // Rounded up: a deadline that comes a little early would come again and again.
+        self.0.at + Duration::from_secs_f64(lacking / REBALANCES.per_second) + Duration::from_micros(1)
     }
 }
 

@@ -16,6 +16,7 @@ use super::ring::virtual_nodes;
 use super::shelf::Holders;
 use super::worker::Worker;
 use super::{Action, ConnectionId, Swarm};
+use crate::peer_text::peer_text;
 
 /// Connections at a time, joined or not.
 pub const MAX_CONNECTIONS: usize = 2048;
@@ -138,16 +139,19 @@ impl Swarm {
         match event {
             HubEvent::Joined(join) => self.joined(now, id, join),
             HubEvent::Beat { beat, round_trip } => self.beat(now, id, &beat, round_trip),
-            HubEvent::Blocks(report) => self.blocks_reported(id, report),
+            HubEvent::Blocks(report) => self.blocks_reported(now, id, report),
             HubEvent::Answered { attempt, answer } => self.answered(now, id, attempt, &answer),
+            HubEvent::NotFinite { attempt } => self.answered_not_finite(now, id, attempt),
             HubEvent::Failed { attempt, error } => self.refused(now, id, attempt, &error),
             HubEvent::Late { attempt, answer } => self.answered_late(now, id, attempt, &answer),
             HubEvent::Closed { reason } => {
                 let address = self.connections.get(&id).map(|connection| connection.address.as_str());
+                let said = reason.to_string();
+                let said = peer_text(&said);
                 if reason.blame() == Blame::Peer {
-                    warn!(connection = id.0, address, %reason, "a session broke the protocol");
+                    warn!(connection = id.0, address, reason = %said, "a session broke the protocol");
                 } else {
-                    info!(connection = id.0, address, %reason, "a session ended");
+                    info!(connection = id.0, address, reason = %said, "a session ended");
                 }
                 self.totals.sessions_ended += 1;
                 self.abandon(now, id);
@@ -182,7 +186,8 @@ impl Swarm {
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some((code, message)) = refusal {
-            warn!(connection = id.0, address = connection.address, message, "a worker was turned away");
+            let said = peer_text(&message);
+            warn!(connection = id.0, address = connection.address, message = %said, "a worker was turned away");
             connection.session.reject(now, code, message);
             self.totals.refused += 1;
             return;
@@ -197,9 +202,9 @@ impl Swarm {
         let worker = join.worker;
         let new = Worker::new(now, id, join, capacity, self.config.strikes);
         info!(
-            %worker,
+            worker = worker.short(),
             address = connection.address,
-            adapter = new.join.adapter,
+            adapter = %peer_text(&new.join.adapter),
             capacity,
             tier = ?new.tier,
             reason = new.reason(),
@@ -225,27 +230,34 @@ impl Swarm {
         }
         let is_back = round_trip.is_some() && worker.health.heartbeat();
         if is_back {
-            info!(worker = %worker.id(), "healthy again");
+            info!(worker = worker.id().short(), "healthy again");
         }
         if was != beat.visibility {
-            debug!(worker = %worker.id(), visibility = ?beat.visibility, "visibility changed");
+            debug!(worker = worker.id().short(), visibility = ?beat.visibility, "visibility changed");
             // It will not come to answer: ask others now and not at the timeout.
             if matches!(beat.visibility, Visibility::Frozen | Visibility::Leaving) {
                 self.abandon(now, id);
             }
             self.must_rebalance |= (was == Visibility::Leaving) != (beat.visibility == Visibility::Leaving);
         }
+        if let Some(worker) = self.connections.get_mut(&id).and_then(|c| c.worker.as_mut()) {
+            self.must_rebalance |= worker.shelf.may_load_again(now);
+            if worker.shelf.has_retry_due(now) {
+                self.to_sync.insert(id);
+            }
+        }
         self.cover_waiting();
     }
 
-    fn blocks_reported(&mut self, id: ConnectionId, report: BlockReport) {
+    fn blocks_reported(&mut self, now: Duration, id: ConnectionId, report: BlockReport) {
         let Some(worker) = self.connections.get_mut(&id).and_then(|c| c.worker.as_mut()) else { return };
         worker.bytes_downloaded = report.bytes_downloaded;
-        for (block, reason) in report.failed {
-            warn!(worker = %worker.id(), %block, reason, "a block could not be loaded");
-            if let Some(index) = self.catalog.index(block) {
-                self.must_rebalance |= worker.shelf.failed(index, &mut self.holders);
-            }
+        if let Some((block, reason)) = report.failed.first() {
+            let (n, reason) = (report.failed.len(), peer_text(reason));
+            warn!(worker = worker.id().short(), n, %block, %reason, "blocks could not be loaded");
+        }
+        for index in report.failed.iter().filter_map(|(block, _)| self.catalog.index(*block)) {
+            self.must_rebalance |= worker.shelf.failed(now, index, &mut self.holders);
         }
         let mut new = Vec::new();
         for index in report.resident.into_iter().filter_map(|block| self.catalog.index(block)) {
@@ -270,7 +282,7 @@ impl Swarm {
             .map(|(_, w)| Member {
                 id: w.id(),
                 capacity: w.shelf.capacity() as u64,
-                refused: w.shelf.refused(),
+                lost: w.shelf.lost(self.catalog.indices()),
             })
             .collect();
         self.ring
@@ -297,7 +309,7 @@ impl Swarm {
             !wanted.is_empty() && wanted.iter().all(has)
         };
         let may_uncover = self.config.hub_compute;
-        let step = worker.shelf.next_step(&mut self.holders, &self.heat, is_replaced, may_uncover);
+        let step = worker.shelf.next_step(now, &mut self.holders, &self.heat, is_replaced, may_uncover);
         if step.is_empty() {
             return;
         }
@@ -307,7 +319,7 @@ impl Swarm {
             drop: step.drop.iter().map(|index| self.catalog.block(*index)).collect(),
         };
         if let Err(error) = connection.session.sync_weights(now, message) {
-            warn!(worker = %worker.id(), %error, "blocks could not be sent");
+            warn!(worker = worker.id().short(), %error, "blocks could not be sent");
         }
         self.to_pump.insert(id);
     }
@@ -316,7 +328,7 @@ impl Swarm {
     fn remove(&mut self, now: Duration, id: ConnectionId) {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         if let Some(worker) = connection.worker.as_mut() {
-            info!(worker = %worker.id(), "a worker left");
+            info!(worker = worker.id().short(), "a worker left");
             if let Some(tape) = &mut self.tape {
                 tape.left(now, worker.id());
             }

@@ -1,7 +1,7 @@
 //! Which worker holds what, who is asked, and what counts as an answer. No I/O, no clock, no chance.
 //!
 //! Read in this order: what exists ([`BlockCatalog`]) and what of it is wanted most (`heat`), who should hold it (`ring`,
-//! `placement`) and who does (`shelf`); whom to trust with work (`health`, `latency`, `tier`, `worker`); what a layer asks
+//! `placement`) and who does (`shelf`, `load_failures`); whom to trust with work (`health`, `latency`, `tier`, `worker`); what a layer asks
 //! (`plan`), who is at it (`attempts`, `job`), whom it is asked of (`choosing`, `hedging`, `asking`) and what comes back
 //! (`answering`, `afterlife`, `combine`); who lies (`trust`, `judging`); who comes and goes (`membership`, `limits`),
 //! what it all adds up to ([`SwarmStatus`]), and what of it may be written down ([`trace`]).
@@ -23,6 +23,7 @@ mod heat;
 mod status;
 mod token;
 
+mod load_failures;
 mod placement;
 mod ring;
 mod shelf;
@@ -80,7 +81,7 @@ use self::hedging::HedgeBudget;
 use self::job::Job;
 use self::judging::Check;
 use self::latency::{Latencies, Latency};
-use self::limits::Gate;
+use self::limits::{Gate, Pace};
 use self::membership::Connection;
 use self::placement::Placement;
 use self::ring::Ring;
@@ -210,6 +211,7 @@ pub struct Swarm {
     /// What came second of a job, and from whom.
     to_confront: Vec<(JobId, WorkerId, Vec<Part>)>,
     must_rebalance: bool,
+    rebalances: Pace,
     is_shutting_down: bool,
     totals: Totals,
     hub_share: HubShare,
@@ -248,6 +250,7 @@ impl Swarm {
             to_sync: BTreeSet::new(),
             to_confront: Vec::new(),
             must_rebalance: false,
+            rebalances: Pace::default(),
             is_shutting_down: false,
             totals: Totals::default(),
             hub_share: HubShare::default(),
@@ -273,7 +276,9 @@ impl Swarm {
     /// When [`Swarm::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let sessions = self.connections.values().filter_map(|c| c.session.poll_timeout()).min();
-        [self.attempts.next_deadline(), self.next_job_deadline(), sessions].into_iter().flatten().min()
+        let rebalance = self.must_rebalance.then(|| self.rebalances.next());
+        let deadlines = [self.attempts.next_deadline(), self.next_job_deadline(), sessions, rebalance];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Ends every job and lets every worker go.
@@ -358,7 +363,8 @@ impl Swarm {
         loop {
             if let Some(connection) = self.to_pump.pop_first() {
                 self.pump(now, connection);
-            } else if std::mem::take(&mut self.must_rebalance) {
+            } else if self.must_rebalance && self.rebalances.take(now) {
+                self.must_rebalance = false;
                 self.rebalance();
             } else if let Some(connection) = self.to_sync.pop_first() {
                 self.sync(now, connection);

@@ -4,16 +4,16 @@
 //! should hold it instead have reported it; the memory budget bounds what is resident and what is loading together.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use super::ConnectionId;
 use super::catalog::BlockIndex;
 use super::heat::Heat;
+use super::load_failures::LoadFailures;
 
 /// Blocks asked for and not reported yet, at most: a window is re-planned as coverage changes.
 const MAX_LOADING: usize = 512;
-/// Loads of one block that may fail before the worker is not asked for it again.
-const MAX_LOAD_FAILURES: u8 = 3;
 
 /// Who has reported which block resident, by block index.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub(super) struct Shelf {
     n_loading: usize,
     /// By block: its rank among the wanted holders.
     wanted: BTreeMap<BlockIndex, usize>,
-    failures: HashMap<BlockIndex, u8>,
+    failures: LoadFailures,
     epoch: u64,
 }
 
@@ -76,7 +76,7 @@ impl Step {
 
 impl Shelf {
     pub(super) fn new(worker: ConnectionId, capacity: usize) -> Self {
-        let (blocks, wanted, failures) = (BTreeMap::new(), BTreeMap::new(), HashMap::new());
+        let (blocks, wanted, failures) = (BTreeMap::new(), BTreeMap::new(), LoadFailures::default());
         Self { worker, capacity, blocks, n_loading: 0, wanted, failures, epoch: 0 }
     }
 
@@ -97,6 +97,7 @@ impl Shelf {
     /// `may_uncover`: the hub computes what no worker holds, so a swap between two full workers may begin with a drop.
     pub(super) fn next_step(
         &mut self,
+        now: Duration,
         holders: &mut Holders,
         heat: &Heat,
         is_replaced: impl Fn(BlockIndex, &Holders) -> bool,
@@ -117,7 +118,7 @@ impl Shelf {
         let mut lacking: Vec<(bool, usize, Reverse<u32>, BlockIndex)> = self
             .wanted
             .iter()
-            .filter(|(block, _)| !self.blocks.contains_key(block) && !self.has_refused(**block))
+            .filter(|(block, _)| !self.blocks.contains_key(block) && self.failures.may_ask(**block, now))
             .map(|(block, rank)| (!holders.of(*block).is_empty(), *rank, heat.hottest_first(*block), *block))
             .collect();
         lacking.sort_unstable();
@@ -147,7 +148,7 @@ impl Shelf {
             Some(held @ Held::Loading) => {
                 *held = Held::Resident;
                 self.n_loading -= 1;
-                self.failures.remove(&block);
+                self.failures.loaded(block);
                 holders.add(block, self.worker);
                 true
             }
@@ -155,15 +156,23 @@ impl Shelf {
         }
     }
 
-    /// The worker could not load this block. True if it will not be asked for it again.
-    pub(super) fn failed(&mut self, block: BlockIndex, holders: &mut Holders) -> bool {
+    /// The worker could not load this block. True if it loses blocks by it.
+    pub(super) fn failed(&mut self, now: Duration, block: BlockIndex, holders: &mut Holders) -> bool {
         if self.blocks.get(&block) != Some(&Held::Loading) {
             return false;
         }
         self.forget(block, holders);
-        let failures = self.failures.entry(block).or_default();
-        *failures = failures.saturating_add(1);
-        *failures == MAX_LOAD_FAILURES
+        self.failures.failed(block, now)
+    }
+
+    /// Whether a worker that was given no more blocks has another chance from now on.
+    pub(super) fn may_load_again(&mut self, now: Duration) -> bool {
+        self.failures.end_bar(now)
+    }
+
+    /// Whether a load that failed may be tried again now.
+    pub(super) fn has_retry_due(&self, now: Duration) -> bool {
+        self.failures.has_due(now)
     }
 
     /// The worker does not have this block, whatever was thought of it.
@@ -188,13 +197,13 @@ impl Shelf {
         self.epoch
     }
 
-    /// Blocks that the worker failed to load too often.
-    pub(super) fn refused(&self) -> HashSet<BlockIndex> {
-        self.failures.keys().copied().filter(|block| self.has_refused(*block)).collect()
-    }
-
-    fn has_refused(&self, block: BlockIndex) -> bool {
-        self.failures.get(&block).is_some_and(|failures| *failures >= MAX_LOAD_FAILURES)
+    /// Of all blocks, those that the worker has lost: it failed to load them, or to load anything, too often.
+    pub(super) fn lost(&self, all: impl Iterator<Item = BlockIndex>) -> HashSet<BlockIndex> {
+        let is_lost = |block: &BlockIndex| {
+            let is_resident = self.blocks.get(block) == Some(&Held::Resident);
+            !is_resident && (self.failures.is_barred() || self.failures.has_lost(*block))
+        };
+        if self.failures.is_clean() { HashSet::new() } else { all.filter(is_lost).collect() }
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -224,6 +233,7 @@ mod tests {
     use super::*;
 
     const N: usize = 2_000;
+    const NOW: Duration = Duration::from_secs(100);
 
     fn indices(range: std::ops::Range<u32>) -> impl Iterator<Item = BlockIndex> {
         range.map(BlockIndex)
@@ -239,9 +249,9 @@ mod tests {
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         holders.add(BlockIndex(0), ConnectionId(2));
         shelf.want([(BlockIndex(0), 0), (BlockIndex(1), 1), (BlockIndex(2), 0)]);
-        let step = shelf.next_step(&mut holders, &Heat::new(N), never, false);
+        let step = shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
         assert_eq!(step.hold, [BlockIndex(2), BlockIndex(1), BlockIndex(0)]);
-        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty());
+        assert!(shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).is_empty());
     }
 
     #[test]
@@ -250,7 +260,7 @@ mod tests {
         heat.count([(BlockIndex(2), 5), (BlockIndex(1), 3), (BlockIndex(3), 9)]);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         shelf.want((0..3).map(|block| (BlockIndex(block), 0)).chain([(BlockIndex(3), 1)]));
-        let step = shelf.next_step(&mut Holders::new(N), &heat, never, false);
+        let step = shelf.next_step(NOW, &mut Holders::new(N), &heat, never, false);
         assert_eq!(step.hold, [2, 1, 0, 3].map(BlockIndex));
     }
 
@@ -259,12 +269,15 @@ mod tests {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 700);
         shelf.want(indices(0..1_000).map(|block| (block, 0)));
-        let first = shelf.next_step(&mut holders, &Heat::new(N), never, false).hold;
+        let first = shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).hold;
         assert_eq!(first.len(), MAX_LOADING);
         for block in &first[..300] {
             assert!(shelf.loaded(*block, &mut holders));
         }
-        assert_eq!(shelf.next_step(&mut holders, &Heat::new(N), never, false).hold.len(), 700 - MAX_LOADING);
+        assert_eq!(
+            shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).hold.len(),
+            700 - MAX_LOADING
+        );
         assert_eq!((shelf.n_resident(), holders.of(first[0])), (300, &[ConnectionId(1)][..]));
     }
 
@@ -273,11 +286,11 @@ mod tests {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         shelf.want([(BlockIndex(7), 0)]);
-        shelf.next_step(&mut holders, &Heat::new(N), never, false);
+        shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
         shelf.loaded(BlockIndex(7), &mut holders);
         shelf.want(std::iter::empty());
-        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty());
-        let step = shelf.next_step(&mut holders, &Heat::new(N), |_, _| true, false);
+        assert!(shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).is_empty());
+        let step = shelf.next_step(NOW, &mut holders, &Heat::new(N), |_, _| true, false);
         assert_eq!(step.drop, [BlockIndex(7)]);
         assert!(holders.of(BlockIndex(7)).is_empty());
         assert!(!shelf.loaded(BlockIndex(7), &mut holders), "a report that crossed the drop");
@@ -288,26 +301,51 @@ mod tests {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 1);
         shelf.want([(BlockIndex(0), 0)]);
-        shelf.next_step(&mut holders, &Heat::new(N), never, false);
+        shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
         shelf.loaded(BlockIndex(0), &mut holders);
         shelf.want([(BlockIndex(1), 0)]);
-        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty(), "the only copy stays");
+        assert!(
+            shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).is_empty(),
+            "the only copy stays"
+        );
         holders.add(BlockIndex(0), ConnectionId(9));
-        let step = shelf.next_step(&mut holders, &Heat::new(N), never, false);
+        let step = shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
         assert_eq!(step, Step { hold: vec![BlockIndex(1)], drop: vec![BlockIndex(0)] });
     }
 
     #[test]
-    fn three_failed_loads_are_a_refusal() {
+    fn three_failed_loads_cost_the_block() {
         let mut holders = Holders::new(N);
         let mut shelf = Shelf::new(ConnectionId(1), 10);
         shelf.want([(BlockIndex(0), 0)]);
+        let mut now = NOW;
         for failure in 1..=3 {
-            assert_eq!(shelf.next_step(&mut holders, &Heat::new(N), never, false).hold, [BlockIndex(0)]);
-            assert_eq!(shelf.failed(BlockIndex(0), &mut holders), failure == 3);
+            assert_eq!(shelf.next_step(now, &mut holders, &Heat::new(N), never, false).hold, [BlockIndex(0)]);
+            assert_eq!(shelf.failed(now, BlockIndex(0), &mut holders), failure == 3);
+            assert!(
+                shelf.next_step(now, &mut holders, &Heat::new(N), never, false).is_empty(),
+                "not at once"
+            );
+            now += Duration::from_secs(10);
         }
-        assert!(shelf.next_step(&mut holders, &Heat::new(N), never, false).is_empty());
-        assert_eq!(shelf.refused(), HashSet::from([BlockIndex(0)]));
-        assert!(!shelf.failed(BlockIndex(0), &mut holders), "a report of something never asked");
+        assert!(shelf.next_step(now, &mut holders, &Heat::new(N), never, false).is_empty());
+        assert_eq!(shelf.lost(indices(0..5)), HashSet::from([BlockIndex(0)]));
+        assert!(!shelf.failed(now, BlockIndex(0), &mut holders), "a report of something never asked");
+    }
+
+    #[test]
+    fn a_worker_that_loads_nothing_keeps_what_it_holds() {
+        let mut holders = Holders::new(N);
+        let mut shelf = Shelf::new(ConnectionId(1), 100);
+        shelf.want(indices(0..50).map(|block| (block, 0)));
+        shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
+        shelf.loaded(BlockIndex(3), &mut holders);
+        let n_losses = indices(4..50).filter(|block| shelf.failed(NOW, *block, &mut holders)).count();
+        assert_eq!(n_losses, 1, "what follows is no news");
+        let lost = shelf.lost(indices(0..100));
+        assert!(lost.len() == 99 && !lost.contains(&BlockIndex(3)));
+        assert!(
+            shelf.may_load_again(NOW + Duration::from_secs(60)) && shelf.lost(indices(0..100)).is_empty()
+        );
     }
 }

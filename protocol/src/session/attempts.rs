@@ -42,6 +42,13 @@ impl Attempts {
         self.sent.back().map(|(attempt, _)| *attempt)
     }
 
+    /// Forgets everything if nothing is owed: ids have gone on so far that they count as earlier ones.
+    pub(super) fn start_over(&mut self) {
+        if self.outstanding == 0 {
+            *self = Self::default();
+        }
+    }
+
     /// Remembers an attempt after [`Attempts::last`], forgetting the oldest if there are too many.
     pub(super) fn insert(&mut self, attempt: AttemptId, shape: AnswerShape) {
         debug_assert!(self.last().is_none_or(|last| attempt.is_after(last)), "ids ascend");

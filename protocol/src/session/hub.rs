@@ -72,7 +72,13 @@ pub enum HubEvent {
         /// Its answer.
         answer: Answer,
     },
-    /// The attempt failed: the worker said so, or answered in another shape or with non-finite values (`bad_frame`).
+    /// An answer of the shape that its attempt asked for in which a value is not finite. A worker answers what it cannot
+    /// compute with an ERROR, never so.
+    NotFinite {
+        /// The attempt, now settled.
+        attempt: AttemptId,
+    },
+    /// The attempt failed: the worker said so, or answered in another shape (`bad_frame`).
     Failed {
         /// The attempt, now settled.
         attempt: AttemptId,
@@ -221,7 +227,7 @@ impl HubSession {
         self.close(CloseReason::Refused(WireError { code, message: message.into(), attempt: None }));
     }
 
-    /// Sends `dispatch` as `attempt`, an id after all earlier ones of this session ([`AttemptId::is_after`]).
+    /// Sends `dispatch` as `attempt`, an id after all that are still owed in this session ([`AttemptId::is_after`]).
     ///
     /// # Errors
     /// When the worker is not serving, the dispatch is malformed, too much is owed or queued: nothing was sent.
@@ -233,6 +239,10 @@ impl HubSession {
     ) -> Result<(), SendError> {
         if self.state() != State::Serving {
             return Err(SendError::State(self.state()));
+        }
+        // A session that is asked nothing while half of all ids go to others begins anew.
+        if self.attempts.last().is_some_and(|last| !attempt.is_after(last)) {
+            self.attempts.start_over();
         }
         if let Some(last) = self.attempts.last()
             && !attempt.is_after(last)
@@ -385,7 +395,9 @@ impl HubSession {
                 return self.emit(HubEvent::Late { attempt, answer });
             }
             Lookup::Settled(shape) if !answer.has_shape(&shape) => "the answer is not of the shape asked for",
-            Lookup::Settled(_) if answer.has_non_finite() => "the answer has non-finite values",
+            Lookup::Settled(_) if answer.has_non_finite() => {
+                return self.emit(HubEvent::NotFinite { attempt });
+            }
             Lookup::Settled(_) => return self.emit(HubEvent::Answered { attempt, answer }),
         };
         let error = WireError { code: ErrorCode::BadFrame, message: failed.into(), attempt: Some(attempt) };

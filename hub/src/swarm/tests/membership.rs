@@ -1,6 +1,7 @@
 //! Who may join, who holds what, and how blocks move.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use moex_protocol::ErrorCode;
 
@@ -94,15 +95,64 @@ fn a_worker_id_that_joins_again_replaces_its_old_connection() {
 fn blocks_that_fail_to_load_go_to_another_worker() {
     let mut room = Room::new(SwarmConfig { replicas: 1, ..config() });
     let (a, b) = (room.join_with(1, |_| {}, false), room.join(2));
-    let stuck = room.worker(a).told_to_hold()[0];
-    for _ in 0..3 {
+    let of_b = room.worker(b).told_to_hold();
+    let of_a = room.worker(a).told_to_hold();
+    let stuck = of_a.into_iter().find(|block| !of_b.contains(block)).unwrap();
+    for failure in 1..=3 {
+        let n_asked = room.worker(a).told_to_hold().iter().filter(|block| **block == stuck).count();
+        assert_eq!(n_asked, failure, "again, after a while");
         let now = room.now;
         let failed = vec![(stuck, "hash mismatch".to_owned())];
         let report = moex_protocol::BlockReport { failed, ..Default::default() };
         room.worker(a).session.report_blocks(now, report);
-        room.step();
+        room.advance(Duration::from_secs(7));
     }
     assert!(room.worker(b).told_to_hold().contains(&stuck));
+}
+
+#[test]
+fn a_worker_that_fails_every_load_moves_nobody_elses_blocks() {
+    let mut room = Room::of(config(), catalog(24, 64));
+    let budget = 900 * BLOCK_BYTES;
+    let honest: Vec<_> =
+        (1..=4).map(|id| room.join_with(id, |join| join.memory_budget_bytes = budget, true)).collect();
+    room.advance(Duration::from_secs(1));
+    let moves = |room: &mut Room| -> usize {
+        let told = |worker: &ConnectionId| {
+            let worker = room.worker(*worker);
+            worker.told_to_hold().len() + worker.told_to_drop().len()
+        };
+        honest.iter().map(told).sum()
+    };
+    let before = moves(&mut room);
+    let bad = room.join_with(9, |_| {}, false);
+    room.worker(bad).fails_loads = true;
+    let failed = room.worker(bad).told_to_hold().into_iter().map(|block| (block, "no".to_owned())).collect();
+    let report = moex_protocol::BlockReport { failed, ..Default::default() };
+    let now = room.now;
+    room.worker(bad).session.report_blocks(now, report);
+    room.step();
+    for _ in 0..120 {
+        room.advance(Duration::from_secs(1));
+        assert_eq!(room.swarm.status().coverage.covered, 24 * 64);
+    }
+    let (moved, n_asked) = (moves(&mut room) - before, room.worker(bad).told_to_hold().len());
+    // Some come and go with the join itself, of the 3,072 copies that are held.
+    assert!(moved < 200, "{moved} blocks of the others were moved");
+    assert!(n_asked < 4 * 600, "the worker was asked for {n_asked} blocks within two minutes");
+}
+
+#[test]
+fn placement_is_not_recomputed_more_often_than_its_pace() {
+    let mut room = Room::of(config(), catalog(4, 16));
+    room.join(1);
+    for id in 0..500 {
+        let worker = room.join(1_000 + id);
+        room.close(worker);
+    }
+    assert!(room.swarm.poll_timeout().is_some_and(|at| at <= room.now + Duration::from_millis(126)));
+    room.advance(Duration::from_secs(1));
+    assert_eq!(room.swarm.status().coverage.covered, 64);
 }
 
 #[test]
@@ -123,6 +173,7 @@ fn a_thousand_workers_join_a_catalog_of_6144() {
     for id in 1..=1_000 {
         room.join_with(id, |join| join.memory_budget_bytes = 1_000 * BLOCK_BYTES, true);
     }
+    room.advance(Duration::from_secs(1));
     let status = room.swarm.status();
     assert_eq!((status.workers.len(), status.coverage.covered), (1_000, 6_144));
 }

@@ -39,6 +39,8 @@ pub(super) struct Scripted {
     pub is_frozen: bool,
     /// Whether it reports blocks as soon as it is told to hold them.
     pub loads: bool,
+    /// Whether it reports instead that it could not load them.
+    pub fails_loads: bool,
     pub syncs: Vec<WeightSync>,
     pub rejected: Option<ErrorCode>,
     kept_back: Vec<Bytes>,
@@ -168,6 +170,7 @@ impl Room {
             session,
             is_frozen: false,
             loads,
+            fails_loads: false,
             syncs: Vec::new(),
             rejected: None,
             kept_back: Vec::new(),
@@ -317,7 +320,11 @@ impl Scripted {
             match event {
                 WorkerEvent::Sync(sync) => {
                     let resident: Vec<_> = sync.hold.iter().map(|source| source.block).collect();
-                    if self.loads && !resident.is_empty() {
+                    if self.fails_loads {
+                        let failed = resident.into_iter().map(|block| (block, "no".to_owned())).collect();
+                        let report = BlockReport { epoch: sync.epoch, failed, ..BlockReport::default() };
+                        self.session.report_blocks(now, report);
+                    } else if self.loads && !resident.is_empty() {
                         let report = BlockReport { epoch: sync.epoch, resident, ..BlockReport::default() };
                         self.session.report_blocks(now, report);
                     }

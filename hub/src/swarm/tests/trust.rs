@@ -12,10 +12,15 @@ fn assert_right(room: &mut Room, id: JobId) {
 
 /// Twice what is true.
 pub(super) fn lie(dispatch: &Dispatch) -> Answer {
+    scaled(dispatch, 2.0)
+}
+
+/// What is true, times `factor`.
+pub(super) fn scaled(dispatch: &Dispatch, factor: f32) -> Answer {
     let mut lie = answer(dispatch);
     for part in &mut lie.parts {
         let mut rows = tensor::decode_rows(dispatch.dtype, &part.payload, HIDDEN).unwrap();
-        rows.iter_mut().for_each(|value| *value *= 2.0);
+        rows.iter_mut().for_each(|value| *value *= factor);
         let mut payload = Vec::new();
         tensor::encode_rows(dispatch.dtype, &rows, HIDDEN, &mut payload);
         part.payload = payload.into();
@@ -85,6 +90,82 @@ fn an_honest_worker_that_is_always_checked_is_used() {
     let totals = room.swarm.status().totals;
     assert_eq!((totals.mismatches, totals.timeouts, totals.retries), (0, 0, 0));
     assert!(totals.answers >= 1 && totals.checks >= 1 && totals.compared > 0);
+}
+
+/// Three per cent more than what is true: within the tolerance.
+fn noise(dispatch: &Dispatch) -> Answer {
+    scaled(dispatch, 1.03)
+}
+
+#[test]
+fn what_the_hub_computes_is_used_and_not_a_workers_answer_within_the_tolerance() {
+    let mut room = Room::new(SwarmConfig { check_every: 1, ..config() });
+    let a = room.join(1);
+    let id = room.start(job());
+    let (attempt, dispatch) = room.take(a).unwrap();
+    room.complete(a, attempt, noise(&dispatch));
+    room.compute_on_hub();
+    assert_right(&mut room, id);
+    let totals = room.swarm.status().totals;
+    assert_eq!((totals.mismatches, totals.answers), (0, 1), "it is no lie, and it counts");
+}
+
+#[test]
+fn an_answer_checked_by_chance_in_time_is_replaced_by_the_hubs_own() {
+    let mut n_replaced = 0;
+    for seed in 0..8 {
+        let mut room = Room::new(SwarmConfig { check_every: 2, seed, ..config() });
+        let (noisy, honest) = (room.join(1), room.join(2));
+        let id = room.start(job());
+        let (attempt, dispatch) = room.take(noisy).unwrap();
+        room.complete(noisy, attempt, noise(&dispatch));
+        if room.computes.is_empty() {
+            continue;
+        }
+        n_replaced += 1;
+        room.compute_on_hub();
+        room.answer(honest);
+        assert_right(&mut room, id);
+    }
+    assert!(n_replaced > 0, "no seed had the answer checked");
+}
+
+#[test]
+fn two_answers_that_are_not_finite_are_a_quarantine() {
+    let mut room = Room::new(SwarmConfig { check_every: 0, ..config() });
+    let (a, honest) = (room.join(1), room.join(2));
+    let mut n_jobs = 0;
+    while quarantined(&room).is_empty() {
+        n_jobs += 1;
+        assert!(n_jobs < 20, "never found out");
+        let id = room.start(job());
+        if let Some((attempt, dispatch)) = room.take(a) {
+            room.complete(a, attempt, scaled(&dispatch, f32::NAN));
+        }
+        room.answer(honest);
+        room.compute_on_hub();
+        assert_right(&mut room, id);
+    }
+    assert_eq!(quarantined(&room), [WorkerId(1)]);
+    let status = room.swarm.status();
+    assert_eq!(status.quarantined[0].evidence.len(), 2);
+    assert_eq!((status.quarantined[0].evidence[0].nmse, status.totals.mismatches), (f64::MAX, 2));
+}
+
+#[test]
+fn an_answer_that_is_late_and_not_finite_counts_too() {
+    let mut room = Room::new(SwarmConfig { hedge: Hedge::Fixed(2), check_every: 0, ..config() });
+    let (a, honest) = (room.join(1), room.join(2));
+    for _ in 0..2 {
+        let id = room.start(job());
+        let (attempt, dispatch) = room.take(a).unwrap();
+        room.worker(a).is_frozen = true;
+        room.complete(a, attempt, scaled(&dispatch, f32::INFINITY));
+        room.answer(honest);
+        assert_right(&mut room, id);
+        room.thaw(a);
+    }
+    assert_eq!(quarantined(&room), [WorkerId(1)]);
 }
 
 #[test]
