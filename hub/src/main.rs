@@ -14,6 +14,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     memory::give_back_at_once();
+    moex_worker::native::install_crypto();
     let command = Cli::parse().command;
     // Logs and progress go to stderr; stdout is for what the command was asked for.
     tracing_subscriber::fmt()

@@ -12,6 +12,7 @@ pub const API_KEY: &str = "of-the-tests";
 
 /// A client that has the key.
 pub fn client() -> Result<Client> {
+    moex_worker::native::install_crypto();
     let key = HeaderValue::try_from(format!("Bearer {API_KEY}"))?;
     Ok(Client::builder().default_headers(HeaderMap::from_iter([(AUTHORIZATION, key)])).build()?)
 }

@@ -15,6 +15,7 @@ use moex_sim::replay::{self, Comparison, Trace};
 use serde_json::{Value, json};
 
 use crate::{
+    chat,
     hub::{Hub, Moex, PATIENCE, Signal, workers},
     proxy::{Link, Proxy, Weather},
 };
@@ -116,7 +117,7 @@ async fn generate(hub: &Hub, max_tokens: u32) -> Result<()> {
         "temperature": 0,
         "max_tokens": max_tokens,
     });
-    let asked = reqwest::Client::new().post(format!("{}/v1/chat/completions", hub.url)).json(&body).send();
+    let asked = chat::client()?.post(format!("{}/v1/chat/completions", hub.url)).json(&body).send();
     let answer = tokio::time::timeout(PATIENCE, asked).await.context("the hub does not answer")??;
     let _: Value = answer.error_for_status()?.json().await?;
     Ok(())

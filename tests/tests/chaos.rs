@@ -66,7 +66,7 @@ async fn liars_beside_honest_workers_change_no_text() {
             PeerConfig { worker: WorkerId(id), memory_budget_bytes: 1 << 30, manner, busy_poll: false };
         let liar = Peer::start(&hub.join_url, config).unwrap();
         hub.wait_for_workers(3).await.unwrap();
-        let http = reqwest::Client::new();
+        let http = chat::client().unwrap();
         for (case, expected) in &cases {
             let said = chat::ask(&http, &hub.url, case).await.unwrap();
             assert_eq!(said, *expected, "case {} beside {manner:?}", case["id"]);
@@ -103,7 +103,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let config = PeerConfig { worker, memory_budget_bytes: 1 << 30, manner: Manner::Zeros, busy_poll: false };
     let liar = Peer::start(&hub.join_url, config).unwrap();
     hub.wait_for_workers(3).await.unwrap();
-    let http = reqwest::Client::new();
+    let http = chat::client().unwrap();
     for (case, expected) in &cases {
         let said = chat::ask(&http, &hub.url, case).await.unwrap();
         assert_eq!(said, *expected, "case {} beside a liar", case["id"]);
@@ -173,7 +173,7 @@ async fn interrupted(kill_after: Option<Duration>) -> Option<(Duration, Duration
     let story = tokio::spawn(async move {
         let case = serde_json::json!({"messages": [{"role": "user", "content": "Tell me a story about a bear."}],
             "enable_thinking": false});
-        let http = reqwest::Client::new();
+        let http = chat::client().unwrap();
         // A try that shows nothing is not listened to any further.
         let on_piece = || {
             let _ = pieces.send(Instant::now());
@@ -226,7 +226,7 @@ fn median_gap(times: &[Instant]) -> Duration {
 async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
     let lines = std::fs::read_to_string(moex_tests::data("demo-cases.jsonl")).unwrap();
     let hub = Hub::start(&["--experts", "int4"]).unwrap();
-    let http = reqwest::Client::new();
+    let http = chat::client().unwrap();
     let mut texts = Vec::new();
     for line in lines.lines().take(n) {
         let case: Value = serde_json::from_str(line).unwrap();

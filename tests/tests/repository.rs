@@ -54,6 +54,19 @@ fn crates_know_only_what_they_may() {
     }
 }
 
+/// With the last instance a driver is unloaded under the threads that used it: one function makes one, and keeps it.
+#[test]
+fn the_instance_of_the_gpu_is_made_in_one_file() {
+    let maker = Path::new("kernels/src/engine/gpu/device.rs");
+    for folder in ["kernels", "worker-wasm", "hub/src", "hub/tests", "sim", "tests/src"] {
+        for file in sources(&root().join(folder)) {
+            let text = std::fs::read_to_string(&file).expect("a source file is text");
+            let is_maker = file.ends_with(maker);
+            assert!(is_maker || !text.contains("wgpu::Instance"), "{} makes an instance", file.display());
+        }
+    }
+}
+
 /// One idea a file; a longer one says at its head why.
 #[test]
 fn no_source_file_is_long_without_a_reason() {

@@ -39,6 +39,7 @@ impl TestHub {
         let hub = Hub::open(config, |_, _| {}).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(run(listener, hub, async move { drop(stopped.await) }));
+        moex_worker::native::install_crypto();
         Self { url, http: Client::new(), stop, serving, _shards: shards }
     }
 

@@ -4,6 +4,7 @@
 
 mod busy;
 mod connection;
+mod crypto;
 mod fetch;
 mod join_url;
 mod store;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 
 pub use self::busy::{BusyPoll, poll_again};
 use self::connection::Driver;
+pub use self::crypto::install_crypto;
 use self::fetch::Fetcher;
 pub use self::join_url::JoinUrl;
 use self::store::BlockStore;
@@ -82,6 +84,7 @@ pub enum WorkerError {
 /// # Errors
 /// [`WorkerError`]: what trying again would not mend.
 pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
+    install_crypto();
     let join = JoinUrl::parse(&options.join_url).map_err(WorkerError::JoinUrl)?;
     let store = match &options.store {
         Some(folder) => Some(BlockStore::open(folder).map_err(|source| store_error(folder, source))?),

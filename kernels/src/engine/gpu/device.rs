@@ -1,5 +1,7 @@
 //! A GPU: found, opened, watched.
 
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::OnceLock;
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::signal::Health;
@@ -137,9 +139,8 @@ async fn find(_select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
 async fn find(select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
     use wgpu::DeviceType;
 
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
     let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
-    let adapters = instance.enumerate_adapters(backends).await;
+    let adapters = instance().enumerate_adapters(backends).await;
     let names = adapters.iter().map(|adapter| adapter.get_info().name).collect::<Vec<_>>().join(", ");
     let strength = |adapter: &wgpu::Adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 4,
@@ -163,6 +164,15 @@ async fn find(select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
     found.ok_or_else(|| {
         EngineError::NoAdapter(format!("of those here: {}", if names.is_empty() { "none" } else { &names }))
     })
+}
+
+/// The one instance of this process, never dropped: with the last one drivers are unloaded, and some leave behind what
+/// is called later. NVIDIA's registers a destructor with each thread that used it, and when that thread ends the code is
+/// gone: the process dies of SIGSEGV.
+#[cfg(not(target_arch = "wasm32"))]
+fn instance() -> &'static wgpu::Instance {
+    static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle()))
 }
 
 fn info(adapter: &wgpu::AdapterInfo, device: &wgpu::Device) -> GpuInfo {

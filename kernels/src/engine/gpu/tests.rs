@@ -112,6 +112,22 @@ fn every_variant(format: WeightFormat) {
     }
 }
 
+/// Threads of a driver that is gone run into nothing when they end (NVIDIA's does so, and the process dies).
+#[cfg(target_os = "linux")]
+#[test]
+fn a_driver_stays_loaded_when_its_last_device_is_dropped() {
+    let libraries = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+        paths.filter(|path| path.contains(".so")).map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let opened = move || device().map(|_device| libraries());
+    let Some(open) = thread::spawn(opened).join().unwrap() else { return };
+    assert!(open.iter().any(|path| path.contains("vulkan")), "no Vulkan driver among {open:?}");
+    let unloaded: Vec<_> = open.difference(&libraries()).cloned().collect();
+    assert!(unloaded.is_empty(), "unloaded with the device: {unloaded:?}");
+}
+
 #[test]
 fn the_self_test_passes() {
     let Some(device) = device() else { return };

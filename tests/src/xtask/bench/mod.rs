@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::hub::{Hub, Moex};
+use crate::{
+    chat,
+    hub::{Hub, Moex},
+};
 
 /// What to measure.
 #[derive(clap::Subcommand, Debug)]
@@ -68,8 +71,7 @@ async fn generate(hub: &Hub, max_tokens: u32) -> Result<(u64, Duration)> {
         "max_tokens": max_tokens,
     });
     let begin = Instant::now();
-    let answer =
-        reqwest::Client::new().post(format!("{}/v1/chat/completions", hub.url)).json(&body).send().await?;
+    let answer = chat::client()?.post(format!("{}/v1/chat/completions", hub.url)).json(&body).send().await?;
     let answer: Value = answer.error_for_status()?.json().await?;
     let took = begin.elapsed();
     let n_tokens = answer["usage"]["completion_tokens"].as_u64().context("an answer tells its usage")?;
