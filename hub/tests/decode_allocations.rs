@@ -12,7 +12,7 @@ use std::{
 };
 
 use moex_hub::model::{
-    Checkpoint, Compute, Fast, KvPool, KvTable, Model, Span, Wanted, Workspace,
+    Checkpoint, Compute, Fast, FloatWeights, KvPool, KvTable, Model, Span, Wanted, Workspace,
     panels::{Keep, PanelExperts, Panels},
 };
 use moex_kernels::{
@@ -83,6 +83,7 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
         ("variants/mlp-only-layers", None, Dtype::F16),
     ] {
         let checkpoint = Checkpoint::open(&data.join(model))?;
+        let weights = weights.map_or(FloatWeights::AsTheyAre, FloatWeights::To);
         let fast = Fast { processor: processor.clone(), weights, kv: KvFormat::F16 };
         let model = Arc::new(Model::load_for(&checkpoint, &Compute::Fast(fast))?);
         let panels = Panels::new(model.clone(), processor.clone(), Keep::All)?;

@@ -165,7 +165,13 @@ impl Hub {
 
     /// What `/api/swarm` says.
     pub async fn status(&self) -> Result<Value> {
-        Ok(self.http.get(format!("{}/api/swarm", self.url)).send().await?.error_for_status()?.json().await?)
+        self.get("/api/swarm").await
+    }
+
+    /// The JSON at a path.
+    pub async fn get(&self, path: &str) -> Result<Value> {
+        let response = self.http.get(format!("{}{path}", self.url)).send().await?;
+        Ok(response.error_for_status()?.json().await?)
     }
 
     /// Waits until the status fulfils a condition; the error shows the last status.

@@ -12,7 +12,7 @@ use moex_kernels::engine::ActivationFormat;
 
 use super::{
     compute::ComputeArgs,
-    experts::{ExpertArgs, ModelArgs, experts_for},
+    experts::{ExpertArgs, ModelArgs, describe, experts_for},
 };
 use crate::model::{Compute, Model};
 use peer::Peer;
@@ -97,10 +97,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         }
     }
 
+    let arithmetic = describe(&args.experts, &model);
     let description = match &compute {
-        Compute::Exact => "f32 activations".to_owned(),
+        Compute::Exact => arithmetic,
         Compute::Fast(fast) => format!(
-            "int8 activations, keys and values in {}, {} on {} threads",
+            "{arithmetic}; keys and values in {}, {} on {} threads",
             fast.kv,
             fast.processor.simd(),
             fast.processor.pool().n_threads()

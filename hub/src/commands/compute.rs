@@ -9,17 +9,18 @@ use moex_kernels::{
     simd::{KvFormat, Processor, Simd},
 };
 
-use crate::model::{Compute, Fast};
+use crate::model::{Compute, Fast, FloatWeights};
 
 /// What it is computed with.
 #[derive(clap::Args, Debug)]
 pub(super) struct ComputeArgs {
-    /// What rows are when they meet weights: f32, which is exact, or int8 where weights are integers, which is several
-    /// times as fast on a CPU. Workers compute with the same; a GPU computes with f32 alone.
+    /// What rows are when they meet weights: int8 where weights are integers, which is several times as fast on a CPU, or
+    /// f32, which is exact. Workers compute with the same; a GPU computes with f32 alone.
     #[arg(long, env = "MOEX_ACTIVATIONS", value_name = "f32|int8")]
     pub(super) activations: Option<ActivationFormat>,
 
-    /// With int8 activations: round the hub's own matrices of floats to this at load.
+    /// With int8 activations: round the hub's own matrices of floats to this at load; without it, to q8_0, or in a
+    /// quantised model to nothing. bf16 keeps those of a bf16 model.
     #[arg(long, env = "MOEX_WEIGHTS", value_name = "FORMAT")]
     pub(super) weights: Option<WeightFormat>,
 
@@ -52,7 +53,7 @@ impl ComputeArgs {
                 let processor = Processor::new(Simd::from_env()?, self.threads.map_or(all, usize::from));
                 Ok(Compute::Fast(Fast {
                     processor: Arc::new(processor),
-                    weights: self.weights,
+                    weights: self.weights.map_or(FloatWeights::ByCheckpoint, FloatWeights::To),
                     kv: self.kv.unwrap_or(KvFormat::F16),
                 }))
             }

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use moex_kernels::engine::ActivationFormat;
 use moex_worker::native::BusyPoll;
 use serde_json::{Value, json};
 
 use super::answer_printer::AnswerPrinter;
+use super::compute::ComputeArgs;
 use super::hub_client::{Ending, HubClient};
 use super::{local_hub, values};
 use crate::net::WorkerProcesses;
@@ -31,13 +33,18 @@ pub struct Args {
     #[arg(long, env = "MOEX_WORKERS", default_value_t = 2, value_name = "N",
           value_parser = clap::value_parser!(u8).range(..=32))]
     workers: u8,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let hub = local_hub::start(values::secret()?).await?;
+        let compute = args.compute.compute(ActivationFormat::Int8)?;
+        let hub = local_hub::start(values::secret()?, compute).await?;
+        eprintln!("{}", hub.description);
         // Dropped on every way out, these processes are killed.
         let mut workers =
             WorkerProcesses::start(usize::from(args.workers), &hub.join_url, None, BusyPoll::default())?;

@@ -19,7 +19,7 @@ use moex_kernels::engine::ActivationFormat;
 use serde::Serialize;
 
 use super::compute::ComputeArgs;
-use super::experts::{ExpertArgs, ModelArgs, experts_for};
+use super::experts::{ExpertArgs, ModelArgs, describe, experts_for};
 use crate::{
     engine::{EngineConfig, Event, Request, Scheduler},
     model::{Experts, Model},
@@ -54,9 +54,10 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let cases = cases::read(&args.cases)?;
     let checkpoint = args.model.checkpoint()?;
-    let compute = args.compute.compute(ActivationFormat::F32)?;
+    let compute = args.compute.compute(ActivationFormat::Int8)?;
     let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
     let text = Arc::new(Text::load(&checkpoint)?);
+    eprintln!("{}", describe(&args.experts, &model));
     let mut experts = experts_for(&args.experts, &checkpoint, &model, EngineConfig::default().max_rows)?;
 
     let progress = ProgressBar::new(cases.len() as u64);

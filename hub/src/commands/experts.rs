@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use moex_kernels::{WeightFormat, simd::Processor};
+use moex_kernels::{ExpertFormat, simd::Processor};
 use moex_protocol::Dtype;
 use moex_worker::native::BusyPoll;
 
@@ -50,10 +50,10 @@ pub(super) struct ExpertArgs {
     #[arg(long, env = "MOEX_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) workers: Option<u16>,
 
-    /// Pack experts as workers hold them: int4, f16, q8_0, ...; without it, for workers as they are if the model is
-    /// quantised and int4 if not, and on this machine the checkpoint's own weights in f32.
+    /// Pack experts as workers hold them: int4, f16, q8_0, ..., or q4_K+q6_K, gate and up's and down's; without it, as
+    /// they are if the model is quantised and int4 if not. With f32 activations and no worker: the checkpoint's own.
     #[arg(long, env = "MOEX_EXPERTS", value_name = "FORMAT")]
-    pub(super) experts: Option<WeightFormat>,
+    pub(super) experts: Option<ExpertFormat>,
 
     /// What rows are rounded to on their way to packed experts and back: f16, bf16 or int8.
     #[arg(long, env = "MOEX_WIRE", value_name = "DTYPE", default_value = "f16", value_parser = wire)]
@@ -90,7 +90,16 @@ pub(super) fn experts_for(
     })
 }
 
-/// Experts on this machine with int8 activations: the checkpoint's own, or packed to the format that is asked for.
+/// What experts are computed in, in one line for people.
+pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
+    let packing = match (args.workers, args.experts, model.compute()) {
+        (None, None, Compute::Exact) => Packing::AsTheyAre,
+        (_, experts, _) => Packing::or_default(experts, model),
+    };
+    model.compute().describe(packing)
+}
+
+/// Experts on this machine with int8 activations: as a hub without workers computes them.
 fn panel_experts(
     args: &ExpertArgs,
     checkpoint: &Checkpoint,
@@ -98,15 +107,14 @@ fn panel_experts(
     processor: &Arc<Processor>,
 ) -> anyhow::Result<PanelExperts> {
     let processor = processor.clone();
-    let panels = match args.experts {
-        None => {
+    let panels = match Packing::or_default(args.experts, model) {
+        Packing::AsTheyAre => {
             let experts = (0..model.config().layers.len()).flat_map(|layer| model.experts(layer));
             let keep = Keep::if_it_fits(experts.map(Expert::n_bytes).sum());
             Panels::new(model.clone(), processor, keep)?
         }
-        Some(format) => {
+        packing @ Packing::To(_) => {
             let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
-            let packing = Packing::To(format);
             let folder = ShardStore::default_folder(&source, packing);
             let store = Arc::new(ShardStore::open(&folder, &source, packing, &|_, _| {})?);
             let keep = Keep::if_it_fits(store.n_bytes());

@@ -2,14 +2,17 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use moex_kernels::WeightFormat;
+use moex_kernels::{ExpertFormat, WeightFormat, engine::ActivationFormat};
 use serde::Serialize;
 
-use super::experts::ModelArgs;
-use crate::model::{Checkpoint, KvPool, Model, Packing};
+use super::{compute::ComputeArgs, experts::ModelArgs};
+use crate::model::{Checkpoint, Compute, KvPool, Model, Packing};
 
 /// What workers may hold a checkpoint's experts in that is worth comparing, where it is not quantised.
-const PACKINGS: [Packing; 2] = [Packing::To(WeightFormat::Int4G128), Packing::To(WeightFormat::F16)];
+const PACKINGS: [Packing; 2] = [
+    Packing::To(ExpertFormat::uniform(WeightFormat::Int4G128)),
+    Packing::To(ExpertFormat::uniform(WeightFormat::F16)),
+];
 /// The counts of workers that are shown when none is asked for.
 const WORKERS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// What devices spare for experts: a phone's tab, a laptop's, a desktop's GPU, a workstation's.
@@ -20,6 +23,9 @@ const BUDGETS_GIB: [u64; 5] = [1, 2, 4, 8, 24];
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
 
     /// Show this many workers instead of a choice.
     #[arg(long, env = "MOEX_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -39,7 +45,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let checkpoint = args.model.checkpoint()?;
     let model = Arc::new(Model::load(&checkpoint)?);
     let counts = args.workers.map_or(WORKERS.to_vec(), |n| vec![usize::from(n)]);
-    let info = Info::of(&checkpoint, &model, &counts, usize::from(args.replicas))?;
+    let compute = args.compute.compute(ActivationFormat::Int8)?.of(&checkpoint);
+    let info = Info::of(&checkpoint, &model, &compute, &counts, usize::from(args.replicas))?;
     if args.json {
         println!("{}", serde_json::to_string(&info)?);
     } else {
@@ -60,6 +67,8 @@ struct Info {
     expert_inner: usize,
     vocabulary: usize,
     context: usize,
+    /// What it is served with unless flags say otherwise.
+    compute: String,
     checkpoint_bytes: u64,
     expert_parameters: u64,
     hub: Hub,
@@ -99,13 +108,19 @@ struct Fit {
 }
 
 impl Info {
-    fn of(checkpoint: &Checkpoint, model: &Model, counts: &[usize], replicas: usize) -> anyhow::Result<Self> {
+    fn of(
+        checkpoint: &Checkpoint,
+        model: &Model,
+        compute: &Compute,
+        counts: &[usize],
+        replicas: usize,
+    ) -> anyhow::Result<Self> {
         let config = model.config();
         let sparse_layers = config.sparse_layers().count();
         let n_blocks = sparse_layers * config.moe.n_experts;
         let expert_bytes =
             config.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
-        let kv_position_bytes = KvPool::position_bytes(config) as u64;
+        let kv_position_bytes = KvPool::position_bytes_for(compute, config) as u64;
         let blocks = packed(model)?;
         Ok(Self {
             name: checkpoint.name.clone(),
@@ -117,6 +132,7 @@ impl Info {
             expert_inner: config.moe.inner,
             vocabulary: config.vocab,
             context: config.max_positions,
+            compute: compute.describe(Packing::or_default(None, model)),
             checkpoint_bytes: checkpoint.weight_bytes(),
             expert_parameters: 3 * (n_blocks * config.hidden * config.moe.inner) as u64,
             hub: Hub {
@@ -159,6 +175,7 @@ impl Info {
             size(hub.expert_bytes),
             self.expert_parameters as f64 / 1e9
         );
+        let _ = writeln!(text, "Served with {}.\n", self.compute);
         let _ = writeln!(
             text,
             "The hub holds {} of weights and {} of KV cache a token: {} for one text as long as the context.",
@@ -251,7 +268,7 @@ mod tests {
     fn info(counts: &[usize]) -> Info {
         let checkpoint = Checkpoint::demo().unwrap();
         let model = Model::load(&checkpoint).unwrap();
-        Info::of(&checkpoint, &model, counts, 2).unwrap()
+        Info::of(&checkpoint, &model, &Compute::Exact, counts, 2).unwrap()
     }
 
     #[test]

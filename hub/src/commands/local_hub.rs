@@ -4,6 +4,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::model::Compute;
 use crate::server::{self, Hub, HubConfig};
 
 /// A running hub.
@@ -12,23 +13,26 @@ pub(super) struct LocalHub {
     pub(super) url: String,
     /// What workers join by.
     pub(super) join_url: String,
+    /// What it serves, and with what it computes.
+    pub(super) description: String,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
 }
 
-/// Starts one.
-pub(super) async fn start(token: String) -> anyhow::Result<LocalHub> {
+/// Starts one that computes with `compute`.
+pub(super) async fn start(token: String, compute: Compute) -> anyhow::Result<LocalHub> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
     let join_url = format!("{url}/join#{token}");
-    let hub = Hub::open(HubConfig { token, ..HubConfig::default() }, |_, _| {}).await?;
+    let hub = Hub::open(HubConfig { token, compute, ..HubConfig::default() }, |_, _| {}).await?;
+    let description = hub.description().to_owned();
     let (stop, stopped) = oneshot::channel();
     let stopped = async move {
         // A dropped sender ends the hub too.
         let _ = stopped.await;
     };
     let serving = tokio::spawn(server::run(listener, hub, stopped));
-    Ok(LocalHub { url, join_url, stop, serving })
+    Ok(LocalHub { url, join_url, description, stop, serving })
 }
 
 impl LocalHub {

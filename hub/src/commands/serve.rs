@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::builder::FalseyValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use moex_kernels::{WeightFormat, engine::ActivationFormat};
+use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::Dtype;
 use moex_worker::native::BusyPoll;
 use serde_json::json;
@@ -39,10 +39,10 @@ pub struct Args {
     #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY", value_parser = values::api_key)]
     api_key: Option<String>,
 
-    /// What experts are packed to for workers: int4, f16, q8_0, ...; without it, as they are if the model is quantised, and
-    /// int4 if not.
-    #[arg(long, env = "MOEX_EXPERTS", default_value = "int4", value_name = "FORMAT")]
-    experts: Option<WeightFormat>,
+    /// What experts are packed to for workers: int4, f16, q8_0, ..., or q4_K+q6_K, gate and up's and down's; without it,
+    /// as they are if the model is quantised, and int4 if not.
+    #[arg(long, env = "MOEX_EXPERTS", value_name = "FORMAT")]
+    experts: Option<ExpertFormat>,
 
     #[command(flatten)]
     compute: ComputeArgs,
@@ -135,7 +135,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let config = HubConfig {
         model: args.model,
         experts: args.experts,
-        compute: args.compute.compute(ActivationFormat::F32)?,
+        compute: args.compute.compute(ActivationFormat::Int8)?,
         wire: args.wire,
         replicas: usize::from(args.replicas),
         hedge: match args.hedge {

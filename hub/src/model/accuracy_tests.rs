@@ -49,7 +49,11 @@ fn oracle(checkpoint: &Checkpoint) -> Arc<Model> {
 
 fn fast(checkpoint: &Checkpoint) -> (Arc<Model>, Arc<Processor>) {
     let processor = Arc::new(Processor::new(Simd::detect(), 2));
-    let compute = Compute::Fast(Fast { processor: processor.clone(), weights: None, kv: KvFormat::F16 });
+    let compute = Compute::Fast(Fast {
+        processor: processor.clone(),
+        weights: FloatWeights::AsTheyAre,
+        kv: KvFormat::F16,
+    });
     (Arc::new(Model::load_for(checkpoint, &compute).unwrap()), processor)
 }
 
@@ -94,7 +98,7 @@ fn int8_activations_cost_a_gguf_of_any_format_less_than_a_thousandth() {
 fn int8_activations_cost_experts_in_int4_less_than_a_thousandth() {
     let demo = Checkpoint::demo().unwrap();
     for format in [WeightFormat::Int4G128, WeightFormat::Int4ZpG128] {
-        let blocks = |model: &Arc<Model>| MemoryBlocks::new(model.clone(), Packing::To(format));
+        let blocks = |model: &Arc<Model>| MemoryBlocks::new(model.clone(), Packing::To(format.into()));
         let model = oracle(&demo);
         let exact = logits(&model, &mut PackedExperts::new(blocks(&model), Dtype::F16));
         let (model, processor) = fast(&demo);

@@ -9,7 +9,7 @@ use moex_kernels::{
     simd::{self, KvFormat, PackedShape, PageSize, Processor, Slab},
 };
 
-use super::{error::ModelError, files::Checkpoint, weights::Matrix};
+use super::{error::ModelError, files::Checkpoint, packing::Packing, weights::Matrix};
 
 /// How everything but the experts is computed.
 #[derive(Clone, Debug, Default)]
@@ -26,10 +26,33 @@ pub enum Compute {
 pub struct Fast {
     /// Instructions and threads.
     pub processor: Arc<Processor>,
-    /// What matrices of floats are rounded to at load, the router's excepted; none leaves them as they are.
-    pub weights: Option<WeightFormat>,
+    /// What becomes of matrices of floats at load.
+    pub weights: FloatWeights,
     /// How keys and values are kept.
     pub kv: KvFormat,
+}
+
+/// What the hub's own matrices of floats are rounded to at load, the router's excepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FloatWeights {
+    /// To q8_0 in a checkpoint of floats; to nothing in a quantised one, whose floats were left on purpose.
+    #[default]
+    ByCheckpoint,
+    /// To nothing.
+    AsTheyAre,
+    /// To this format.
+    To(WeightFormat),
+}
+
+impl FloatWeights {
+    /// The same, settled for one checkpoint.
+    fn of(self, checkpoint: &Checkpoint) -> Self {
+        match self {
+            Self::ByCheckpoint if checkpoint.is_quantised() => Self::AsTheyAre,
+            Self::ByCheckpoint => Self::To(WeightFormat::Q8_0),
+            settled => settled,
+        }
+    }
 }
 
 impl Compute {
@@ -38,6 +61,38 @@ impl Compute {
         match self {
             Self::Exact => ActivationFormat::F32,
             Self::Fast(_) => ActivationFormat::Int8,
+        }
+    }
+
+    /// The same, with what depends on the checkpoint settled.
+    pub fn of(&self, checkpoint: &Checkpoint) -> Self {
+        match self {
+            Self::Exact => Self::Exact,
+            Self::Fast(fast) => Self::Fast(Fast { weights: fast.weights.of(checkpoint), ..fast.clone() }),
+        }
+    }
+
+    /// What rows and weights are computed as, in one line for people, with the flags that choose otherwise.
+    pub fn describe(&self, experts: Packing) -> String {
+        let experts = match experts {
+            Packing::AsTheyAre => "as in the checkpoint".to_owned(),
+            Packing::To(format) => format.to_string(),
+        };
+        match self {
+            Self::Exact => format!(
+                "f32 activations, experts {experts}, other weights as in the checkpoint \
+                 (`--activations int8` is several times as fast on a CPU)"
+            ),
+            Self::Fast(fast) => {
+                let weights = match fast.weights {
+                    FloatWeights::To(format) => format.to_string(),
+                    FloatWeights::ByCheckpoint | FloatWeights::AsTheyAre => "as in the checkpoint".to_owned(),
+                };
+                format!(
+                    "int8 activations, experts {experts}, other weights {weights} \
+                     (`--activations f32`, `--experts` and `--weights` choose otherwise)"
+                )
+            }
         }
     }
 
@@ -61,7 +116,7 @@ impl Compute {
     }
 }
 
-/// Whether a matrix of floats may be rounded to [`Fast::weights`].
+/// Whether a matrix of floats may be rounded as [`Fast::weights`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rounding {
     /// As its user wishes.
@@ -129,8 +184,11 @@ impl Linear {
         matrix.read(|view| {
             let shape = PackedShape::of(&view);
             let is_float = matches!(shape.format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16);
-            let format = fast.weights.filter(|_| is_float && rounding == Rounding::Allowed);
-            let shape = PackedShape { format: format.unwrap_or(shape.format), ..shape };
+            let format = match fast.weights {
+                FloatWeights::To(format) if is_float && rounding == Rounding::Allowed => format,
+                _ => shape.format,
+            };
+            let shape = PackedShape { format, ..shape };
             let mut panels = Slab::new(shape.bytes(), PageSize::Huge).map_err(ModelError::NoMemory)?;
             shape.pack_as(processor.pool(), &view, &mut panels);
             Ok(Self { weights: Weights::Packed { processor, shape, panels }, bias: None })

@@ -30,12 +30,13 @@ fn load_from(
     kv: KvFormat,
 ) -> Arc<Model> {
     let processor = Arc::new(Processor::new(simd, n_threads));
+    let weights = weights.map_or(FloatWeights::AsTheyAre, FloatWeights::To);
     let compute = Compute::Fast(Fast { processor, weights, kv });
     Arc::new(Model::load_for(checkpoint, &compute).unwrap())
 }
 
 fn experts(model: &Arc<Model>, format: Option<WeightFormat>, keep: Keep) -> PanelExperts {
-    experts_packed(model, format.map(Packing::To), keep)
+    experts_packed(model, format.map(|format| Packing::To(format.into())), keep)
 }
 
 /// The checkpoint's own, or what workers hold.

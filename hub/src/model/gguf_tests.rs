@@ -157,7 +157,10 @@ fn experts_are_packed_as_they_are() {
     let model = Arc::new(Model::load(&checkpoint).unwrap());
     let packing = Packing::or_default(None, &model);
     assert_eq!(packing, Packing::AsTheyAre, "of a quantised model");
-    assert_eq!(Packing::or_default(Some(WeightFormat::F16), &model), Packing::To(WeightFormat::F16));
+    assert_eq!(
+        Packing::or_default(Some(WeightFormat::F16.into()), &model),
+        Packing::To(WeightFormat::F16.into())
+    );
     let formats = [0, 1].map(|layer| packing.shape(&model, layer).unwrap().format.to_string());
     assert_eq!(formats, ["q4_0+q8_0", "q5_1"]);
 
@@ -192,7 +195,7 @@ fn experts_of_unlike_formats_are_packed_only_when_told_to_what() {
     assert!(Packing::AsTheyAre.shape(&model, 0).is_ok());
     let error = Packing::AsTheyAre.shape(&model, 1).unwrap_err();
     assert!(error.contains("layer 1") && error.contains("--experts"), "{error}");
-    assert!(Packing::To(WeightFormat::Int4G128).shape(&model, 1).is_ok());
+    assert!(Packing::To(WeightFormat::Int4G128.into()).shape(&model, 1).is_ok());
 }
 
 #[test]

@@ -44,7 +44,7 @@ mod reference_tests;
 #[cfg(test)]
 mod variant_tests;
 
-pub use compute::{Compute, Fast};
+pub use compute::{Compute, Fast, FloatWeights};
 pub(crate) use config::OneOrMany;
 pub use config::{Config, MAX_EXPERTS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, MlpKind, MoeConfig};
 pub use error::{ConfigError, ModelError};

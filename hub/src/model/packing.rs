@@ -11,17 +11,17 @@ use super::{transformer::Model, weights::Expert};
 pub enum Packing {
     /// As they are in the checkpoint: nothing is quantised anew.
     AsTheyAre,
-    /// All in one format.
-    To(WeightFormat),
+    /// All in one format, or in one for gate and up and another for down.
+    To(ExpertFormat),
 }
 
 impl Packing {
     /// What was asked for; else as they are if the checkpoint is quantised, and int4 if not.
-    pub fn or_default(asked: Option<WeightFormat>, model: &Model) -> Self {
+    pub fn or_default(asked: Option<ExpertFormat>, model: &Model) -> Self {
         match asked {
             Some(format) => Self::To(format),
             None if is_quantised(model) => Self::AsTheyAre,
-            None => Self::To(WeightFormat::Int4G128),
+            None => Self::To(WeightFormat::Int4G128.into()),
         }
     }
 
@@ -32,7 +32,7 @@ impl Packing {
     pub fn shape(self, model: &Model, layer: usize) -> Result<ExpertShape, String> {
         let config = model.config();
         let format = match self {
-            Self::To(format) => format.into(),
+            Self::To(format) => format,
             Self::AsTheyAre => of_layer(model, layer)?,
         };
         Ok(ExpertShape { hidden: config.hidden, inner: config.moe.inner, format })

@@ -79,6 +79,7 @@ impl Model {
     /// The first tensor that is missing, of another shape or of an unsupported type, or that there is no memory.
     pub fn load_for(checkpoint: &Checkpoint, compute: &Compute) -> Result<Self, ModelError> {
         let config = checkpoint.config.clone();
+        let compute = &compute.of(checkpoint);
         let embed_tokens = checkpoint.matrix("model.embed_tokens.weight", config.vocab, config.hidden)?;
         let lm_head = match config.tied_head {
             true => embed_tokens.clone(),

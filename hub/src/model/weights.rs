@@ -158,6 +158,15 @@ impl Checkpoint {
         })
     }
 
+    /// Whether its experts are stored in less than 16 bits a weight.
+    pub fn is_quantised(&self) -> bool {
+        let first = self.config.sparse_layers().next();
+        let expert = first
+            .map(|layer| self.expert(&format!("model.layers.{layer}.mlp.experts.0"), self.config.moe.inner));
+        // What is missing is said when the model is loaded.
+        expert.is_some_and(|expert| expert.is_ok_and(|expert| expert.is_quantised()))
+    }
+
     fn quantised(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Quantised>, ModelError> {
         match name.strip_suffix(".weight") {
             Some(stem) => Quantised::find(self, stem, rows, cols),

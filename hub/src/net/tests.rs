@@ -37,7 +37,7 @@ struct Running {
 
 /// A hub of the tiny model in int4 on a free port.
 async fn start(edit: impl FnOnce(&mut SwarmConfig)) -> Running {
-    start_packed(&tiny(), Packing::To(WeightFormat::Int4G128), edit).await
+    start_packed(&tiny(), Packing::To(WeightFormat::Int4G128.into()), edit).await
 }
 
 /// A hub of a model of the tiny one's sizes.
@@ -388,7 +388,8 @@ async fn shards_are_served_by_range() {
 fn a_local_swarm_whose_workers_end_says_what_they_said() {
     let folder = tempfile::tempdir().unwrap();
     let store =
-        ShardStore::open(folder.path(), &tiny(), Packing::To(WeightFormat::Int4G128), &|_, _| {}).unwrap();
+        ShardStore::open(folder.path(), &tiny(), Packing::To(WeightFormat::Int4G128.into()), &|_, _| {})
+            .unwrap();
     let model = ModelSummary { hidden: 64, inner: 32, max_rows: 8, max_pairs: 16, ..ModelSummary::default() };
     let config = LocalSwarmConfig {
         n_workers: 2,

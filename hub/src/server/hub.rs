@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moex_kernels::{WeightFormat, engine::ActivationFormat};
+use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{Dtype, LayerId, ModelSummary};
 use moex_worker::native::BusyPoll;
 
@@ -24,7 +24,7 @@ pub struct HubConfig {
     /// A checkpoint's folder; none is the demo model.
     pub model: Option<PathBuf>,
     /// What experts are packed to; none is as they are if the checkpoint is quantised, and int4 if not.
-    pub experts: Option<WeightFormat>,
+    pub experts: Option<ExpertFormat>,
     /// What it is computed with, and so what workers compute with.
     pub compute: Compute,
     /// How rows travel.
@@ -148,7 +148,7 @@ impl Hub {
         loaded.start()
     }
 
-    /// What is served, in one line for people.
+    /// What is served, and with what it is computed: two lines for people.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -207,6 +207,7 @@ impl Loaded {
             coverage_wait: config.coverage_wait,
             ..SwarmConfig::new(JoinToken::new(config.token), summary.clone())
         };
+        let arithmetic = model.compute().describe(Packing::or_default(config.experts, &model));
         let tracer = config.trace.map(create_trace).transpose()?;
         let swarm = net::Hub::start_with(swarm, store, tracer, config.busy_poll)?;
         let engine = EngineConfig {
@@ -226,8 +227,9 @@ impl Loaded {
         let ModelSummary { name, n_layers, n_experts, format, layer_formats, .. } = summary;
         let others: BTreeSet<String> = layer_formats.into_iter().filter(|other| *other != format).collect();
         let format = others.into_iter().fold(format, |all, other| format!("{all}, {other}"));
-        let description =
-            format!("{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}");
+        let description = format!(
+            "{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}\n{arithmetic}"
+        );
         Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description })
     }
 }

@@ -21,7 +21,7 @@ const N_BLOCKS: usize = 16;
 
 /// The store in `folder`, and how many blocks were packed for it.
 fn open(folder: &Path, format: WeightFormat) -> (ShardStore, usize) {
-    let packing = Packing::To(format);
+    let packing = Packing::To(format.into());
     let packed = AtomicUsize::new(0);
     let count = |_, total| {
         assert_eq!(total, N_BLOCKS);
@@ -79,7 +79,7 @@ fn a_store_is_packed_once_for_each_format_and_model() {
     assert_eq!(open(folder.path(), WeightFormat::Int4G128).1, 0);
     assert_eq!(open(folder.path(), WeightFormat::F16).1, N_BLOCKS, "the same folder, another format");
     let names = [WeightFormat::F16, WeightFormat::Bf16]
-        .map(|format| ShardStore::default_folder(&tiny(), Packing::To(format)));
+        .map(|format| ShardStore::default_folder(&tiny(), Packing::To(format.into())));
     assert_ne!(names[0], names[1]);
     let demo = Arc::new(Model::load(&Checkpoint::demo().unwrap()).unwrap());
     assert_ne!(ModelExperts::new("tiny", demo).fingerprint(), tiny().fingerprint());
@@ -167,7 +167,8 @@ fn a_folder_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
-    let error =
-        ShardStore::open(&file, &tiny(), Packing::To(WeightFormat::F16), &|_, _| {}).unwrap_err().to_string();
+    let error = ShardStore::open(&file, &tiny(), Packing::To(WeightFormat::F16.into()), &|_, _| {})
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("file") && error.contains("--shards"), "{error}");
 }

@@ -17,7 +17,7 @@ const N_CASES: usize = 20;
 #[tokio::test]
 async fn three_tabs_answer_as_the_hub_would_and_one_may_leave() {
     let cases = clear_cases();
-    let hub = Hub::start(&["--experts", "int4", "--no-hub-compute", "--replicas", "2"]).unwrap();
+    let hub = Hub::start(&["--activations", "f32", "--no-hub-compute", "--replicas", "2"]).unwrap();
     let browser = Browser::launch().await.unwrap();
     let first = serving(&browser, &hub.join_url).await;
     let _second = serving(&browser, &hub.join_url).await;
@@ -48,7 +48,7 @@ async fn three_tabs_answer_as_the_hub_would_and_one_may_leave() {
 
 #[tokio::test]
 async fn a_reloaded_tab_serves_again_and_downloads_nothing() {
-    let hub = Hub::start(&["--experts", "int4"]).unwrap();
+    let hub = Hub::start(&["--activations", "f32"]).unwrap();
     let browser = Browser::launch().await.unwrap();
     let tab = serving(&browser, &hub.join_url).await;
     let before = hub.wait_for_workers(1).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_reloaded_tab_serves_again_and_downloads_nothing() {
 /// The link is cut in the middle of a block, then mended: the tab fetches what was missing, and no byte twice.
 #[tokio::test]
 async fn a_download_cut_off_halfway_goes_on_where_it_stopped() {
-    let hub = Hub::start(&["--experts", "f16"]).unwrap();
+    let hub = Hub::start(&["--activations", "f32", "--experts", "f16"]).unwrap();
     let target: SocketAddr = hub.url.trim_start_matches("http://").parse().unwrap();
     let proxy = Proxy::start(target, Link::Slow(4_000_000)).await.unwrap();
     let join_url = hub.join_url.replace(&target.to_string(), &proxy.address.to_string());
@@ -104,7 +104,7 @@ async fn a_download_cut_off_halfway_goes_on_where_it_stopped() {
 #[tokio::test]
 async fn ten_thousand_dispatches_leave_no_trace() {
     const DISPATCHES: u64 = 10_000;
-    let hub = Hub::start(&["--experts", "int4", "--no-hub-compute", "--replicas", "1"]).unwrap();
+    let hub = Hub::start(&["--activations", "f32", "--no-hub-compute", "--replicas", "1"]).unwrap();
     let browser = Browser::launch().await.unwrap();
     let tab = serving(&browser, &hub.join_url).await;
     hub.wait_for_workers(1).await.unwrap();
@@ -148,7 +148,7 @@ fn is_whole(status: &Value) -> bool {
 /// thoughts and tool calls out of the content.
 fn clear_cases() -> Vec<(Value, String)> {
     let file = data("demo-cases.jsonl");
-    let report = json(&["eval", "--cases", &file, "--experts", "int4"]);
+    let report = json(&["eval", "--cases", &file, "--experts", "int4", "--activations", "f32"]);
     let lines = std::fs::read_to_string(file).unwrap();
     let cases = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let clear: Vec<(Value, String)> = cases

@@ -7,7 +7,7 @@ use crate::{data, json};
 /// What transformers gets right, to the case, and in its words.
 #[test]
 fn the_demo_model_answers_as_transformers_does() {
-    let report = json(&["eval", "--cases", &data("demo-cases.jsonl")]);
+    let report = json(&["eval", "--cases", &data("demo-cases.jsonl"), "--activations", "f32"]);
     assert_eq!((&report["cases"], &report["right"]), (&Value::from(300), &Value::from(278)));
     for (case, result) in cases().iter().zip(results(&report)) {
         assert_eq!(result["right"], case["reference_right"], "case {}", case["id"]);

@@ -4,6 +4,7 @@
 
 mod chromium;
 mod commands;
+mod defaults;
 mod demo;
 mod eval;
 mod logits;

@@ -1,0 +1,80 @@
+//! What a user gets who names a model and nothing else: its own weights for workers, int8 activations, a context that fits.
+
+use std::path::Path;
+
+use moex_hub::gguf::Gguf;
+use moex_tests::hub::{Hub, Moex};
+use serde_json::Value;
+
+use crate::{data, json, succeed};
+
+/// Every matrix of a block begins at a multiple of this.
+const PLANE_ALIGN: usize = 16;
+
+#[test]
+fn the_experts_of_a_quantised_checkpoint_reach_workers_byte_for_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, shards) = (folder.path().join("model.gguf"), folder.path().join("shards"));
+    let (model, shards) = (model.to_str().unwrap(), shards.to_str().unwrap());
+    succeed(&["synth", "--like", "tiny", "--format", "q4_K_M", "--gguf", model]);
+    let _hub = Hub::start(&["--model", model, "--shards", shards]).unwrap();
+
+    let file = std::fs::read(model).unwrap();
+    let gguf = Gguf::parse(&file).unwrap();
+    let manifest: Value =
+        serde_json::from_slice(&std::fs::read(Path::new(shards).join("manifest.json")).unwrap()).unwrap();
+    let blocks = manifest["blocks"].as_array().unwrap();
+    assert_eq!(blocks.len(), 2 * 8, "{manifest:#}");
+    for block in blocks {
+        let (layer, expert) = (&block["layer"], block["expert"].as_u64().unwrap() as usize);
+        let mut bytes: Vec<u8> = Vec::new();
+        for matrix in ["gate", "up", "down"] {
+            let name = format!("blk.{layer}.ffn_{matrix}_exps.weight");
+            let tensor = gguf.tensors().iter().find(|tensor| tensor.name == name).unwrap();
+            let each = tensor.bytes.len() / tensor.shape[0];
+            bytes.extend_from_slice(&file[tensor.bytes.start + expert * each..][..each]);
+            bytes.resize(bytes.len().next_multiple_of(PLANE_ALIGN), 0);
+        }
+        let hash = blake3::hash(&bytes).to_hex();
+        assert_eq!(block["blake3"], hash.as_str(), "expert {expert} of layer {layer}");
+    }
+}
+
+#[tokio::test]
+async fn gate_and_up_may_have_another_format_than_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = folder.path().to_str().unwrap();
+    let hub = Hub::start(&["--experts", "q4_K+q6_K", "--shards", shards]).unwrap();
+    assert_eq!(hub.status().await.unwrap()["model"]["format"], "q4_K+q6_K");
+}
+
+#[tokio::test]
+async fn int8_activations_are_the_default_and_said_at_start_with_the_way_out() {
+    let logs = tempfile::tempdir().unwrap();
+    let moex = Moex::under_test().logging_to(logs.path());
+    for (args, activations, said) in [
+        (&[][..], "int8", "int8 activations, experts int4, other weights q8_0"),
+        (
+            &["--activations", "f32"][..],
+            "f32",
+            "f32 activations, experts int4, other weights as in the checkpoint",
+        ),
+    ] {
+        let hub = moex.hub(args).unwrap();
+        let status = hub.status().await.unwrap();
+        assert_eq!(status["model"]["activations"], activations, "{args:?}");
+        let log = std::fs::read_to_string(logs.path().join("hub.log")).unwrap();
+        assert!(log.contains(said) && log.contains("--activations"), "{args:?} said:\n{log}");
+    }
+    let info = succeed(&["info"]);
+    let text = String::from_utf8(info.stdout).unwrap();
+    assert!(text.contains("int8 activations, experts int4, other weights q8_0"), "{text}");
+}
+
+/// What rounding costs the demo model's answers: nothing.
+#[test]
+fn the_default_answers_the_demo_cases_no_worse_than_f32_does() {
+    let report = json(&["eval", "--cases", &data("demo-cases.jsonl")]);
+    assert_eq!(report["cases"], 300);
+    assert!(report["right"].as_u64() >= Some(278), "{} of 300 right", report["right"]);
+}
