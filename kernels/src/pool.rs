@@ -115,7 +115,7 @@ impl Pool {
         let closing = self.open(n_tasks, job);
         self.shared.take_tasks(job, n_tasks);
         drop(closing);
-        assert!(!self.shared.panicked.swap(false, Ordering::Relaxed), "a task of the pool panicked");
+        assert!(!self.shared.panicked.load(Ordering::Relaxed), "a task of the pool panicked");
     }
 
     fn open<'a>(&'a self, n_tasks: usize, job: &'a Job<'a>) -> Closing<'a> {
@@ -125,6 +125,8 @@ impl Pool {
         // SAFETY: the job before was closed and left by all, and `turn` keeps other bringers out.
         unsafe { *shared.job.get() = Some((job, n_tasks)) };
         shared.next.0.store(0, Ordering::Relaxed);
+        // A bringer that panicked itself has not asked how the others fared.
+        shared.panicked.store(false, Ordering::Relaxed);
         let number = (shared.state.0.load(Ordering::Relaxed) >> NUMBER) + 1;
         shared.state.0.store(number << NUMBER | OPEN, Ordering::SeqCst);
         for (sleeping, thread) in shared.sleeping.iter().zip(&self.threads) {
@@ -278,5 +280,22 @@ mod tests {
             assert!(panic::catch_unwind(AssertUnwindSafe(run)).is_err());
             each_once(&pool, 100);
         }
+    }
+
+    #[test]
+    fn a_job_in_which_everybody_panics_is_not_held_against_the_next() {
+        let pool = Pool::new(2);
+        let n_inside = AtomicUsize::new(0);
+        let run = || {
+            pool.run(2, &|_| {
+                n_inside.fetch_add(1, Ordering::SeqCst);
+                while n_inside.load(Ordering::SeqCst) < 2 {
+                    thread::yield_now();
+                }
+                panic!("as the test wants it");
+            });
+        };
+        assert!(panic::catch_unwind(AssertUnwindSafe(run)).is_err());
+        each_once(&pool, 100);
     }
 }

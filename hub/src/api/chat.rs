@@ -24,6 +24,7 @@ use super::request::ChatRequest;
 use super::state::{Api, unix_seconds};
 use crate::engine::{self, Event, Failure, Request, SubmitError};
 use crate::model::{ExpertsError, StepError};
+use crate::sampler::Sampling;
 use crate::text::{ChatInput, TextError};
 
 /// How long a stream may wait for its first part, to learn of a failure while that can still be the response's status;
@@ -71,8 +72,9 @@ impl Running {
         let (api, request, prompt) = tokenize(api, request).await?;
         let asked = Request {
             prompt_ids: prompt.ids,
-            sampling: api.sampling(&request.sampling, seed),
+            sampling: Sampling { logit_bias: request.logit_bias, ..api.sampling(&request.sampling, seed) },
             stop: request.stop,
+            ignore_eos: request.ignore_eos,
             max_tokens: request.max_tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX)),
         };
         // No request has more events than this: one for each token in and out, and its end.
@@ -268,6 +270,7 @@ fn refused(error: SubmitError) -> ApiError {
         SubmitError::EmptyPrompt => ApiError::invalid("messages", "The messages make an empty prompt."),
         SubmitError::NoTokens => ApiError::invalid("max_tokens", format!("{error}.")),
         SubmitError::Stops => ApiError::invalid("stop", format!("{error}.")),
+        SubmitError::NoSuchBias { .. } => ApiError::invalid("logit_bias", format!("{error}.")),
         SubmitError::Sampling(error) => ApiError::invalid(error.field, format!("{error}.")),
         SubmitError::NoSuchToken { .. } => {
             ApiError::internal(format!("The tokenizer and the model differ: {error}."))
@@ -282,6 +285,9 @@ fn failed(failure: &Failure) -> ApiError {
         }
         Failure::Step(StepError::Experts(ExpertsError::Swarm(words))) => {
             ApiError::unavailable("swarm_failed", format!("The answer was given up: {words}."))
+        }
+        Failure::NoMemory => {
+            ApiError::unavailable("no_memory", format!("The answer was given up: {failure}."))
         }
         other => ApiError::internal(format!("The answer was given up: {other}.")),
     }

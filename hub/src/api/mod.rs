@@ -15,6 +15,7 @@ mod join;
 mod metrics;
 mod output;
 mod own_machine;
+mod parameters;
 mod reply;
 mod request;
 mod state;

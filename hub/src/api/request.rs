@@ -1,7 +1,8 @@
 //! The body of `POST /v1/chat/completions`, parsed: what follows can rely on every field.
 //!
-//! Tolerant as OpenAI's clients need it: `null` is absent, unknown fields are ignored. What the hub knows of but does
-//! not do (several choices, log probabilities, forced tool calls, images) is refused instead of silently left out.
+//! Tolerant as OpenAI's clients need it: `null` is absent, unknown fields are ignored. What is known but not done here
+//! is refused instead of silently left out: fields by `parameters`, values (several choices, forced tool calls, images)
+//! where they are read.
 
 mod messages;
 
@@ -9,7 +10,9 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
+use super::parameters::refuse_unsupported;
 use crate::engine::{MAX_STOP_BYTES, MAX_STOPS};
+use crate::sampler::{BIASES, MAX_BIASES};
 
 /// The most messages in a request.
 pub(super) const MAX_MESSAGES: usize = 4096;
@@ -33,6 +36,10 @@ pub(super) struct ChatRequest {
     pub(super) max_tokens: Option<usize>,
     /// Strings that end the answer and are not part of it.
     pub(super) stop: Vec<String>,
+    /// Added to the logits of these tokens.
+    pub(super) logit_bias: Vec<(u32, f32)>,
+    /// Go on where the model would end.
+    pub(super) ignore_eos: bool,
     /// Makes sampling repeatable.
     pub(super) seed: Option<u64>,
     /// Answer as server-sent events.
@@ -69,6 +76,7 @@ impl ChatRequest {
         };
         let fields = Fields(map);
         refuse_unsupported(&fields)?;
+        refuse_other_answers(&fields)?;
         let (stream, include_usage) = stream(&fields)?;
         Ok(Self {
             model: fields.string("model")?.map(str::to_owned),
@@ -81,6 +89,8 @@ impl ChatRequest {
             sampling: SamplingFields::parse(&fields)?,
             max_tokens: max_tokens(&fields)?,
             stop: stop(&fields)?,
+            logit_bias: logit_bias(&fields)?,
+            ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned),
             stream,
             include_usage,
@@ -111,12 +121,10 @@ fn malformed(body: &[u8], error: &serde_json::Error) -> ApiError {
     ApiError::malformed(format!("The request body is not valid JSON: {error}."))
 }
 
-fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
+/// Several choices, or one that is not free text.
+fn refuse_other_answers(fields: &Fields<'_>) -> Result<(), ApiError> {
     if fields.integer("n", 1..=i64::MAX)?.is_some_and(|n| n != 1) {
         return Err(ApiError::unsupported("n", "This server gives one choice a request: \"n\" must be 1."));
-    }
-    if fields.boolean("logprobs")? == Some(true) {
-        return Err(ApiError::unsupported("logprobs", "This server does not return log probabilities."));
     }
     if let Some(format) = fields.object("response_format")?
         && format.string("type")?.is_some_and(|kind| kind != "text")
@@ -175,6 +183,27 @@ fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     Ok(strings)
 }
 
+/// OpenAI's form: an object of token ids, as strings, and what each gets.
+fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
+    let Some(Fields(map)) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    if map.len() > MAX_BIASES {
+        return Err(ApiError::invalid(
+            "logit_bias",
+            format!("\"logit_bias\" may name {MAX_BIASES} tokens at most."),
+        ));
+    }
+    let bias = |(id, bias): (&String, &Value)| {
+        let bias = bias.as_f64().filter(|bias| BIASES.contains(&(*bias as f32)));
+        Some((id.parse().ok()?, bias? as f32))
+    };
+    map.iter().map(bias).collect::<Option<_>>().ok_or_else(|| {
+        ApiError::invalid(
+            "logit_bias",
+            "\"logit_bias\" must give token ids numbers from -100 to 100, as in {\"15\": -100}.",
+        )
+    })
+}
+
 fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let offered = match fields.value("tool_choice") {
         None => true,
@@ -229,7 +258,6 @@ mod tests {
             "stream_options": null, "seed": null, "max_tokens": null, "chat_template_kwargs": null,
         }));
         assert_eq!(nulls.unwrap(), least);
-        assert_eq!(with(json!({"something_new": {"deep": [1]}})).unwrap(), least);
     }
 
     #[test]
@@ -238,7 +266,8 @@ mod tests {
             "model": "m", "max_tokens": 5, "max_completion_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": -1,
             "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": -1, "frequency_penalty": 1, "seed": -3,
             "stop": ["a", "b"], "stream": true, "stream_options": {"include_usage": true}, "n": 1,
-            "chat_template_kwargs": {"enable_thinking": false, "other": 1},
+            "chat_template_kwargs": {"enable_thinking": false, "other": 1}, "ignore_eos": true,
+            "logit_bias": {"7": -100, "12": 0.5},
         }))
         .unwrap();
         assert_eq!(request.max_tokens, Some(7));
@@ -246,6 +275,10 @@ mod tests {
         assert_eq!(request.stop, ["a", "b"]);
         assert!(request.stream && request.include_usage);
         assert_eq!(request.enable_thinking, Some(false));
+        assert!(request.ignore_eos);
+        let mut biases = request.logit_bias;
+        biases.sort_by_key(|(id, _)| *id);
+        assert_eq!(biases, [(7, -100.0), (12, 0.5)]);
         assert_eq!(
             request.sampling,
             SamplingFields {
@@ -288,6 +321,12 @@ mod tests {
             (json!({"tools": [{"name": "f"}]}), "tools"),
             (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"logprobs": true}), "logprobs"),
+            (json!({"ignore_eos": 1}), "ignore_eos"),
+            (json!({"logit_bias": [[7, -1]]}), "logit_bias"),
+            (json!({"logit_bias": {"the": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"-7": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"7": 100.5}}), "logit_bias"),
+            (json!({"logit_bias": {"7": "1"}}), "logit_bias"),
             (json!({"response_format": {"type": "json_object"}}), "response_format"),
             (json!({"chat_template_kwargs": {"enable_thinking": "no"}}), "enable_thinking"),
             (json!({"model": 3}), "model"),

@@ -133,6 +133,7 @@ impl Api {
             repetition_penalty: asked.repetition_penalty.unwrap_or(default.repetition_penalty),
             presence_penalty: asked.presence_penalty.unwrap_or(0.0),
             frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
+            logit_bias: Vec::new(),
             seed,
         }
     }

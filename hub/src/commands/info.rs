@@ -6,7 +6,8 @@ use moex_kernels::{ExpertFormat, WeightFormat, engine::ActivationFormat};
 use serde::Serialize;
 
 use super::{compute::ComputeArgs, experts::ModelArgs};
-use crate::model::{Checkpoint, Compute, KvPool, Model, Packing};
+use crate::engine::EngineConfig;
+use crate::model::{Checkpoint, Compute, KvPool, MemoryNeeds, MemoryPlan, Model, Packing, free_bytes};
 
 /// What workers may hold a checkpoint's experts in that is worth comparing, where it is not quantised.
 const PACKINGS: [Packing; 2] = [
@@ -42,11 +43,12 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
+    let free = free_bytes();
     let checkpoint = args.model.checkpoint()?;
     let model = Arc::new(Model::load(&checkpoint)?);
     let counts = args.workers.map_or(WORKERS.to_vec(), |n| vec![usize::from(n)]);
     let compute = args.compute.compute(ActivationFormat::Int8)?.of(&checkpoint);
-    let info = Info::of(&checkpoint, &model, &compute, &counts, usize::from(args.replicas))?;
+    let info = Info::of(&checkpoint, &model, &compute, &counts, usize::from(args.replicas), free)?;
     if args.json {
         println!("{}", serde_json::to_string(&info)?);
     } else {
@@ -66,7 +68,10 @@ struct Info {
     experts_per_token: usize,
     expert_inner: usize,
     vocabulary: usize,
+    /// What a hub on this machine gives it, with the memory that is free now.
     context: usize,
+    /// What it was made for.
+    model_context: usize,
     /// What it is served with unless flags say otherwise.
     compute: String,
     checkpoint_bytes: u64,
@@ -114,6 +119,7 @@ impl Info {
         compute: &Compute,
         counts: &[usize],
         replicas: usize,
+        free: Option<usize>,
     ) -> anyhow::Result<Self> {
         let config = model.config();
         let sparse_layers = config.sparse_layers().count();
@@ -122,6 +128,11 @@ impl Info {
             config.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
         let kv_position_bytes = KvPool::position_bytes_for(compute, config) as u64;
         let blocks = packed(model)?;
+        let packing = Packing::or_default(None, model);
+        let n_sequences = EngineConfig::default().max_sequences;
+        let needs =
+            MemoryNeeds::of(checkpoint, model, compute, packing, n_sequences).map_err(anyhow::Error::msg)?;
+        let memory = MemoryPlan::new(&needs, config, compute, free, None);
         Ok(Self {
             name: checkpoint.name.clone(),
             layers: config.layers.len(),
@@ -131,8 +142,9 @@ impl Info {
             experts_per_token: config.moe.n_chosen,
             expert_inner: config.moe.inner,
             vocabulary: config.vocab,
-            context: config.max_positions,
-            compute: compute.describe(Packing::or_default(None, model)),
+            context: memory.context,
+            model_context: config.max_positions,
+            compute: compute.describe(packing),
             checkpoint_bytes: checkpoint.weight_bytes(),
             expert_parameters: 3 * (n_blocks * config.hidden * config.moe.inner) as u64,
             hub: Hub {
@@ -166,7 +178,7 @@ impl Info {
             self.hidden,
             self.expert_inner,
             self.vocabulary,
-            self.context
+            self.model_context
         );
         let _ = writeln!(
             text,
@@ -175,7 +187,8 @@ impl Info {
             size(hub.expert_bytes),
             self.expert_parameters as f64 / 1e9
         );
-        let _ = writeln!(text, "Served with {}.\n", self.compute);
+        let _ =
+            writeln!(text, "Served on this machine with a context of {}, {}.\n", self.context, self.compute);
         let _ = writeln!(
             text,
             "The hub holds {} of weights and {} of KV cache a token: {} for one text as long as the context.",
@@ -268,7 +281,7 @@ mod tests {
     fn info(counts: &[usize]) -> Info {
         let checkpoint = Checkpoint::demo().unwrap();
         let model = Model::load(&checkpoint).unwrap();
-        Info::of(&checkpoint, &model, &Compute::Exact, counts, 2).unwrap()
+        Info::of(&checkpoint, &model, &Compute::Exact, counts, 2, None).unwrap()
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub struct Args {
     #[arg(long, env = "MOEX_COVERAGE_WAIT", default_value = "60s", value_name = "TIME", value_parser = values::duration)]
     coverage_wait: Duration,
 
-    /// Tokens of prompt and answer together; without it, what the model was made for.
+    /// Tokens of prompt and answer together; without it, as many as the model was made for and memory allows.
     #[arg(long, env = "MOEX_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
     context: Option<u32>,
 
@@ -148,6 +148,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         busy_poll,
         hub_compute: !args.no_hub_compute,
         coverage_wait: args.coverage_wait,
+        local_workers: usize::from(args.workers),
         context_tokens: args.context.map(|tokens| tokens as usize),
         max_rows: args.max_rows as usize,
         shards: args.shards,

@@ -21,6 +21,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// Strings that end the text; they are not part of it.
     pub stop: Vec<String>,
+    /// Whether the text goes on where the model would end it.
+    pub ignore_eos: bool,
     /// The most tokens to generate; without it, as many as the context has room for.
     pub max_tokens: Option<u32>,
 }
@@ -94,6 +96,9 @@ pub enum Failure {
     /// A step it had rows in failed.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// The system has no memory for its keys and values.
+    #[error("there is no memory left for a longer conversation")]
+    NoMemory,
     /// There is no token to draw.
     #[error("the model gave no logit that is a number")]
     NoLogits,
@@ -118,6 +123,14 @@ pub enum SubmitError {
     /// A token the model does not have.
     #[error("token {id} is not in the vocabulary of {vocabulary}")]
     NoSuchToken {
+        /// The token.
+        id: u32,
+        /// V.
+        vocabulary: usize,
+    },
+    /// A bias for a token the model does not have.
+    #[error("logit_bias names the token {id}, which is not in the vocabulary of {vocabulary}")]
+    NoSuchBias {
         /// The token.
         id: u32,
         /// V.
@@ -164,6 +177,10 @@ impl RequestLimits {
         }
         if let Some(&id) = request.prompt_ids.iter().find(|id| **id as usize >= self.vocabulary) {
             return Err(SubmitError::NoSuchToken { id, vocabulary: self.vocabulary });
+        }
+        let biases = &request.sampling.logit_bias;
+        if let Some((id, _)) = biases.iter().find(|(id, _)| *id as usize >= self.vocabulary) {
+            return Err(SubmitError::NoSuchBias { id: *id, vocabulary: self.vocabulary });
         }
         if request.max_tokens == Some(0) {
             return Err(SubmitError::NoTokens);

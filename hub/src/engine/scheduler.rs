@@ -68,6 +68,11 @@ impl Scheduler {
         Self { clock, ..self }
     }
 
+    #[cfg(test)]
+    pub(super) fn kv(&mut self) -> &mut KvPool {
+        &mut self.kv
+    }
+
     /// What a request may ask for.
     pub fn limits(&self) -> RequestLimits {
         self.limits
@@ -149,13 +154,25 @@ impl Scheduler {
             let sequence = &mut self.running[index];
             if self.kv.reserve(&mut sequence.table, sequence.cached + chunks[index]) {
                 index += 1;
-            } else {
-                // The youngest gives way and begins anew later; the oldest always fits alone.
+            } else if self.running.len() > 1 {
+                // The youngest gives way and begins anew later.
                 self.send_back();
+            } else {
+                // The pool has pages for the oldest alone: it is the system that has no memory for them.
+                self.give_up();
             }
         }
         chunks.truncate(self.running.len());
         chunks
+    }
+
+    /// The only running sequence fails.
+    fn give_up(&mut self) {
+        if let Some(mut oldest) = self.running.pop() {
+            self.kv.release(&mut oldest.table);
+            // It is over, whoever listens.
+            let _ = oldest.fail(Failure::NoMemory);
+        }
     }
 
     /// The youngest running sequence waits again, with nothing cached.

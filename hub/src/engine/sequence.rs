@@ -19,6 +19,7 @@ pub(super) struct Sequence {
     n_prompt: usize,
     /// The length at which it ends.
     max_ids: usize,
+    ignore_eos: bool,
     /// How many of `ids` are in the KV cache.
     pub(super) cached: usize,
     pub(super) table: KvTable,
@@ -41,6 +42,7 @@ impl Sequence {
         let asked = request.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         Self {
             max_ids: n_prompt.saturating_add(asked).min(context),
+            ignore_eos: request.ignore_eos,
             sampler: Sampler::new(request.sampling, &request.prompt_ids),
             ids: request.prompt_ids,
             n_prompt,
@@ -93,7 +95,7 @@ impl Sequence {
     fn push(&mut self, id: u32, text: &Text, now: Duration) -> Progress {
         self.ids.push(id);
         self.first_token.get_or_insert(now);
-        if text.eos.contains(&id) {
+        if !self.ignore_eos && text.eos.contains(&id) {
             return self.finish(FinishReason::Stop, now);
         }
         match self.text.push(&self.detokenizer.push(&text.tokenizer, id)) {

@@ -19,6 +19,24 @@ use crate::{
     text::ChatInput,
 };
 
+/// Waits for no memory that never comes.
+#[test]
+fn a_conversation_that_the_system_has_no_memory_for_fails_and_others_follow() {
+    let (mut scheduler, mut experts) = scheduler(EngineConfig::default());
+    let [first, second] = [Heard::default(), Heard::default()];
+    scheduler.kv().is_memory_full = true;
+    scheduler.submit(request(QUESTIONS[0]), first.sink()).unwrap();
+    scheduler.step(&mut experts);
+    assert!(scheduler.is_idle(), "it would be stepped for ever");
+    assert_eq!(*first.0.lock().unwrap(), [Event::Failed(Failure::NoMemory)]);
+    scheduler.kv().is_memory_full = false;
+    scheduler.submit(request(QUESTIONS[0]), second.sink()).unwrap();
+    while !scheduler.is_idle() {
+        scheduler.step(&mut experts);
+    }
+    assert!(matches!(second.0.lock().unwrap().last(), Some(Event::Finished(_))));
+}
+
 const QUESTIONS: [&str; 4] = [
     "49 + 34 = ?",
     "Count from 15 to 22.",

@@ -20,6 +20,9 @@ pub struct KvPool {
     pages: Vec<Page>,
     free: Vec<u32>,
     max_pages: usize,
+    /// As if the system had no memory for another page.
+    #[cfg(test)]
+    pub(crate) is_memory_full: bool,
 }
 
 /// The pages of one sequence, in the order of its positions. It goes back by [`KvPool::release`].
@@ -55,6 +58,8 @@ impl KvPool {
             pages: Vec::new(),
             free: Vec::new(),
             max_pages,
+            #[cfg(test)]
+            is_memory_full: false,
         }
     }
 
@@ -86,7 +91,7 @@ impl KvPool {
         self.max_pages - self.pages.len() + self.free.len()
     }
 
-    /// Gives `table` room for `positions`; false, and nothing lost, if the pool has too few pages or the system no memory.
+    /// Gives `table` room for `positions`; false if the pool has too few pages or the system no memory.
     #[must_use]
     pub fn reserve(&mut self, table: &mut KvTable, positions: usize) -> bool {
         let missing = positions.div_ceil(PAGE_POSITIONS).saturating_sub(table.pages.len());
@@ -101,10 +106,14 @@ impl KvPool {
     }
 
     fn allocate(&mut self) -> Option<u32> {
+        #[cfg(test)]
+        if self.is_memory_full {
+            return None;
+        }
         let page = match self.shape {
             None => {
-                let values = self.n_layers * PAGE_POSITIONS * self.width;
-                Page::Rows { keys: vec![0.0; values].into(), values: vec![0.0; values].into() }
+                let n_values = self.n_layers * PAGE_POSITIONS * self.width;
+                Page::Rows { keys: zeros(n_values)?, values: zeros(n_values)? }
             }
             Some(shape) => Page::Packed(Slab::new(self.n_layers * shape.page_bytes(), PageSize::Huge).ok()?),
         };
@@ -161,6 +170,14 @@ impl KvPool {
             _ => &[],
         }
     }
+}
+
+/// `n` zeros; none if the system has no memory for them.
+fn zeros(n: usize) -> Option<Box<[f32]>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(n).ok()?;
+    values.resize(n, 0.0);
+    Some(values.into())
 }
 
 fn shape_for(compute: &Compute, config: &Config) -> Option<KvShape> {

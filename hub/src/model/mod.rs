@@ -30,6 +30,7 @@ mod workspace;
 
 mod experts;
 pub mod local_moe;
+mod memory;
 mod packing;
 pub mod panels;
 
@@ -51,6 +52,7 @@ pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, Routing};
 pub use files::{Checkpoint, TextFiles, TokenizerSource};
 pub use kv::{KvPool, KvTable, PAGE_POSITIONS};
+pub use memory::{MemoryNeeds, MemoryPlan, free_bytes};
 pub use packing::Packing;
 pub use transformer::{Model, Span, StepError, Wanted};
 pub use weights::{Expert, Matrix};

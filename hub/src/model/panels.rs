@@ -14,15 +14,11 @@ use moex_protocol::{Block, Dtype, ExpertId, LayerId, tensor};
 use super::{
     experts::{Experts, ExpertsError, Routing},
     local_moe::Blocks,
+    memory::{RESERVE_BYTES, UNKNOWN_FREE_BYTES, free_bytes},
     packing::Packing,
     transformer::Model,
     workspace::sized,
 };
-
-/// Memory that is left free for everything else when experts are kept.
-pub const SPARE_BYTES: usize = 1 << 30;
-/// Experts that are kept where it is not known how much memory is free.
-pub const UNASKED_BYTES: usize = 4 << 30;
 
 /// What may be resident of experts both as they lie in their file and in panels.
 const MAX_UNRELEASED_BYTES: usize = 64 << 20;
@@ -132,19 +128,11 @@ struct LayerPanels {
 }
 
 impl Keep {
-    /// Keeps experts of `n_bytes` in all if as much memory is free, and [`SPARE_BYTES`] beside; where the system does not
-    /// say how much is free, up to [`UNASKED_BYTES`].
+    /// Keeps experts of `n_bytes` in all if as much memory is free, and [`RESERVE_BYTES`] beside.
     pub fn if_it_fits(n_bytes: usize) -> Self {
-        let most = available_bytes().map_or(UNASKED_BYTES, |free| free.saturating_sub(SPARE_BYTES));
-        if n_bytes <= most { Self::All } else { Self::None }
+        let free = free_bytes().unwrap_or(UNKNOWN_FREE_BYTES);
+        if n_bytes <= free.saturating_sub(RESERVE_BYTES) { Self::All } else { Self::None }
     }
-}
-
-/// What Linux says could be had without swapping.
-fn available_bytes() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
 impl fmt::Debug for Panels {

@@ -1,12 +1,19 @@
 //! From logits to a token.
 //!
-//! In order, as transformers and the OpenAI API's servers apply them: penalties, temperature, top-k, top-p, min-p, draw.
+//! In order, as transformers and the OpenAI API's servers apply them: biases, penalties, temperature, top-k, top-p, min-p, draw.
 //! The only chance in it comes from the request's seed. Logits that are no numbers are never drawn.
 
 mod penalties;
 
+use std::{cmp::Ordering, ops::RangeInclusive};
+
 use penalties::Penalties;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+
+/// What may be added to a token's logit.
+pub const BIASES: RangeInclusive<f32> = -100.0..=100.0;
+/// The most tokens of a request that are biased.
+pub const MAX_BIASES: usize = 1024;
 
 /// How tokens are drawn. The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +32,8 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Taken from a token's logit for every time it is in the text; -2 to 2.
     pub frequency_penalty: f32,
+    /// Added to the logits of these tokens before all else; each within [`BIASES`].
+    pub logit_bias: Vec<(u32, f32)>,
     /// Of everything that is drawn: the same seed draws the same text.
     pub seed: u64,
 }
@@ -39,6 +48,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
             seed: 0,
         }
     }
@@ -89,8 +99,13 @@ impl Sampling {
                 "between -2 and 2",
             ),
         ];
-        match checks.into_iter().find(|(_, _, valid, _)| !valid) {
-            Some((field, value, _, range)) => Err(SamplingError { field, value, range }),
+        if let Some((field, value, _, range)) = checks.into_iter().find(|(_, _, valid, _)| !valid) {
+            return Err(SamplingError { field, value, range });
+        }
+        match self.logit_bias.iter().find(|(_, bias)| !BIASES.contains(bias)) {
+            Some((_, value)) => {
+                Err(SamplingError { field: "logit_bias", value: *value, range: "between -100 and 100" })
+            }
             None => Ok(()),
         }
     }
@@ -112,8 +127,13 @@ impl Sampler {
         Self { penalties: Penalties::new(&sampling, prompt), sampling, rng, min_margin: f32::INFINITY }
     }
 
-    /// The next token by its `logits` (V), which penalties change; `None` if none of them is a number.
+    /// The next token by its `logits` (V), which biases and penalties change; `None` if none of them is a number.
     pub fn sample(&mut self, logits: &mut [f32]) -> Option<u32> {
+        for (token, bias) in &self.sampling.logit_bias {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
         self.penalties.apply(logits);
         let best = best(logits)?;
         self.min_margin = self.min_margin.min(best.logit - best.runner_up);
@@ -138,46 +158,85 @@ impl Sampler {
             .map(|(token, logit)| (token, ((finite(*logit) - best) / self.sampling.temperature).exp()))
             .filter(|(_, weight)| *weight > 0.0)
             .collect();
-        // Best first, the lower id first of equals.
-        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
         let top_k = match self.sampling.top_k as usize {
             0 => tokens.len(),
             k => k.min(tokens.len()),
         };
         if top_k < tokens.len() {
-            tokens.select_nth_unstable_by(top_k, order);
+            tokens.select_nth_unstable_by(top_k, best_first);
             tokens.truncate(top_k);
         }
-        tokens.sort_unstable_by(order);
-        self.keep_top_p(&mut tokens);
+        let sum = |tokens: &[(u32, f32)]| tokens.iter().map(|(_, weight)| weight).sum::<f32>();
+        let enough = self.sampling.top_p * sum(&tokens);
         tokens.retain(|(_, weight)| *weight >= self.sampling.min_p); // the best token's weight is 1
-
-        let total: f32 = tokens.iter().map(|(_, weight)| weight).sum();
+        let (kept, total) = match self.sampling.top_p {
+            1.0.. => (tokens.len(), sum(&tokens)),
+            _ => nucleus(BestFirst::new(&mut tokens), enough),
+        };
         let mut left = self.rng.random::<f32>() * total;
-        for (token, weight) in &tokens {
+        let mut drawn = None;
+        for (token, weight) in BestFirst::new(&mut tokens).take(kept) {
             left -= weight;
+            drawn = Some(token);
             if left < 0.0 {
-                return Some(*token);
+                break;
             }
         }
         // Rounding may leave a little: it is the last token's.
-        tokens.last().map(|(token, _)| *token)
+        drawn
     }
+}
 
-    /// Keeps the first of `tokens` that together reach `top_p`, at least one.
-    fn keep_top_p(&self, tokens: &mut Vec<(u32, f32)>) {
-        if self.sampling.top_p >= 1.0 {
-            return;
+/// How many of `tokens` together reach `enough`, at least one, and what they have.
+fn nucleus(tokens: BestFirst<'_>, enough: f32) -> (usize, f32) {
+    let (mut kept, mut sum) = (0, 0.0);
+    for (_, weight) in tokens {
+        sum += weight;
+        kept += 1;
+        if sum >= enough {
+            break;
         }
-        let enough = self.sampling.top_p * tokens.iter().map(|(_, weight)| weight).sum::<f32>();
-        let mut sum = 0.0;
-        let kept = tokens.iter().take_while(|(_, weight)| {
-            let before = sum;
-            sum += weight;
-            before < enough
-        });
-        let kept = kept.count().max(1);
-        tokens.truncate(kept);
+    }
+    (kept, sum)
+}
+
+/// Best first, the lower id first of equals.
+fn best_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Tokens and their weights, the best first, sorted as far as they are asked for: the drawn one is seldom far down.
+struct BestFirst<'a> {
+    tokens: &'a mut [(u32, f32)],
+    next: usize,
+    n_sorted: usize,
+}
+
+impl<'a> BestFirst<'a> {
+    /// Tokens sorted at first; then four times as many, and so on.
+    const FIRST: usize = 64;
+
+    fn new(tokens: &'a mut [(u32, f32)]) -> Self {
+        Self { tokens, next: 0, n_sorted: 0 }
+    }
+}
+
+impl Iterator for BestFirst<'_> {
+    type Item = (u32, f32);
+
+    fn next(&mut self) -> Option<(u32, f32)> {
+        if self.next == self.n_sorted {
+            let rest = &mut self.tokens[self.n_sorted..];
+            let n = (4 * self.n_sorted).max(Self::FIRST).min(rest.len());
+            if n < rest.len() {
+                rest.select_nth_unstable_by(n, best_first);
+            }
+            rest[..n].sort_unstable_by(best_first);
+            self.n_sorted += n;
+        }
+        let token = self.tokens.get(self.next).copied()?;
+        self.next += 1;
+        Some(token)
     }
 }
 

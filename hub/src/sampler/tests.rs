@@ -97,6 +97,37 @@ fn penalties_count_what_was_there() {
 }
 
 #[test]
+fn a_bias_is_added_before_all_else() {
+    let first = |logit_bias: Vec<(u32, f32)>| {
+        let sampling = Sampling { logit_bias, ..Sampling::default() };
+        Sampler::new(sampling, &[]).sample(&mut LOGITS.to_vec())
+    };
+    assert_eq!(first(vec![(4, 5.0)]), Some(4));
+    assert_eq!(
+        first(vec![(1, -100.0), (0, -0.5), (9, 100.0)]),
+        Some(2),
+        "a token that is not there has no logit"
+    );
+    let sampling = Sampling { logit_bias: vec![(0, 100.5)], ..Sampling::default() };
+    assert_eq!(sampling.check().unwrap_err().field, "logit_bias");
+}
+
+/// The best first, without sorting more than is asked for.
+#[test]
+fn a_vocabulary_comes_best_first_however_far_one_reads() {
+    let weight = |token: u32| (token.wrapping_mul(2_654_435_761) >> 20) as f32; // with equals among them
+    let mut tokens: Vec<(u32, f32)> = (0..5000).map(|token| (token, weight(token))).collect();
+    let mut sorted = tokens.clone();
+    sorted.sort_by(best_first);
+    for n in [0, 1, 63, 64, 65, 400, 5000, 6000] {
+        let read: Vec<_> = BestFirst::new(&mut tokens).take(n).collect();
+        assert_eq!(read, sorted[..n.min(5000)]);
+    }
+    let (kept, sum) = nucleus(BestFirst::new(&mut tokens), 10_000.0);
+    assert!(kept < 5 && sum >= 10_000.0, "{kept} {sum}");
+}
+
+#[test]
 fn what_is_no_number_is_never_drawn() {
     for sampling in [Sampling::default(), hot(), Sampling { top_k: 1, min_p: 0.5, ..hot() }] {
         let mut sampler = Sampler::new(sampling, &[]);

@@ -11,8 +11,7 @@ use moex_worker::native::BusyPoll;
 
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::engine::{Engine, EngineConfig};
-use crate::model::panels::Keep;
-use crate::model::{Checkpoint, Compute, Config, KvPool, Model, ModelError, PAGE_POSITIONS, Packing};
+use crate::model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
 use crate::swarm::{Hedge, JoinToken, SwarmConfig};
@@ -45,7 +44,9 @@ pub struct HubConfig {
     pub hub_compute: bool,
     /// How long a layer waits for a holder when the hub does not compute.
     pub coverage_wait: Duration,
-    /// Positions of prompt and answer together; none is as many as the model was made for and the default cache holds.
+    /// Workers that share this machine's memory.
+    pub local_workers: usize,
+    /// Positions of prompt and answer together; none is as many as the model was made for and memory allows.
     pub context_tokens: Option<usize>,
     /// T, the most rows of a step.
     pub max_rows: usize,
@@ -74,6 +75,7 @@ impl Default for HubConfig {
             busy_poll: BusyPoll::default(),
             hub_compute: true,
             coverage_wait: Duration::from_secs(60),
+            local_workers: 0,
             context_tokens: None,
             max_rows: 128,
             shards: None,
@@ -81,6 +83,25 @@ impl Default for HubConfig {
             api_key: None,
             trace: None,
         }
+    }
+}
+
+impl HubConfig {
+    /// What becomes of the memory that is free before the model is loaded.
+    fn memory(
+        &self,
+        checkpoint: &Checkpoint,
+        model: &Model,
+        packing: Packing,
+        free: Option<usize>,
+    ) -> Result<MemoryPlan, String> {
+        let n_sequences = EngineConfig::default().max_sequences.min(self.max_rows);
+        let mut needs = MemoryNeeds::of(checkpoint, model, &self.compute, packing, n_sequences)?;
+        needs.worker_bytes = needs.expert_bytes.saturating_mul(self.local_workers.min(self.replicas));
+        if !self.hub_compute {
+            needs.expert_bytes = 0;
+        }
+        Ok(MemoryPlan::new(&needs, &checkpoint.config, &self.compute, free, self.context_tokens))
     }
 }
 
@@ -161,6 +182,9 @@ struct Loaded {
     model: Arc<Model>,
     text: Arc<Text>,
     store: Arc<ShardStore>,
+    memory: MemoryPlan,
+    /// Positions that the model was made for.
+    most_positions: usize,
 }
 
 impl Loaded {
@@ -169,8 +193,9 @@ impl Loaded {
             Some(folder) => Checkpoint::open(folder)?,
             None => Checkpoint::demo()?,
         };
+        let free = free_bytes();
+        let most = checkpoint.config.max_positions;
         if let Some(asked) = config.context_tokens {
-            let most = checkpoint.config.max_positions;
             if asked > most {
                 return Err(OpenError::Context { asked, most });
             }
@@ -180,21 +205,22 @@ impl Loaded {
         let text = Arc::new(Text::load(&checkpoint)?);
         let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
         let packing = Packing::or_default(config.experts, &model);
+        let memory = config.memory(&checkpoint, &model, packing, free).map_err(ShardError::Format)?;
         let folder = match &config.shards {
             Some(folder) => folder.clone(),
             None => ShardStore::default_folder(&source, packing),
         };
         let mut store = ShardStore::open(&folder, &source, packing, progress)?;
         if let (Compute::Fast(fast), true) = (&config.compute, config.hub_compute) {
-            let keep = Keep::if_it_fits(store.n_bytes());
-            store = store.computing_int8(&model, fast.processor.clone(), keep).map_err(OpenError::Io)?;
+            store =
+                store.computing_int8(&model, fast.processor.clone(), memory.keep).map_err(OpenError::Io)?;
         }
         let store = Arc::new(store);
-        Ok(Self { config, checkpoint, model, text, store })
+        Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most })
     }
 
     fn start(self) -> Result<Hub, OpenError> {
-        let Self { config, checkpoint, model, text, store } = self;
+        let Self { config, checkpoint, model, text, store, memory, most_positions } = self;
         let summary = summary(&checkpoint, &store, config.compute.activations(), config.max_rows);
         let swarm = SwarmConfig {
             replicas: config.replicas,
@@ -210,11 +236,8 @@ impl Loaded {
         let arithmetic = model.compute().describe(Packing::or_default(config.experts, &model));
         let tracer = config.trace.map(create_trace).transpose()?;
         let swarm = net::Hub::start_with(swarm, store, tracer, config.busy_poll)?;
-        let engine = EngineConfig {
-            max_rows: config.max_rows,
-            kv_bytes: kv_bytes(&config.compute, &checkpoint.config, config.context_tokens),
-            ..EngineConfig::default()
-        };
+        let engine =
+            EngineConfig { max_rows: config.max_rows, kv_bytes: memory.kv_bytes, ..EngineConfig::default() };
         let engine = Engine::start(model, text.clone(), Box::new(swarm.handle()), engine)?;
         let context = engine.limits().context;
         let parts = ApiParts {
@@ -227,8 +250,14 @@ impl Loaded {
         let ModelSummary { name, n_layers, n_experts, format, layer_formats, .. } = summary;
         let others: BTreeSet<String> = layer_formats.into_iter().filter(|other| *other != format).collect();
         let format = others.into_iter().fold(format, |all, other| format!("{all}, {other}"));
+        let less = match config.context_tokens {
+            None if context < most_positions => {
+                format!(" of the model's {most_positions}, as memory allows: `--context` asks for another")
+            }
+            _ => String::new(),
+        };
         let description = format!(
-            "{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}\n{arithmetic}"
+            "{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}{less}\n{arithmetic}"
         );
         Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description })
     }
@@ -270,11 +299,4 @@ pub(crate) fn summary(
         max_rows: number(max_pairs),
         max_pairs: number(max_pairs),
     }
-}
-
-/// The engine's default, or more when the context that was asked for needs more.
-fn kv_bytes(compute: &Compute, config: &Config, context_tokens: Option<usize>) -> usize {
-    let default = EngineConfig::default().kv_bytes;
-    let positions = context_tokens.unwrap_or(0).next_multiple_of(PAGE_POSITIONS);
-    default.max(positions.saturating_mul(KvPool::position_bytes_for(compute, config)))
 }

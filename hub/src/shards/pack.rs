@@ -1,8 +1,13 @@
 //! Writes a store: every file as `.part`, then renamed, the manifest last.
+//!
+//! Layers in the order in which a step needs them. Every core packs, the blocks are written in order as they come, and
+//! while the disk takes a layer for good the next one is packed.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 
 use moex_kernels::ExpertShape;
 use moex_protocol::{Block, ExpertId, LayerId};
@@ -32,31 +37,41 @@ pub(super) fn pack(
     }
     let total = identity.blocks().count();
     let mut blocks = Vec::with_capacity(total);
-    for entry in &identity.layers {
-        let path = folder.join(layer_file(entry.layer));
-        let done = blocks.len();
-        let shape = identity.shape(entry);
-        let layer =
-            Layer { layer: entry.layer, n_experts: entry.n_experts, shape, block_bytes: shape.block_bytes() };
-        write_renamed(&path, |out| layer.write(out, source, &mut blocks, &|n| progress(done + n, total)))
-            .map_err(|error| match error {
-                WriteError::Io(error) => io_error(&path, error),
-                WriteError::Source(block, reason) => ShardError::Source { block, reason },
-            })?;
-        source.release();
-    }
+    let settled = |path: &Path, error| match error {
+        WriteError::Io(error) => io_error(path, error),
+        WriteError::Source(block, reason) => ShardError::Source { block, reason },
+    };
+    thread::scope(|scope| {
+        // The layer before: written, and on its way to the disk.
+        let mut before: Option<thread::ScopedJoinHandle<'_, Result<(), ShardError>>> = None;
+        for entry in &identity.layers {
+            let path = folder.join(layer_file(entry.layer));
+            let done = blocks.len();
+            let shape = identity.shape(entry);
+            let block_bytes = shape.block_bytes();
+            let layer = Layer { layer: entry.layer, n_experts: entry.n_experts, shape, block_bytes };
+            let part = Part::write(&path, |out| {
+                layer.write(out, source, &mut blocks, &|n| progress(done + n, total))
+            })
+            .map_err(|error| settled(&path, error))?;
+            source.release();
+            before.take().map_or(Ok(()), join)?;
+            before = Some(scope.spawn(move || part.rename().map_err(|error| io_error(&path, error))));
+        }
+        before.take().map_or(Ok(()), join)
+    })?;
     let manifest = Manifest { model: source.name().to_owned(), identity: identity.clone(), blocks };
     let path = folder.join(manifest::FILE_NAME);
-    write_renamed(&path, |out| {
-        serde_json::to_writer(&mut *out, &manifest).map_err(io::Error::from)?;
-        Ok(())
-    })
-    .map_err(|error| match error {
-        WriteError::Io(error) => io_error(&path, error),
-        WriteError::Source(block, reason) => ShardError::Source { block, reason },
-    })?;
+    let part =
+        Part::write(&path, |out| Ok(serde_json::to_writer(&mut *out, &manifest).map_err(io::Error::from)?))
+            .map_err(|error| settled(&path, error))?;
+    part.rename().map_err(|error| io_error(&path, error))?;
     load::write_stamps(folder, &manifest);
     Ok(())
+}
+
+fn join(writing: thread::ScopedJoinHandle<'_, Result<(), ShardError>>) -> Result<(), ShardError> {
+    writing.join().expect("renaming a file does not panic")
 }
 
 enum WriteError {
@@ -70,19 +85,35 @@ impl From<io::Error> for WriteError {
     }
 }
 
-/// Writes `path.part` to the disk, then gives it its name.
-fn write_renamed(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), WriteError>,
-) -> Result<(), WriteError> {
-    let part = path.with_extension("part");
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(&part)?);
-    write(&mut out)?;
-    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()?;
-    fs::rename(&part, path)?;
-    Ok(())
+/// A file that does not have its name yet.
+struct Part {
+    file: File,
+    part: PathBuf,
+    path: PathBuf,
 }
+
+impl Part {
+    /// Writes `path.part`.
+    fn write(
+        path: &Path,
+        write: impl FnOnce(&mut BufWriter<File>) -> Result<(), WriteError>,
+    ) -> Result<Self, WriteError> {
+        let part = path.with_extension("part");
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(&part)?);
+        write(&mut out)?;
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        Ok(Self { file, part, path: path.to_owned() })
+    }
+
+    /// Waits until the disk has it, then gives it its name.
+    fn rename(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.part, &self.path)
+    }
+}
+
+/// A block's bytes and their BLAKE3 in hex.
+type Packed = (Vec<u8>, String);
 
 /// A layer's file.
 struct Layer {
@@ -104,46 +135,59 @@ impl Layer {
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
         let data_start = 8 + header.len();
-        // As many experts in memory as there are threads, and no more: one can be tens of megabytes.
-        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let experts: Vec<u16> = (0..self.n_experts).collect();
-        for experts in experts.chunks(n_threads) {
-            for (expert, packed) in experts.iter().zip(self.pack_all(experts, source)) {
-                let block = self.block(*expert);
+        thread::scope(|scope| {
+            let packers = self.packers(scope, source);
+            for (expert, packed) in (0..self.n_experts).zip(packers.iter().cycle()) {
+                let packed = packed.recv().unwrap_or_else(|_| Err("packing it panicked".to_owned()));
+                let block = self.block(expert);
                 let (bytes, hash) = packed.map_err(|reason| WriteError::Source(block, reason))?;
                 out.write_all(&bytes)?;
-                let start = (data_start + usize::from(*expert) * self.block_bytes) as u64;
+                let start = (data_start + usize::from(expert) * self.block_bytes) as u64;
                 entries.push(BlockEntry {
                     layer: self.layer,
-                    expert: *expert,
+                    expert,
                     file: layer_file(self.layer),
                     start,
                     end: start + self.block_bytes as u64,
                     blake3: hash,
                 });
-                progress(usize::from(*expert) + 1);
+                progress(usize::from(expert) + 1);
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
-    /// Each of these experts' bytes with their hash, a thread each.
-    fn pack_all(&self, experts: &[u16], source: &dyn ExpertSource) -> Vec<Result<(Vec<u8>, String), String>> {
-        let pack = |expert: u16| {
-            let bytes = source.pack(self.block(expert), &self.shape)?;
-            if bytes.len() != self.block_bytes {
-                return Err(format!("it has {} bytes, not {}", bytes.len(), self.block_bytes));
-            }
-            let hash = blake3::hash(&bytes).to_hex().to_string();
-            Ok((bytes, hash))
+    /// A thread for each core: of N, number i packs the experts i, i + N, i + 2N, ... and is at most two ahead of whoever
+    /// takes them, since an expert can be tens of megabytes.
+    fn packers<'scope, 'env>(
+        &'env self,
+        scope: &'scope thread::Scope<'scope, 'env>,
+        source: &'env dyn ExpertSource,
+    ) -> Vec<Receiver<Result<Packed, String>>> {
+        let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        let start = |first: usize| {
+            let (sender, packed) = sync_channel(1);
+            scope.spawn(move || {
+                for expert in (first as u16..self.n_experts).step_by(n_threads) {
+                    // Nobody takes what follows a failure.
+                    if sender.send(self.pack(expert, source)).is_err() {
+                        return;
+                    }
+                }
+            });
+            packed
         };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = experts.iter().map(|expert| scope.spawn(move || pack(*expert))).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|_| Err("packing it panicked".to_owned()))
-            };
-            threads.into_iter().map(join).collect()
-        })
+        (0..n_threads).map(start).collect()
+    }
+
+    /// An expert's bytes and their hash.
+    fn pack(&self, expert: u16, source: &dyn ExpertSource) -> Result<Packed, String> {
+        let bytes = source.pack(self.block(expert), &self.shape)?;
+        if bytes.len() != self.block_bytes {
+            return Err(format!("it has {} bytes, not {}", bytes.len(), self.block_bytes));
+        }
+        let hash = blake3::hash(&bytes).to_hex().to_string();
+        Ok((bytes, hash))
     }
 
     /// The safetensors header, padded with spaces so that the data is aligned.

@@ -78,3 +78,19 @@ fn the_default_answers_the_demo_cases_no_worse_than_f32_does() {
     assert_eq!(report["cases"], 300);
     assert!(report["right"].as_u64() >= Some(278), "{} of 300 right", report["right"]);
 }
+
+/// `info` and `serve` compute the context with one function, of the memory that is free.
+#[tokio::test]
+async fn the_context_that_info_says_is_what_serve_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, shards) = (folder.path().join("model.gguf"), folder.path().join("shards"));
+    let (model, shards) = (model.to_str().unwrap(), shards.to_str().unwrap());
+    succeed(&["synth", "--like", "context", "--format", "q8_0", "--gguf", model]);
+    let info = json(&["info", "--model", model]);
+    let hub = Hub::start(&["--model", model, "--shards", shards]).unwrap();
+    let models = hub.get("/v1/models").await.unwrap();
+    assert_eq!(models["data"][0]["context_length"], info["context"], "{info:#}");
+    // A gigabyte of keys and values, which is always there, holds ten thousand tokens of it.
+    assert!(info["context"].as_u64() > Some(10_000), "{info:#}");
+    assert_eq!(info["model_context"], 40_960);
+}

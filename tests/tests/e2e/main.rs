@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
+mod api;
 mod chromium;
+mod clients;
 mod commands;
 mod defaults;
 mod demo;

@@ -20,6 +20,9 @@ pub(super) enum Like {
     /// 4 layers, 8 of 16 experts for a row, hidden 2048, and little else, to time the way to workers and back: 60 MB.
     #[value(name = "dispatch")]
     Dispatch,
+    /// 48 layers with Qwen3-30B-A3B's keys and values and little else, to try long contexts: 30 MB.
+    #[value(name = "context")]
+    Context,
 }
 
 /// What tells one model of the family from another.
@@ -70,6 +73,16 @@ impl Like {
                 dense_inner: 256,
                 vocab: 1024,
                 positions: 1024,
+            },
+            Self::Context => Geometry {
+                hidden: 128,
+                heads: 4,
+                experts: 4,
+                chosen: 2,
+                inner: 32,
+                dense_inner: 32,
+                vocab: 1024,
+                ..qwen3
             },
             Self::Dispatch => Geometry {
                 layers: 4,

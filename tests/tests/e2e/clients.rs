@@ -1,0 +1,33 @@
+//! Programs that others wrote to test servers of OpenAI's API, run against a hub.
+
+use std::process::Command;
+
+use moex_tests::hub::Hub;
+use serde_json::Value;
+
+/// What its script ends with where the program cannot be had.
+const NOT_THERE: i32 = 3;
+
+#[test]
+fn compatcanary_finds_nothing_wrong_but_what_is_refused_by_name() {
+    let hub = Hub::start(&[]).unwrap();
+    let script = moex_tests::root().join("tests/clients/compatcanary.sh");
+    let output = Command::new(script).args([&format!("{}/v1", hub.url), "moex-demo"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(NOT_THERE) {
+        eprintln!("{said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = report["results"].as_array().unwrap();
+    assert!(results.iter().filter(|result| result["status"] == "pass").count() >= 3, "{report:#}");
+    for result in results.iter().filter(|result| result["status"] != "pass") {
+        let body = result["error"]["responseBody"].as_str().unwrap_or_default();
+        let body: Value = serde_json::from_str(body).unwrap_or_default();
+        let is_refusal = result["error"]["httpStatus"] == 400
+            && body["error"]["code"] == "unsupported_parameter"
+            && body["error"]["param"].is_string();
+        assert!(is_refusal, "{result:#}");
+    }
+}
