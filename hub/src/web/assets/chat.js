@@ -205,9 +205,9 @@ async function showHealth() {
   }
 }
 
-function inWords({ status, workers, coverage }, ready) {
+function inWords({ phase, percent, workers, coverage }, ready) {
   if (ready) return `ready, ${workers ? plural(workers, "worker") : "no worker yet"}`;
-  if (!coverage) return String(status);
+  if (!coverage) return ["getting ready", phase, percent && `${percent}\u00a0%`].filter(Boolean).join(", ");
   return `waiting for workers: ${count(coverage.covered)} of ${count(coverage.blocks)} experts held`;
 }
 

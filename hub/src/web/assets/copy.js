@@ -1,6 +1,6 @@
 // Copying text, also on pages of plain http, which have no clipboard of their own.
 
-const SHOWN_MILLIS = 1500;
+const SHOWN_MILLIS = { true: 1500, false: 6000 };
 
 /** Whether the text is on the clipboard now. Call it while handling a click or a key. */
 export async function copyText(text) {
@@ -38,8 +38,9 @@ export function copies(button, text) {
   const label = button.textContent;
   let timer = 0;
   button.addEventListener("click", async () => {
-    button.textContent = (await copyText(text())) ? "Copied" : "Not copied: select it and copy by hand";
+    const isCopied = await copyText(text());
+    button.textContent = isCopied ? "Copied" : "Not copied: select it and copy by hand";
     clearTimeout(timer);
-    timer = setTimeout(() => (button.textContent = label), SHOWN_MILLIS);
+    timer = setTimeout(() => (button.textContent = label), SHOWN_MILLIS[isCopied]);
   });
 }
