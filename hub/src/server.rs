@@ -1,26 +1,32 @@
 //! The HTTP server: every route in one place, what each request passes, and how it all ends.
 //!
-//! What lives here: a hub put together from its parts ([`Hub`]), and [`run`], which owns its sockets. What does not:
-//! what a route answers (`api`, `web`, `net`).
+//! What lives here: a hub put together from its parts ([`Hub`]), and [`Server`], which owns its sockets. What does not:
+//! what a route answers (`api`, `web`, `net`), and how connections are accepted and bounded (`net`).
 
 mod guard;
 mod hub;
+mod listener;
+mod public_url;
 
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 pub(crate) use hub::summary;
-pub use hub::{Hub, HubConfig, OpenError};
+pub use hub::{Hub, HubConfig, OpenError, Reach};
+pub use listener::{Door, Listener, Surface};
+pub use public_url::PublicUrl;
 
 use crate::{api, net, web};
 use guard::Guard;
@@ -28,63 +34,111 @@ use guard::Guard;
 /// How long answers under way may still take once the hub is told to stop.
 pub const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Serves `hub` on `listener` until `shutdown`; then answers under way may end, for [`DRAIN_DEADLINE`] at most.
+/// Listeners that are answered. Dropping it closes them.
+pub struct Server {
+    stop: watch::Sender<bool>,
+    accepting: JoinSet<()>,
+    app: Arc<OnceLock<Router>>,
+    /// By which origins others reach the hub, the best first.
+    origins: Vec<String>,
+}
+
+/// What one listener answers with.
+struct Site {
+    guard: Guard,
+    surface: Surface,
+    /// The hub's routes, once it is ready.
+    app: Arc<OnceLock<Router>>,
+}
+
+impl Server {
+    /// Accepts on the listeners from now on, for the hub that is reached so. Until [`Self::serve`] has it, requests are told to
+    /// wait.
+    ///
+    /// # Errors
+    /// If a listener has no address.
+    pub fn start(listeners: Vec<Listener>, reach: &Reach) -> io::Result<Self> {
+        let (stop, stopping) = watch::channel(false);
+        let seats = net::Seats::for_this_process();
+        let app = Arc::new(OnceLock::new());
+        let mut accepting = JoinSet::new();
+        let mut origins = listener::origins(&listeners)?;
+        if let Some(url) = &reach.public_url {
+            origins = vec![url.to_string()];
+        }
+        for Listener { tcp, tls, surface } in listeners {
+            let guard = Guard::new(tcp.local_addr()?, reach.clone());
+            let site = Arc::new(Site { guard, surface, app: app.clone() });
+            let answer = move |request| {
+                let site = site.clone();
+                async move { site.answer(request).await }
+            };
+            let on = net::AcceptOn { tcp, tls: tls.map(|tls| http_1(&tls)), answer };
+            accepting.spawn(net::accept(on, seats.clone(), stopping.clone()));
+        }
+        Ok(Self { stop, accepting, app, origins })
+    }
+
+    /// Serves `hub` until `shutdown`; then answers under way may end, for [`DRAIN_DEADLINE`] at most.
+    ///
+    /// # Errors
+    /// If accepting ends by itself.
+    pub async fn serve(mut self, hub: Hub, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let Hub { api, swarm, .. } = hub;
+        let app = Router::new()
+            .merge(web::router())
+            .merge(api::router(Arc::new(api.reached_by(self.origins))))
+            .merge(swarm.router())
+            .fallback(api::no_such_path)
+            .method_not_allowed_fallback(api::wrong_method);
+        self.app.get_or_init(|| app);
+        let served = tokio::select! {
+            () = shutdown => Ok(()),
+            Some(ended) = self.accepting.join_next() => Err(ended.err().map_or_else(
+                || io::Error::other("connections are accepted no longer"),
+                io::Error::other,
+            )),
+        };
+        self.stop.send_replace(true);
+        // Those that take longer are cut off with the set.
+        let _ = timeout(DRAIN_DEADLINE, async { while self.accepting.join_next().await.is_some() {} }).await;
+        swarm.shut_down().await;
+        served
+    }
+}
+
+/// Serves `hub` on `listeners` until `shutdown`: [`Server::start`] and [`Server::serve`] for a hub that is ready.
 ///
 /// # Errors
-/// If the listener fails.
-pub async fn run(
-    listener: TcpListener,
-    hub: Hub,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let Hub { api, swarm, .. } = hub;
-    let bound = listener.local_addr()?;
-    let guard = Arc::new(Guard::new(bound, api.has_key()));
-    let api = api.reached_by(origins(bound));
-    let app = Router::new()
-        .merge(web::router())
-        .merge(api::router(Arc::new(api)))
-        .merge(swarm.router())
-        .fallback(api::no_such_path)
-        .method_not_allowed_fallback(api::wrong_method)
-        .layer(from_fn_with_state(guard, guard::guard));
-    let (stopping, stopped) = oneshot::channel();
-    let shutdown = async move {
-        shutdown.await;
-        // The other end is gone only when serving has ended by itself.
-        let _ = stopping.send(());
-    };
-    let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    let serving = axum::serve(net::listener(listener), service).with_graceful_shutdown(shutdown);
-    let served = tokio::select! {
-        served = serving => served,
-        () = deadline(stopped) => Ok(()),
-    };
-    swarm.shut_down().await;
-    served
+/// If a listener fails.
+pub async fn run(listeners: Vec<Listener>, hub: Hub, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+    Server::start(listeners, hub.reach())?.serve(hub, shutdown).await
 }
 
-/// By which origins other machines reach a socket; none if it is bound to loopback.
-fn origins(bound: SocketAddr) -> Vec<String> {
-    let addresses = match bound.ip() {
-        ip if !ip.is_unspecified() => vec![ip],
-        // Without a list there are no links but the visitor's own.
-        _ => if_addrs::get_if_addrs().unwrap_or_default().iter().map(if_addrs::Interface::ip).collect(),
-    };
-    let reaches_others = |ip: &IpAddr| match ip {
-        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
-        IpAddr::V6(ip) => bound.is_ipv6() && !ip.is_loopback() && !ip.is_unicast_link_local(),
-    };
-    let origin = |ip| format!("http://{}", SocketAddr::new(ip, bound.port()));
-    addresses.into_iter().filter(reaches_others).map(origin).collect()
-}
-
-/// Ends [`DRAIN_DEADLINE`] after the hub was told to stop.
-async fn deadline(stopped: oneshot::Receiver<()>) {
-    match stopped.await {
-        Ok(()) => tokio::time::sleep(DRAIN_DEADLINE).await,
-        Err(_) => std::future::pending().await,
+impl Site {
+    async fn answer(&self, request: Request) -> Response {
+        let mut response = match self.guard.check(&request) {
+            Ok(()) => self.route(request).await,
+            Err(refused) => refused.into_response(),
+        };
+        guard::secure(response.headers_mut());
+        response
     }
+
+    async fn route(&self, request: Request) -> Response {
+        match (&self.surface, self.app.get()) {
+            (Surface::Door(door), _) if !door.lets_through(&request) => door.answer(request).await,
+            (_, Some(app)) => net::call(app.clone())(request).await,
+            (_, None) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        }
+    }
+}
+
+/// The same certificates, and no HTTP/2: WebSockets are upgrades of HTTP/1.1.
+fn http_1(tls: &rustls::ServerConfig) -> tokio_rustls::TlsAcceptor {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(tls).into()
 }
 
 /// Resolves when the process is asked to end: Ctrl-C, or SIGTERM where there are signals.

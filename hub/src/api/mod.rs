@@ -32,6 +32,7 @@ use axum::routing::{get, post};
 
 pub use auth::ApiKey;
 pub use error::ApiError;
+pub(crate) use own_machine::is_from_own_machine;
 pub use state::{Api, ApiParts};
 
 /// The largest request body.

@@ -19,14 +19,19 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-    let named = request.uri().authority().map(Authority::as_str);
-    if !api.has_key() && !is_own_machine(peer, named, request.headers()) {
+    if !api.has_key() && !is_from_own_machine(&request) {
         return Err(ApiError::forbidden(
             "Without an API key this hub tells who computes, and how to join, to its own machine only: start it with --api-key.",
         ));
     }
     Ok(next.run(request).await)
+}
+
+/// Whether this machine itself asks, and by a name of its own.
+pub(crate) fn is_from_own_machine(request: &Request) -> bool {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let named = request.uri().authority().map(Authority::as_str);
+    is_own_machine(peer, named, request.headers())
 }
 
 /// A proxy on this machine comes from loopback too, for anybody: it says so, or was asked for under another name.

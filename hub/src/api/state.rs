@@ -104,7 +104,7 @@ impl Api {
     }
 
     /// Whether clients must show a key.
-    pub(crate) fn has_key(&self) -> bool {
+    pub(super) fn has_key(&self) -> bool {
         self.key.is_some()
     }
 

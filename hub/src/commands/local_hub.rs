@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::model::Compute;
-use crate::server::{self, Hub, HubConfig};
+use crate::server::{self, Hub, HubConfig, Listener};
 
 /// A running hub.
 pub(super) struct LocalHub {
@@ -31,7 +31,7 @@ pub(super) async fn start(token: String, compute: Compute) -> anyhow::Result<Loc
         // A dropped sender ends the hub too.
         let _ = stopped.await;
     };
-    let serving = tokio::spawn(server::run(listener, hub, stopped));
+    let serving = tokio::spawn(server::run(vec![Listener::plain(listener)], hub, stopped));
     Ok(LocalHub { url, join_url, description, stop, serving })
 }
 

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use super::compute::ComputeArgs;
 use super::values;
 use crate::net::WorkerProcesses;
-use crate::server::{self, Hub, HubConfig};
+use crate::server::{self, Hub, HubConfig, Listener, PublicUrl};
 use crate::swarm::Hedge;
 
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
@@ -34,6 +34,10 @@ pub struct Args {
     /// The token workers join with; without it, a new one at each start.
     #[arg(long, env = "MOEX_TOKEN", hide_env_values = true, value_parser = values::token)]
     token: Option<String>,
+
+    /// By which others reach the hub when a proxy stands before it: https://HOST. Join links name it.
+    #[arg(long, env = "MOEX_PUBLIC_URL", value_name = "URL")]
+    public_url: Option<PublicUrl>,
 
     /// What clients of the API must show as `Authorization: Bearer KEY`.
     #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY", value_parser = values::api_key)]
@@ -154,13 +158,15 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         shards: args.shards,
         token: token.clone(),
         api_key: args.api_key,
+        public_url: args.public_url.clone(),
         trace: args.trace,
     };
     let bar = packing_bar()?;
     let hub = Hub::open(config, bar).await?;
 
-    let addresses = Addresses::new(listener.local_addr()?, &token);
-    let mut workers = WorkerProcesses::start(usize::from(args.workers), &addresses.join(), None, busy_poll)?;
+    let addresses = Addresses::new(listener.local_addr()?, &token, args.public_url.as_ref());
+    let mut workers =
+        WorkerProcesses::start(usize::from(args.workers), &addresses.local_join(), None, busy_poll)?;
     if args.json {
         let line = json!({ "listen": addresses.url, "join_url": addresses.join(), "token": token });
         writeln!(stdout(), "{line}").context("the addresses could not be printed")?;
@@ -185,7 +191,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         server::stop_signal().await;
     };
     tokio::select! {
-        served = server::run(listener, hub, first_signal) => served?,
+        served = server::run(vec![Listener::plain(listener)], hub, first_signal) => served?,
         () = second_signal => {}
         () = keep_running(&mut workers, is_stopping) => {}
     }
@@ -255,14 +261,17 @@ enum Next {
 
 /// What a person or a tool needs to reach the hub.
 struct Addresses {
-    /// As a browser on this machine writes it.
+    /// As a browser writes it: the public URL, or this machine's own.
     url: String,
+    /// As this machine itself reaches it.
+    local_url: String,
     token: String,
-    loopback: bool,
+    /// Whether browsers call it a secure context.
+    is_secure: bool,
 }
 
 impl Addresses {
-    fn new(bound: SocketAddr, token: &str) -> Self {
+    fn new(bound: SocketAddr, token: &str, public: Option<&PublicUrl>) -> Self {
         // An unspecified address is none that can be opened; this machine's own name for it is.
         let ip = match bound.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
@@ -270,11 +279,19 @@ impl Addresses {
             ip => ip,
         };
         let url = format!("http://{}", SocketAddr::new(ip, bound.port()));
-        Self { url, token: token.to_owned(), loopback: bound.ip().is_loopback() }
+        let is_secure = public.map_or(bound.ip().is_loopback(), PublicUrl::is_https);
+        let local_url = url.clone();
+        let url = public.map_or(url, ToString::to_string);
+        Self { url, local_url, token: token.to_owned(), is_secure }
     }
 
     fn join(&self) -> String {
         format!("{}/join#{}", self.url, self.token)
+    }
+
+    /// For workers on this machine: past any proxy.
+    fn local_join(&self) -> String {
+        format!("{}/join#{}", self.local_url, self.token)
     }
 
     fn greeting(&self, model: &str, next: Next) -> String {
@@ -288,7 +305,7 @@ impl Addresses {
             }
             Next::Joining => "The workers are joining; the swarm page shows them.",
         };
-        let reach = match self.loopback {
+        let reach = match self.is_secure {
             true => "",
             false => {
                 "\nBrowsers give WebGPU to https and localhost only: a tab on another machine computes on its CPU."
@@ -307,11 +324,20 @@ mod tests {
 
     #[test]
     fn an_unspecified_address_is_shown_as_one_that_opens() {
-        let shown = |bound: &str| Addresses::new(bound.parse().unwrap(), "t").join();
+        let shown = |bound: &str| Addresses::new(bound.parse().unwrap(), "t", None).join();
         assert_eq!(shown("127.0.0.1:80"), "http://127.0.0.1:80/join#t");
         assert_eq!(shown("0.0.0.0:80"), "http://127.0.0.1:80/join#t");
         assert_eq!(shown("[::]:80"), "http://[::1]:80/join#t");
         assert_eq!(shown("192.168.0.7:80"), "http://192.168.0.7:80/join#t");
+    }
+
+    #[test]
+    fn a_public_url_is_what_links_name_and_this_machines_own_workers_pass_by() {
+        let url = "https://moex.example".parse().unwrap();
+        let addresses = Addresses::new("127.0.0.1:80".parse().unwrap(), "t", Some(&url));
+        assert_eq!(addresses.join(), "https://moex.example/join#t");
+        assert_eq!(addresses.local_join(), "http://127.0.0.1:80/join#t");
+        assert!(addresses.greeting("", Next::MayJoin).contains("https://moex.example/v1"));
     }
 
     #[tokio::test]

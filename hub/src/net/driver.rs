@@ -1,6 +1,6 @@
 //! The task that owns the swarm's time: takes events, feeds the swarm, carries out its actions, arms the timer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as std_mpsc};
 use std::time::{Duration, Instant as StdInstant};
 
@@ -93,6 +93,7 @@ pub(super) async fn drive(
         shared,
         compute,
         outboxes: HashMap::new(),
+        strangers: HashSet::new(),
         replies: HashMap::new(),
         jobs: 0,
         times: HashMap::new(),
@@ -150,6 +151,8 @@ struct Driver {
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
     /// Bounded by the swarm's limit on connections.
     outboxes: HashMap<ConnectionId, Outbox>,
+    /// Of these connections, those that have not joined.
+    strangers: HashSet<ConnectionId>,
     /// Bounded by the swarm's limit on jobs.
     replies: HashMap<JobId, Reply>,
     jobs: u64,
@@ -184,12 +187,20 @@ impl Driver {
         match event {
             Event::Connected(id, address, outbox) => {
                 self.outboxes.insert(id, outbox);
+                self.strangers.insert(id);
                 swarm.connected(now, id, address);
             }
-            Event::Message(id, message) => swarm.handle_message(now, id, message),
+            Event::Message(id, message) => {
+                swarm.handle_message(now, id, message);
+                let is_new = !self.strangers.is_empty() && swarm.has_joined(id) && self.strangers.remove(&id);
+                if let Some(outbox) = self.outboxes.get_mut(&id).filter(|_| is_new) {
+                    outbox.admit();
+                }
+            }
             Event::Text(id) => swarm.handle_text(now, id),
             Event::Disconnected(id) => {
                 self.outboxes.remove(&id);
+                self.strangers.remove(&id);
                 swarm.disconnected(now, id);
             }
             Event::Layer(job, asked, reply) => {

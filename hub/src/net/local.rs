@@ -1,6 +1,5 @@
 //! A hub on loopback with native workers as processes, for commands that bring their own swarm.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use moex_worker::native::BusyPoll;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use super::{Hub, SwarmHandle, WorkerEnded, WorkerProcesses, listener};
+use super::{Hub, SwarmHandle, WorkerEnded, WorkerProcesses, serve_forever};
 use crate::shards::ShardStore;
 use crate::swarm::SwarmConfig;
 
@@ -72,11 +71,7 @@ impl LocalSwarm {
             let hub = Hub::start_with(config.swarm, store, None, config.busy_poll)?;
             let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await?;
             let address = socket.local_addr()?;
-            let service = hub.router().into_make_service_with_connect_info::<SocketAddr>();
-            tokio::spawn(async move {
-                // Ends with the runtime; accepting does not fail.
-                let _ = axum::serve(listener(socket), service).await;
-            });
+            tokio::spawn(serve_forever(socket, hub.router()));
             Ok::<_, std::io::Error>((hub, address))
         })?;
         let join_url = format!("http://{address}/join#{}", token.reveal());

@@ -8,12 +8,16 @@
 //! hands each worker's socket over after the handshake. The driver never waits for a peer: a worker whose outbox is full
 //! is closed. What anything means is `swarm`'s matter.
 
+mod accept;
 mod compute;
 mod driver;
+mod files;
 mod handle;
 mod local;
+mod seats;
 mod shards;
 mod socket;
+mod stream;
 mod thread;
 mod trace;
 mod worker_processes;
@@ -24,13 +28,13 @@ mod tests;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::serve::{ListenerExt, TapIo};
 use moex_worker::native::BusyPoll;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 
+pub(crate) use self::accept::{AcceptOn, accept, call};
 pub use self::handle::SwarmHandle;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
+pub use self::seats::Seats;
 pub use self::trace::Tracer;
 pub use self::worker_processes::{WorkerEnded, WorkerProcesses};
 
@@ -80,8 +84,8 @@ impl Hub {
         Ok(Self { shared, events, sockets })
     }
 
-    /// `/ws` for workers and `/shards/{file}` for their weights. Serve it with
-    /// `into_make_service_with_connect_info::<SocketAddr>()`, so that the status can say where workers are.
+    /// `/ws` for workers and `/shards/{file}` for their weights. To be served by [`accept`]: the swarm takes over sockets
+    /// that came in by it.
     pub fn router(&self) -> Router {
         socket::router(self).merge(shards::router(self.shared.clone()))
     }
@@ -105,11 +109,8 @@ impl Hub {
     }
 }
 
-/// Sets TCP_NODELAY on what it accepts: a layer's message is small and nothing follows it.
-pub fn listener(listener: TcpListener) -> TapIo<TcpListener, impl FnMut(&mut TcpStream) + Send + 'static> {
-    listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY could not be set");
-        }
-    })
+/// Accepts plain HTTP on `listener` and answers with `router`, until the runtime ends.
+async fn serve_forever(listener: tokio::net::TcpListener, router: Router) {
+    let (_stop, stopping) = tokio::sync::watch::channel(false);
+    accept(AcceptOn { tcp: listener, tls: None, answer: call(router) }, Seats::new(1 << 12), stopping).await;
 }

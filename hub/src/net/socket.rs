@@ -11,21 +11,21 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bytes::Bytes;
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{Sink, SinkExt, StreamExt};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::conn::auto::upgrade::downcast;
 use moex_protocol::{SUBPROTOCOL, limits};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::handshake::server::create_response;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
 use super::Hub;
 use super::driver::Event;
+use super::stream::Stream;
 use super::thread::Opened;
 use crate::swarm::ConnectionId;
 
@@ -37,13 +37,19 @@ const READ_BUFFER_BYTES: usize = 16 << 10;
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a closed connection is still read, so that what was sent before the close arrives.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// WebSocket code for a hub that goes away.
-const GOING_AWAY: u16 = 1001;
+/// Bytes that a peer may send before it has joined: its JOIN, a frame's header, and a ping or two.
+const MAX_STRANGER_BYTES: usize = limits::MAX_JOIN_MESSAGE_BYTES + 1024;
+/// Pings and pongs of one connection in [`PING_WINDOW`].
+const MAX_PINGS: u32 = 32;
+/// What they are counted over.
+const PING_WINDOW: Duration = Duration::from_secs(10);
 
 /// The driver's end of what a worker is sent.
 pub(super) struct Outbox {
     messages: mpsc::Sender<Outgoing>,
     kill: oneshot::Sender<()>,
+    /// None once the worker has joined.
+    admit: Option<oneshot::Sender<()>>,
 }
 
 enum Outgoing {
@@ -62,6 +68,12 @@ impl Outbox {
             // A closed one is about to be reported as disconnected.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
         }
+    }
+
+    /// Lets the worker, which has joined, say more than its first message.
+    pub(super) fn admit(&mut self) {
+        // A task that has ended admits nobody.
+        let _ = self.admit.take().map(|admit| admit.send(()));
     }
 
     /// Closes after what is queued.
@@ -116,9 +128,10 @@ fn is_asked_for(headers: &HeaderMap) -> bool {
 
 /// Takes the socket out of HTTP and off this runtime.
 async fn hand_over(hub: &Hub, upgraded: OnUpgrade, address: String) -> io::Result<()> {
-    let no_tcp = |_| io::Error::other("it is no TCP stream");
-    let parts = downcast::<TokioIo<TcpStream>>(upgraded.await.map_err(io::Error::other)?).map_err(no_tcp)?;
-    let stream = parts.io.into_inner().into_std()?;
+    let upgraded = upgraded.await.map_err(io::Error::other)?;
+    let other = |_| io::Error::other("it was not accepted by this hub's own loop");
+    let parts = upgraded.downcast::<TokioIo<Stream>>().map_err(other)?;
+    let stream = parts.io.into_inner().leave()?;
     let opened = Opened { stream, already_read: parts.read_buf, address };
     // A swarm that has ended closes the socket by dropping it.
     let _ = hub.sockets.send(opened).await;
@@ -128,62 +141,206 @@ async fn hand_over(hub: &Hub, upgraded: OnUpgrade, address: String) -> io::Resul
 /// Between one worker and the driver, until either goes.
 pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened: Opened) {
     let Opened { stream, already_read, address } = opened;
-    let stream = match TcpStream::from_std(stream) {
+    let mut stream = match stream.arrive() {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, address, "a worker's socket could not be taken over"),
     };
+    stream.allow(MAX_STRANGER_BYTES.saturating_sub(already_read.len()));
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(Some(limits::MAX_MESSAGE_BYTES))
         .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
     let read = already_read.to_vec();
-    let socket = WebSocketStream::from_partially_read(stream, read, Role::Server, Some(config)).await;
+    let mut socket = WebSocketStream::from_partially_read(stream, read, Role::Server, Some(config)).await;
     let (messages, mut outgoing) = mpsc::channel(MAX_WAITING_MESSAGES);
     let (kill, mut killed) = oneshot::channel();
-    if events.send(Event::Connected(id, address, Outbox { messages, kill })).await.is_err() {
+    let (admit, admitted) = oneshot::channel();
+    let outbox = Outbox { messages, kill, admit: Some(admit) };
+    if events.send(Event::Connected(id, address, outbox)).await.is_err() {
         return;
     }
+    let mut pings = Pings::default();
+    let talk = async {
+        match greet(id, &events, &mut socket, &mut outgoing, admitted, &mut pings).await {
+            Some(end) => end,
+            None => {
+                socket.get_mut().trust();
+                carry(id, &events, &mut socket, &mut outgoing, &mut pings).await
+            }
+        }
+    };
+    let end = tokio::select! {
+        end = talk => end,
+        Ok(()) = &mut killed => End::Lost,
+    };
+    // The driver learns it now and not after the wait below: what the worker was asked goes to others at once.
+    // A driver that has ended needs to learn nothing.
+    let _ = events.send(Event::Disconnected(id)).await;
+    if matches!(end, End::Said) {
+        // Closing with unread bytes resets the connection, and the peer loses the ERROR that says why.
+        let _ = timeout(CLOSE_TIMEOUT, async { while let Some(Ok(_)) = socket.next().await {} }).await;
+    }
+}
+
+type Socket = WebSocketStream<Stream>;
+
+/// How a connection ends.
+enum End {
+    /// The peer was told.
+    Said,
+    /// There is nobody to tell.
+    Lost,
+}
+
+/// Lets a stranger say one thing, and waits for the swarm's word on it: none if it has joined.
+async fn greet(
+    id: ConnectionId,
+    events: &mpsc::Sender<Event>,
+    socket: &mut Socket,
+    outgoing: &mut mpsc::Receiver<Outgoing>,
+    mut admitted: oneshot::Receiver<()>,
+    pings: &mut Pings,
+) -> Option<End> {
+    let seat = socket.get_ref().seat().clone();
+    let (mut has_spoken, mut is_undecided) = (false, true);
+    loop {
+        tokio::select! {
+            verdict = &mut admitted, if is_undecided => match verdict {
+                Ok(()) => return None,
+                // What the swarm has to say of it is on its way.
+                Err(_) => is_undecided = false,
+            },
+            () = seat.taken_away() => return Some(End::Lost),
+            next = outgoing.recv() => if let Some(end) = send(socket, next).await {
+                return Some(end);
+            },
+            message = socket.next(), if !has_spoken => match heard(id, message, pings) {
+                Heard::Event(event) => {
+                    has_spoken = true;
+                    if events.send(event).await.is_err() {
+                        return Some(End::Lost);
+                    }
+                }
+                Heard::Nothing => {}
+                Heard::TooMuch => return Some(close(socket, CloseCode::Policy).await),
+                Heard::TooLong => return Some(close(socket, CloseCode::Size).await),
+                Heard::End => return Some(End::Lost),
+            },
+        }
+    }
+}
+
+/// Carries messages both ways.
+async fn carry(
+    id: ConnectionId,
+    events: &mpsc::Sender<Event>,
+    socket: &mut Socket,
+    outgoing: &mut mpsc::Receiver<Outgoing>,
+    pings: &mut Pings,
+) -> End {
     let (mut sink, mut stream) = socket.split();
     let read = async {
-        while let Some(Ok(message)) = stream.next().await {
-            let event = match message {
-                Message::Binary(message) => Event::Message(id, message),
-                Message::Text(_) => Event::Text(id),
-                Message::Close(_) => break,
-                Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
-            };
-            if events.send(event).await.is_err() {
-                break;
+        loop {
+            match heard(id, stream.next().await, pings) {
+                Heard::Event(event) => {
+                    if events.send(event).await.is_err() {
+                        return None;
+                    }
+                }
+                Heard::Nothing => {}
+                Heard::TooMuch => return Some(CloseCode::Policy),
+                Heard::TooLong | Heard::End => return None,
             }
         }
     };
     let write = async {
         loop {
-            let (message, is_last) = match outgoing.recv().await {
-                Some(Outgoing::Message(message)) => (Message::Binary(message), false),
-                Some(Outgoing::Close(code)) => (close_frame(code), true),
-                None => (close_frame(GOING_AWAY), true),
-            };
-            match timeout(SEND_TIMEOUT, sink.send(message)).await {
-                Ok(Ok(())) if !is_last => {}
-                _ => break,
+            let next = outgoing.recv().await;
+            if let Some(end) = send(&mut sink, next).await {
+                return end;
             }
         }
     };
-    let must_linger = tokio::select! {
-        () = read => false,
-        () = write => true,
-        Ok(()) = &mut killed => false,
+    let code = tokio::select! {
+        code = read => code,
+        end = write => return end,
     };
-    // The driver learns it now and not after the wait below: what the worker was asked goes to others at once.
-    // A driver that has ended needs to learn nothing.
-    let _ = events.send(Event::Disconnected(id)).await;
-    if must_linger {
-        // Closing with unread bytes resets the connection, and the peer loses the ERROR that says why.
-        let _ = timeout(CLOSE_TIMEOUT, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+    match code {
+        Some(code) => close(&mut sink, code).await,
+        None => End::Lost,
     }
 }
 
-fn close_frame(code: u16) -> Message {
-    Message::Close(Some(CloseFrame { code: CloseCode::from(code), reason: "".into() }))
+/// Sends what the driver has for the peer. The end, if that was the last of it or it could not be sent.
+async fn send<S>(sink: &mut S, next: Option<Outgoing>) -> Option<End>
+where
+    S: Sink<Message> + Unpin,
+{
+    let (message, is_last) = match next {
+        Some(Outgoing::Message(message)) => (Message::Binary(message), false),
+        Some(Outgoing::Close(code)) => (close_frame(CloseCode::from(code)), true),
+        None => (close_frame(CloseCode::Away), true),
+    };
+    match timeout(SEND_TIMEOUT, sink.send(message)).await {
+        Ok(Ok(())) if !is_last => None,
+        _ => Some(End::Said),
+    }
+}
+
+/// Closes from this side.
+async fn close<S>(sink: &mut S, code: CloseCode) -> End
+where
+    S: Sink<Message> + Unpin,
+{
+    // A peer that reads nothing is gone all the same.
+    let _ = timeout(CLOSE_TIMEOUT, sink.send(close_frame(code))).await;
+    End::Said
+}
+
+/// What came from a peer.
+enum Heard {
+    Event(Event),
+    /// A ping, which is answered by itself, or a pong.
+    Nothing,
+    /// More pings than anyone needs.
+    TooMuch,
+    /// More bytes than it may send.
+    TooLong,
+    End,
+}
+
+fn heard(id: ConnectionId, message: Option<Result<Message, tungstenite::Error>>, pings: &mut Pings) -> Heard {
+    match message {
+        Some(Ok(Message::Binary(message))) => Heard::Event(Event::Message(id, message)),
+        Some(Ok(Message::Text(_))) => Heard::Event(Event::Text(id)),
+        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) if pings.count() => Heard::Nothing,
+        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Heard::TooMuch,
+        Some(Err(tungstenite::Error::Io(error))) if error.kind() == io::ErrorKind::FileTooLarge => {
+            Heard::TooLong
+        }
+        Some(Ok(Message::Close(_)) | Err(_)) | None => Heard::End,
+    }
+}
+
+/// Counts pings and pongs, which cost the swarm's thread time and tell it nothing.
+#[derive(Default)]
+struct Pings {
+    window: Option<Instant>,
+    n: u32,
+}
+
+impl Pings {
+    /// Whether one more is not too many.
+    fn count(&mut self) -> bool {
+        let now = Instant::now();
+        if self.window.is_none_or(|begun| now.duration_since(begun) >= PING_WINDOW) {
+            (self.window, self.n) = (Some(now), 0);
+        }
+        self.n += 1;
+        self.n <= MAX_PINGS
+    }
+}
+
+fn close_frame(code: CloseCode) -> Message {
+    Message::Close(Some(CloseFrame { code, reason: "".into() }))
 }

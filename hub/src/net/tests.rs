@@ -14,7 +14,7 @@ use moex_protocol::{
 use moex_worker::device::DeviceChoice;
 use moex_worker::native::{self, BusyPoll, WorkerOptions};
 use reqwest::header;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message};
 
@@ -72,8 +72,7 @@ async fn start_packed(
     let hub = Hub::start(config, store.clone()).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
-    let service = hub.router().into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener(socket), service).await });
+    tokio::spawn(serve_forever(socket, hub.router()));
     Running { hub, store, address, _folder: folder }
 }
 

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tokio::time::timeout;
 
 use super::driver::Event;
 use super::socket;
+use super::stream::Travelling;
 use crate::swarm::ConnectionId;
 
 /// Sockets that wait to be taken over.
@@ -25,7 +25,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A connection whose WebSocket handshake is done, taken off the runtime that accepted it.
 pub(super) struct Opened {
-    pub stream: TcpStream,
+    pub stream: Travelling,
     /// What came after the handshake and was read with it.
     pub already_read: Bytes,
     pub address: String,

@@ -3,73 +3,87 @@
 //! A page of another site can send requests to this machine. It must not get answers by giving this hub's address its own
 //! name (DNS rebinding: the Host check), nor start work by posting blindly (the Origin check).
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 
+use super::Reach;
 use crate::api::ApiError;
 
-/// Which requests a listener serves.
+/// Which requests a listener serves. What a proxy says of its own clients (`X-Forwarded-*`) is not read: anyone can.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     bound: SocketAddr,
-    /// With an API key another site's page has nothing to send that would be served.
-    has_api_key: bool,
+    reach: Reach,
 }
 
 impl Guard {
-    pub(super) fn new(bound: SocketAddr, has_api_key: bool) -> Self {
-        Self { bound, has_api_key }
+    pub(super) fn new(bound: SocketAddr, reach: Reach) -> Self {
+        Self { bound, reach }
     }
 
-    fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
-        let host = text(headers, &header::HOST).unwrap_or_default();
+    pub(super) fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let host = host(request.headers());
         if self.bound.ip().is_loopback() && !self.is_own_name(host) {
             return Err(ApiError::forbidden(
-                "This hub serves its own machine: open it as localhost, 127.0.0.1 or [::1].",
+                "This hub serves its own machine: open it as localhost, 127.0.0.1 or [::1], or tell it the name it has \
+                 behind a proxy with --public-url.",
             ));
         }
-        let reads = matches!(*method, Method::GET | Method::HEAD);
-        if !reads && !self.has_api_key && headers.contains_key(header::ORIGIN) {
-            let origin = text(headers, &header::ORIGIN).and_then(|origin| origin.split_once("://"));
-            if !origin.is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host)) {
-                return Err(ApiError::forbidden(
-                    "This hub takes requests from its own pages, not from other sites'.",
-                ));
-            }
+        let is_socket = request.uri().path() == "/ws";
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD) && !is_socket;
+        // Browsers let every page open a WebSocket to any host, and only the Origin says which page it was.
+        // With an API key they have nothing else to send that would be served.
+        let may_be_foreign = reads || (self.reach.has_api_key && !is_socket);
+        if let Some(origin) = request.headers().get(header::ORIGIN)
+            && !may_be_foreign
+            && !origin.to_str().is_ok_and(|origin| self.is_own_origin(origin, host))
+        {
+            return Err(ApiError::forbidden(
+                "This hub takes requests from its own pages, not from other sites'.",
+            ));
         }
         Ok(())
     }
 
     /// Any port will do: a forwarded one differs from the bound one.
     fn is_own_name(&self, host: &str) -> bool {
-        let name = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => host,
-        };
-        let bound = match self.bound.ip() {
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) => format!("[{ip}]"),
-        };
-        name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "[::1]" || name == bound
+        is_loopback_name(host)
+            || without_port(host) == without_port(&self.bound.to_string())
+            || self.reach.public_url.as_ref().is_some_and(|url| url.is_host(host))
+    }
+
+    fn is_own_origin(&self, origin: &str, host: &str) -> bool {
+        let authority = origin.split_once("://").map(|(_, authority)| authority);
+        authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+            || self.reach.public_url.as_ref().is_some_and(|url| url.is_origin(origin))
     }
 }
 
-/// The middleware.
-pub(super) async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    let mut response = match guard.check(request.method(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
-    };
-    let headers = response.headers_mut();
+/// The request's Host, or nothing.
+pub(super) fn host(headers: &HeaderMap) -> &str {
+    headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
+}
+
+/// Whether a Host names the machine that the browser runs on.
+pub(super) fn is_loopback_name(host: &str) -> bool {
+    let name = without_port(host);
+    name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "[::1]"
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Adds what every response carries.
+pub(super) fn secure(headers: &mut HeaderMap) {
     for (name, value) in &SECURITY_HEADERS {
         headers.insert(name.clone(), value.clone());
     }
-    response
 }
 
 /// Pages run their own scripts and nothing else (`ws:` since not every browser counts WebSockets as 'self'); isolation (COOP, COEP) gives the join page's worker precise clocks.
@@ -88,21 +102,26 @@ static SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
     (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
 ];
 
-fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn allowed(bound: &str, key: bool, method: Method, host: &str, origin: Option<&str>) -> bool {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::HOST, host.parse().unwrap());
+        guarded(
+            &Guard::new(bound.parse().unwrap(), Reach { public_url: None, has_api_key: key }),
+            method,
+            "/",
+            host,
+            origin,
+        )
+    }
+
+    fn guarded(guard: &Guard, method: Method, path: &str, host: &str, origin: Option<&str>) -> bool {
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
         if let Some(origin) = origin {
-            headers.insert(header::ORIGIN, origin.parse().unwrap());
+            request = request.header(header::ORIGIN, origin);
         }
-        Guard::new(bound.parse().unwrap(), key).check(&method, &headers).is_ok()
+        guard.check(&request.body(axum::body::Body::empty()).unwrap()).is_ok()
     }
 
     #[test]
@@ -128,5 +147,29 @@ mod tests {
         assert!(!post(false, Some("null")));
         assert!(post(true, Some("http://evil.example")));
         assert!(allowed("127.0.0.1:80", false, Method::GET, "localhost:80", Some("http://evil.example")));
+    }
+
+    #[test]
+    fn other_sites_pages_cannot_open_a_socket() {
+        for key in [false, true] {
+            let guard =
+                Guard::new("127.0.0.1:80".parse().unwrap(), Reach { public_url: None, has_api_key: key });
+            let open = |origin| guarded(&guard, Method::GET, "/ws", "localhost:80", origin);
+            assert!(open(None) && open(Some("http://localhost:80")) && open(Some("https://LOCALHOST:80")));
+            assert!(!open(Some("http://evil.example")) && !open(Some("null")) && !open(Some("")));
+        }
+    }
+
+    #[test]
+    fn behind_a_proxy_a_hub_answers_to_its_public_name_too() {
+        let reach = Reach { public_url: Some("https://moex.example".parse().unwrap()), has_api_key: false };
+        let guard = Guard::new("127.0.0.1:8080".parse().unwrap(), reach);
+        let own = Some("https://moex.example");
+        assert!(guarded(&guard, Method::POST, "/v1/chat/completions", "moex.example", own));
+        assert!(guarded(&guard, Method::GET, "/ws", "moex.example", own));
+        // A proxy that sends its own name on, and the browser's Origin.
+        assert!(guarded(&guard, Method::POST, "/v1/chat/completions", "127.0.0.1:8080", own));
+        assert!(!guarded(&guard, Method::GET, "/", "evil.example", None));
+        assert!(!guarded(&guard, Method::GET, "/ws", "moex.example", Some("https://evil.example")));
     }
 }

@@ -9,6 +9,7 @@ use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{Dtype, LayerId, ModelSummary};
 use moex_worker::native::BusyPoll;
 
+use super::PublicUrl;
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::engine::{Engine, EngineConfig};
 use crate::model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
@@ -56,6 +57,8 @@ pub struct HubConfig {
     pub token: String,
     /// What clients must show, if anything.
     pub api_key: Option<String>,
+    /// By which others reach the hub, if a proxy stands before it.
+    pub public_url: Option<PublicUrl>,
     /// Where what becomes of each layer is written, if anywhere.
     pub trace: Option<PathBuf>,
 }
@@ -81,12 +84,27 @@ impl Default for HubConfig {
             shards: None,
             token: String::new(),
             api_key: None,
+            public_url: None,
             trace: None,
         }
     }
 }
 
+/// How a hub may be reached, which is known before it is ready.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// A name of its own beside those of its addresses.
+    pub public_url: Option<PublicUrl>,
+    /// Whether clients must show a key.
+    pub has_api_key: bool,
+}
+
 impl HubConfig {
+    /// How the hub of this config may be reached.
+    pub fn reach(&self) -> Reach {
+        Reach { public_url: self.public_url.clone(), has_api_key: self.api_key.is_some() }
+    }
+
     /// What becomes of the memory that is free before the model is loaded.
     fn memory(
         &self,
@@ -149,6 +167,7 @@ pub struct Hub {
     pub(super) api: Api,
     pub(super) swarm: net::Hub,
     description: String,
+    reach: Reach,
 }
 
 impl Hub {
@@ -167,6 +186,10 @@ impl Hub {
         let loading = tokio::task::spawn_blocking(move || Loaded::load(config, &progress));
         let loaded = loading.await.map_err(std::io::Error::other)??;
         loaded.start()
+    }
+
+    pub(super) fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// What is served, and with what it is computed: two lines for people.
@@ -221,6 +244,7 @@ impl Loaded {
 
     fn start(self) -> Result<Hub, OpenError> {
         let Self { config, checkpoint, model, text, store, memory, most_positions } = self;
+        let reach = config.reach();
         let summary = summary(&checkpoint, &store, config.compute.activations(), config.max_rows);
         let swarm = SwarmConfig {
             replicas: config.replicas,
@@ -259,7 +283,7 @@ impl Loaded {
         let description = format!(
             "{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}{less}\n{arithmetic}"
         );
-        Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description })
+        Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description, reach })
     }
 }
 

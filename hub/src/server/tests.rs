@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{Hub, HubConfig, run};
+use super::{Hub, HubConfig, Listener, run};
 use crate::api::MAX_BODY_BYTES;
 
 const STORY: &str = "Tell me a story about a bear.";
@@ -38,7 +38,8 @@ impl TestHub {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let hub = Hub::open(config, |_, _| {}).await.unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(run(listener, hub, async move { drop(stopped.await) }));
+        let serving =
+            tokio::spawn(run(vec![Listener::plain(listener)], hub, async move { drop(stopped.await) }));
         moex_worker::native::install_crypto();
         Self { url, http: Client::new(), stop, serving, _shards: shards }
     }

@@ -62,6 +62,11 @@ impl Swarm {
         }
     }
 
+    /// Whether a worker has joined on this connection, and is still there.
+    pub fn has_joined(&self, id: ConnectionId) -> bool {
+        self.worker(id).is_some()
+    }
+
     /// A binary message came.
     pub fn handle_message(&mut self, now: Duration, id: ConnectionId, message: Bytes) {
         self.totals.bytes_received += message.len() as u64;

@@ -1,0 +1,253 @@
+//! Accepts connections and speaks HTTP/1.1 on them, within limits that hold for strangers too. WebSocket needs HTTP/1.1.
+//!
+//! ```text
+//! accepted --TLS: [`HANDSHAKE_TIMEOUT`]--> waiting --header: [`HEADER_TIMEOUT`]--> served --+--> upgraded, off to the swarm
+//!                                            ^                 body: [`BODY_TIMEOUT`]       |
+//!                                            +----------------------------------------------+
+//! ```
+//! An idle connection waits for its next header, so the header's time is the idle time too. A peer that does not read
+//! meets the stream's own timeout.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{ConnectInfo, Request};
+use axum::response::Response;
+use axum::{BoxError, Router};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::seats::{Phase, Seat, Seats};
+use super::stream::Stream;
+
+/// How long TLS's handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request's header may take, and how long a connection may be idle before it.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a request's body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of a request's header, and of what is read ahead of a body.
+const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Fields of a request's header.
+const MAX_HEADER_FIELDS: usize = 100;
+/// The first wait after a connection could not be accepted; each further one is twice as long.
+const FIRST_BACKOFF: Duration = Duration::from_millis(10);
+/// The longest.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Where to accept.
+pub(crate) struct AcceptOn<A> {
+    /// Listens.
+    pub(crate) tcp: TcpListener,
+    /// Plain HTTP if none.
+    pub(crate) tls: Option<TlsAcceptor>,
+    /// Answers every request, which carries the peer's address as [`ConnectInfo`].
+    pub(crate) answer: A,
+}
+
+/// Accepts until `stopping` is true; then ends what is idle, and returns when every answer under way has ended.
+pub(crate) async fn accept<A, F>(on: AcceptOn<A>, seats: Seats, mut stopping: watch::Receiver<bool>)
+where
+    A: Fn(Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    let mut backoff = FIRST_BACKOFF;
+    loop {
+        let accepted = tokio::select! {
+            // An error means that whoever could stop this has gone.
+            _ = stopping.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = on.tcp.accept() => accepted,
+        };
+        match accepted {
+            Ok((tcp, peer)) => {
+                backoff = FIRST_BACKOFF;
+                let Some(seat) = seats.take(peer.ip()) else {
+                    tracing::warn!(%peer, "no seat is free: a connection was refused");
+                    continue;
+                };
+                let (tls, answer, stopping) = (on.tls.clone(), on.answer.clone(), stopping.clone());
+                connections.spawn(serve(tcp, peer, tls, seat, answer, stopping));
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "connections cannot be accepted for a moment");
+                sleep(backoff).await;
+                backoff = MAX_BACKOFF.min(2 * backoff);
+            }
+        }
+    }
+    drop(on.tcp);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Answers with a router.
+pub(crate) fn call(router: Router) -> impl Fn(Request) -> Answering + Clone + Send + Sync + 'static {
+    move |request| {
+        let answering = Service::call(&TowerToHyperService::new(router.clone()), request);
+        Box::pin(async move {
+            let Ok(response) = answering.await;
+            response
+        })
+    }
+}
+
+/// An answer on its way.
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// The peer was gone before it was accepted.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// One connection, until it ends, leaves HTTP, or its seat is taken away.
+async fn serve<A, F>(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    seat: Seat,
+    answer: A,
+    mut stopping: watch::Receiver<bool>,
+) where
+    A: Fn(Request) -> F + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
+    let opening = timeout(HANDSHAKE_TIMEOUT, Stream::open(tcp, tls.as_ref(), seat.clone()));
+    let stream = tokio::select! {
+        () = seat.taken_away() => return,
+        opened = opening => match opened {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "a connection was not opened"),
+            Err(_) => return tracing::debug!(%peer, "a TLS handshake took too long"),
+        },
+    };
+    let answer = Arc::new(answer);
+    let served = seat.clone();
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let visit = Visit::begin(&served);
+        let mut request = request.map(|body| Body::new(InTime { body, deadline: None }));
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let answer = answer.clone();
+        async move {
+            let response = answer(request).await;
+            Ok::<_, Infallible>(response.map(|body| Visited { body, _visit: visit }))
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_header_size(MAX_HEADER_BYTES)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .max_headers(MAX_HEADER_FIELDS)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%peer, %error, "a connection ended early");
+                }
+                return;
+            }
+            () = seat.taken_away() => return tracing::debug!(%peer, "a connection that waited made room for another"),
+            _ = stopping.wait_for(|stop| *stop), if !is_stopping => {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// A request being answered, from its header to its answer's last byte.
+struct Visit(Seat);
+
+impl Visit {
+    fn begin(seat: &Seat) -> Self {
+        seat.enter(Phase::Served);
+        Self(seat.clone())
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.0.enter(Phase::Waiting);
+    }
+}
+
+/// An answer's body, which ends the visit when it is dropped.
+struct Visited {
+    body: Body,
+    _visit: Visit,
+}
+
+impl HttpBody for Visited {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request's body, which fails when it has not arrived in [`BODY_TIMEOUT`] since it was first waited for.
+struct InTime {
+    body: Incoming,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl HttpBody for InTime {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(BODY_TIMEOUT)));
+        match deadline.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Some(Err("the body took too long".into()))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

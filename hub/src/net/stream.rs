@@ -1,0 +1,224 @@
+//! An accepted connection: plain TCP or TLS, which can be taken from one runtime to another with all that it has buffered.
+
+use std::future::Future;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::seats::{Phase, Seat};
+
+/// How long a peer may take nothing of what it is sent before the connection ends.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An accepted connection, and its seat among all of them.
+pub(super) struct Stream {
+    transport: Transport,
+    seat: Seat,
+    /// Bytes that may still be read; none is any number.
+    allowance: Option<usize>,
+    /// Runs while the peer takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+/// A [`Stream`] between two runtimes.
+pub(super) struct Travelling(Stream);
+
+enum Transport {
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
+}
+
+/// A TCP socket that belongs to a runtime, or to none while it travels.
+enum Socket {
+    Here(TcpStream),
+    Moving(std::net::TcpStream),
+    /// What is left where moving it failed.
+    Lost,
+}
+
+impl Stream {
+    /// Takes an accepted socket, through TLS's handshake if there is an acceptor. Sets TCP_NODELAY: a layer's message is
+    /// small and nothing follows it.
+    pub(super) async fn open(tcp: TcpStream, tls: Option<&TlsAcceptor>, seat: Seat) -> io::Result<Self> {
+        tcp.set_nodelay(true)?;
+        let socket = Socket::Here(tcp);
+        let transport = match tls {
+            None => Transport::Plain(socket),
+            Some(tls) => Transport::Tls(Box::new(tls.accept(socket).await?)),
+        };
+        Ok(Self { transport, seat, allowance: None, stalled: None })
+    }
+
+    /// Takes it off the runtime it belongs to.
+    pub(super) fn leave(mut self) -> io::Result<Travelling> {
+        self.stalled = None;
+        self.change_socket(|socket| match socket {
+            Socket::Here(tcp) => tcp.into_std().map(Socket::Moving),
+            elsewhere => Ok(elsewhere),
+        })?;
+        Ok(Travelling(self))
+    }
+
+    /// Lets the peer send no more than so many bytes from now on.
+    pub(super) fn allow(&mut self, n_bytes: usize) {
+        self.allowance = Some(n_bytes);
+    }
+
+    /// Lets the peer send whatever it likes from now on, and keep its seat.
+    pub(super) fn trust(&mut self) {
+        self.allowance = None;
+        self.seat.enter(Phase::Joined);
+    }
+
+    pub(super) fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    fn change_socket(&mut self, change: impl FnOnce(Socket) -> io::Result<Socket>) -> io::Result<()> {
+        let socket = match &mut self.transport {
+            Transport::Plain(socket) => socket,
+            Transport::Tls(tls) => tls.get_mut().0,
+        };
+        *socket = change(mem::replace(socket, Socket::Lost))?;
+        Ok(())
+    }
+
+    fn transport(&mut self) -> Pin<&mut dyn Duplex> {
+        match &mut self.transport {
+            Transport::Plain(socket) => Pin::new(socket),
+            Transport::Tls(tls) => Pin::new(tls),
+        }
+    }
+
+    /// `progress` as it is, or an error once there has been none for [`WRITE_TIMEOUT`].
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, progress: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if progress.is_ready() {
+            self.stalled = None;
+            return progress;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing of what it is sent")))
+    }
+}
+
+impl Travelling {
+    /// Gives it to the runtime of the present task.
+    pub(super) fn arrive(self) -> io::Result<Stream> {
+        let Self(mut stream) = self;
+        stream.change_socket(|socket| match socket {
+            Socket::Moving(tcp) => TcpStream::from_std(tcp).map(Socket::Here),
+            elsewhere => Ok(elsewhere),
+        })?;
+        Ok(stream)
+    }
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(left) = self.allowance else { return self.transport().poll_read(cx, buffer) };
+        if left == 0 {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::FileTooLarge, "the peer sends too much")));
+        }
+        let room = left.min(buffer.remaining());
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
+        ready!(self.transport().poll_read(cx, &mut part))?;
+        let n_bytes = part.filled().len();
+        buffer.advance(n_bytes);
+        self.allowance = Some(left - n_bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = self.transport().poll_write(cx, bytes);
+        self.in_time(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = self.transport().poll_write_vectored(cx, parts);
+        self.in_time(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.transport {
+            Transport::Plain(socket) => socket.is_write_vectored(),
+            Transport::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = self.transport().poll_flush(cx);
+        self.in_time(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = self.transport().poll_shutdown(cx);
+        self.in_time(cx, shut)
+    }
+}
+
+impl Socket {
+    fn tcp(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        match self {
+            Self::Here(tcp) => Ok(Pin::new(tcp)),
+            Self::Moving(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.tcp()?.poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.tcp()?.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.tcp()?.poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tcp()?.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tcp()?.poll_shutdown(cx)
+    }
+}

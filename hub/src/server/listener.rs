@@ -1,0 +1,126 @@
+//! Where a hub can be reached, and what of it there.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use tokio::net::TcpListener;
+
+use super::guard;
+use crate::api::{self, ApiError};
+use crate::net;
+
+/// A bound socket.
+pub struct Listener {
+    /// Listens already.
+    pub tcp: TcpListener,
+    /// HTTPS with this, plain HTTP if none. HTTP/1.1 is spoken whatever it announces: WebSocket needs it.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// What is served on it.
+    pub surface: Surface,
+}
+
+impl Listener {
+    /// Plain HTTP, and all that the hub serves.
+    pub fn plain(tcp: TcpListener) -> Self {
+        Self { tcp, tls: None, surface: Surface::Everything }
+    }
+}
+
+/// What of the hub a listener serves.
+pub enum Surface {
+    /// All of it.
+    Everything,
+    /// Plain HTTP beside HTTPS: whatever needs no secret.
+    Door(Door),
+}
+
+/// The plain port of a hub that others reach by HTTPS: its own pages, and what a tab needs to join. Everything else is sent
+/// to the HTTPS port, unless this machine itself asks.
+pub struct Door {
+    pages: Router,
+}
+
+/// What a tab or a native worker needs to join.
+const JOINING: [&str; 4] = ["/join", "/ws", "/health", "/worker"];
+/// The folders of the same.
+const JOINING_FOLDERS: [&str; 4] = ["/join/", "/worker/", "/assets/", "/shards/"];
+/// What programs ask for, and no person.
+const FOR_PROGRAMS: [&str; 3] = ["/v1/", "/api/", "/metrics"];
+
+impl Door {
+    /// A door whose own `pages` include `/`, beside a hub that speaks HTTPS on this port.
+    pub fn new(pages: Router, https_port: u16) -> Self {
+        let elsewhere = move |method: Method, uri: Uri, headers: HeaderMap| async move {
+            elsewhere(https_port, &method, &uri, &headers)
+        };
+        Self { pages: pages.fallback(elsewhere) }
+    }
+
+    /// Whether the hub itself answers this request, and not the door.
+    pub(super) fn lets_through(&self, request: &Request) -> bool {
+        let path = request.uri().path();
+        JOINING.contains(&path)
+            || JOINING_FOLDERS.iter().any(|folder| path.starts_with(folder))
+            || api::is_from_own_machine(request)
+    }
+
+    pub(super) async fn answer(&self, request: Request) -> Response {
+        net::call(self.pages.clone())(request).await
+    }
+}
+
+/// By which origins other machines reach these listeners, those with TLS first; none if they are bound to loopback.
+pub(super) fn origins(listeners: &[Listener]) -> io::Result<Vec<String>> {
+    let mut origins = Vec::new();
+    for (is_tls, scheme) in [(true, "https"), (false, "http")] {
+        for listener in listeners.iter().filter(|listener| listener.tls.is_some() == is_tls) {
+            let bound = listener.tcp.local_addr()?;
+            let origin = |ip| format!("{scheme}://{}", SocketAddr::new(ip, bound.port()));
+            origins.extend(addresses(bound).into_iter().map(origin));
+        }
+    }
+    Ok(origins)
+}
+
+/// Those of a socket's addresses that other machines reach.
+fn addresses(bound: SocketAddr) -> Vec<IpAddr> {
+    let addresses = match bound.ip() {
+        ip if !ip.is_unspecified() => vec![ip],
+        // Without a list there are no links but the visitor's own.
+        _ => if_addrs::get_if_addrs().unwrap_or_default().iter().map(if_addrs::Interface::ip).collect(),
+    };
+    let reaches_others = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => bound.is_ipv6() && !ip.is_loopback() && !ip.is_unicast_link_local(),
+    };
+    addresses.into_iter().filter(reaches_others).collect()
+}
+
+fn elsewhere(https_port: u16, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
+    let Ok(host) = guard::host(headers).parse::<Authority>() else {
+        return ApiError::forbidden("This port is for joining: the rest is on the hub's https address.")
+            .into_response();
+    };
+    let address = format!("https://{}:{https_port}", host.host());
+    let is_for_programs = FOR_PROGRAMS
+        .iter()
+        .any(|path| uri.path().starts_with(path) || path.strip_suffix('/') == Some(uri.path()));
+    if is_for_programs || !matches!(*method, Method::GET | Method::HEAD) {
+        return ApiError::forbidden(format!(
+            "This port is for joining: ask {address}{} instead.",
+            uri.path()
+        ))
+        .into_response();
+    }
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    // Whoever opens it again may find another hub here.
+    let mut response = Redirect::temporary(&format!("{address}{path}")).into_response();
+    response.headers_mut().insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    response
+}
