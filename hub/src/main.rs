@@ -17,13 +17,10 @@ fn main() -> ExitCode {
     moex_worker::native::install_crypto();
     let command = Cli::parse().command;
     // Logs and progress go to stderr; stdout is for what the command was asked for.
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("MOEX_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(command.log_filter())),
-        )
-        .init();
+    moex_hub::log::start(
+        tracing_subscriber::EnvFilter::try_from_env("MOEX_LOG")
+            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(command.log_filter())),
+    );
     match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

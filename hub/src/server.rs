@@ -6,6 +6,7 @@
 mod guard;
 mod hub;
 mod listener;
+mod loading;
 mod public_url;
 
 #[cfg(test)]
@@ -17,7 +18,6 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,6 +26,7 @@ use tokio::time::timeout;
 pub(crate) use hub::summary;
 pub use hub::{Hub, HubConfig, OpenError, Reach};
 pub use listener::{Door, Listener, Surface};
+pub use loading::Loading;
 pub use public_url::PublicUrl;
 
 use crate::{api, net, web};
@@ -39,8 +40,16 @@ pub struct Server {
     stop: watch::Sender<bool>,
     accepting: JoinSet<()>,
     app: Arc<OnceLock<Router>>,
+    loading: Loading,
     /// By which origins others reach the hub, the best first.
     origins: Vec<String>,
+}
+
+/// Listeners that are answered by a hub. Dropping it closes them.
+pub struct Serving {
+    stop: watch::Sender<bool>,
+    accepting: JoinSet<()>,
+    swarm: net::Hub,
 }
 
 /// What one listener answers with.
@@ -49,18 +58,20 @@ struct Site {
     surface: Surface,
     /// The hub's routes, once it is ready.
     app: Arc<OnceLock<Router>>,
+    /// What is answered until then.
+    loading: Router,
 }
 
 impl Server {
-    /// Accepts on the listeners from now on, for the hub that is reached so. Until [`Self::serve`] has it, requests are told to
-    /// wait.
+    /// Accepts on the listeners from now on, for the hub that is reached so. Until [`Self::ready`] has it, everybody is
+    /// told how far [`Self::loading`] is.
     ///
     /// # Errors
     /// If a listener has no address.
     pub fn start(listeners: Vec<Listener>, reach: &Reach) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
         let seats = net::Seats::for_this_process();
-        let app = Arc::new(OnceLock::new());
+        let (app, loading) = (Arc::new(OnceLock::new()), Loading::default());
         let mut accepting = JoinSet::new();
         let mut origins = listener::origins(&listeners)?;
         if let Some(url) = &reach.public_url {
@@ -68,7 +79,9 @@ impl Server {
         }
         for Listener { tcp, tls, surface } in listeners {
             let guard = Guard::new(tcp.local_addr()?, reach.clone());
-            let site = Arc::new(Site { guard, surface, app: app.clone() });
+            let until_then = loading.clone();
+            let until_then = web::files().fallback(async move |request: Request| until_then.answer(&request));
+            let site = Arc::new(Site { guard, surface, app: app.clone(), loading: until_then });
             let answer = move |request| {
                 let site = site.clone();
                 async move { site.answer(request).await }
@@ -76,22 +89,35 @@ impl Server {
             let on = net::AcceptOn { tcp, tls: tls.map(|tls| http_1(&tls)), answer };
             accepting.spawn(net::accept(on, seats.clone(), stopping.clone()));
         }
-        Ok(Self { stop, accepting, app, origins })
+        Ok(Self { stop, accepting, app, loading, origins })
     }
 
-    /// Serves `hub` until `shutdown`; then answers under way may end, for [`DRAIN_DEADLINE`] at most.
-    ///
-    /// # Errors
-    /// If accepting ends by itself.
-    pub async fn serve(mut self, hub: Hub, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+    /// Where whoever loads the hub says how far it is.
+    pub fn loading(&self) -> Loading {
+        self.loading.clone()
+    }
+
+    /// Answers with `hub` from now on.
+    pub fn ready(self, hub: Hub) -> Serving {
+        let Self { stop, accepting, app, origins, .. } = self;
         let Hub { api, swarm, .. } = hub;
-        let app = Router::new()
+        let routes = Router::new()
             .merge(web::router())
-            .merge(api::router(Arc::new(api.reached_by(self.origins))))
+            .merge(api::router(Arc::new(api.reached_by(origins))))
             .merge(swarm.router())
             .fallback(api::no_such_path)
             .method_not_allowed_fallback(api::wrong_method);
-        self.app.get_or_init(|| app);
+        app.get_or_init(|| routes);
+        Serving { stop, accepting, swarm }
+    }
+}
+
+impl Serving {
+    /// Serves until `shutdown`; then answers under way may end, for [`DRAIN_DEADLINE`] at most.
+    ///
+    /// # Errors
+    /// If accepting ends by itself.
+    pub async fn until(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let served = tokio::select! {
             () = shutdown => Ok(()),
             Some(ended) = self.accepting.join_next() => Err(ended.err().map_or_else(
@@ -102,17 +128,17 @@ impl Server {
         self.stop.send_replace(true);
         // Those that take longer are cut off with the set.
         let _ = timeout(DRAIN_DEADLINE, async { while self.accepting.join_next().await.is_some() {} }).await;
-        swarm.shut_down().await;
+        self.swarm.shut_down().await;
         served
     }
 }
 
-/// Serves `hub` on `listeners` until `shutdown`: [`Server::start`] and [`Server::serve`] for a hub that is ready.
+/// Serves `hub` on `listeners` until `shutdown`: [`Server::start`] and [`Serving::until`] for a hub that is ready.
 ///
 /// # Errors
 /// If a listener fails.
 pub async fn run(listeners: Vec<Listener>, hub: Hub, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-    Server::start(listeners, hub.reach())?.serve(hub, shutdown).await
+    Server::start(listeners, hub.reach())?.ready(hub).until(shutdown).await
 }
 
 impl Site {
@@ -129,7 +155,7 @@ impl Site {
         match (&self.surface, self.app.get()) {
             (Surface::Door(door), _) if !door.lets_through(&request) => door.answer(request).await,
             (_, Some(app)) => net::call(app.clone())(request).await,
-            (_, None) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            (_, None) => net::call(self.loading.clone())(request).await,
         }
     }
 }

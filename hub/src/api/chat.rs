@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
@@ -19,12 +18,14 @@ use tokio::time::timeout;
 use super::MAX_BODY_BYTES;
 use super::error::ApiError;
 use super::output::{OutputParser, Piece};
+use super::prompts::{Room, check_length};
 use super::reply::{Answer, FinishReason, Header, Timings, Usage};
 use super::request::ChatRequest;
 use super::state::{Api, unix_seconds};
 use crate::engine::{self, Event, Failure, Request, SubmitError};
 use crate::model::{ExpertsError, StepError};
 use crate::sampler::Sampling;
+use crate::swarm::Readiness;
 use crate::text::{ChatInput, TextError};
 
 /// How long a stream may wait for its first part, to learn of a failure while that can still be the response's status;
@@ -34,14 +35,15 @@ const FIRST_PART_WAIT: Duration = Duration::from_secs(5);
 /// The handler.
 pub(super) async fn complete(
     State(api): State<Arc<Api>>,
-    body: Result<Bytes, BytesRejection>,
+    request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let body = body.map_err(|rejection| refused_body(&rejection))?;
+    let (body, room) = api.prompts.read(request).await?;
     let request = ChatRequest::parse(&body)?;
+    drop(body);
     api.check_model(request.model.as_deref())?;
     check_coverage(&api)?;
     let (stream, include_usage) = (request.stream, request.include_usage);
-    let running = Running::start(api, request).await?;
+    let running = Running::start(api, request, room).await?;
     if stream {
         Ok(running.stream(include_usage).await?.into_response())
     } else {
@@ -57,7 +59,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(api: Arc<Api>, request: ChatRequest) -> Result<Self, ApiError> {
+    async fn start(api: Arc<Api>, request: ChatRequest, room: Room) -> Result<Self, ApiError> {
         let id = random()?;
         let header = Header {
             id: format!("chatcmpl-{id:016x}"),
@@ -70,6 +72,7 @@ impl Running {
         };
         let reads_calls = !request.tools.is_empty();
         let (api, request, prompt) = tokenize(api, request).await?;
+        drop(room);
         let asked = Request {
             prompt_ids: prompt.ids,
             sampling: Sampling { logit_bias: request.logit_bias, ..api.sampling(&request.sampling, seed) },
@@ -202,9 +205,12 @@ struct Prompt {
     ends_in_think: bool,
 }
 
-/// Renders and tokenises beside the runtime: a long conversation takes its time.
+/// Renders and tokenises beside the runtime, when it is this request's turn: a long conversation takes its time.
 async fn tokenize(api: Arc<Api>, request: ChatRequest) -> Result<(Arc<Api>, ChatRequest, Prompt), ApiError> {
+    let turn = api.prompts.turn().await?;
     let worked = tokio::task::spawn_blocking(move || {
+        // Held even if the client goes away: the work goes on to its end.
+        let _turn = turn;
         let prompt = render(&api, &request)?;
         Ok((api, request, prompt))
     });
@@ -226,6 +232,7 @@ fn render(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {
     let template =
         api.text.template.as_ref().ok_or(TextError::NoTemplate).map_err(|error| no_prompt(&error))?;
     let text = template.render(&input).map_err(|error| no_prompt(&error))?;
+    check_length(text.len(), api.context_tokens())?;
     let ids = api.text.tokenizer.encode(&text).map_err(|error| no_prompt(&error))?;
     Ok(Prompt { ids, ends_in_think: text.trim_end().ends_with("<think>") })
 }
@@ -245,8 +252,14 @@ fn no_prompt(error: &TextError) -> ApiError {
 
 /// With no worker at all there is nobody to wait for; while some are there, the swarm waits for the missing experts itself.
 fn check_coverage(api: &Api) -> Result<(), ApiError> {
+    let is_served = |workers, coverage| api.is_ready(coverage) || workers > 0;
+    let Readiness { workers, coverage } = api.readiness();
+    if is_served(workers, coverage) {
+        return Ok(());
+    }
+    // A worker may have joined since.
     let swarm = api.swarm();
-    if api.is_ready(&swarm) || !swarm.workers.is_empty() {
+    if is_served(swarm.workers.len(), swarm.coverage) {
         return Ok(());
     }
     Err(ApiError::unavailable(
@@ -255,7 +268,7 @@ fn check_coverage(api: &Api) -> Result<(), ApiError> {
     ))
 }
 
-fn refused_body(rejection: &BytesRejection) -> ApiError {
+pub(super) fn refused_body(rejection: &BytesRejection) -> ApiError {
     if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
         return ApiError::body_too_large(MAX_BODY_BYTES);
     }

@@ -55,6 +55,20 @@ impl ApiError {
         }
     }
 
+    /// 400: so long that it is not even tokenised.
+    pub fn too_long_to_count(prompt_bytes: usize, context_tokens: usize) -> Self {
+        Self {
+            code: Some("context_length_exceeded"),
+            ..Self::invalid(
+                "messages",
+                format!(
+                    "The prompt has {prompt_bytes} bytes, which is more than this model's context of {context_tokens} \
+                     tokens can hold."
+                ),
+            )
+        }
+    }
+
     /// 401: no API key, or another one.
     pub fn unauthorized() -> Self {
         Self {

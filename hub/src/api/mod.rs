@@ -16,6 +16,7 @@ mod metrics;
 mod output;
 mod own_machine;
 mod parameters;
+mod prompts;
 mod reply;
 mod request;
 mod state;

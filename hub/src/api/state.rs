@@ -8,18 +8,21 @@ use serde::Deserialize;
 
 use super::auth::ApiKey;
 use super::error::ApiError;
+use super::prompts::Prompts;
 use super::request::SamplingFields;
 use crate::engine::Engine;
 use crate::model::Checkpoint;
 use crate::net::SwarmHandle;
 use crate::sampler::Sampling;
-use crate::swarm::SwarmStatus;
+use crate::swarm::{Coverage, Readiness, SwarmStatus};
 use crate::text::Text;
 
 /// What the API serves.
 pub struct Api {
     pub(super) engine: Engine,
     pub(super) text: Arc<Text>,
+    /// Room for requests on their way to the engine.
+    pub(super) prompts: Prompts,
     swarm: SwarmHandle,
     model: String,
     defaults: Sampling,
@@ -51,6 +54,7 @@ impl Api {
         Ok(Self {
             engine: parts.engine,
             text: parts.text,
+            prompts: Prompts::default(),
             swarm: parts.swarm,
             model: parts.checkpoint.name.clone(),
             defaults: default_sampling(parts.checkpoint.text.generation_config.as_deref())?,
@@ -98,9 +102,14 @@ impl Api {
         self.swarm.status()
     }
 
+    /// Who is there, as of a moment ago.
+    pub(super) fn readiness(&self) -> Readiness {
+        self.swarm.readiness()
+    }
+
     /// Whether every expert can be computed.
-    pub(super) fn is_ready(&self, swarm: &SwarmStatus) -> bool {
-        self.hub_compute() || swarm.coverage.covered == swarm.coverage.blocks
+    pub(super) fn is_ready(&self, coverage: Coverage) -> bool {
+        self.hub_compute() || coverage.covered == coverage.blocks
     }
 
     /// Whether clients must show a key.

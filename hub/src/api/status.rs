@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::state::Api;
-use crate::swarm::SwarmStatus;
+use crate::swarm::{Readiness, SwarmStatus};
 
 /// `GET /v1/models`
 pub(super) async fn models(State(api): State<Arc<Api>>) -> Json<Value> {
@@ -27,17 +27,18 @@ pub(super) async fn model(
 }
 
 /// `GET /health`: 200 when a request would be answered, 503 when experts are missing and the hub may not compute them.
+/// What it says is a moment old: it waits for nobody, so that whoever watches a busy hub is answered.
 pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Value>) {
-    let swarm = api.swarm();
-    let (status, word) = match api.is_ready(&swarm) {
+    let Readiness { workers, coverage } = api.readiness();
+    let (status, word) = match api.is_ready(coverage) {
         true => (StatusCode::OK, "ok"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "waiting for workers"),
     };
     let body = json!({
         "status": word,
         "model": api.model(),
-        "workers": swarm.workers.len(),
-        "coverage": swarm.coverage,
+        "workers": workers,
+        "coverage": coverage,
     });
     (status, Json(body))
 }

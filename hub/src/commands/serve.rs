@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use super::compute::ComputeArgs;
 use super::values;
 use crate::net::WorkerProcesses;
-use crate::server::{self, Hub, HubConfig, Listener, PublicUrl};
+use crate::server::{self, Hub, HubConfig, Listener, PublicUrl, Server};
 use crate::swarm::Hedge;
 
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
@@ -161,10 +161,18 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         public_url: args.public_url.clone(),
         trace: args.trace,
     };
-    let bar = packing_bar()?;
-    let hub = Hub::open(config, bar).await?;
-
     let addresses = Addresses::new(listener.local_addr()?, &token, args.public_url.as_ref());
+    let server = Server::start(vec![Listener::plain(listener)], &config.reach())?;
+    eprintln!("{}/ answers, and says how far the hub is while it gets ready.", addresses.url);
+    let (bar, loading) = (packing_bar()?, server.loading());
+    let progress = move |done, total| {
+        loading.packed(done, total);
+        bar(done, total);
+    };
+    let hub = Hub::open(config, progress).await?;
+    let description = hub.description().to_owned();
+    let serving = server.ready(hub);
+
     let mut workers =
         WorkerProcesses::start(usize::from(args.workers), &addresses.local_join(), None, busy_poll)?;
     if args.json {
@@ -176,7 +184,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         (0, true) => Next::MustJoin,
         _ => Next::Joining,
     };
-    eprintln!("{}", addresses.greeting(hub.description(), next));
+    eprintln!("{}", addresses.greeting(&description, next));
     let (stopping, is_stopping) = tokio::sync::oneshot::channel::<()>();
     let first_signal = async move {
         server::stop_signal().await;
@@ -191,7 +199,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         server::stop_signal().await;
     };
     tokio::select! {
-        served = server::run(vec![Listener::plain(listener)], hub, first_signal) => served?,
+        served = serving.until(first_signal) => served?,
         () = second_signal => {}
         () = keep_running(&mut workers, is_stopping) => {}
     }

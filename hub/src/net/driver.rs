@@ -16,11 +16,14 @@ use super::trace::Tracer;
 use crate::shards::{ComputeError, ShardStore};
 use crate::swarm::trace::{Record, micros};
 use crate::swarm::{
-    Action, ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig, SwarmStatus,
+    Action, ComputeId, ConnectionId, JobError, JobId, LayerJob, Readiness, Swarm, SwarmConfig, SwarmStatus,
 };
 
 /// Events that are taken before their actions are carried out: enough to save work, few enough not to hold up answers.
 const MAX_EVENTS_AT_ONCE: usize = 16;
+
+/// How often it is published how ready the swarm is, at most.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where a layer's result goes.
 pub(super) type Reply = std_mpsc::SyncSender<Result<Vec<f32>, JobError>>;
@@ -44,6 +47,8 @@ pub(super) struct Shared {
     pub served: ServedBytes,
     pub tracer: Option<Tracer>,
     pub busy_poll: BusyPoll,
+    /// The swarm's readiness a moment ago: looked at without waiting for the swarm.
+    readiness: Mutex<Readiness>,
     /// What all times count from.
     started: StdInstant,
     /// Locked by the driver for each event, and by others to take its status; nobody waits for anything while holding it.
@@ -59,7 +64,8 @@ impl Shared {
         busy_poll: BusyPoll,
     ) -> Self {
         let (served, started) = (ServedBytes::default(), StdInstant::now());
-        Self { config, store, served, tracer, busy_poll, started, swarm: Mutex::new(swarm) }
+        let readiness = Mutex::new(swarm.readiness());
+        Self { config, store, served, tracer, busy_poll, readiness, started, swarm: Mutex::new(swarm) }
     }
 
     /// Since the start.
@@ -76,7 +82,16 @@ impl Shared {
         status
     }
 
-    fn swarm(&self) -> MutexGuard<'_, Swarm> {
+    /// As it was [`PUBLISH_INTERVAL`] ago at most.
+    pub(super) fn readiness(&self) -> Readiness {
+        *self.published()
+    }
+
+    fn published(&self) -> MutexGuard<'_, Readiness> {
+        self.readiness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn swarm(&self) -> MutexGuard<'_, Swarm> {
         self.swarm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,11 +111,16 @@ pub(super) async fn drive(
         strangers: HashSet::new(),
         replies: HashMap::new(),
         jobs: 0,
+        publish_at: Duration::ZERO,
+        is_news: false,
         times: HashMap::new(),
         n_lost: 0,
     };
     loop {
-        let deadline = driver.shared.swarm().poll_timeout();
+        let mut deadline = driver.shared.swarm().poll_timeout();
+        if driver.is_news {
+            deadline = Some(deadline.map_or(driver.publish_at, |at| at.min(driver.publish_at)));
+        }
         let mut event = None;
         while event.is_none() && busy_poll.is_awake() && deadline.is_none_or(|at| driver.now() < at) {
             poll_again().await;
@@ -136,6 +156,7 @@ pub(super) async fn drive(
         }
         driver.act();
         driver.trace();
+        driver.publish();
     }
 }
 
@@ -156,6 +177,10 @@ struct Driver {
     /// Bounded by the swarm's limit on jobs.
     replies: HashMap<JobId, Reply>,
     jobs: u64,
+    /// When it may be said again how ready the swarm is.
+    publish_at: Duration,
+    /// Whether something has happened since it was said.
+    is_news: bool,
     /// Of each layer in flight; only where a trace is written.
     times: HashMap<u64, Times>,
     /// Records that the swarm had no room for, as far as the trace knows.
@@ -251,6 +276,17 @@ impl Driver {
                     let _ = self.replies.remove(&id).map(|reply| reply.try_send(result));
                 }
             }
+        }
+    }
+
+    /// Says how ready the swarm is, now or soon.
+    fn publish(&mut self) {
+        let now = self.now();
+        self.is_news = now < self.publish_at;
+        if !self.is_news {
+            let readiness = self.shared.swarm().readiness();
+            *self.shared.published() = readiness;
+            self.publish_at = now + PUBLISH_INTERVAL;
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::driver::{Event, Shared};
 use crate::model::{Experts, ExpertsError, Routing};
 use crate::swarm::trace::{Record, micros};
-use crate::swarm::{LayerJob, SwarmStatus};
+use crate::swarm::{LayerJob, Readiness, SwarmStatus};
 
 /// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
 /// before; this is for a hub that hangs.
@@ -37,6 +37,11 @@ impl SwarmHandle {
     /// What a worker shows to join.
     pub fn join_token(&self) -> &str {
         self.shared.config.token.reveal()
+    }
+
+    /// Who is there and what they hold, as it was a moment ago. Waits for nobody, however busy the swarm is.
+    pub fn readiness(&self) -> Readiness {
+        self.shared.readiness()
     }
 
     /// Whether the hub computes what no worker can.

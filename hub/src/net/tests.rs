@@ -16,6 +16,7 @@ use moex_worker::native::{self, BusyPoll, WorkerOptions};
 use reqwest::header;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::*;
@@ -323,6 +324,124 @@ async fn what_is_no_moex_is_turned_away() {
     socket.send(Message::binary(&b"MoEy and then something that is long enough"[..])).await.unwrap();
     let (frames, code) = read_to_close(socket).await;
     assert_eq!((error_code(&frames), code), (Some(ErrorCode::BadFrame), Some(1002)));
+}
+
+/// What has not joined may send this and no more, however it is cut into frames.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_heard_for_64_kib_and_no_longer() {
+    let running = start(|_| {}).await;
+    let size: Option<u16> = Some(1009);
+    for piece in [1 << 20, 4096, 100] {
+        let mut socket = connect(&running, true).await.unwrap();
+        // The hub closes while this goes on: what cannot be sent any more is no matter.
+        let frame = |is_last, opcode| {
+            let data = vec![0u8; piece];
+            tungstenite::protocol::frame::Frame::message(data, OpCode::Data(opcode), is_last)
+        };
+        let mut opcode = Data::Binary;
+        for _ in 0..(1 << 20) / piece {
+            if socket.feed(Message::Frame(frame(false, opcode))).await.is_err() {
+                break;
+            }
+            opcode = Data::Continue;
+        }
+        let _ = socket.flush().await;
+        let code = read_to_close(socket).await.1;
+        // A reset may overtake the close.
+        assert!(code == size || code.is_none(), "{piece}: {code:?}");
+        running.wait_until("it is gone", |status| status.totals.sessions_ended > 0).await;
+    }
+    assert_eq!(running.hub.handle().status().totals.bytes_received, 0, "nothing of it reached the swarm");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pings_are_counted_before_and_after_a_worker_has_joined() {
+    let running = start(|_| {}).await;
+    for has_joined in [false, true] {
+        let mut socket = connect(&running, true).await.unwrap();
+        if has_joined {
+            socket.send(join(TOKEN)).await.unwrap();
+            running.wait_until("it has joined", |status| status.workers.len() == 1).await;
+        }
+        for _ in 0..1000 {
+            if socket.send(Message::Ping(Default::default())).await.is_err() {
+                break;
+            }
+        }
+        let code = read_all(socket).await;
+        assert!(matches!(code, Some(1008) | None), "{code:?}");
+        running.wait_until("it is gone", |status| status.workers.is_empty()).await;
+    }
+}
+
+/// The code that the hub closes with; what it says before is passed over.
+async fn read_all(mut socket: Socket) -> Option<u16> {
+    let read = async {
+        while let Some(Ok(message)) = socket.next().await {
+            if let Message::Close(frame) = message {
+                return frame.map(|frame| frame.code.into());
+            }
+        }
+        None
+    };
+    tokio::time::timeout(Duration::from_secs(20), read).await.expect("the hub closes")
+}
+
+/// A worker's socket behind TLS crosses to the swarm's thread with all that TLS has buffered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_behind_tls_joins_and_is_told_what_to_hold() {
+    let Running { hub, store: _store, address: _, _folder } = start(|_| {}).await;
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let certificate = key.cert.der().clone();
+    let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key.signing_key.serialize_der().try_into().unwrap())
+        .unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    let (_stop, stopping) = tokio::sync::watch::channel(false);
+    let tls = Some(tokio_rustls::TlsAcceptor::from(Arc::new(server)));
+    let on = AcceptOn { tcp, tls, answer: call(hub.router()) };
+    tokio::spawn(accept(on, Seats::new(16), stopping));
+
+    let tcp = TcpStream::connect(address).await.unwrap();
+    let name = "localhost".try_into().unwrap();
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(client)).connect(name, tcp).await.unwrap();
+    let mut request = format!("wss://localhost:{}/ws", address.port()).into_client_request().unwrap();
+    request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL.parse().unwrap());
+    let (mut socket, _) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    socket.send(join(TOKEN)).await.unwrap();
+    let told = async {
+        let mut frames = Vec::new();
+        while !frames.iter().any(|frame| matches!(frame, Frame::WeightSync(_))) {
+            let message = socket.next().await.unwrap().unwrap();
+            frames.extend(decode_message(&message.into_data()).unwrap());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), told).await.expect("it is told what to hold");
+    assert_eq!(hub.handle().status().workers.len(), 1);
+}
+
+/// Whoever watches is answered while the swarm is at work.
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_waits_for_nobody() {
+    let running = start(|_| {}).await;
+    let mut socket = connect(&running, true).await.unwrap();
+    socket.send(join(TOKEN)).await.unwrap();
+    running.wait_until("it has joined", |status| status.workers.len() == 1).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let _at_work = running.hub.shared.swarm();
+    assert_eq!(running.hub.handle().readiness().workers, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -64,7 +64,7 @@ async fn live<S: Future<Output = ()> + Send + 'static>(
                     connections.insert(task.id(), ConnectionId(n));
                 }
                 Some(ended) = sockets.join_next_with_id() => {
-                    let task = ended.as_ref().map_or_else(|error| error.id(), |(task, ())| *task);
+                    let task = ended.as_ref().map_or_else(tokio::task::JoinError::id, |(task, ())| *task);
                     let connection = connections.remove(&task);
                     // A task that ended by itself has told the driver; one that panicked has not.
                     if let (Err(error), Some(id), Some(events)) = (ended, connection, events.upgrade()) {
@@ -90,14 +90,20 @@ async fn live<S: Future<Output = ()> + Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::Ipv4Addr;
 
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::seats::Seats;
+    use super::super::stream::Stream;
     use super::*;
 
     #[tokio::test]
     async fn the_driver_learns_at_once_of_a_socket_task_that_panicked() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let seat = Seats::new(1).take(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let stream = Stream::open(stream, None, seat).await.unwrap().leave().unwrap();
         let (events, mut received) = mpsc::channel(4);
         let (sockets, opened) = mpsc::channel(4);
         let socket = Opened { stream, already_read: Bytes::new(), address: "here".to_owned() };

@@ -68,7 +68,7 @@ pub use self::job::{JobError, LayerJob};
 pub use self::limits::MAX_CONNECTIONS_PER_ADDRESS;
 pub use self::membership::{MAX_CONNECTIONS, close_code};
 pub use self::plan::FormPolicy;
-pub use self::status::{Coverage, HubShare, InFlight, SwarmStatus, Totals, WorkerStatus};
+pub use self::status::{Coverage, HubShare, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
 pub use self::tier::Tier;
 pub use self::token::JoinToken;
 pub use self::trust::{Evidence, MAX_OFFENCES, Quarantined, TOLERANCE_NMSE};
@@ -294,8 +294,6 @@ impl Swarm {
 
     /// How the swarm is. `weights_served_bytes` is the HTTP side's to fill in.
     pub fn status(&self) -> SwarmStatus {
-        let is_covered =
-            |index: &catalog::BlockIndex| self.holders.of(*index).iter().any(|w| self.is_usable(*w));
         let mut workers: Vec<WorkerStatus> = self
             .connections
             .values()
@@ -308,11 +306,7 @@ impl Swarm {
         self.say_who_is_passed_over(&mut workers);
         SwarmStatus {
             model: self.config.model.clone(),
-            coverage: Coverage {
-                blocks: self.catalog.len(),
-                covered: self.catalog.indices().filter(is_covered).count(),
-                replicas: self.config.replicas,
-            },
+            coverage: self.coverage(),
             workers,
             quarantined: self.register.quarantined().cloned().collect(),
             hub: self.hub_share,
@@ -323,6 +317,22 @@ impl Swarm {
                 ..self.totals
             },
             weights_served_bytes: 0,
+        }
+    }
+
+    /// Who is there and how much of the model they hold.
+    pub fn readiness(&self) -> Readiness {
+        let workers = self.connections.values().filter(|connection| connection.worker.is_some()).count();
+        Readiness { workers, coverage: self.coverage() }
+    }
+
+    fn coverage(&self) -> Coverage {
+        let is_covered =
+            |index: &catalog::BlockIndex| self.holders.of(*index).iter().any(|w| self.is_usable(*w));
+        Coverage {
+            blocks: self.catalog.len(),
+            covered: self.catalog.indices().filter(is_covered).count(),
+            replicas: self.config.replicas,
         }
     }
 

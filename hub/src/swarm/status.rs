@@ -36,6 +36,15 @@ pub struct Coverage {
     pub replicas: usize,
 }
 
+/// What `/health` says: little enough to be taken often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// Workers that have joined.
+    pub workers: usize,
+    /// How much of the model they hold.
+    pub coverage: Coverage,
+}
+
 /// One worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerStatus {

@@ -27,22 +27,32 @@ struct Join;
 #[allow_missing = true]
 struct Worker;
 
-/// Routes of every embedded file.
+/// Routes of every page and file.
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
+    files()
         .route("/", page::<Assets, S>("index.html"))
         .route("/swarm", page::<Assets, S>("swarm.html"))
         .route("/join", page::<Join, S>("index.html"))
-        .route("/assets/{*path}", files::<Assets, S>())
-        .route("/join/{*path}", files::<Join, S>())
-        .route("/worker/{*path}", files::<Worker, S>())
+}
+
+/// The page that says how far a hub is that is getting ready; `{progress}` in it is for the words.
+pub fn loading_page() -> Option<String> {
+    String::from_utf8(Assets::get("loading.html")?.data.into_owned()).ok()
+}
+
+/// Routes of what pages load.
+pub fn files<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/assets/{*path}", folder::<Assets, S>())
+        .route("/join/{*path}", folder::<Join, S>())
+        .route("/worker/{*path}", folder::<Worker, S>())
 }
 
 fn page<E: Embed, S: Clone + Send + Sync + 'static>(name: &'static str) -> axum::routing::MethodRouter<S> {
     get(async move |headers: HeaderMap| respond(name, E::get(name), &headers))
 }
 
-fn files<E: Embed, S: Clone + Send + Sync + 'static>() -> axum::routing::MethodRouter<S> {
+fn folder<E: Embed, S: Clone + Send + Sync + 'static>() -> axum::routing::MethodRouter<S> {
     get(async move |Path(path): Path<String>, headers: HeaderMap| respond(&path, E::get(&path), &headers))
 }
 
@@ -110,7 +120,7 @@ mod tests {
 
     #[test]
     fn pages_load_only_what_is_embedded() {
-        for page in ["index.html", "swarm.html"] {
+        for page in ["index.html", "swarm.html", "loading.html"] {
             let file = Assets::get(page).unwrap();
             let text = std::str::from_utf8(&file.data).unwrap().to_owned();
             for reference in text.split('"').filter_map(|part| part.strip_prefix("/assets/")) {

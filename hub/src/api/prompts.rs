@@ -1,0 +1,124 @@
+//! What prompts may cost before the engine has them: bytes of bodies held at a time, and turns at the tokenizer.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::header;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::MAX_BODY_BYTES;
+use super::chat::refused_body;
+use super::error::ApiError;
+
+/// Bytes of all request bodies that are being read or wait for the tokenizer.
+const MAX_BODIES_BYTES: usize = 16 * MAX_BODY_BYTES;
+/// Requests that wait for the tokenizer.
+const MAX_WAITING_PROMPTS: usize = 256;
+/// Prompts that are tokenised at a time.
+const TOKENIZED_AT_ONCE: usize = 2;
+/// Bytes of a prompt for each position of the context: several times what any language takes. A tokenizer holds a hundred
+/// times the bytes that it reads.
+const MAX_BYTES_PER_TOKEN: usize = 16;
+
+/// Bodies are counted in these.
+const KIB: usize = 1024;
+
+/// Room for prompts.
+pub(super) struct Prompts {
+    bodies: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+}
+
+/// A body's share of the room for bodies, until it is dropped.
+pub(super) struct Room(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
+
+/// A turn at the tokenizer, until it is dropped.
+pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
+
+impl Default for Prompts {
+    fn default() -> Self {
+        let of = |n| Arc::new(Semaphore::new(n));
+        Self {
+            bodies: of(MAX_BODIES_BYTES / KIB),
+            waiting: of(MAX_WAITING_PROMPTS),
+            turns: of(TOKENIZED_AT_ONCE),
+        }
+    }
+}
+
+impl Prompts {
+    /// A request's body, if there is room for it.
+    pub(super) async fn read(&self, request: Request) -> Result<(Bytes, Room), ApiError> {
+        let announced = request.headers().get(header::CONTENT_LENGTH);
+        let n_bytes =
+            announced.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(MAX_BODY_BYTES);
+        if n_bytes > MAX_BODY_BYTES {
+            return Err(ApiError::body_too_large(MAX_BODY_BYTES));
+        }
+        let n_kib = u32::try_from(n_bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
+        let room = self.bodies.clone().try_acquire_many_owned(n_kib).map_err(|_| ApiError::queue_full())?;
+        let body = Bytes::from_request(request, &()).await.map_err(|rejection| refused_body(&rejection))?;
+        Ok((body, Room(room)))
+    }
+
+    /// Waits for a turn at the tokenizer, unless too many wait already.
+    pub(super) async fn turn(&self) -> Result<Turn, ApiError> {
+        let _waits = self.waiting.try_acquire().map_err(|_| ApiError::queue_full())?;
+        let turn = self.turns.clone().acquire_owned().await;
+        turn.map(Turn).map_err(|_| ApiError::queue_full())
+    }
+}
+
+/// Whether a prompt of so many bytes may be tokenised: what is longer cannot be meant for such a context.
+pub(super) fn check_length(n_bytes: usize, context_tokens: usize) -> Result<(), ApiError> {
+    match n_bytes <= context_tokens.saturating_mul(MAX_BYTES_PER_TOKEN) {
+        true => Ok(()),
+        false => Err(ApiError::too_long_to_count(n_bytes, context_tokens)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announcing(n_bytes: usize, body: &'static str) -> Request {
+        Request::post("/").header(header::CONTENT_LENGTH, n_bytes).body(body.into()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn bodies_have_so_much_room_together() {
+        let prompts = Prompts::default();
+        let mut held = Vec::new();
+        while let Ok((_, room)) = prompts.read(announcing(MAX_BODY_BYTES, "x")).await {
+            held.push(room);
+        }
+        assert_eq!(held.len(), MAX_BODIES_BYTES / MAX_BODY_BYTES);
+        let refused = prompts.read(announcing(1, "x")).await.err().unwrap();
+        assert_eq!(refused.body()["error"]["code"], "queue_full");
+        drop(held.pop());
+        assert!(prompts.read(announcing(1, "x")).await.is_ok());
+        let refused = prompts.read(announcing(MAX_BODY_BYTES + 1, "x")).await.err().unwrap();
+        assert_eq!(refused.status(), 413);
+    }
+
+    #[tokio::test]
+    async fn a_turn_at_the_tokenizer_is_waited_for_by_so_many() {
+        use futures_util::FutureExt;
+        let prompts = Prompts::default();
+        let turns = [prompts.turn().await.ok().unwrap(), prompts.turn().await.ok().unwrap()];
+        let mut waiting: Vec<_> = (0..MAX_WAITING_PROMPTS).map(|_| Box::pin(prompts.turn())).collect();
+        assert!(waiting.iter_mut().all(|turn| turn.now_or_never().is_none()));
+        assert!(prompts.turn().await.is_err());
+        drop(turns);
+        assert!(waiting.remove(0).await.is_ok());
+    }
+
+    #[test]
+    fn a_prompt_is_bounded_in_bytes() {
+        assert!(check_length(2048 * MAX_BYTES_PER_TOKEN, 2048).is_ok());
+        let refused = check_length(2048 * MAX_BYTES_PER_TOKEN + 1, 2048).err().unwrap();
+        assert_eq!(refused.body()["error"]["code"], "context_length_exceeded");
+    }
+}

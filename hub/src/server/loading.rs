@@ -1,0 +1,152 @@
+//! What is answered while the hub is getting ready: how far it is, to people, programs and workers.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use serde_json::json;
+
+use crate::{api::ApiError, web};
+
+/// When to ask again, for those who are told a time.
+const RETRY_AFTER_SECONDS: u16 = 2;
+
+/// How far the hub is. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Loading(Arc<Mutex<State>>);
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    phase: Phase,
+    done: usize,
+    total: usize,
+    /// When the first of `total` was begun.
+    packing_since: Option<Instant>,
+}
+
+/// What the hub is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Reading,
+    Packing,
+    Starting,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reading => "reading the model",
+            Self::Packing => "packing experts",
+            Self::Starting => "starting",
+        })
+    }
+}
+
+impl Default for Loading {
+    fn default() -> Self {
+        let state = State { phase: Phase::Reading, done: 0, total: 0, packing_since: None };
+        Self(Arc::new(Mutex::new(state)))
+    }
+}
+
+impl Loading {
+    /// So many experts of `total` are packed.
+    pub fn packed(&self, done: usize, total: usize) {
+        let mut state = self.state();
+        state.packing_since.get_or_insert_with(Instant::now);
+        state.phase = if done < total { Phase::Packing } else { Phase::Starting };
+        (state.done, state.total) = (done, total);
+    }
+
+    /// Answers any request that wants the hub.
+    pub(super) fn answer(&self, request: &Request) -> Response {
+        let State { phase, done, total, .. } = *self.state();
+        let eta = self.eta();
+        let path = request.uri().path();
+        let mut response = match path {
+            "/health" => Json(json!({
+                "status": "loading",
+                "phase": phase.to_string(),
+                "done": done,
+                "total": total,
+                "percent": self.percent(),
+                "eta_seconds": eta.map(|eta| eta.as_secs()),
+            }))
+            .into_response(),
+            _ if is_page(request) => match web::loading_page() {
+                Some(page) => Html(page.replace("{progress}", &self.sentence())).into_response(),
+                None => self.sentence().into_response(),
+            },
+            _ => ApiError::unavailable("loading", format!("{}.", self.sentence())).into_response(),
+        };
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        let headers = response.headers_mut();
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
+    /// `moex is getting ready: 43 %, packing experts, about 12 s left`
+    fn sentence(&self) -> String {
+        let percent = self.percent().map(|percent| format!("{percent} %, ")).unwrap_or_default();
+        let left = self.eta().map(|eta| format!(", about {} s left", eta.as_secs())).unwrap_or_default();
+        format!("moex is getting ready: {percent}{}{left}", self.state().phase)
+    }
+
+    /// Of the packing, which is what takes time.
+    fn percent(&self) -> Option<usize> {
+        let State { phase, done, total, .. } = *self.state();
+        (phase == Phase::Packing).then(|| (done.saturating_mul(100)).checked_div(total).unwrap_or(0))
+    }
+
+    /// As long as the rest takes at the speed so far.
+    fn eta(&self) -> Option<Duration> {
+        let State { phase, done, total, packing_since } = *self.state();
+        let begun = packing_since.filter(|_| phase == Phase::Packing && done > 0)?;
+        Some(begun.elapsed().mul_f64((total - done) as f64 / done as f64))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A person's browser asks for it, and not a program.
+fn is_page(request: &Request) -> bool {
+    const PROGRAMS: [&str; 4] = ["/v1", "/api/", "/shards/", "/metrics"];
+    let path = request.uri().path();
+    *request.method() == Method::GET
+        && path != "/ws"
+        && !PROGRAMS.iter().any(|program| path.starts_with(program))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_what_it_does_how_far_it_is_and_how_long_it_takes() {
+        let loading = Loading::default();
+        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        loading.packed(0, 200);
+        assert_eq!(loading.sentence(), "moex is getting ready: 0 %, packing experts");
+        std::thread::sleep(Duration::from_millis(20));
+        loading.packed(86, 200);
+        assert!(
+            loading.sentence().starts_with("moex is getting ready: 43 %, packing experts, about 0 s left")
+        );
+        loading.packed(200, 200);
+        assert_eq!(loading.sentence(), "moex is getting ready: starting");
+    }
+
+    #[test]
+    fn a_bar_without_a_length_is_no_division_by_nothing() {
+        let loading = Loading::default();
+        loading.packed(0, 0);
+        assert_eq!(loading.sentence(), "moex is getting ready: starting");
+    }
+}
