@@ -136,7 +136,7 @@ impl Running {
     }
 
     async fn get(&self, path: &str, headers: &[(&str, &str)]) -> reqwest::Response {
-        moex_worker::native::install_crypto();
+        native::install_crypto();
         let mut request = reqwest::Client::new().get(format!("http://{}{path}", self.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
