@@ -270,6 +270,7 @@ fn join(input_slots: u8) -> Join {
     Join {
         token: String::new(),
         worker: WorkerId(1),
+        name: String::new(),
         kind: WorkerKind::Native,
         build: String::new(),
         adapter: String::new(),

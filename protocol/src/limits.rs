@@ -28,6 +28,9 @@ pub const MAX_SLOTS: u8 = 64;
 /// Bytes of one text field of a join (token, build, adapter, backend, a feature's or a limit's name, self-test detail).
 pub const MAX_JOIN_TEXT_BYTES: usize = 1024;
 
+/// Bytes of the name that a worker's owner gives it.
+pub const MAX_NAME_BYTES: usize = 64;
+
 /// Features, and separately limits, in one join.
 pub const MAX_JOIN_ENTRIES: usize = 256;
 

@@ -205,6 +205,7 @@ fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
     Join {
         token: join.token.clone(),
         worker: config.worker,
+        name: String::new(),
         kind: WorkerKind::Native,
         build: "scripted".to_owned(),
         adapter: "none".to_owned(),

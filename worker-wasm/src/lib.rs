@@ -12,6 +12,8 @@ pub mod backoff;
 pub mod device;
 #[cfg(any(feature = "native", target_arch = "wasm32"))]
 mod download;
+#[cfg(any(test, target_arch = "wasm32"))]
+mod inbox;
 
 #[cfg(target_arch = "wasm32")]
 pub mod browser;

@@ -30,6 +30,9 @@ pub struct Args {
     /// Keep experts, and this worker's id, in this folder between runs.
     #[arg(long, env = "MOEX_STORE")]
     store: Option<PathBuf>,
+    /// What to call this worker on the hub's swarm page.
+    #[arg(long, env = "MOEX_NAME", default_value = "", hide_default_value = true)]
+    name: String,
     /// The worker's id, 32 hexadecimal digits; by default the store's, or a new one.
     #[arg(long, env = "MOEX_ID")]
     id: Option<WorkerId>,
@@ -52,6 +55,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         memory_budget_bytes: args.memory,
         device: args.device,
         store: args.store,
+        name: args.name,
         worker: args.id,
         patience: Duration::from_secs(args.patience),
         status: Some(status),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as std_mpsc};
 use std::time::{Duration, Instant as StdInstant};
 
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use moex_protocol::{Answer, Dispatch};
 use moex_worker::native::{BusyPoll, poll_again};
@@ -89,6 +90,13 @@ impl Shared {
 
     fn published(&self) -> MutexGuard<'_, Readiness> {
         self.readiness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a request shows the join token.
+    pub(super) fn is_admitted(&self, headers: &HeaderMap) -> bool {
+        let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = value.and_then(|value| value.strip_prefix("Bearer "));
+        token.is_some_and(|token| self.config.token.matches(token))
     }
 
     pub(super) fn swarm(&self) -> MutexGuard<'_, Swarm> {

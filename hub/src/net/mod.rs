@@ -18,6 +18,7 @@ mod seats;
 mod shards;
 mod socket;
 mod stream;
+mod terms;
 mod thread;
 mod trace;
 mod worker_processes;
@@ -84,10 +85,12 @@ impl Hub {
         Ok(Self { shared, events, sockets })
     }
 
-    /// `/ws` for workers and `/shards/{file}` for their weights. To be served by [`accept`]: the swarm takes over sockets
-    /// that came in by it.
+    /// `/ws` for workers, `/shards/{file}` for their weights and `/api/terms` for what joining means. To be served by
+    /// [`accept`]: the swarm takes over sockets that came in by it.
     pub fn router(&self) -> Router {
-        socket::router(self).merge(shards::router(self.shared.clone()))
+        socket::router(self)
+            .merge(shards::router(self.shared.clone()))
+            .merge(terms::router(self.shared.clone()))
     }
 
     /// What the engine computes layers with, and what the status comes from.

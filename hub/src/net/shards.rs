@@ -59,8 +59,7 @@ async fn serve(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let token = text(&headers, header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-    if !token.is_some_and(|token| shared.config.token.matches(token)) {
+    if !shared.is_admitted(&headers) {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
         return (StatusCode::UNAUTHORIZED, challenge, "weights are for workers with the join token")
             .into_response();

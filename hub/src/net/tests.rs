@@ -89,6 +89,7 @@ impl Running {
             memory_budget_bytes: 1 << 30,
             device: DeviceChoice::Cpu,
             store: None,
+            name: String::new(),
             worker: Some(WorkerId(id)),
             patience: Duration::from_secs(60),
             status: None,
@@ -272,6 +273,7 @@ fn join(token: &str) -> Message {
     let join = Join {
         token: token.to_owned(),
         worker: WorkerId(7),
+        name: String::new(),
         kind: WorkerKind::Native,
         build: String::new(),
         adapter: "test".to_owned(),

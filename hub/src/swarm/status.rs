@@ -50,6 +50,8 @@ pub struct Readiness {
 pub struct WorkerStatus {
     /// Stable id.
     pub id: WorkerId,
+    /// What its owner calls it; empty if nothing.
+    pub name: String,
     /// Browser or native.
     pub kind: WorkerKind,
     /// Its device, as it calls it.

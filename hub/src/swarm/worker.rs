@@ -191,6 +191,7 @@ impl Worker {
         let blocks_resident = self.shelf.n_resident();
         WorkerStatus {
             id: self.join.worker,
+            name: self.join.name.clone(),
             kind: self.join.kind,
             adapter: self.join.adapter.clone(),
             backend: self.join.backend.clone(),
@@ -239,6 +240,7 @@ mod tests {
         let join = Join {
             token: String::new(),
             worker: WorkerId(1),
+            name: String::new(),
             kind: WorkerKind::Native,
             build: String::new(),
             adapter: String::new(),

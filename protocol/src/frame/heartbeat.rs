@@ -20,7 +20,7 @@ use crate::error::DecodeError;
 use crate::frame::{decode_control, encode_control};
 use crate::header::FrameType;
 use crate::id::{AttemptId, WorkerId};
-use crate::limits::{MAX_JOIN_ENTRIES, MAX_JOIN_TEXT_BYTES, MAX_SLOTS};
+use crate::limits::{MAX_JOIN_ENTRIES, MAX_JOIN_TEXT_BYTES, MAX_NAME_BYTES, MAX_SLOTS};
 
 /// The body of a HEARTBEAT.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct Join {
     pub token: String,
     /// Who it is across reconnects.
     pub worker: WorkerId,
+    /// What its owner calls it, for people; empty if nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// Where it runs.
     pub kind: WorkerKind,
     /// Which build of the worker it is.
@@ -215,7 +218,9 @@ impl Join {
                 return Err(DecodeError::JoinField { field });
             }
         }
-        let field = if self.features.len() > MAX_JOIN_ENTRIES {
+        let field = if self.name.len() > MAX_NAME_BYTES {
+            "name"
+        } else if self.features.len() > MAX_JOIN_ENTRIES {
             "features"
         } else if self.limits.len() > MAX_JOIN_ENTRIES {
             "limits"

@@ -19,7 +19,9 @@ use crate::frame::result::{Answer, AnswerShape};
 use crate::frame::weight_sync::{BlockReport, WeightSync, WeightSyncFrame};
 use crate::frame::{Frame, decode_message};
 use crate::id::{AttemptId, Block};
-use crate::limits::{MAX_JOIN_TEXT_BYTES, MAX_RESIDENT_BLOCKS, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
+use crate::limits::{
+    MAX_JOIN_TEXT_BYTES, MAX_NAME_BYTES, MAX_RESIDENT_BLOCKS, MAX_SLOTS, MAX_STARTED_ATTEMPTS,
+};
 
 /// How long a worker waits for its join to be answered.
 pub const JOIN_DEADLINE: Duration = Duration::from_secs(10);
@@ -97,8 +99,12 @@ impl WorkerSession {
         let mut join = config.join;
         join.input_slots = join.input_slots.clamp(1, MAX_SLOTS);
         // Written by drivers, not by us: a long text is no reason to be refused.
-        for text in [&mut join.adapter, &mut join.self_test.detail] {
-            text.truncate(text.floor_char_boundary(MAX_JOIN_TEXT_BYTES));
+        for (text, max_bytes) in [
+            (&mut join.name, MAX_NAME_BYTES),
+            (&mut join.adapter, MAX_JOIN_TEXT_BYTES),
+            (&mut join.self_test.detail, MAX_JOIN_TEXT_BYTES),
+        ] {
+            text.truncate(text.floor_char_boundary(max_bytes));
         }
         let mut session = Self {
             channel: Channel::new(Compression::Off),

@@ -255,6 +255,13 @@ fn max_join_text_bytes() {
 }
 
 #[test]
+fn max_name_bytes() {
+    let named = |n_bytes| join_field(|join| join.name = "x".repeat(n_bytes));
+    assert_eq!(named(MAX_NAME_BYTES + 1), Err(DecodeError::JoinField { field: "name" }));
+    assert!(named(MAX_NAME_BYTES).is_ok());
+}
+
+#[test]
 fn max_join_entries() {
     let many = MAX_JOIN_ENTRIES + 1;
     let features = join_field(|join| join.features = vec![String::new(); many]);
@@ -393,11 +400,13 @@ fn max_started_attempts() {
 fn long_texts_of_a_driver_are_cut_before_the_join() {
     let mut join = join();
     join.adapter = "x".repeat(2 * MAX_JOIN_TEXT_BYTES);
+    join.name = "\u{e9}".repeat(MAX_NAME_BYTES);
     join.input_slots = 0;
     let mut worker = WorkerSession::new(WorkerConfig { join }, Duration::ZERO);
     let frames = decode_message(&worker.poll_transmit().unwrap()).unwrap();
     let [Frame::Heartbeat(Heartbeat::Join(sent))] = &frames[..] else { panic!("a join") };
     assert_eq!((sent.adapter.len(), sent.input_slots), (MAX_JOIN_TEXT_BYTES, 1));
+    assert_eq!(sent.name.len(), MAX_NAME_BYTES, "cut between characters");
     worker.report_beat(
         Duration::ZERO,
         moex_protocol::Beat { visibility: Visibility::Leaving, ..Default::default() },

@@ -16,6 +16,7 @@ pub(crate) fn join() -> Join {
     Join {
         token: "secret".into(),
         worker: WorkerId(0xA11CE),
+        name: String::new(),
         kind: WorkerKind::Native,
         build: "0.1.0".into(),
         adapter: "CPU".into(),

@@ -190,6 +190,7 @@ impl Hostile {
         Join {
             token: self.spec.token.clone(),
             worker: self.spec.id,
+            name: String::new(),
             kind: WorkerKind::Native,
             build: "hostile".to_owned(),
             adapter: "hostile".to_owned(),

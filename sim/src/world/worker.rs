@@ -136,6 +136,7 @@ impl Worker {
         Join {
             token: spec.token.clone(),
             worker: spec.id,
+            name: String::new(),
             kind: WorkerKind::Native,
             build: "simulated".to_owned(),
             adapter: "simulated".to_owned(),

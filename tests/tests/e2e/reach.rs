@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{TcpStream, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
@@ -47,11 +48,27 @@ async fn a_worker_without_the_token_is_unauthorized() {
     assert!(String::from_utf8_lossy(&heard).contains("unauthorized"), "{}", String::from_utf8_lossy(&heard));
 }
 
+/// GPU kernels compute with f32 alone. Without a GPU the worker computes on its CPU anyway.
+#[tokio::test]
+async fn a_native_worker_whose_gpu_cannot_serve_the_hub_goes_on_with_its_cpu() {
+    let hub = Hub::start(&["--activations", "int8"]).unwrap();
+    let mut worker = Command::new(moex_tests::moex())
+        .args(["worker", &hub.join_url, "--device", "auto", "--name", "the shelf"])
+        .spawn()
+        .unwrap();
+    let joined = hub.wait_for_workers(1).await;
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let worker = &joined.unwrap()["workers"][0];
+    assert_eq!((&worker["backend"], &worker["name"]), (&"cpu".into(), &"the shelf".into()));
+}
+
 /// A worker in good order, but for its token.
 fn join() -> Join {
     Join {
         token: String::new(),
         worker: WorkerId(7),
+        name: String::new(),
         kind: WorkerKind::Native,
         build: "test".to_owned(),
         adapter: "none".to_owned(),

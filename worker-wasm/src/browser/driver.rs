@@ -12,13 +12,13 @@ use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Join, Visibility};
 
 use super::clock::{self, Alarm};
 use super::fetch::Fetcher;
-use super::inbox::Inbox;
 use super::js;
 use super::report::{Phase, Report};
 use super::socket::Socket;
 use crate::backoff::Backoff;
 use crate::core::{Core, CoreConfig, Loaded, Task};
 use crate::device::{Device, is_lost};
+use crate::inbox::Inbox;
 
 /// The wait before connecting again, at first and at most.
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
@@ -53,7 +53,8 @@ pub(super) struct Driver {
     engine: Option<Rc<Engine>>,
     plans: u64,
     nudges: bool,
-    lost: bool,
+    /// It was the GPU that failed: on the CPU the worker may do better.
+    gpu_failed: bool,
     fetcher: Rc<Fetcher>,
     inbox: Inbox<Event>,
     alarm: Alarm,
@@ -78,7 +79,7 @@ impl Driver {
         let now = clock::now();
         Self {
             nudges: join.sync_latency_micros > SLOW_SYNC_MICROS,
-            lost: false,
+            gpu_failed: false,
             core: Core::new(CoreConfig { join }, now),
             device: Rc::new(device),
             engine: None,
@@ -87,7 +88,7 @@ impl Driver {
             fetcher: Rc::new(fetcher),
             inbox,
             // A full inbox is drained soon, and the driver looks at the time whenever it has drained it.
-            alarm: Alarm::new(move || drop(ringing.push(Event::Alarm))),
+            alarm: Alarm::new(move || drop(ringing.offer(Event::Alarm))),
             link: Link::Down { retry_at: now },
             connection: 0,
             backoff: Backoff::new(RECONNECT_DELAY[0], RECONNECT_DELAY[1]),
@@ -109,7 +110,7 @@ impl Driver {
                 self.core.handle_timeout(now);
             }
             if let Some(reason) = self.flush(now) {
-                return if self.lost { Report::crashed(&reason) } else { Report::stopped(reason) };
+                return if self.gpu_failed { Report::crashed(&reason) } else { Report::stopped(reason) };
             }
             self.show(now);
             self.arm();
@@ -127,6 +128,7 @@ impl Driver {
             Event::Text(connection) if connection == self.connection => self.core.handle_text(now),
             Event::Closed(connection) if connection == self.connection => self.closed(now),
             Event::Planned(engine) => {
+                self.gpu_failed = engine.is_err() && self.device.is_gpu();
                 let result = engine.map(|engine| self.engine = Some(Rc::new(engine)));
                 self.core.planned(now, result);
             }
@@ -170,7 +172,7 @@ impl Driver {
         let lost = result.as_ref().is_err_and(is_lost);
         self.core.computed(now, attempt, result.map_err(|error| error.to_string()));
         if lost {
-            self.lost = true;
+            self.gpu_failed = true;
             self.core.device_failed(now, ErrorCode::DeviceLost, "The GPU was lost.".into());
         }
     }
@@ -237,8 +239,7 @@ impl Driver {
     fn start(&self, task: impl Future<Output = Event> + 'static) {
         let inbox = self.inbox.clone();
         wasm_bindgen_futures::spawn_local(async move {
-            // There are fewer tasks than places in the inbox.
-            drop(inbox.push(task.await));
+            inbox.push(task.await);
         });
     }
 

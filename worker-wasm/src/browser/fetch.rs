@@ -29,7 +29,7 @@ pub(super) struct Fetcher {
 impl Fetcher {
     /// The bytes of the block, with the hash the hub named.
     pub(super) async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String> {
-        let mut place = self.place(source).await;
+        let place = self.place(source).await;
         if let Some(bytes) = match &place {
             Some(place) => place.read().await,
             None => None,
@@ -38,20 +38,20 @@ impl Fetcher {
             return Ok((bytes, loaded));
         }
         let wanted = usize::try_from(source.end.saturating_sub(source.start)).unwrap_or(0);
-        let kept = match &mut place {
+        let kept = match &place {
             Some(place) => place.open_part(wanted).await,
             None => Vec::new(),
         };
         let mut download = Download::resume(source.clone(), kept);
         loop {
-            let attempt = self.attempt(&mut download, place.as_mut()).await;
+            let attempt = self.attempt(&mut download, place.as_ref()).await;
             match download.attempted(attempt) {
                 Next::Done => break,
                 Next::Retry(delay) => clock::sleep(delay).await,
                 Next::Failed(reason) => return Err(reason),
             }
         }
-        if let Some(place) = &mut place {
+        if let Some(place) = &place {
             place.finish().await;
         }
         Ok(download.into_bytes())
@@ -62,9 +62,12 @@ impl Fetcher {
     }
 
     /// Asks for what is missing; appends what the server gives of it, here and in the store.
-    async fn attempt(&self, download: &mut Download, mut place: Option<&mut Place>) -> Result<(), String> {
+    async fn attempt(&self, download: &mut Download, place: Option<&Place>) -> Result<(), String> {
         let Some((url, range)) = download.request() else { return Ok(()) };
-        let (url, init) = self.request(url, &range);
+        if !url.starts_with('/') {
+            return Err("the hub names another server for its weights, which is not asked".into());
+        }
+        let (url, init) = (format!("{}{url}", self.hub), self.init(&range));
         let response = in_time(js::fetch(&url, &init)).await?;
         let response: js::Response = response.unchecked_into();
         if response.status() != PARTIAL_CONTENT {
@@ -80,27 +83,20 @@ impl Fetcher {
                 drop(reader.cancel().await);
                 return Err(reason);
             }
-            if let Some(place) = &mut place {
+            if let Some(place) = place {
                 place.write(offset, &chunk);
             }
         }
     }
 
-    /// The address and the options for `fetch`. The token goes to the hub that gave it, and to nobody else.
-    fn request(&self, url: &str, range: &str) -> (String, js_sys::Object) {
-        let on_hub = url.starts_with('/') && !url.starts_with("//");
-        let mut headers = vec![("Range", range.to_owned())];
-        if on_hub {
-            headers.push(("Authorization", format!("Bearer {}", self.token)));
-            headers.push(("X-Moex-Worker", self.worker.clone()));
-        }
-        let object = js_sys::Object::new();
-        for (name, value) in headers {
-            // Setting a field of a fresh plain object cannot fail.
-            drop(js_sys::Reflect::set(&object, &name.into(), &value.into()));
-        }
-        let init = js::object([("headers", object.into()), ("cache", "no-store".into())]);
-        (if on_hub { format!("{}{url}", self.hub) } else { url.to_owned() }, init)
+    /// The options for `fetch`: a redirection would take the token to wherever it points.
+    fn init(&self, range: &str) -> js_sys::Object {
+        let headers = js::object([
+            ("Range", range.into()),
+            ("Authorization", format!("Bearer {}", self.token).into()),
+            ("X-Moex-Worker", self.worker.as_str().into()),
+        ]);
+        js::object([("headers", headers.into()), ("cache", "no-store".into()), ("redirect", "error".into())])
     }
 }
 

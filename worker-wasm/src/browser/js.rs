@@ -62,50 +62,35 @@ extern "C" {
     #[wasm_bindgen(method, getter)]
     pub(super) fn data(this: &MessageEvent) -> JsValue;
 
-    // The origin private file system. Both handles are `undefined` outside a secure context, which `catch` turns into an error.
-    /// Resolves to a [`Directory`].
-    #[wasm_bindgen(catch, js_namespace = ["navigator", "storage"], js_name = getDirectory)]
-    pub(super) async fn storage_root() -> Result<JsValue, JsValue>;
-    #[wasm_bindgen(js_name = FileSystemDirectoryHandle)]
-    pub(super) type Directory;
-    #[wasm_bindgen(method, catch, js_name = getDirectoryHandle)]
-    pub(super) async fn directory(this: &Directory, name: &str, options: &Object)
-    -> Result<JsValue, JsValue>;
-    #[wasm_bindgen(method, catch, js_name = getFileHandle)]
-    pub(super) async fn file(this: &Directory, name: &str, options: &Object) -> Result<JsValue, JsValue>;
-    #[wasm_bindgen(method, catch, js_name = removeEntry)]
-    pub(super) async fn remove(this: &Directory, name: &str) -> Result<JsValue, JsValue>;
-    #[wasm_bindgen(js_name = FileSystemFileHandle)]
-    pub(super) type File;
-    #[wasm_bindgen(method, catch, js_name = createSyncAccessHandle)]
-    pub(super) async fn open(this: &File) -> Result<JsValue, JsValue>;
-    #[wasm_bindgen(method, catch, js_name = move)]
-    pub(super) async fn rename(this: &File, name: &str) -> Result<JsValue, JsValue>;
-    #[wasm_bindgen(js_name = FileSystemSyncAccessHandle)]
-    pub(super) type SyncHandle;
-    #[wasm_bindgen(method, catch, js_name = getSize)]
-    pub(super) fn size(this: &SyncHandle) -> Result<f64, JsValue>;
+    // The store of the worker's script. Its promises may be rejected; nothing here throws.
+    pub(super) type Store;
+    /// Resolves to a [`Place`], or to null.
+    #[wasm_bindgen(method, catch)]
+    pub(super) async fn place(this: &Store, name: &str) -> Result<JsValue, JsValue>;
+    pub(super) type Place;
     #[wasm_bindgen(method, catch, js_name = read)]
-    pub(super) fn read_at(this: &SyncHandle, into: &mut [u8], options: &Object) -> Result<f64, JsValue>;
-    #[wasm_bindgen(method, catch, js_name = write)]
-    pub(super) fn write_at(this: &SyncHandle, bytes: &[u8], options: &Object) -> Result<f64, JsValue>;
+    pub(super) async fn read(this: &Place) -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method, catch)]
-    pub(super) fn truncate(this: &SyncHandle, size: f64) -> Result<(), JsValue>;
+    pub(super) async fn remove(this: &Place) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, catch, js_name = openPart)]
+    pub(super) async fn open_part(this: &Place, block_bytes: f64) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method)]
+    pub(super) fn write(this: &Place, offset: f64, bytes: &[u8]);
     #[wasm_bindgen(method, catch)]
-    pub(super) fn flush(this: &SyncHandle) -> Result<(), JsValue>;
-    #[wasm_bindgen(method, js_name = close)]
-    pub(super) fn close_handle(this: &SyncHandle);
+    pub(super) async fn finish(this: &Place) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method)]
+    pub(super) fn close(this: &Place);
+}
 
-    // Locks between tabs.
-    #[wasm_bindgen(catch, js_namespace = ["navigator", "locks"], js_name = request)]
-    pub(super) async fn request_lock(
-        name: &str,
-        options: &Object,
-        held: &Function,
-    ) -> Result<JsValue, JsValue>;
-    pub(super) type AbortSignal;
-    #[wasm_bindgen(static_method_of = AbortSignal)]
-    pub(super) fn timeout(millis: f64) -> AbortSignal;
+/// Where the worker's script keeps blocks; `None` if it cannot.
+pub(super) fn store() -> Option<Store> {
+    let store = global("moexStore");
+    store.is_object().then(|| store.unchecked_into())
+}
+
+/// The bytes that a promise of the store came to, if it did.
+pub(super) fn content(outcome: Result<JsValue, JsValue>) -> Option<Vec<u8>> {
+    outcome.ok()?.dyn_into::<Uint8Array>().ok().map(|bytes| bytes.to_vec())
 }
 
 /// How many GPU buffers this worker has made: its script counts them where the browser makes them.

@@ -6,9 +6,7 @@
 mod clock;
 mod driver;
 mod fetch;
-mod inbox;
 mod js;
-mod lock;
 mod report;
 mod socket;
 mod store;
@@ -19,10 +17,10 @@ use wasm_bindgen::prelude::*;
 
 use self::driver::{Driver, Event};
 use self::fetch::Fetcher;
-use self::inbox::Inbox;
 use self::report::{Phase, Report};
 use self::store::Store;
 use crate::device::{Device, DeviceChoice, Identity};
+use crate::inbox::Inbox;
 
 /// Input slots a tab announces: one computing, the rest arriving meanwhile.
 pub const INPUT_SLOTS: u8 = 4;
@@ -36,6 +34,8 @@ struct Options {
     token: String,
     /// Kept by the page, one for each tab that is open at a time.
     worker: WorkerId,
+    /// What its owner calls it, for people.
+    name: String,
     device: DeviceChoice,
     memory_budget_bytes: u64,
 }
@@ -69,7 +69,8 @@ impl TabWorker {
             "leaving" => Visibility::Leaving,
             _ => Visibility::Visible,
         };
-        drop(self.inbox.push(Event::Visibility(visibility)));
+        // A page that floods its own worker with them has only itself to tell.
+        drop(self.inbox.offer(Event::Visibility(visibility)));
     }
 }
 
@@ -80,6 +81,7 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     let identity = Identity {
         token: options.token.clone(),
         worker: options.worker,
+        name: options.name,
         kind: WorkerKind::Browser,
         memory_budget_bytes: options.memory_budget_bytes,
         input_slots: INPUT_SLOTS,
@@ -88,7 +90,7 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     if let (true, Some(name)) = (device.is_gpu(), js::gpu_name()) {
         join.adapter = name;
     }
-    let store = Store::open().await;
+    let store = Store::open();
     let fetcher =
         Fetcher { hub: options.hub, token: options.token, worker: options.worker.to_string(), store };
     Ok(Driver::new(device, join, fetcher, inbox).run().await)

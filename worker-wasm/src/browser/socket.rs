@@ -5,8 +5,8 @@ use moex_protocol::{SUBPROTOCOL, limits};
 use wasm_bindgen::prelude::*;
 
 use super::driver::Event;
-use super::inbox::Inbox;
 use super::js;
+use crate::inbox::Inbox;
 
 /// A socket that is opening or open; closed when dropped.
 pub(super) struct Socket {
@@ -19,9 +19,9 @@ impl Socket {
     pub(super) fn open(url: &str, connection: u64, inbox: &Inbox<Event>) -> Result<Self, String> {
         let socket = js::WebSocket::new(url, SUBPROTOCOL).map_err(|error| js::words(&error))?;
         socket.set_binary_type("arraybuffer");
-        let on_open = callback(inbox, move |_| Event::Opened(connection));
-        let on_message = callback(inbox, move |event| message(connection, event.unchecked_ref()));
-        let on_close = callback(inbox, move |_| Event::Closed(connection));
+        let on_open = callback(inbox, connection, move |_| Event::Opened(connection));
+        let on_message = callback(inbox, connection, move |event| message(connection, event.unchecked_ref()));
+        let on_close = callback(inbox, connection, move |_| Event::Closed(connection));
         socket.set_onopen(Some(function(&on_open)));
         socket.set_onmessage(Some(function(&on_message)));
         socket.set_onclose(Some(function(&on_close)));
@@ -62,14 +62,16 @@ fn message(connection: u64, event: &js::MessageEvent) -> Event {
     }
 }
 
+/// Puts what happens into the inbox. One that is full means a hub that ignores the input slots: its connection ends.
 fn callback(
     inbox: &Inbox<Event>,
+    connection: u64,
     mut event: impl FnMut(&JsValue) -> Event + 'static,
 ) -> Closure<dyn FnMut(JsValue)> {
     let inbox = inbox.clone();
     Closure::new(move |value: JsValue| {
-        // An inbox that is full means a hub that ignores the input slots; what it sends beyond them is lost to it.
-        drop(inbox.push(event(&value)));
+        let belongs = |waiting: &Event| matches!(waiting, Event::Message(of, _) if *of == connection);
+        inbox.offer_or_end(event(&value), belongs, Event::Closed(connection));
     })
 }
 

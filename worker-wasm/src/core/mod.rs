@@ -36,7 +36,7 @@ use moex_protocol::{
 
 use self::blocks::{BlockTable, Hold, Settled};
 use self::model::Model;
-use self::status::Latencies;
+use self::status::{Latencies, told};
 pub use self::{blocks::MAX_LOADS_IN_FLIGHT, status::LATENCY_WINDOW, status::Status};
 
 /// Blocks that became resident within this time are reported to the hub together.
@@ -191,11 +191,11 @@ impl Core {
         self.abandon_session();
     }
 
-    /// [`Task::Plan`] is done. An error here ends the worker: it could not hold what it offered to hold.
+    /// [`Task::Plan`] is done. An error here ends the worker: on another device it may do better.
     pub fn planned(&mut self, now: Duration, result: Result<(), String>) {
         match result {
             Ok(()) => self.engine_ready = true,
-            Err(reason) => self.stop(format!("No room for the experts: {reason}")),
+            Err(reason) => self.stop(format!("This device cannot serve the hub's model: {reason}.")),
         }
         self.advance(now);
     }
@@ -276,7 +276,7 @@ impl Core {
         let blocks_resident = self.blocks.n_resident();
         Status {
             state: self.session.state().name().into(),
-            model: self.model.as_ref().map(|model| model.name.clone()),
+            model: self.model.as_ref().map(|model| told(&model.name)),
             blocks_assigned: self.blocks.n_assigned(),
             blocks_resident,
             bytes_resident: block_bytes * blocks_resident as u64,
@@ -320,12 +320,12 @@ impl Core {
                     | ErrorCode::Version
                     | ErrorCode::SelfTest
                     | ErrorCode::OutOfMemory => self.stop(words),
-                    _ => self.counted.problem = Some(words),
+                    _ => self.counted.problem = Some(told(&words)),
                 }
             }
             WorkerEvent::Closed { reason: CloseReason::Drained } => {}
             WorkerEvent::Closed { reason } => {
-                self.counted.problem.get_or_insert_with(|| reason.to_string());
+                self.counted.problem.get_or_insert_with(|| told(&reason.to_string()));
             }
         }
     }
@@ -489,6 +489,7 @@ impl Core {
     }
 
     fn stop(&mut self, reason: String) {
+        let reason = told(&reason);
         self.counted.problem = Some(reason.clone());
         self.tasks.push_back(Task::Stop(reason));
     }

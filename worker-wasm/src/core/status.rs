@@ -49,6 +49,19 @@ pub struct Status {
     pub problem: Option<String>,
 }
 
+/// The most characters of a text of the hub's that are shown.
+const MAX_TOLD_CHARS: usize = 300;
+
+/// A text with words of the hub's in it, as it may be shown: short, and without characters that steer a terminal or turn the
+/// direction of reading.
+pub(super) fn told(text: &str) -> String {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+    };
+    text.chars().take(MAX_TOLD_CHARS).map(|c| if steers(c) { ' ' } else { c }).collect()
+}
+
 /// The last [`LATENCY_WINDOW`] durations.
 #[derive(Debug, Default)]
 pub(super) struct Latencies(VecDeque<Duration>);
@@ -73,6 +86,12 @@ impl Latencies {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_hub_says_is_short_and_steers_nothing() {
+        assert_eq!(told("no\u{1b}[2Jroom\r\n\u{202e}here"), "no [2Jroom   here");
+        assert_eq!(told(&"\u{e9}".repeat(100_000)), "\u{e9}".repeat(MAX_TOLD_CHARS));
+    }
 
     #[test]
     fn percentiles_are_over_the_window() {

@@ -34,6 +34,8 @@ pub struct Identity {
     pub token: String,
     /// Stable across sessions.
     pub worker: WorkerId,
+    /// What its owner calls it, for people; empty if nothing.
+    pub name: String,
     /// Where it runs.
     pub kind: WorkerKind,
     /// Bytes of expert weights it may hold.
@@ -149,6 +151,7 @@ impl Device {
         Ok(Join {
             token: identity.token,
             worker: identity.worker,
+            name: identity.name,
             kind: identity.kind,
             build: env!("CARGO_PKG_VERSION").into(),
             adapter: description.adapter,

@@ -86,6 +86,8 @@ pub(super) struct Driver {
     status: Option<watch::Sender<Status>>,
     show_at: Duration,
     busy_poll: BusyPoll,
+    /// It was the device that failed: another may do better.
+    device_failed: bool,
 }
 
 impl Driver {
@@ -109,6 +111,7 @@ impl Driver {
             status,
             show_at: Duration::ZERO,
             busy_poll,
+            device_failed: false,
         }
     }
 
@@ -140,6 +143,9 @@ impl Driver {
                     }
                     match ended {
                         Ended::Shutdown => return Ok(()),
+                        Ended::Stopped(reason) if self.device_failed => {
+                            return Err(WorkerError::Device(reason));
+                        }
                         Ended::Stopped(reason) => return Err(WorkerError::Stopped(reason)),
                         Ended::Disconnected(reason) => reason,
                     }
@@ -288,6 +294,7 @@ impl Driver {
         let now = self.clock.now();
         match done {
             Done::Planned(engine) => {
+                self.device_failed = engine.is_err();
                 let result = engine.map(|engine| self.engine = Some(Arc::new(engine)));
                 self.core.planned(now, result);
             }
@@ -297,6 +304,7 @@ impl Driver {
                 let lost = result.as_ref().is_err_and(is_lost);
                 self.core.computed(now, attempt, result.map_err(|error| error.to_string()));
                 if lost {
+                    self.device_failed = true;
                     self.core.device_failed(now, ErrorCode::DeviceLost, "The GPU was lost.".into());
                 }
             }

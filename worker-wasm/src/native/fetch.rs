@@ -1,4 +1,4 @@
-//! Blocks by range over HTTP, from the hub or from whatever store it names.
+//! What a worker asks its hub over HTTP: blocks by range, and whether its token is the hub's.
 
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use crate::download::{Download, Next, file_name};
 
 /// A download that brings nothing for this long is given up and resumed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// Where a hub tells whoever has the token what it serves.
+const TERMS_PATH: &str = "/api/terms";
 
 /// Fetches blocks, through the store if there is one.
 #[derive(Clone, Debug)]
@@ -27,9 +29,24 @@ impl Fetcher {
         let client = reqwest::Client::builder()
             .connect_timeout(STALL_TIMEOUT)
             .read_timeout(STALL_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| format!("No HTTP client: {error}."))?;
         Ok(Self { client, join, worker, store })
+    }
+
+    /// Whether the hub admits this worker, as far as it says so: a hub that cannot be reached has not said no.
+    ///
+    /// # Errors
+    /// One sentence, if the token is not the hub's.
+    pub(super) async fn check_token(&self) -> Result<(), String> {
+        let url = self.join.hub.join(TERMS_PATH).map_err(|error| error.to_string())?;
+        match self.client.get(url).bearer_auth(&self.join.token).send().await {
+            Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
+                Err("The hub turned this worker away: the token in its join link is not, or no longer, the hub's.".into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The bytes of the block, with the hash the hub named.
@@ -55,11 +72,11 @@ impl Fetcher {
     async fn attempt(&self, download: &mut Download) -> Result<(), String> {
         let Some((url, range)) = download.request() else { return Ok(()) };
         let url = self.join.hub.join(url).map_err(|error| format!("`{url}`: {error}"))?;
-        let mut request = self.client.get(url.clone()).header(header::RANGE, range);
-        // The token goes to the hub that gave it, and to nobody else.
-        if url.origin() == self.join.hub.origin() {
-            request = request.bearer_auth(&self.join.token).header("X-Moex-Worker", self.worker.to_string());
+        if url.origin() != self.join.hub.origin() {
+            return Err("the hub names another server for its weights, which is not asked".into());
         }
+        let request = self.client.get(url).header(header::RANGE, range).bearer_auth(&self.join.token);
+        let request = request.header("X-Moex-Worker", self.worker.to_string());
         let mut response = request.send().await.map_err(|error| error.to_string())?;
         if response.status() != StatusCode::PARTIAL_CONTENT {
             return Err(format!("the server answered {}", response.status()));
@@ -84,5 +101,58 @@ impl Fetcher {
         if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {
             tracing::warn!(%error, "a block could not be kept in the store");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moex_protocol::{Block, ExpertId, LayerId};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn source(url: &str) -> BlockSource {
+        let block = Block { layer: LayerId(0), expert: ExpertId(0) };
+        BlockSource {
+            block,
+            url: url.into(),
+            start: 0,
+            end: 3,
+            blake3: blake3::hash(b"abc").to_hex().to_string(),
+        }
+    }
+
+    /// Answers everything with `answer`.
+    async fn server(answer: String) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 2048];
+                drop(stream.read(&mut request).await);
+                drop(stream.write_all(answer.as_bytes()).await);
+            }
+        });
+        format!("http://{address}")
+    }
+
+    #[tokio::test]
+    async fn weights_come_from_the_hub_alone_and_by_no_detour() {
+        let weights = "HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
+        let other = server(weights.to_owned()).await;
+        let detour = format!(
+            "HTTP/1.1 302 Found\r\nLocation: {other}/a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        let hub = server(detour).await;
+        let fetcher = |hub: &str| {
+            let join = JoinUrl::parse(&format!("{hub}/join#token")).unwrap();
+            Fetcher::new(join, WorkerId(1), None).unwrap()
+        };
+        assert!(fetcher(&other).fetch(&source("/a")).await.is_ok(), "the weights are good");
+        let elsewhere = fetcher(&hub).fetch(&source(&format!("{other}/a"))).await.unwrap_err();
+        assert!(elsewhere.contains("another server"), "{elsewhere}");
+        let redirected = fetcher(&hub).fetch(&source("/a")).await.unwrap_err();
+        assert!(redirected.contains("302"), "{redirected}");
     }
 }

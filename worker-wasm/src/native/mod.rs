@@ -11,6 +11,7 @@ mod store;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use moex_protocol::{WorkerId, WorkerKind};
@@ -39,6 +40,8 @@ pub struct WorkerOptions {
     pub device: DeviceChoice,
     /// A folder that keeps blocks and the worker's id between runs.
     pub store: Option<PathBuf>,
+    /// What its owner calls it, for people; empty if nothing.
+    pub name: String,
     /// Its id, if it is not to come from the store or from chance.
     pub worker: Option<WorkerId>,
     /// How long to go on trying to reach a hub that does not answer.
@@ -63,7 +66,7 @@ pub enum WorkerError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The device asked for is not there or does not compute right.
+    /// The device is not there, does not compute right, or cannot compute what the hub serves.
     #[error("{0}")]
     Device(String),
     /// No hub answered for as long as the options allow.
@@ -97,20 +100,46 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         }
         _ => fresh_id(),
     };
+    let mut shutdown = pin!(shutdown);
     let clock = connection::Clock::start();
-    let device = Device::open(options.device).await.map_err(WorkerError::Device)?;
-    let identity = Identity {
-        token: join.token.clone(),
-        worker,
-        kind: WorkerKind::Native,
-        memory_budget_bytes: options.memory_budget_bytes,
-        input_slots: INPUT_SLOTS,
-    };
-    let presented = device.present(identity, || clock.now()).await.map_err(WorkerError::Device)?;
     let fetcher = Fetcher::new(join.clone(), worker, store).map_err(WorkerError::Device)?;
-    Driver::new(clock, device, presented, fetcher, options.status, options.busy_poll)
-        .run(&join, options.patience, shutdown)
-        .await
+    // Before the device is tested, which takes its time.
+    tokio::select! {
+        admitted = fetcher.check_token() => admitted.map_err(WorkerError::Stopped)?,
+        () = &mut shutdown => return Ok(()),
+    }
+    let mut choice = options.device;
+    loop {
+        let device = Device::open(choice).await.map_err(WorkerError::Device)?;
+        if let Some(note) = device.note() {
+            tracing::info!("{note}");
+        }
+        let may_fall_back = choice == DeviceChoice::Auto && device.is_gpu();
+        let identity = Identity {
+            token: join.token.clone(),
+            worker,
+            name: options.name.clone(),
+            kind: WorkerKind::Native,
+            memory_budget_bytes: options.memory_budget_bytes,
+            input_slots: INPUT_SLOTS,
+        };
+        let presented = device.present(identity, || clock.now()).await;
+        let ended = match presented {
+            Ok(presented) => {
+                let (fetcher, status) = (fetcher.clone(), options.status.clone());
+                let driver = Driver::new(clock, device, presented, fetcher, status, options.busy_poll);
+                driver.run(&join, options.patience, shutdown.as_mut()).await
+            }
+            Err(reason) => Err(WorkerError::Device(reason)),
+        };
+        match ended {
+            Err(WorkerError::Device(reason)) if may_fall_back => {
+                tracing::warn!("{reason} This worker goes on with the CPU instead of the GPU.");
+                choice = DeviceChoice::Cpu;
+            }
+            ended => return ended,
+        }
+    }
 }
 
 fn store_error(folder: &std::path::Path, source: std::io::Error) -> WorkerError {

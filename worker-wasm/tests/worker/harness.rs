@@ -207,6 +207,7 @@ pub(crate) fn join(memory_budget_bytes: u64) -> Join {
     Join {
         token: "token".into(),
         worker: WorkerId(1),
+        name: String::new(),
         kind: WorkerKind::Native,
         build: "test".into(),
         adapter: "CPU".into(),

@@ -38,6 +38,7 @@ struct Shared {
     /// Whether the next block is to be cut off halfway.
     cut_off: AtomicBool,
     last_worker: Mutex<WorkerId>,
+    sessions: AtomicU64,
 }
 
 impl Hub {
@@ -51,6 +52,7 @@ impl Hub {
             bytes_served: AtomicU64::new(0),
             cut_off: AtomicBool::new(false),
             last_worker: Mutex::new(WorkerId(0)),
+            sessions: AtomicU64::new(0),
         });
         let serving = shared.clone();
         tokio::spawn(async move {
@@ -67,6 +69,7 @@ impl Hub {
             memory_budget_bytes: 8 * SHAPE.block_bytes() as u64,
             device: DeviceChoice::Cpu,
             store: None,
+            name: String::new(),
             worker: None,
             patience: Duration::from_secs(20),
             status: None,
@@ -111,6 +114,13 @@ impl Shared {
             request.push(stream.read_u8().await.unwrap());
         }
         let request = String::from_utf8(request).unwrap().to_lowercase();
+        if request.starts_with("get /api/terms ") {
+            let is_refused = request.contains("authorization: bearer wrong\r");
+            let status = if is_refused { "401 Unauthorized" } else { "404 Not Found" };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            return;
+        }
         assert!(request.contains(&format!("authorization: bearer {TOKEN}")), "{request}");
         assert!(request.contains("x-moex-worker: "), "{request}");
         let range = request.split("range: bytes=").nth(1).unwrap().split("\r\n").next().unwrap();
@@ -127,6 +137,7 @@ impl Shared {
     }
 
     async fn session(&self, stream: TcpStream) {
+        self.sessions.fetch_add(1, Ordering::SeqCst);
         #[expect(clippy::result_large_err, reason = "the type of the handshake's callback")]
         let subprotocol = |request: &Request, mut response: Response| {
             assert_eq!(request.headers()["sec-websocket-protocol"], SUBPROTOCOL);
@@ -219,10 +230,20 @@ async fn a_store_outlives_the_worker() {
 async fn a_wrong_token_is_final() {
     let hub = Hub::start().await;
     let (status, shown) = watch::channel(Status::default());
-    let options = WorkerOptions { status: Some(status), ..hub.options("wrong") };
+    let options = WorkerOptions { status: Some(status), ..hub.options("refused in the session") };
     let error = run(options, std::future::pending()).await.unwrap_err();
     assert!(matches!(&error, WorkerError::Stopped(reason) if reason.contains("wrong token")), "{error}");
     assert!(shown.borrow().problem.as_ref().is_some_and(|problem| problem.contains("wrong token")));
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_noticed_before_the_device_is_tested() {
+    let hub = Hub::start().await;
+    // Where there is no GPU, opening it would be the error.
+    let options = WorkerOptions { device: DeviceChoice::Gpu, ..hub.options("wrong") };
+    let error = run(options, std::future::pending()).await.unwrap_err();
+    assert!(matches!(&error, WorkerError::Stopped(reason) if reason.contains("token")), "{error}");
+    assert_eq!(hub.shared.sessions.load(Ordering::SeqCst), 0, "it did not even connect");
 }
 
 #[tokio::test]

@@ -148,6 +148,7 @@ impl Room {
         let mut join = Join {
             token: TOKEN.to_owned(),
             worker: WorkerId(id),
+            name: String::new(),
             kind: WorkerKind::Native,
             build: "test".to_owned(),
             adapter: "scripted".to_owned(),

@@ -1,0 +1,26 @@
+//! `GET /api/terms`: what joining means, for whoever has the join token. A worker asks before it tests its device, a page before
+//! its visitor decides.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+
+use super::driver::Shared;
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new().route("/api/terms", get(terms)).with_state(shared)
+}
+
+/// The model as an accepted worker hears of it, and how many experts there are to hold.
+async fn terms(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    if !shared.is_admitted(&headers) {
+        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+        return (StatusCode::UNAUTHORIZED, challenge, "the join token is not the hub's").into_response();
+    }
+    Json(json!({ "model": shared.config.model, "blocks": shared.store.catalog().len() })).into_response()
+}
