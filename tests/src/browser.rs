@@ -16,6 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub use self::hands::Complaints;
+use crate::host::Host;
 use crate::hub::PATIENCE;
 
 /// Keeps Chromium off the network and its GPU process on the software adapter.
@@ -51,6 +52,13 @@ pub struct Browser {
 }
 
 impl Browser {
+    /// Starts Chromium on another host, which is to outlive it. The runtime must be one of a single thread.
+    pub async fn launch_on(host: &Host) -> Result<Self> {
+        // The connection to its tools is to the host's own loopback.
+        let _visit = host.enter()?;
+        Self::launch().await
+    }
+
     /// Starts Chromium.
     pub async fn launch() -> Result<Self> {
         let path =
@@ -74,14 +82,24 @@ impl Browser {
         Ok(Self { chromium, _profile: profile })
     }
 
-    /// Opens a page in a window of its own, so that no tab hides another.
+    /// Opens a page in a window of its own, so that no tab hides another. A join page lends at once.
     pub async fn open(&self, url: &str) -> Result<Tab> {
-        let target = CreateTargetParams::builder()
-            .url(url)
-            .new_window(true)
-            .build()
-            .map_err(|error| anyhow!(error))?;
-        Ok(Tab { page: self.chromium.new_page(target).await? })
+        self.visit(&lending(url)).await
+    }
+
+    /// Opens a page in a window of its own, as it is for somebody who comes for the first time.
+    pub async fn visit(&self, url: &str) -> Result<Tab> {
+        self.create(url, true).await
+    }
+
+    /// Opens a page in front of the one that was opened last, which is hidden then.
+    pub async fn open_in_front(&self, url: &str) -> Result<Tab> {
+        self.create(url, false).await
+    }
+
+    async fn create(&self, url: &str, is_own_window: bool) -> Result<Tab> {
+        let target = CreateTargetParams::builder().url(url).new_window(is_own_window).build();
+        Ok(Tab { page: self.chromium.new_page(target.map_err(|error| anyhow!(error))?).await? })
     }
 
     /// Ends Chromium as its user would, so that the profile is written out.
@@ -89,6 +107,15 @@ impl Browser {
         self.chromium.close().await?;
         self.chromium.wait().await?;
         Ok(())
+    }
+}
+
+/// The address of a join page that asks nobody before it lends; of another page as it is.
+fn lending(url: &str) -> String {
+    match url.split_once('#') {
+        Some((page, token)) if page.contains("/join?") => format!("{page}&auto#{token}"),
+        Some((page, token)) if page.ends_with("/join") => format!("{page}?auto#{token}"),
+        _ => url.to_owned(),
     }
 }
 
@@ -123,6 +150,19 @@ impl Tab {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// The files of blocks that the browser keeps for the page's origin: names and sizes.
+    pub async fn stored_blocks(&self) -> Result<Vec<(String, u64)>> {
+        let list = r#"(async () => {
+            const found = [];
+            const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-blocks");
+            for await (const [name, file] of folder.entries()) found.push([name, (await file.getFile()).size]);
+            return found;
+        })()"#;
+        let files = self.eval(list).await?;
+        let file = |entry: &Value| Some((entry[0].as_str()?.to_owned(), entry[1].as_u64()?));
+        files.as_array().into_iter().flatten().map(|entry| file(entry).context("a name and a size")).collect()
     }
 
     /// Loads the page again, as its user would.

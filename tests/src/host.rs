@@ -3,12 +3,16 @@
 //! A closed socket on one machine always says so to its peer; what dies on another host may never say anything again.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::marker::PhantomData;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Hosts of this process so far: each has names and addresses that no other has.
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -67,6 +71,15 @@ impl Host {
         command
     }
 
+    /// Puts the calling thread there until the value is dropped: sockets it opens and processes it starts meanwhile are the
+    /// host's, and stay so.
+    pub fn enter(&self) -> Result<Visit> {
+        let open = |path: &str| File::open(path).with_context(|| format!("{path} cannot be opened"));
+        let home = open("/proc/thread-self/ns/net")?;
+        move_to(&open(&format!("/run/netns/{}", self.name))?)?;
+        Ok(Visit { home, _stays_on_its_thread: PhantomData })
+    }
+
     /// Pulls the cable: what is sent is lost, and nobody hears of it.
     pub fn unplug(&self) -> Result<()> {
         ip(&format!("-n {} link set eth0 down", self.name))
@@ -76,6 +89,25 @@ impl Host {
     pub fn plug(&self) -> Result<()> {
         ip(&format!("-n {} link set eth0 up", self.name))
     }
+}
+
+/// A thread's stay on a [`Host`].
+#[must_use]
+#[derive(Debug)]
+pub struct Visit {
+    home: File,
+    _stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        move_to(&self.home).expect("a thread may go back to where it came from");
+    }
+}
+
+fn move_to(network: &File) -> Result<()> {
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        .context("this thread cannot enter a network namespace")
 }
 
 impl Drop for Host {

@@ -67,7 +67,8 @@ impl Moex {
         self.hub_at("0.0.0.0:0", &[&["--api-key", chat::API_KEY], args].concat())
     }
 
-    fn hub_at(&self, listen: &str, args: &[&str]) -> Result<Hub> {
+    /// The same at an address, such as one that a hub before it had.
+    pub fn hub_at(&self, listen: &str, args: &[&str]) -> Result<Hub> {
         let mut child = self
             .command("hub")?
             .args(["serve", "--json", "--listen", listen])

@@ -83,7 +83,7 @@ async fn a_download_cut_off_halfway_goes_on_where_it_stopped() {
     proxy.set(Link::Cut);
     let cut = tab.wait_until("no connection", |status| status["phase"] == "connecting").await.unwrap();
     assert!(!is_whole(&cut), "the download was over before it was cut: {cut:#}");
-    let files = stored(&tab).await;
+    let files = tab.stored_blocks().await.unwrap();
     let (parts, whole): (Vec<_>, Vec<_>) = files.iter().partition(|(name, _)| name.ends_with(".part"));
     let block_bytes = whole[0].1;
     assert!(
@@ -160,19 +160,6 @@ fn clear_cases() -> Vec<(Value, String)> {
         .collect();
     assert_eq!(clear.len(), N_CASES);
     clear
-}
-
-/// The files of the origin's private storage: names and sizes.
-async fn stored(tab: &Tab) -> Vec<(String, u64)> {
-    let list = r#"(async () => {
-        const found = [];
-        const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-blocks");
-        for await (const [name, file] of folder.entries()) found.push([name, (await file.getFile()).size]);
-        return found;
-    })()"#;
-    let files = tab.eval(list).await.unwrap();
-    let file = |entry: &Value| Some((entry[0].as_str()?.to_owned(), entry[1].as_u64()?));
-    files.as_array().unwrap().iter().map(|entry| file(entry).unwrap()).collect()
 }
 
 /// What the browser says the page and its worker hold, after a collection of its garbage.

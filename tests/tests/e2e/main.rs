@@ -9,6 +9,7 @@ mod commands;
 mod defaults;
 mod demo;
 mod eval;
+mod join_page;
 mod logits;
 mod pages;
 mod reach;

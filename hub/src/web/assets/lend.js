@@ -38,7 +38,7 @@ async function start() {
   frame?.remove();
   frame = element("iframe");
   frame.title = "Lending this device";
-  frame.src = `/join?embed#${encodeURIComponent(token)}`;
+  frame.src = `/join?embed&auto#${encodeURIComponent(token)}`;
   frame.addEventListener("load", () => {
     if (statusOfFrame() === null) say("The browser does not show the join page here.", true);
   });
@@ -121,7 +121,7 @@ function onVisibility() {
 
 /** The join page in its own window, this one's frame gone: one browser window, one worker. */
 function moveOut() {
-  const own = window.open(`/join#${encodeURIComponent(token)}`, "moex-lend", POPUP);
+  const own = window.open(`/join?auto#${encodeURIComponent(token)}`, "moex-lend", POPUP);
   if (own === null) {
     say("The browser did not allow another window. Open the join link of the swarm page in one yourself.");
     return;

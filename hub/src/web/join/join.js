@@ -1,51 +1,48 @@
-// The join page: starts the dedicated worker, shows what it reports, tells it what happens to the page. It computes nothing.
+// The join page: asks the hub for its terms, starts the dedicated worker when its visitor says so, shows what that reports and
+// tells it what happens to the page. It computes nothing.
+//
+// `#TOKEN` is the hub's. `?auto` lends without asking, as a tab does whose visitor lent here before; `?embed` is the short form
+// for a frame of the chat page; `?device=wasm|gpu`, `?memory=512MiB` and `?store=4GiB` overrule what the page would choose.
 
-import { bytes, count, element, micros } from "/assets/format.js";
+import { bytes, element } from "/assets/format.js";
+import { releaseSlot, settings, workerId } from "./identity.js";
+import { CONNECT_MILLIS, costsOf, factsOf, lacksOf, mainFacts, span, stateOf, troubleOf } from "./words.js";
 
 const at = (id) => document.getElementById(id);
 const query = new URLSearchParams(location.search);
-const token = decodeURIComponent(location.hash.slice(1));
+const token = decoded(location.hash.slice(1));
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
 
 /** The latest report, flat; tests read it. */
-window.moexStatus = { phase: "starting" };
+window.moexStatus = { phase: "checking" };
 
-// ---- who this tab is ----------------------------------------------------------------------------------------------
+/** What the page itself knows: the hub's terms once it has them, and what its visitor wants. */
+let terms = null;
+let battery = null;
+let isPaused = false;
+let worker = null;
+/** Counts starts and ends: one that was overtaken while it waited gives up. */
+let starts = 0;
+let device = query.get("device") ?? "auto";
+let setback = "";
+/** Since when there is no connection. */
+let connectingSince = 0;
 
-const MAX_TABS = 64;
-const RELOAD_PATIENCE_MILLIS = 3000;
+// ---- memory -------------------------------------------------------------------------------------------------------
 
-/** Resolves to whether this tab now holds the lock of `slot`; it does until it is closed. */
-function hold(slot, options) {
-  return new Promise((resolve) => {
-    const held = (lock) => {
-      resolve(lock !== null);
-      return lock && new Promise((release) => addEventListener("pagehide", release));
-    };
-    navigator.locks.request(`moex-worker-${slot}`, options, held).catch(() => resolve(false));
-  });
-}
-
-/** A number no other open tab of this browser has: a reloaded tab gets its own again, a new one the first that is free. */
-async function claimSlot() {
-  const mine = sessionStorage.getItem("moex.slot");
-  if (mine !== null && (await hold(mine, { signal: AbortSignal.timeout(RELOAD_PATIENCE_MILLIS) }))) return mine;
-  for (let slot = 0; slot < MAX_TABS; slot += 1) {
-    if (await hold(slot, { ifAvailable: true })) return slot;
-  }
-  throw new Error("Too many tabs of this browser are workers already.");
-}
-
-/** The stable id of this tab's slot. Without locks, which insecure pages lack, the tab has an id of its own. */
-async function workerId() {
-  const [store, key] = navigator.locks ? [localStorage, `moex.worker.${await claimSlot()}`] : [sessionStorage, "moex.worker"];
-  if (navigator.locks) sessionStorage.setItem("moex.slot", key.split(".").at(-1));
-  let id = store.getItem(key);
-  if (!/^[0-9a-f]{32}$/.test(id ?? "")) {
-    id = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-    store.setItem(key, id);
-  }
-  return id;
-}
+const MIB = 2 ** 20;
+const MEMORY_STEPS = [128, 256, 512, 1024, 2048, 4096, 8192].map((mib) => mib * MIB);
+/** Phones end a tab that takes much more. */
+const DEFAULT_MEMORY = (/Mobi/.test(navigator.userAgent) ? 512 : 1024) * MIB;
+/** WebAssembly has addresses for 4 GiB, and the worker needs some besides the experts. */
+const MAX_WASM_MEMORY = 3072 * MIB;
 
 /** "512MiB" or "4GiB" in bytes; null for anything else. */
 function parseMemory(text) {
@@ -53,154 +50,266 @@ function parseMemory(text) {
   return unit ? Math.floor(number * { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 }[unit]) : null;
 }
 
+const isOnCpu = () => device === "wasm" || !navigator.gpu;
+const chosenMemory = () => parseMemory(query.get("memory")) ?? (Number(settings.read("memory")) || DEFAULT_MEMORY);
+const memory = () => (isOnCpu() ? Math.min(chosenMemory(), MAX_WASM_MEMORY) : chosenMemory());
+
+// ---- the hub's terms ----------------------------------------------------------------------------------------------
+
+const TERMS_RETRY_MILLIS = 2000;
+const TERMS_TIMEOUT_MILLIS = 10_000;
+const WRONG_TOKEN =
+  "The token in this link is not, or no longer, the hub's. Ask whoever runs the hub for its present join link, or copy it from the terminal in which the hub runs.";
+
+/** Asks the hub what joining means: the terms; null if it does not say; throws words if the token is wrong. */
+async function askTerms() {
+  let answer = null;
+  try {
+    const headers = { Authorization: `Bearer ${token}` };
+    answer = await fetch("/api/terms", { headers, cache: "no-store", signal: AbortSignal.timeout(TERMS_TIMEOUT_MILLIS) });
+    if (answer.ok) return await answer.json();
+  } catch {
+    // No answer is not a no.
+  }
+  if (answer?.status === 401) throw new Error(WRONG_TOKEN);
+  return null;
+}
+
+/** Asks until there is an answer or somebody lends without. */
+async function learnTerms() {
+  for (;;) {
+    terms = await askTerms();
+    if (terms || worker) return show();
+    await new Promise((resolve) => setTimeout(resolve, TERMS_RETRY_MILLIS));
+  }
+}
+
 // ---- the worker ---------------------------------------------------------------------------------------------------
 
-let worker = null;
-let device = query.get("device") ?? "auto";
-let setback = "";
+/** This tab's id while it lends: the same worker on another device. */
+let id = null;
 
-async function start() {
+/** Lends from now on, in place of any worker there is. */
+async function lend() {
   stop();
-  if (!token) return refuse("This address has no token. Open the whole join address that the hub prints, with everything after the #.");
-  if (typeof WebAssembly !== "object") return refuse("This browser has no WebAssembly, so it cannot compute.");
-  const starting = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-  worker = starting;
-  starting.onmessage = ({ data }) => worker === starting && report(JSON.parse(data));
-  starting.onerror = ({ message }) => worker === starting && report({ phase: "crashed", note: message || "it did not load" });
-  tell(document.visibilityState);
+  const start = starts;
+  window.moexStatus = { phase: "starting" };
+  show();
   try {
-    const options = { hub: location.origin, token, worker: await id, device, memory_budget_bytes: memory() };
+    // A wrong token is said before the device is tested, and by a hub that was restarted as by the first.
+    terms = (await askTerms()) ?? terms;
+    id ??= workerId();
+    const ownId = await id;
+    if (start !== starts) return;
+    chooseDevice();
+    const starting = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+    worker = starting;
+    starting.onmessage = ({ data }) => worker === starting && report(JSON.parse(data));
+    starting.onerror = ({ message }) => worker === starting && report({ phase: "crashed", note: message || "it did not load" });
+    tell();
+    const options = {
+      hub: location.origin,
+      token,
+      worker: ownId,
+      name: at("name").value.trim(),
+      device,
+      memory_budget_bytes: memory(),
+      store_bytes: parseMemory(query.get("store")) ?? undefined,
+    };
     starting.postMessage({ options });
+    stayAwake();
   } catch (error) {
+    if (start !== starts) return;
+    id = null;
     refuse(error.message);
   }
 }
 
-function stop() {
-  worker?.terminate();
-  worker = null;
+/** The CPU where the GPU's kernels cannot compute what the hub serves: found out here, it costs no test of the GPU. */
+function chooseDevice() {
+  if (device !== "auto" || terms?.model.activations !== "int8" || !navigator.gpu) return;
+  fallBack("This hub computes with 8-bit numbers, which the GPU kernels do not have yet, so this tab computes on the CPU.");
 }
 
-const tell = (visibility) => worker?.postMessage({ visibility });
+function fallBack(words) {
+  device = "wasm";
+  setback = words;
+}
+
+function stop() {
+  starts += 1;
+  worker?.terminate();
+  worker = null;
+  awake?.release().catch(() => {});
+  awake = null;
+}
+
+/** Tells the worker whether it may compute: a page that is hidden or paused gets no work. */
+function tell(visibility = isPaused ? "hidden" : document.visibilityState) {
+  worker?.postMessage({ visibility });
+}
 
 const refuse = (note) => report({ phase: "stopped", note });
 
 function report(message) {
   const { status, ...rest } = message;
-  window.moexStatus = { ...window.moexStatus, ...status, ...rest, device };
-  if (message.phase === "crashed" && device === "auto") {
-    device = "wasm";
-    setback = `The GPU failed (${message.note}), so this tab goes on without it.`;
-    start();
-  } else if (message.phase === "crashed" || message.phase === "stopped") {
-    stop();
+  if (rest.phase === "connecting" && window.moexStatus.phase !== "connecting") {
+    connectingSince = Date.now();
+    setTimeout(show, CONNECT_MILLIS);
   }
-  show(window.moexStatus);
+  window.moexStatus = { ...window.moexStatus, ...status, ...rest, device };
+  if (rest.phase === "crashed" && device === "auto") {
+    fallBack(`The GPU does not do here (${rest.note.replace(/\.$/, "")}), so this tab computes on the CPU.`);
+    return lend();
+  }
+  if (rest.phase === "crashed" || rest.phase === "stopped") stop();
+  show();
 }
 
 // ---- what is shown ------------------------------------------------------------------------------------------------
-
-const STATES = {
-  joining: ["warn", "Joining"],
-  syncing: ["warn", "Loading experts"],
-  serving: ["good", "Serving"],
-  paused: ["warn", "Paused while this tab is hidden"],
-  draining: ["warn", "Leaving"],
-  closed: ["warn", "Not connected; trying again"],
-};
-
-function stateOf({ phase, state }) {
-  if (phase === "starting") return ["warn", "Testing this device"];
-  if (phase === "connecting") return STATES.closed;
-  if (phase === "connected") return STATES[state] ?? ["warn", state];
-  return ["bad", "Not joined"];
-}
-
-/** What stands in the way, or what this tab does without, in plain words: the cause that explains the others comes first. */
-function noticeOf({ phase, note, problem, backend, keeps_blocks: keepsBlocks }) {
-  if (phase === "stopped") return note;
-  if (phase === "crashed") return `The worker failed: ${note}. Reload this page to try again.`;
-  if (!window.isSecureContext) {
-    return "This address is not secure (neither https nor localhost), so the browser gives it no GPU and no storage: it computes on the CPU and loads its experts anew at each visit.";
-  }
-  const parts = [setback, note, phase === "connecting" ? (problem ?? "The hub does not answer.") : ""];
-  if (backend === "wasm-simd" && !navigator.gpu && device === "auto") parts.push("This browser has no WebGPU, so it computes on the CPU.");
-  if (phase === "connected" && !keepsBlocks) parts.push("This browser gives no storage: experts are loaded anew at each visit.");
-  return parts.filter(Boolean).join(" ");
-}
-
-function factsOf(s) {
-  return {
-    Model: s.model,
-    "Computes on": s.backend === "wasm-simd" ? s.adapter : s.adapter && `${s.adapter} (${[s.backend, ...s.features].join(", ")})`,
-    Experts: s.model && `${count(s.blocks_resident)} of ${count(s.blocks_assigned)} held${s.blocks_failed ? `, ${count(s.blocks_failed)} failed` : ""}`,
-    Memory: s.model && `${bytes(s.bytes_resident)} of ${bytes(memory())}`,
-    Downloaded: s.model && bytes(s.bytes_downloaded),
-    "Requests served": s.model && `${count(s.answers)} (${count(s.rows)} rows)${s.errors ? `, ${count(s.errors)} refused` : ""}`,
-    Latency: s.answers ? `${micros(s.latency_p50_micros)}, at worst ${micros(s.latency_p99_micros)}` : "",
-    Worker: s.worker,
-  };
-}
 
 /** Sets the text only when it is new, so that a screen reader says it once. */
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-function show(status) {
-  const [tone, words] = stateOf(status);
-  at("state").className = `state ${tone}`;
-  setText(at("state"), words);
-  const notice = noticeOf(status) ?? "";
-  at("notice").hidden = !notice;
-  at("notice").classList.toggle("bad", tone === "bad");
-  setText(at("notice"), notice);
-  at("progress").value = status.blocks_assigned ? status.blocks_resident / status.blocks_assigned : 0;
-  for (const [name, value] of Object.entries(factsOf(status))) {
-    if (!facts.has(name)) facts.set(name, newFact(name));
-    const [term, text] = facts.get(name);
-    term.hidden = text.hidden = !value;
-    setText(text, value || "");
-  }
+function showPairs(list, pairs) {
+  const told = pairs.filter(([, words]) => words);
+  while (list.childElementCount > 2 * told.length) list.lastElementChild.remove();
+  while (list.childElementCount < 2 * told.length) list.append(element("dt"), element("dd"));
+  told.flat().forEach((words, index) => setText(list.children[index], words));
 }
 
-/** The cells of each fact, in the order of the list. */
-const facts = new Map();
+function show() {
+  const status = { ...window.moexStatus, isPaused, setback, device: query.get("device") ?? "auto" };
+  const waited = Date.now() - connectingSince;
+  const isLending = worker !== null || status.phase === "starting";
+  const [tone, words] = stateOf(status, waited);
+  at("state").className = `state ${tone}`;
+  setText(at("state"), words);
+  document.title = `${isLending ? words.split(":")[0] : "Lend this device"} \u00b7 moex`;
+  const trouble = troubleOf(status, waited) ?? "";
+  at("trouble").hidden = !trouble;
+  at("trouble").classList.toggle("bad", tone === "bad");
+  setText(at("trouble"), trouble);
+  at("progress").hidden = !isLending || !status.blocks_assigned || status.blocks_resident === status.blocks_assigned;
+  at("progress").value = status.blocks_assigned ? status.blocks_resident / status.blocks_assigned : 0;
+  at("lend").hidden = isLending;
+  at("lend").disabled = !token || status.phase === "starting";
+  at("pause").hidden = at("stop").hidden = at("window").hidden = at("settings-note").hidden = !isLending;
+  setText(at("pause"), isPaused ? "Resume" : "Pause");
+  const facts = isLending ? factsOf(status, memory()) : [];
+  showPairs(at("facts"), query.has("embed") ? mainFacts(facts) : facts);
+  document.body.classList.toggle("lending", isLending);
+  showPairs(at("costs"), costsOf(terms, memory(), battery));
+  const lacks = lacksOf(status);
+  at("lacks").replaceChildren(...(lacks.length ? [notice(lacks.join(" "))] : []));
+  setText(at("memory-text"), bytes(memory()));
+  at("memory").setAttribute("aria-valuetext", bytes(memory()));
+}
 
-function newFact(name) {
-  const cells = [element("dt", "", name), element("dd")];
-  at("facts").append(...cells);
-  return cells;
+/** The same node while the words are the same. */
+function notice(words) {
+  const shown = at("lacks").firstElementChild;
+  return shown?.textContent === words ? shown : element("p", "notice", words);
 }
 
 // ---- what happens to the page -------------------------------------------------------------------------------------
 
-/** A phone or desk that sleeps takes its worker with it: ask it to stay awake while it is looked at. */
-function stayAwake() {
-  if (document.visibilityState === "visible") navigator.wakeLock?.request("screen").catch(() => {});
+/** A phone or desk that sleeps takes its worker with it: it stays awake while it lends and is looked at. */
+let awake = null;
+async function stayAwake() {
+  if (!worker || isPaused || document.visibilityState !== "visible") return;
+  try {
+    awake = (await navigator.wakeLock?.request("screen")) ?? null;
+  } catch {
+    // A battery that is low, for one.
+  }
 }
 
+let hiddenAt = 0;
 document.addEventListener("visibilitychange", () => {
-  tell(document.visibilityState);
+  tell();
+  if (document.visibilityState === "hidden") {
+    hiddenAt = Date.now();
+  } else if (worker && hiddenAt) {
+    const away = span(Date.now() - hiddenAt);
+    setText(at("hidden-note"), `This tab was hidden for ${away} and got no work meanwhile. To lend while you do something else, keep it in sight: in a window of its own, or on a split screen.`);
+    at("hidden-note").hidden = false;
+  }
   stayAwake();
 });
 document.addEventListener("freeze", () => tell("frozen"));
-document.addEventListener("resume", () => tell(document.visibilityState));
+document.addEventListener("resume", () => tell());
 addEventListener("pagehide", () => tell("leaving"));
 addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
 addEventListener("hashchange", () => location.reload());
 
-/** Phones end a tab that takes much more. */
-const DEFAULT_MEMORY = /Mobi/.test(navigator.userAgent) ? 2 ** 29 : 2 ** 30;
-const memory = () => parseMemory(query.get("memory")) ?? Number(localStorage.getItem("moex.memory") ?? DEFAULT_MEMORY);
-at("memory").value = memory();
-at("memory").addEventListener("change", ({ target }) => {
-  query.delete("memory");
-  localStorage.setItem("moex.memory", target.value);
-  start();
-});
-at("restart").addEventListener("click", start);
+// ---- what its visitor does ----------------------------------------------------------------------------------------
 
-const id = workerId();
-stayAwake();
-start();
+at("lend").addEventListener("click", () => {
+  settings.write("lend", "yes");
+  lend();
+});
+at("pause").addEventListener("click", () => {
+  isPaused = !isPaused;
+  tell();
+  if (isPaused) awake?.release().catch(() => {});
+  stayAwake();
+  show();
+});
+function leave() {
+  stop();
+  releaseSlot();
+  id = null;
+  isPaused = false;
+  at("hidden-note").hidden = true;
+  window.moexStatus = { phase: "idle" };
+  show();
+}
+at("stop").addEventListener("click", () => {
+  settings.write("lend", null);
+  leave();
+});
+at("window").addEventListener("click", () => {
+  const address = new URL(location.href);
+  address.searchParams.set("auto", "");
+  if (window.open(address, "_blank", "popup,width=460,height=720")) leave();
+  else refuse("The browser opened no window: allow this page to open one, or drag its tab out of the tab bar.");
+});
+
+at("name").value = settings.read("name") ?? "";
+at("name").addEventListener("change", ({ target }) => {
+  settings.write("name", target.value.trim() || null);
+  if (worker) lend();
+});
+
+at("memory").max = MEMORY_STEPS.length - 1;
+const nearest = MEMORY_STEPS.findIndex((step) => step >= chosenMemory());
+at("memory").value = nearest < 0 ? MEMORY_STEPS.length - 1 : nearest;
+at("memory").addEventListener("input", ({ target }) => {
+  query.delete("memory");
+  settings.write("memory", MEMORY_STEPS[target.value]);
+  show();
+});
+at("memory").addEventListener("change", () => worker && lend());
+
+document.body.classList.toggle("embedded", query.has("embed"));
+at("chat-link").hash = at("swarm-link").hash = location.hash;
+navigator.getBattery?.().then((found) => {
+  battery = found;
+  for (const change of ["levelchange", "chargingchange"]) found.addEventListener(change, show);
+  show();
+}, () => {});
+
+if (!token) {
+  refuse("This address has no token. Open the whole join link that the hub prints, with everything after the #.");
+} else if (typeof WebAssembly !== "object") {
+  refuse("This browser has no WebAssembly, so it cannot compute: open this link in a current Chrome, Edge, Firefox or Safari.");
+} else if (query.has("auto") || settings.read("lend")) {
+  lend();
+} else {
+  window.moexStatus = { phase: "idle" };
+  show();
+  learnTerms().catch((error) => refuse(error.message));
+}

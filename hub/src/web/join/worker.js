@@ -1,6 +1,7 @@
-// The dedicated worker: loads the bundle, hands it its options and what the page sees. Everything else is in the bundle.
+// The dedicated worker: loads the bundle, hands it its options, its store and what the page sees. What computes is in the bundle.
 
 import init, { start } from "/worker/moex_worker.js";
+import { openStore } from "/join/store.js";
 
 // Browsers have subgroups behind a feature that wgpu does not ask for; the kernels use them where the device has them. And
 // they name a GPU by fields that wgpu does not read.
@@ -25,6 +26,27 @@ if (createBuffer) {
   };
 }
 
+// What rows and results cost, beside the weights: counted where they pass, told once a second.
+const TRAFFIC_MILLIS = 1000;
+const traffic = { bytes_received: 0, bytes_sent: 0 };
+let told = 0;
+self.WebSocket = class extends WebSocket {
+  constructor(...address) {
+    super(...address);
+    this.addEventListener("message", ({ data }) => (traffic.bytes_received += data.byteLength ?? data.length));
+  }
+
+  send(message) {
+    traffic.bytes_sent += message.byteLength;
+    super.send(message);
+  }
+};
+setInterval(() => {
+  const total = traffic.bytes_received + traffic.bytes_sent;
+  if (total !== told) self.postMessage(JSON.stringify(traffic));
+  told = total;
+}, TRAFFIC_MILLIS);
+
 let worker;
 let visibility;
 
@@ -35,8 +57,10 @@ self.onmessage = async ({ data }) => {
     return;
   }
   try {
+    const { store_bytes: storeBytes, ...options } = data.options;
+    self.moexStore = await openStore(storeBytes);
     await init({ module_or_path: "/worker/moex_worker_bg.wasm" });
-    worker = start(JSON.stringify(data.options));
+    worker = start(JSON.stringify(options));
     if (visibility) worker.set_visibility(visibility);
   } catch (error) {
     self.postMessage(JSON.stringify({ phase: "stopped", note: `The worker does not start in this browser: ${error.message}` }));
