@@ -66,6 +66,7 @@ fn any_join() -> impl Strategy<Value = Join> {
         Join {
             token,
             worker: WorkerId(worker),
+            name: build.chars().take(16).collect(),
             kind: if browser { WorkerKind::Browser } else { WorkerKind::Native },
             build,
             backend: adapter.clone(),
