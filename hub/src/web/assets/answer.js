@@ -38,9 +38,14 @@ export async function write(answer, messages, options, signal, changed) {
       return null;
     }
     answer.state = "failed";
-    answer.note = error instanceof HubError ? error.message : "The hub cannot be reached. Is it still running?";
+    answer.note = inWords(error);
     return error instanceof HubError ? error : null;
   }
+}
+
+function inWords(error) {
+  if (!(error instanceof HubError)) return "The hub cannot be reached. Is it still running?";
+  return error.status === 401 ? "This hub wants its API key." : error.message;
 }
 
 /** Messages as the API takes them: reasoning is not sent again, and an answer without a word is none. */

@@ -21,6 +21,8 @@ const prompt = at("prompt");
 let current = conversations.lastOpen() ?? conversations.create();
 /** The answer being written: its conversation, its message, and how to stop it. */
 let run = null;
+/** Set once the page is on its way out. */
+let isLeft = false;
 
 // ---- asking -------------------------------------------------------------------------------------------------------
 
@@ -50,6 +52,8 @@ async function answer() {
     keep(conversation);
   };
   const error = await write(message, messages, options(), stop.signal, changed);
+  // A page that is left fails its requests, which is no failure of the answer's: as it was last written down it stays.
+  if (isLeft) return;
   const { box } = run;
   run = null;
   if (error?.isRefusal) {
@@ -269,9 +273,15 @@ conversations.watch((id) => {
 });
 
 // What was written since the last look at the clock.
-addEventListener("pagehide", () => run && keep(run.conversation));
+addEventListener("pagehide", () => {
+  if (run) keep(run.conversation);
+  isLeft = true;
+});
+// The way back may lead to the page as it was, whose requests are gone.
+addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
 
 mended(current);
+conversations.noteOpen(current);
 prompt.value = ofTab.read(DRAFT) ?? "";
 grow();
 list.refresh(current.id);

@@ -24,7 +24,6 @@ function newId() {
 
 /** Writes it, and says whether the browser keeps it. One without messages is not kept. */
 export function save(conversation) {
-  ofTab.write(OPEN, conversation.id);
   if (conversation.messages.length === 0) {
     remove(conversation.id);
     return true;
@@ -64,6 +63,7 @@ export function lastOpen() {
   return id === null ? null : read(id);
 }
 
+/** Makes it the one that a reload of this tab opens. */
 export const noteOpen = (conversation) => ofTab.write(OPEN, conversation.id);
 
 /** Calls `change(id)` when another tab of this browser writes or deletes a conversation. */

@@ -43,6 +43,7 @@ export function historyList({ panel, toggle, shade, items, none, undo }, on) {
       restore(deleted);
       undo.hidden = true;
       on.restored(deleted);
+      if (!BESIDE.matches) show(false);
     });
     undo.replaceChildren(element("span", "", `Deleted “${conversation.title}”.`), back);
     undo.hidden = false;

@@ -18,14 +18,21 @@ const page = { title: document.title };
 let frame = null;
 let token = "";
 let hiddenSince = 0;
+/** Counts starts and stops, so that an answer of the hub that comes after a stop starts nothing. */
+let turn = 0;
 
 async function start() {
+  turn += 1;
+  const mine = turn;
   say("");
   show(true);
   at("lend-state").textContent = "asking the hub";
   try {
-    ({ token } = await getJoin());
+    const told = await getJoin();
+    if (mine !== turn) return;
+    token = told.token;
   } catch (error) {
+    if (mine !== turn) return;
     if (error.status === 401) {
       if (await askForKey()) return start();
       say("Lending needs the hub's API key, which tells how to join.");
@@ -48,6 +55,7 @@ async function start() {
 }
 
 function stop() {
+  turn += 1;
   frame?.remove();
   frame = null;
   ofTab.remove(LENDING);
