@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
-use moex_hub::commands::Cli;
+use moex_hub::commands::{Cli, sentence};
 
 mod memory;
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("moex: {error:#}");
+            eprintln!("moex: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }

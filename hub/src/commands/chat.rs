@@ -1,12 +1,29 @@
 //! `moex chat`
 
-use std::io::{self, BufRead, IsTerminal, Write};
+mod conversation;
+mod line_editor;
+
+use std::future;
+use std::io::{self, BufRead, IsTerminal};
 
 use clap::builder::FalseyValueParser;
-use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
-use super::answer_printer::AnswerPrinter;
-use super::hub_client::HubClient;
+use self::conversation::{Answered, Conversation, Settings};
+use self::line_editor::{LineEditor, Typed, read_hidden};
+use super::hub_client::{HubClient, KeyError};
+use super::sentence;
+
+/// How often a person may type an API key.
+const KEY_TRIES: usize = 3;
+
+const HELP: &str = "\
+/new           forget what was said and begin anew
+/again         ask the last question once more
+/system TEXT   tell the model what to be from here on; without TEXT, nothing
+/exit          end; so does Ctrl-D
+Ctrl-C stops an answer. The arrows edit the line and bring back earlier ones.
+A line that begins with // is sent with one of them; one that begins with a space is not remembered.";
 
 /// Talks to a running hub: one prompt, or without one a conversation.
 #[derive(clap::Args, Debug)]
@@ -14,12 +31,12 @@ pub struct Args {
     /// What to ask; without it, each line of stdin is asked in turn.
     prompt: Option<String>,
 
-    /// The hub.
+    /// The hub, with or without /v1 at its end.
     #[arg(long, env = "MOEX_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
-    /// The hub's API key, if it has one.
-    #[arg(long, env = "MOEX_API_KEY", hide_env_values = true)]
+    /// The hub's API key, if it has one; a person at a terminal is asked for it.
+    #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
 
     /// The most tokens of an answer.
@@ -38,11 +55,15 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = HubClient::new(&args.url, args.api_key.as_deref())?;
-    let mut chat = Chat { client, args, messages: Vec::new() };
-    let ended = match chat.args.prompt.take() {
-        Some(prompt) => runtime.block_on(chat.ask(&prompt)),
-        None => chat.converse(&runtime),
+    let person = io::stdin().is_terminal();
+    let (client, model) = connect(&args, &runtime, person)?;
+    let settings =
+        Settings { max_tokens: args.max_tokens, temperature: args.temperature, thinking: !args.no_thinking };
+    let mut conversation = Conversation::new(client, model, settings);
+    let ended = match &args.prompt {
+        Some(prompt) => ask(&mut conversation, &runtime, prompt),
+        None if person => converse(&mut conversation, &runtime, &args.url),
+        None => ask_each_line(&mut conversation, &runtime),
     };
     match ended {
         // Whoever reads stdout has seen enough, as in `moex chat … | head`.
@@ -51,75 +72,179 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-struct Chat {
-    client: HubClient,
-    args: Args,
-    messages: Vec<Value>,
+/// A client that the hub accepts, and the hub's model. Where the hub wants a key, a person is asked for it.
+fn connect(args: &Args, runtime: &Runtime, person: bool) -> anyhow::Result<(HubClient, String)> {
+    let mut key = args.api_key.clone();
+    let mut tries = if person { KEY_TRIES } else { 0 };
+    loop {
+        let client = HubClient::new(&args.url, key.as_deref())?;
+        match runtime.block_on(client.model()) {
+            Ok(model) => return Ok((client, model)),
+            Err(error) if tries > 0 && error.is::<KeyError>() => {
+                tries -= 1;
+                eprintln!("moex: {}", sentence(&error));
+                key = read_hidden("API key: ")?;
+                if key.is_none() {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
-impl Chat {
-    /// Asks line after line. A failed question is reported and forgotten; the conversation goes on.
-    fn converse(&mut self, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
-        let stdin = io::stdin();
-        let person = stdin.is_terminal();
-        if person {
-            let health = runtime.block_on(self.client.json("/health"))?;
-            let model = health["model"].as_str().unwrap_or("a model");
-            eprintln!("Talking to {model} at {}; Ctrl-D ends.", self.args.url);
+/// Asks once. Ctrl-C ends the command.
+fn ask(conversation: &mut Conversation, runtime: &Runtime, prompt: &str) -> anyhow::Result<()> {
+    let answered = runtime.block_on(conversation.ask(prompt, future::pending()))?;
+    tell(&answered);
+    Ok(())
+}
+
+/// Asks line after line of a file or a pipe, up to the first that fails.
+fn ask_each_line(conversation: &mut Conversation, runtime: &Runtime) -> anyhow::Result<()> {
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        if !line.trim().is_empty() {
+            ask(conversation, runtime, line.trim())?;
         }
-        let mut line = String::new();
-        loop {
-            if person {
-                eprint!("> ");
-                io::stderr().flush()?;
-            }
-            line.clear();
-            if stdin.lock().read_line(&mut line)? == 0 {
-                return Ok(());
-            }
-            let prompt = line.trim();
-            if prompt.is_empty() {
+    }
+    Ok(())
+}
+
+/// Talks with a person. A failed question is reported and forgotten; the conversation goes on.
+fn converse(conversation: &mut Conversation, runtime: &Runtime, url: &str) -> anyhow::Result<()> {
+    let mut editor = LineEditor::open()?;
+    eprintln!("Talking to {} at {url}; /help lists the commands, Ctrl-D ends.", conversation.model());
+    // Whether the last key was Ctrl-C: a second one ends.
+    let mut interrupted = false;
+    loop {
+        let line = match editor.read()? {
+            Typed::Line(line) => line,
+            Typed::End => return Ok(()),
+            Typed::Interrupt if interrupted => return Ok(()),
+            Typed::Interrupt => {
+                interrupted = true;
+                eprintln!("(Ctrl-C again ends; so do Ctrl-D and /exit)");
                 continue;
             }
-            match runtime.block_on(self.ask(prompt)) {
-                Err(error) if person && !is_broken_pipe(&error) => eprintln!("moex: {error:#}"),
-                ended => ended?,
+        };
+        interrupted = false;
+        let question = match Entry::read(&line) {
+            Entry::Nothing => continue,
+            Entry::Exit => return Ok(()),
+            Entry::Say(text) => {
+                eprintln!("{text}");
+                continue;
             }
-        }
-    }
-
-    /// Asks, prints the answer, and keeps both in the conversation.
-    async fn ask(&mut self, prompt: &str) -> anyhow::Result<()> {
-        self.messages.push(json!({ "role": "user", "content": prompt }));
-        let mut printer = AnswerPrinter::stdout();
-        let asked = self.client.chat(self.request(), |delta| Ok(printer.print(&delta)?)).await;
-        let content = printer.finish()?;
-        match asked {
-            Ok(ending) => {
-                let cut = if ending.finish_reason == "length" { ", cut at the token limit" } else { "" };
-                if io::stderr().is_terminal() || !cut.is_empty() {
-                    eprintln!("({}{cut})", ending.speed());
+            Entry::New => {
+                conversation.begin_anew();
+                eprintln!("(a new conversation)");
+                continue;
+            }
+            Entry::System(text) => {
+                conversation.instruct(text);
+                continue;
+            }
+            Entry::Again => match conversation.take_last_question() {
+                Some(question) => question,
+                None => {
+                    eprintln!("(nothing was asked yet)");
+                    continue;
                 }
-                self.messages.push(json!({ "role": "assistant", "content": content }));
-                Ok(())
+            },
+            Entry::Question(question) => question.to_owned(),
+        };
+        match runtime.block_on(conversation.ask(&question, ctrl_c())) {
+            Ok(answered) => {
+                interrupted = matches!(answered, Answered::Stopped);
+                tell(&answered);
             }
-            Err(error) => {
-                self.messages.pop();
-                Err(error)
+            Err(error) if is_broken_pipe(&error) => return Err(error),
+            Err(error) => eprintln!("moex: {}", sentence(&error)),
+        }
+    }
+}
+
+/// What a line that a person typed asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Entry<'a> {
+    Nothing,
+    Question(&'a str),
+    New,
+    Again,
+    System(&'a str),
+    Exit,
+    /// Show this.
+    Say(&'static str),
+}
+
+impl<'a> Entry<'a> {
+    fn read(line: &'a str) -> Self {
+        let line = line.trim();
+        let Some(command) = line.strip_prefix('/') else {
+            return if line.is_empty() { Self::Nothing } else { Self::Question(line) };
+        };
+        let (name, text) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        match (name, text.trim()) {
+            ("new", "") => Self::New,
+            ("again", "") => Self::Again,
+            ("system", text) => Self::System(text),
+            ("exit" | "quit", "") => Self::Exit,
+            ("help" | "?", "") => Self::Say(HELP),
+            _ if command.starts_with('/') => Self::Question(command),
+            _ => Self::Say("(no such command: /help lists them, and // sends a line that begins with /)"),
+        }
+    }
+}
+
+/// Tells a person how the answer ended and how fast it was; a pipe, if it is cut.
+fn tell(answered: &Answered) {
+    let person = io::stderr().is_terminal();
+    match answered {
+        Answered::Stopped => eprintln!("(stopped)"),
+        Answered::Whole(ending) => {
+            let cut = (ending.finish_reason == "length").then(|| "cut at the token limit".to_owned());
+            let speed = person.then(|| ending.speed());
+            let notes: Vec<String> = cut.into_iter().chain(speed).collect();
+            if !notes.is_empty() {
+                eprintln!("({})", notes.join(", "));
             }
         }
     }
+}
 
-    fn request(&self) -> Value {
-        json!({
-            "messages": self.messages,
-            "max_tokens": self.args.max_tokens,
-            "temperature": self.args.temperature,
-            "chat_template_kwargs": { "enable_thinking": !self.args.no_thinking },
-        })
+/// Ends at Ctrl-C; never, where the system has no such thing.
+async fn ctrl_c() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        future::pending().await
     }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_question_or_a_command() {
+        for (line, entry) in [
+            ("  ", Entry::Nothing),
+            (" what? ", Entry::Question("what?")),
+            ("/new", Entry::New),
+            ("/again ", Entry::Again),
+            ("/system  be brief", Entry::System("be brief")),
+            ("/system", Entry::System("")),
+            ("/quit", Entry::Exit),
+            ("/help", Entry::Say(HELP)),
+            ("//usr/bin", Entry::Question("/usr/bin")),
+        ] {
+            assert_eq!(Entry::read(line), entry, "{line:?}");
+        }
+        for unknown in ["/nwe", "/", "/new conversation"] {
+            assert!(matches!(Entry::read(unknown), Entry::Say(text) if text.contains("/help")), "{unknown}");
+        }
+    }
 }

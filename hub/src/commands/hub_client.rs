@@ -1,17 +1,35 @@
 //! A client of a running hub's API, for the commands that talk to one.
 
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
 use anyhow::{Context, anyhow, bail};
 use futures_util::StreamExt;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 
 /// The longest line of an event stream; a longer one is no answer of a hub.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
+/// How long a hub may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// Talks to one hub.
 pub(super) struct HubClient {
     url: String,
     http: reqwest::Client,
+    has_key: bool,
+}
+
+/// The hub wants an API key, or another one than it was shown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyError {
+    #[error("the hub at {0} asks for its API key: give it with --api-key or in MOEX_API_KEY")]
+    Missing(String),
+    #[error("the hub at {0} has another API key: give it with --api-key or in MOEX_API_KEY")]
+    Wrong(String),
 }
 
 /// A piece of an answer as it arrives.
@@ -33,7 +51,7 @@ pub(super) struct Ending {
 }
 
 impl HubClient {
-    /// A client of the hub at `url`, for example `http://127.0.0.1:8080`.
+    /// A client of the hub at `url`: `http://127.0.0.1:8080`, or with `/v1` at its end, as other clients want it.
     pub(super) fn new(url: &str, api_key: Option<&str>) -> anyhow::Result<Self> {
         let mut headers = HeaderMap::new();
         if let Some(key) = api_key {
@@ -42,15 +60,27 @@ impl HubClient {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
+        let url = base(url);
         // A hub is on this machine or this network; a proxy set for the web is not the way to it.
-        let http = reqwest::Client::builder().default_headers(headers).no_proxy().build()?;
-        Ok(Self { url: url.trim_end_matches('/').to_owned(), http })
+        let http = reqwest::Client::builder().default_headers(headers).no_proxy();
+        let http = http.connect_timeout(CONNECT_TIMEOUT);
+        // Where nothing is encrypted, a system without certificate authorities is none the worse.
+        let http = if url.starts_with("https://") { http } else { http.tls_certs_only([]) };
+        Ok(Self { url, http: http.build()?, has_key: api_key.is_some() })
     }
 
-    /// GETs JSON, whatever the status says.
+    /// GETs JSON.
     pub(super) async fn json(&self, path: &str) -> anyhow::Result<Value> {
         let response = self.http.get(self.at(path)).send().await.map_err(|error| self.unreachable(&error))?;
-        response.json().await.with_context(|| format!("{} does not answer as a hub does", self.url))
+        let accepted = self.accepted(response).await?;
+        accepted.json().await.with_context(|| format!("{} does not answer as a hub does", self.url))
+    }
+
+    /// The name of the model that the hub serves.
+    pub(super) async fn model(&self) -> anyhow::Result<String> {
+        let models = self.json("/v1/models").await?;
+        let name = models["data"][0]["id"].as_str().map(str::to_owned);
+        name.with_context(|| format!("{} does not answer as a hub does: it names no model", self.url))
     }
 
     /// Asks for an answer and hands over its pieces as they arrive. `request` is the body without `stream`.
@@ -62,15 +92,7 @@ impl HubClient {
         request["stream"] = json!(true);
         request["stream_options"] = json!({ "include_usage": true });
         let sent = self.http.post(self.at("/v1/chat/completions")).json(&request).send().await;
-        let response = sent.map_err(|error| self.unreachable(&error))?;
-        if !response.status().is_success() {
-            let status = response.status();
-            let body: Value = response.json().await.unwrap_or_default();
-            match body["error"]["message"].as_str() {
-                Some(message) => bail!("{message}"),
-                None => bail!("{} answered {status}, which is not how a hub answers", self.url),
-            }
-        }
+        let response = self.accepted(sent.map_err(|error| self.unreachable(&error))?).await?;
         let mut ending = Ending::default();
         let mut lines = Lines::default();
         let mut bytes = response.bytes_stream();
@@ -89,6 +111,23 @@ impl HubClient {
         bail!("the hub closed the connection before the answer ended")
     }
 
+    /// The response, or why the hub refuses.
+    async fn accepted(&self, response: Response) -> anyhow::Result<Response> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            let error = if self.has_key { KeyError::Wrong } else { KeyError::Missing };
+            return Err(error(self.url.clone()).into());
+        }
+        let body: Value = response.json().await.unwrap_or_default();
+        match body["error"]["message"].as_str() {
+            Some(message) => bail!("{message}"),
+            None => bail!("{} answered {status}, which is not how a hub answers", self.url),
+        }
+    }
+
     fn at(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
@@ -96,6 +135,9 @@ impl HubClient {
     fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
         if error.is_builder() {
             return anyhow!("{:?} is no address of a hub: it looks like http://127.0.0.1:8080", self.url);
+        }
+        if let Some(tls) = tls_error(error) {
+            return anyhow!("no safe connection to {}: {tls}", self.url);
         }
         if error.is_connect() {
             return anyhow!(
@@ -105,6 +147,26 @@ impl HubClient {
         }
         anyhow!("the hub at {} did not answer: {error}", self.url)
     }
+}
+
+/// The address that paths are added to.
+fn base(url: &str) -> String {
+    let url = url.trim().trim_end_matches('/');
+    let url = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/');
+    if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
+}
+
+/// What TLS found wrong, if that is why there is no connection.
+fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(error) = cause {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(tls) = inner.and_then(|inner| inner.downcast_ref()) {
+            return Some(tls);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 impl Ending {
@@ -176,6 +238,21 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_may_end_as_other_clients_write_it() {
+        for url in [
+            "http://h:8080",
+            "http://h:8080/",
+            "http://h:8080/v1",
+            "http://h:8080/v1/",
+            "h:8080",
+            "h:8080/v1",
+        ] {
+            assert_eq!(base(url), "http://h:8080", "{url}");
+        }
+        assert_eq!(base("https://h/moex/v1/"), "https://h/moex");
+    }
 
     #[test]
     fn lines_may_come_in_any_pieces() {

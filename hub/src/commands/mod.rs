@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chat;
+pub mod completions;
 pub mod demo;
 pub mod eval;
 pub mod info;
@@ -23,7 +24,7 @@ use clap::{Parser, Subcommand};
 
 /// A hub and a swarm of browser tabs that together run a mixture-of-experts model.
 #[derive(Parser, Debug)]
-#[command(name = "moex", version, about)]
+#[command(name = "moex", version = env!("MOEX_VERSION"), about)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -43,6 +44,9 @@ pub enum Command {
     Eval(eval::Args),
     Synth(synth::Args),
     Bench(bench::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Man(completions::ManArgs),
 }
 
 impl Command {
@@ -66,6 +70,39 @@ impl Command {
             Self::Eval(args) => eval::run(args),
             Self::Synth(args) => synth::run(args),
             Self::Bench(args) => bench::run(args),
+            Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => completions::man(&args),
         }
+    }
+}
+
+/// An error and what caused it as one sentence. Many an error names its cause itself: nothing is said twice.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if said.is_empty() {
+            said = cause;
+        } else if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::sentence;
+
+    #[test]
+    fn a_cause_that_an_error_names_is_not_said_again() {
+        let cause = || anyhow!("no such file");
+        assert_eq!(
+            sentence(&cause().context("a.json: no such file").context("not a model")),
+            "not a model: a.json: no such file"
+        );
+        assert_eq!(sentence(&cause()), "no such file");
     }
 }

@@ -23,7 +23,7 @@ use crate::swarm::Hedge;
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A Hugging Face folder of a Qwen3-MoE; without it, the demo model.
+    /// A Hugging Face folder of a Qwen3-MoE, or a GGUF file; without it, the demo model.
     #[arg(long, env = "MOEX_MODEL", value_name = "PATH")]
     model: Option<PathBuf>,
 

@@ -1,0 +1,149 @@
+//! Lines typed by a person: edited, remembered between runs, or hidden.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
+use rustyline::highlight::{CmdKind, Highlighter};
+use rustyline::hint::Hinter;
+use rustyline::history::MemHistory;
+use rustyline::validate::Validator;
+use rustyline::{Behavior, ColorMode, Config, DefaultEditor, Editor, Helper};
+
+/// Lines that are remembered.
+const MAX_HISTORY: usize = 1000;
+/// Its name in the state folder.
+const HISTORY_FILE: &str = "chat-history";
+
+/// What a person typed.
+pub(super) enum Typed {
+    /// A line, without its end.
+    Line(String),
+    /// Ctrl-C: the line is given up.
+    Interrupt,
+    /// Ctrl-D: there is no more.
+    End,
+}
+
+/// Reads lines from the terminal.
+pub(super) struct LineEditor {
+    editor: DefaultEditor,
+    /// Where lines are remembered; none once that has failed.
+    history: Option<PathBuf>,
+}
+
+impl LineEditor {
+    /// Opens the terminal, with the lines of earlier runs.
+    pub(super) fn open() -> anyhow::Result<Self> {
+        let config = Config::builder()
+            .behavior(behavior())
+            .max_history_size(MAX_HISTORY)
+            .context("the history has a size")?
+            // As in a shell: what begins with a space is not remembered.
+            .history_ignore_space(true)
+            .build();
+        let mut editor = DefaultEditor::with_config(config).context("the terminal cannot be used")?;
+        let folder = state_folder();
+        let made = make_private(&folder);
+        if let Err(error) = &made {
+            eprintln!("moex: lines are not remembered: {}: {error}", folder.display());
+        }
+        let history = made.is_ok().then(|| folder.join(HISTORY_FILE));
+        // Not there at the first run; what cannot be read is begun anew.
+        let _ = history.as_ref().map(|history| editor.load_history(history));
+        Ok(Self { editor, history })
+    }
+
+    /// The next line.
+    pub(super) fn read(&mut self) -> anyhow::Result<Typed> {
+        match self.editor.readline("> ") {
+            Ok(line) => {
+                self.remember(&line);
+                Ok(Typed::Line(line))
+            }
+            Err(ReadlineError::Interrupted) => Ok(Typed::Interrupt),
+            Err(ReadlineError::Eof) => Ok(Typed::End),
+            Err(error) => Err(error).context("the terminal cannot be read"),
+        }
+    }
+
+    fn remember(&mut self, line: &str) {
+        let Some(history) = &self.history else { return };
+        // The editor makes the file for its owner alone.
+        let remembered =
+            self.editor.add_history_entry(line).and_then(|_| self.editor.append_history(history));
+        if let Err(error) = remembered {
+            eprintln!("moex: lines are not remembered: {}: {error}", history.display());
+            self.history = None;
+        }
+    }
+}
+
+/// `moex` in the user's state folder: `$XDG_STATE_HOME`, or `.local/state` in their home.
+fn state_folder() -> PathBuf {
+    let home_state = || std::env::home_dir().map(|home| home.join(".local").join("state"));
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    state.or_else(home_state).unwrap_or_else(std::env::temp_dir).join("moex")
+}
+
+/// Makes a folder that only its owner reads.
+fn make_private(folder: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+/// Asks for a line that the screen shows as stars and nothing remembers; none if it is left empty.
+///
+/// # Errors
+/// If the terminal cannot be used.
+pub(super) fn read_hidden(prompt: &str) -> anyhow::Result<Option<String>> {
+    let config = Config::builder()
+        .behavior(Behavior::PreferTerm)
+        // Without colours the editor would not ask how to show the line.
+        .color_mode(ColorMode::Forced)
+        .auto_add_history(false)
+        .build();
+    let mut editor = Editor::<Stars, MemHistory>::with_history(config, MemHistory::new())
+        .context("the terminal cannot be used")?;
+    editor.set_helper(Some(Stars));
+    match editor.readline(prompt) {
+        Ok(line) => Ok(Some(line.trim().to_owned()).filter(|line| !line.is_empty())),
+        Err(ReadlineError::Interrupted | ReadlineError::Eof) => Ok(None),
+        Err(error) => Err(error).context("the terminal cannot be read"),
+    }
+}
+
+/// The prompt belongs to the terminal, also where answers go into a file.
+fn behavior() -> Behavior {
+    if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm }
+}
+
+/// Shows every character as a star.
+struct Stars;
+
+impl Highlighter for Stars {
+    fn highlight<'l>(&self, line: &'l str, _pos: usize) -> Cow<'l, str> {
+        Cow::Owned("*".repeat(line.chars().count()))
+    }
+
+    fn highlight_char(&self, _line: &str, _pos: usize, kind: CmdKind) -> bool {
+        kind != CmdKind::MoveCursor
+    }
+}
+
+impl Completer for Stars {
+    type Candidate = String;
+}
+
+impl Hinter for Stars {
+    type Hint = String;
+}
+
+impl Validator for Stars {}
+
+impl Helper for Stars {}
