@@ -17,6 +17,8 @@ pub mod api;
 #[cfg(feature = "server")]
 pub mod commands;
 #[cfg(feature = "server")]
+pub mod door;
+#[cfg(feature = "server")]
 pub mod log;
 #[cfg(feature = "server")]
 pub mod net;

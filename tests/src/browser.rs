@@ -2,10 +2,11 @@
 
 mod hands;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use chromiumoxide::browser::{Browser as Chromium, BrowserConfig};
 use chromiumoxide::cdp::browser_protocol::page::SetWebLifecycleStateParams;
 pub use chromiumoxide::cdp::browser_protocol::page::SetWebLifecycleStateState as Lifecycle;
@@ -49,6 +50,7 @@ pub fn executable() -> Option<PathBuf> {
 pub struct Browser {
     chromium: Chromium,
     _profile: TempDir,
+    _home: Option<TempDir>,
 }
 
 impl Browser {
@@ -59,12 +61,28 @@ impl Browser {
         Self::launch().await
     }
 
+    /// The same, of somebody who told their system to trust the certificate authority in a PEM file.
+    pub async fn launch_trusting(host: &Host, authority: &Path) -> Result<Self> {
+        let _visit = host.enter()?;
+        let home = tempfile::tempdir()?;
+        trust(home.path(), authority)?;
+        Self::launch_for(Some(home)).await
+    }
+
     /// Starts Chromium.
     pub async fn launch() -> Result<Self> {
+        Self::launch_for(None).await
+    }
+
+    async fn launch_for(home: Option<TempDir>) -> Result<Self> {
         let path =
             executable().context("no Chromium on the path: run `cargo xtask test`, which installs it")?;
         let profile = tempfile::tempdir()?;
-        let config = BrowserConfig::builder()
+        let mut config = BrowserConfig::builder();
+        if let Some(home) = &home {
+            config = config.env("HOME", home.path().display().to_string());
+        }
+        let config = config
             .chrome_executable(path)
             .new_headless_mode()
             .no_sandbox()
@@ -79,7 +97,7 @@ impl Browser {
         let (chromium, mut events) = Chromium::launch(config).await.context("Chromium did not start")?;
         // The connection to Chromium moves only while its events are taken.
         tokio::spawn(async move { while events.next().await.is_some() {} });
-        Ok(Self { chromium, _profile: profile })
+        Ok(Self { chromium, _profile: profile, _home: home })
     }
 
     /// Opens a page in a window of its own, so that no tab hides another. A join page lends at once.
@@ -108,6 +126,25 @@ impl Browser {
         self.chromium.wait().await?;
         Ok(())
     }
+}
+
+/// Puts the authority into the store that Chromium reads on Linux, in this home folder.
+fn trust(home: &Path, authority: &Path) -> Result<()> {
+    let store = home.join(".pki/nssdb");
+    std::fs::create_dir_all(&store)?;
+    let store = format!("sql:{}", store.display());
+    let certutil = |args: &[&str]| {
+        let output = Command::new("certutil").args(["-d", &store]).args(args).output();
+        let output = output.context("certutil does not run (package libnss3-tools)")?;
+        ensure!(
+            output.status.success(),
+            "certutil failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(())
+    };
+    certutil(&["-N", "--empty-password"])?;
+    certutil(&["-A", "-t", "C,,", "-n", "moex", "-i", &authority.display().to_string()])
 }
 
 /// The address of a join page that asks nobody before it lends; of another page as it is.

@@ -13,6 +13,8 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 
+use tempfile::TempDir;
+
 use crate::chat;
 use crate::host::Host;
 
@@ -25,6 +27,7 @@ pub struct Moex {
     path: PathBuf,
     logs: Option<PathBuf>,
     host: Option<Arc<Host>>,
+    state: Option<PathBuf>,
 }
 
 impl Moex {
@@ -35,7 +38,7 @@ impl Moex {
 
     /// This one.
     pub fn at(path: PathBuf) -> Self {
-        Self { path, logs: None, host: None }
+        Self { path, logs: None, host: None, state: None }
     }
 
     /// The same, its processes adding to files of this folder instead of speaking on our own stderr.
@@ -48,6 +51,12 @@ impl Moex {
     #[must_use]
     pub fn on(self, host: Arc<Host>) -> Self {
         Self { host: Some(host), ..self }
+    }
+
+    /// The same, its hubs keeping their secrets in this folder; without it, each hub has a folder of its own.
+    #[must_use]
+    pub fn keeping(self, folder: &Path) -> Self {
+        Self { state: Some(folder.to_owned()), ..self }
     }
 
     /// Runs `moex ARGS` to its end.
@@ -67,10 +76,12 @@ impl Moex {
         self.hub_at("0.0.0.0:0", &[&["--api-key", chat::API_KEY], args].concat())
     }
 
-    /// The same at an address, such as one that a hub before it had.
+    /// The same at an address as a user writes it.
     pub fn hub_at(&self, listen: &str, args: &[&str]) -> Result<Hub> {
+        let own_state = tempfile::tempdir()?;
         let mut child = self
             .command("hub")?
+            .env("MOEX_STATE", self.state.as_deref().unwrap_or(own_state.path()))
             .args(["serve", "--json", "--listen", listen])
             .args(args)
             .stdout(Stdio::piped())
@@ -87,7 +98,8 @@ impl Moex {
                 started[key].as_str().with_context(|| format!("no {key} in {line:?}"))?.to_owned(),
             )
         };
-        Ok(Hub { process, url: text("listen")?, join_url: text("join_url")?, http: chat::client()? })
+        let (url, join_url) = (text("listen")?, text("local_join_url")?);
+        Ok(Hub { process, url, join_url, http: chat::client()?, started, _own_state: own_state })
     }
 
     /// Starts `moex worker JOIN_URL ARGS` on the CPU. The name is its log's.
@@ -121,9 +133,12 @@ pub struct Hub {
     process: Process,
     /// Where it listens, as `http://127.0.0.1:PORT`.
     pub url: String,
-    /// The URL that workers join by, token included.
+    /// The URL that workers of this machine join by, token included.
     pub join_url: String,
+    /// All that it printed of itself with `--json`.
+    pub started: Value,
     http: reqwest::Client,
+    _own_state: TempDir,
 }
 
 impl Hub {

@@ -13,8 +13,11 @@ pub mod worker;
 
 mod answer_printer;
 mod compute;
+mod door_args;
 mod experts;
+mod find_hub;
 mod hub_client;
+mod listen;
 mod local_hub;
 mod part_file;
 mod safetensors_file;
@@ -36,7 +39,7 @@ pub struct Cli {
 #[expect(missing_docs, reason = "each variant shows the help text of its arguments")]
 pub enum Command {
     Demo(demo::Args),
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Worker(worker::Args),
     Chat(chat::Args),
     Info(info::Args),
@@ -62,7 +65,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Demo(args) => demo::run(args),
-            Self::Serve(args) => serve::run(args),
+            Self::Serve(args) => serve::run(*args),
             Self::Worker(args) => worker::run(args),
             Self::Chat(args) => chat::run(args),
             Self::Info(args) => info::run(args),

@@ -9,8 +9,10 @@ use clap::builder::FalseyValueParser;
 use moex_protocol::WorkerId;
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, BusyPoll, WorkerOptions};
+use moex_worker::native::{self, BusyPoll, JoinUrl, WorkerOptions};
 use tokio::sync::watch;
+
+use super::find_hub;
 
 /// How often the status line is drawn anew, at most.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
@@ -18,9 +20,13 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 /// Joins a hub as a native worker: holds experts of its model and computes them, until it is interrupted.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The join URL that the hub prints, `http://HOST:PORT/join#TOKEN`.
+    /// The join URL that the hub prints, `http://HOST:PORT/join#TOKEN` or `https://...`; without it, hubs of this
+    /// network are listed (mDNS) and the token is asked for.
     #[arg(env = "MOEX_JOIN_URL", hide_env_values = true)]
-    join_url: String,
+    join_url: Option<String>,
+    /// A PEM file with the certificate authority of a hub on https, where the URL names none and the system knows none.
+    #[arg(long, env = "MOEX_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Memory for experts, such as 512MiB or 4GiB.
     #[arg(long, env = "MOEX_MEMORY", default_value = "4GiB", value_parser = parse_memory)]
     memory: u64,
@@ -50,8 +56,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     // One thread between socket and kernels: a second one would have to be woken for each message.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
     let (status, shown) = watch::channel(Status::default());
+    let join_url = match args.join_url {
+        Some(join_url) => join_url,
+        None => runtime.block_on(find_hub::ask())?,
+    };
+    if JoinUrl::parse(&join_url).is_ok_and(|url| url.is_readable_on_the_way()) {
+        eprintln!(
+            "moex worker: by plain http others on the network can read the token: use the hub's https link if it has one."
+        );
+    }
     let options = WorkerOptions {
-        join_url: args.join_url,
+        join_url,
+        ca: args.ca,
         memory_budget_bytes: args.memory,
         device: args.device,
         store: args.store,

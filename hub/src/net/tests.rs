@@ -85,6 +85,7 @@ impl Running {
     /// A native worker on the CPU that serves until the test ends.
     fn join(&self, id: u128) -> Joined {
         let options = WorkerOptions {
+            ca: None,
             join_url: format!("http://{}/join#{TOKEN}", self.address),
             memory_budget_bytes: 1 << 30,
             device: DeviceChoice::Cpu,

@@ -79,10 +79,10 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Adds what every response carries.
+/// Adds what every response carries, unless it says otherwise itself.
 pub(super) fn secure(headers: &mut HeaderMap) {
     for (name, value) in &SECURITY_HEADERS {
-        headers.insert(name.clone(), value.clone());
+        headers.entry(name).or_insert_with(|| value.clone());
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Door {
 }
 
 /// What a tab or a native worker needs to join.
-const JOINING: [&str; 4] = ["/join", "/ws", "/health", "/worker"];
+const JOINING: [&str; 5] = ["/join", "/api/terms", "/ws", "/health", "/worker"];
 /// The folders of the same.
 const JOINING_FOLDERS: [&str; 4] = ["/join/", "/worker/", "/assets/", "/shards/"];
 /// What programs ask for, and no person.

@@ -46,6 +46,16 @@ pub fn files<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/assets/{*path}", folder::<Assets, S>())
         .route("/join/{*path}", folder::<Join, S>())
         .route("/worker/{*path}", folder::<Worker, S>())
+        .route("/reached", get(reached))
+}
+
+/// Nothing, for pages of the plain port: to be answered is to be trusted.
+async fn reached() -> Response {
+    (
+        StatusCode::NO_CONTENT,
+        [(header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"), (header::CACHE_CONTROL, "no-store")],
+    )
+        .into_response()
 }
 
 fn page<E: Embed, S: Clone + Send + Sync + 'static>(name: &'static str) -> axum::routing::MethodRouter<S> {

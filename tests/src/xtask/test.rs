@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every test, with what they need installed first.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -40,8 +41,10 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-const NEEDS: [Need; 2] = [
+const NEEDS: [Need; 3] = [
     Need { package: "chromium", present: || browser::executable().is_some() },
+    // How somebody trusts a certificate authority on Linux.
+    Need { package: "libnss3-tools", present: || Command::new("certutil").arg("-H").output().is_ok() },
     // lavapipe: the GPU kernels run on it where there is no GPU.
     Need { package: "mesa-vulkan-drivers", present: has_vulkan_driver },
 ];

@@ -6,21 +6,15 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use moex_kernels::ExpertFormat;
 use moex_kernels::engine::{Batch, Engine, EngineError, EnginePlan};
-use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Join, SUBPROTOCOL, limits};
-use tokio::net::TcpStream;
+use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Join};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
-use tokio_tungstenite::tungstenite::protocol::{
-    CloseFrame, Message, WebSocketConfig, frame::coding::CloseCode,
-};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, frame::coding::CloseCode};
 
 use super::WorkerError;
 use super::busy::{BusyPoll, poll_again};
 use super::fetch::Fetcher;
-use super::join_url::JoinUrl;
+use super::route::{ConnectError, Route, Socket};
 use crate::backoff::Backoff;
 use crate::core::{Core, CoreConfig, Loaded, MAX_LOADS_IN_FLIGHT, Status, Task};
 use crate::device::{Device, is_lost};
@@ -30,16 +24,12 @@ const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::fr
 /// A connection that lasted this long counts as a success.
 const STABLE: Duration = Duration::from_secs(5);
 /// How long a connection may take to open, or a message to be taken off our hands.
-const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 /// What there is to show is published this often at most.
 const SHOW_INTERVAL: Duration = Duration::from_millis(100);
 /// The most (row, expert) pairs that the CPU computes where they arrived: those of a few sequences' tokens, done before
 /// another thread would have woken up for them. What is larger runs beside the socket.
 const MAX_PAIRS_IN_PLACE: usize = 32;
-/// Bytes the socket reads at a time: a decode step's rows. It is zeroed before each look at the socket.
-const READ_BUFFER_BYTES: usize = 16 << 10;
-
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// The time since a worker's start, which is what the core counts in.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +108,7 @@ impl Driver {
     /// Serves until `shutdown`, over as many connections as it takes.
     pub(super) async fn run(
         mut self,
-        join: &JoinUrl,
+        route: &Route,
         patience: Duration,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), WorkerError> {
@@ -127,7 +117,7 @@ impl Driver {
         let mut last_contact = self.clock.now();
         loop {
             let connected = tokio::select! {
-                connected = connect(join) => connected,
+                connected = route.connect() => connected,
                 () = &mut shutdown => return Ok(()),
             };
             let reason = match connected {
@@ -150,10 +140,11 @@ impl Driver {
                         Ended::Disconnected(reason) => reason,
                     }
                 }
-                Err(reason) => reason,
+                Err(ConnectError::Stranger(reason)) => return Err(WorkerError::Stopped(reason)),
+                Err(ConnectError::NoAnswer(reason)) => reason,
             };
             if self.clock.now() - last_contact > patience {
-                return Err(WorkerError::NoHub { url: join.socket.to_string(), reason });
+                return Err(WorkerError::NoHub { url: route.url().to_owned(), reason });
             }
             tracing::info!(%reason, "not connected; trying again");
             let until = self.clock.at(self.clock.now() + backoff.delay());
@@ -363,22 +354,6 @@ impl Driver {
 /// What the core never lets happen: it asks for nothing before it was told that the engine is there.
 fn no_engine() -> EngineError {
     EngineError::Plan("there is none yet".into())
-}
-
-async fn connect(join: &JoinUrl) -> Result<Socket, String> {
-    let mut request = join.socket.as_str().into_client_request().map_err(|error| error.to_string())?;
-    request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
-    let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER_BYTES)
-        .max_message_size(Some(limits::MAX_MESSAGE_BYTES))
-        .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
-    const NO_DELAY: bool = true;
-    let connecting = tokio_tungstenite::connect_async_with_config(request, Some(config), NO_DELAY);
-    match timeout(SOCKET_TIMEOUT, connecting).await {
-        Ok(Ok((socket, _))) => Ok(socket),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("no answer".into()),
-    }
 }
 
 async fn close(socket: &mut Socket, code: CloseCode) -> Result<(), String> {

@@ -25,13 +25,22 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    pub(super) fn new(join: JoinUrl, worker: WorkerId, store: Option<BlockStore>) -> Result<Self, String> {
-        let client = reqwest::Client::builder()
+    pub(super) fn new(
+        join: JoinUrl,
+        worker: WorkerId,
+        store: Option<BlockStore>,
+        tls: Option<rustls::ClientConfig>,
+    ) -> Result<Self, String> {
+        let mut client = reqwest::Client::builder()
             .connect_timeout(STALL_TIMEOUT)
             .read_timeout(STALL_TIMEOUT)
+            // A hub is on this network: no proxy that is set for the web leads to it, and none sends on to elsewhere.
             .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| format!("No HTTP client: {error}."))?;
+            .no_proxy();
+        if let Some(tls) = tls {
+            client = client.tls_backend_preconfigured(tls);
+        }
+        let client = client.build().map_err(|error| format!("No HTTP client: {error}."))?;
         Ok(Self { client, join, worker, store })
     }
 

@@ -7,7 +7,9 @@ mod connection;
 mod crypto;
 mod fetch;
 mod join_url;
+mod route;
 mod store;
+mod tls;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -22,7 +24,9 @@ use self::connection::Driver;
 pub use self::crypto::install_crypto;
 use self::fetch::Fetcher;
 pub use self::join_url::JoinUrl;
+use self::route::Route;
 use self::store::BlockStore;
+pub use self::tls::{Fingerprint, Trust, client_tls};
 use crate::core::Status;
 use crate::device::{Device, DeviceChoice, Identity};
 
@@ -32,8 +36,10 @@ pub const INPUT_SLOTS: u8 = 4;
 /// What a native worker is started with.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// What the hub prints: `http://HOST:PORT/join#TOKEN`.
+    /// What the hub prints: `http://HOST:PORT/join#TOKEN`, or `https` with the authority's fingerprint behind the token.
     pub join_url: String,
+    /// A PEM file with the authority that the hub's certificate leads back to, where the URL names none.
+    pub ca: Option<PathBuf>,
     /// Bytes of expert weights it may hold.
     pub memory_budget_bytes: u64,
     /// What it computes on.
@@ -58,6 +64,9 @@ pub enum WorkerError {
     /// The join URL is not one.
     #[error("{0}")]
     JoinUrl(String),
+    /// What the hub's certificate is to be checked against cannot be used.
+    #[error("{0}")]
+    Tls(String),
     /// The store's folder cannot be used.
     #[error("The store {} cannot be used: {source}.", folder.display())]
     Store {
@@ -89,6 +98,13 @@ pub enum WorkerError {
 pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
     install_crypto();
     let join = JoinUrl::parse(&options.join_url).map_err(WorkerError::JoinUrl)?;
+    let trust = match (join.authority, options.ca) {
+        (Some(fingerprint), _) => Trust::Authority(fingerprint),
+        (None, Some(path)) => Trust::File(path),
+        (None, None) => Trust::System,
+    };
+    let tls =
+        (join.hub.scheme() == "https").then(|| client_tls(&trust)).transpose().map_err(WorkerError::Tls)?;
     let store = match &options.store {
         Some(folder) => Some(BlockStore::open(folder).map_err(|source| store_error(folder, source))?),
         None => None,
@@ -102,12 +118,13 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
     };
     let mut shutdown = pin!(shutdown);
     let clock = connection::Clock::start();
-    let fetcher = Fetcher::new(join.clone(), worker, store).map_err(WorkerError::Device)?;
+    let fetcher = Fetcher::new(join.clone(), worker, store, tls.clone()).map_err(WorkerError::Device)?;
     // Before the device is tested, which takes its time.
     tokio::select! {
         admitted = fetcher.check_token() => admitted.map_err(WorkerError::Stopped)?,
         () = &mut shutdown => return Ok(()),
     }
+    let route = Route::new(&join, tls).map_err(WorkerError::JoinUrl)?;
     let mut choice = options.device;
     loop {
         let device = Device::open(choice).await.map_err(WorkerError::Device)?;
@@ -128,7 +145,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
             Ok(presented) => {
                 let (fetcher, status) = (fetcher.clone(), options.status.clone());
                 let driver = Driver::new(clock, device, presented, fetcher, status, options.busy_poll);
-                driver.run(&join, options.patience, shutdown.as_mut()).await
+                driver.run(&route, options.patience, shutdown.as_mut()).await
             }
             Err(reason) => Err(WorkerError::Device(reason)),
         };

@@ -66,6 +66,7 @@ impl Hub {
     fn options(&self, token: &str) -> WorkerOptions {
         WorkerOptions {
             join_url: format!("{}/join#{token}", self.url),
+            ca: None,
             memory_budget_bytes: 8 * SHAPE.block_bytes() as u64,
             device: DeviceChoice::Cpu,
             store: None,

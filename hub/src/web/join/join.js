@@ -10,7 +10,8 @@ import { CONNECT_MILLIS, costsOf, factsOf, lacksOf, mainFacts, span, stateOf, tr
 
 const at = (id) => document.getElementById(id);
 const query = new URLSearchParams(location.search);
-const token = decoded(location.hash.slice(1));
+// Behind a comma stands what native workers know the hub by.
+const token = decoded(location.hash.slice(1).split(",")[0]);
 
 function decoded(text) {
   try {

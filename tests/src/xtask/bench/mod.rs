@@ -4,6 +4,7 @@
 mod dispatch;
 mod hedge;
 mod kernels;
+mod lan;
 mod replay;
 mod sessions;
 mod swarm;
@@ -33,6 +34,8 @@ pub enum Bench {
     Hedge(hedge::Args),
     /// Tokens per second as the simulator predicts them from a trace's first half, and as they were.
     Replay(replay::Args),
+    /// The time until browsers and native workers on hosts of their own serve, over https.
+    Lan(lan::Args),
     /// The hub's memory before, during and after many sessions that come and go.
     Sessions(sessions::Args),
 }
@@ -51,6 +54,12 @@ pub fn run(bench: &Bench) -> Result<()> {
         }
         Bench::Hedge(args) => with_moex(async |moex| hedge::run(moex, args).await),
         Bench::Replay(args) => with_moex(async |moex| replay::run(moex, args).await),
+        Bench::Lan(args) => {
+            let moex = super::release()?;
+            // Starting a browser on another host moves the thread there.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(lan::run(&moex, args))
+        }
         Bench::Sessions(args) => with_moex(async |moex| sessions::run(moex, args).await),
     }
 }

@@ -1,0 +1,182 @@
+//! Where to listen, as people write it: `8080`, `:8080`, `localhost`, `0.0.0.0:8080`, `[::]:8080`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use tokio::net::TcpListener;
+
+/// An address with a part left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listen {
+    host: Option<String>,
+    port: Option<u16>,
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text.contains('/') {
+            return Err(
+                "write a port, an address or both, such as 8080, 0.0.0.0 or 127.0.0.1:8080".to_owned()
+            );
+        }
+        if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            return Ok(Self { host: Some(ip.to_string()), port: None });
+        }
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Self { host: None, port: Some(port(text)?) });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, digits)) => (host, Some(port(digits)?)),
+            None => (text, None),
+        };
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = match bracketed {
+            Some(inner) if inner.parse::<Ipv6Addr>().is_ok() => inner,
+            None if host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) => host,
+            _ => {
+                return Err(format!(
+                    "`{host}` is neither an address nor a name (IPv6 stands in brackets: [::]:8080)"
+                ));
+            }
+        };
+        Ok(Self { host: Some(host.to_owned()).filter(|host| !host.is_empty()), port })
+    }
+}
+
+impl Listen {
+    /// The address: what is left out comes from `--port`, then from `default`.
+    pub(super) fn resolve(&self, port_flag: Option<u16>, default: SocketAddr) -> anyhow::Result<SocketAddr> {
+        let port = match (self.port, port_flag) {
+            (Some(listen), Some(flag)) if listen != flag => {
+                bail!("--listen names port {listen} and --port {flag}: leave one of them out")
+            }
+            (listen, flag) => listen.or(flag).unwrap_or(default.port()),
+        };
+        let ip = match self.host.as_deref() {
+            None => default.ip(),
+            Some("localhost") => Ipv4Addr::LOCALHOST.into(),
+            Some(host) => look_up(host)?,
+        };
+        Ok(SocketAddr::new(ip, port))
+    }
+}
+
+fn port(digits: &str) -> Result<u16, String> {
+    digits.parse().map_err(|_| format!("`{digits}` is no port: that is a number from 0 to 65535"))
+}
+
+fn look_up(host: &str) -> anyhow::Result<IpAddr> {
+    if let Ok(ip) = host.parse() {
+        return Ok(ip);
+    }
+    let found =
+        (host, 0).to_socket_addrs().with_context(|| format!("--listen: no address is known for `{host}`"))?;
+    let mut found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    found.sort_by_key(IpAddr::is_ipv6);
+    found.first().copied().with_context(|| format!("--listen: no address is known for `{host}`"))
+}
+
+/// Binds the address; a failure says what to do. `flag` is the one that names another port.
+pub(super) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+    let error = match TcpListener::bind(address).await {
+        Ok(listener) => return Ok(listener),
+        Err(error) => error,
+    };
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            let way_out = match free_port_after(address).await {
+                Some(free) => format!("`{flag} {free}` is free"),
+                None => format!("`{flag}` takes another, and port 0 any free one"),
+            };
+            bail!("{address} is in use by another program: stop that, or choose another port ({way_out})")
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            bail!("{} is no address of this machine: 0.0.0.0 listens on all it has", address.ip())
+        }
+        std::io::ErrorKind::PermissionDenied => bail!(
+            "port {} is the system's to give: choose one from 1024 on, such as `{flag} 8080`",
+            address.port()
+        ),
+        _ => Err(error).with_context(|| format!("cannot listen on {address}")),
+    }
+}
+
+/// The first free port of the next few.
+async fn free_port_after(address: SocketAddr) -> Option<u16> {
+    const TRIES: u16 = 20;
+    for step in 1..=TRIES {
+        let next = SocketAddr::new(address.ip(), address.port().checked_add(step)?);
+        if TcpListener::bind(next).await.is_ok() {
+            return Some(next.port());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str, port: Option<u16>) -> Result<String, String> {
+        let default = "127.0.0.1:8080".parse().unwrap();
+        let listen: Listen = text.parse()?;
+        listen.resolve(port, default).map(|address| address.to_string()).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn every_way_to_write_an_address_is_understood() {
+        let cases = [
+            ("8081", "127.0.0.1:8081"),
+            (":8081", "127.0.0.1:8081"),
+            ("localhost:8081", "127.0.0.1:8081"),
+            ("localhost", "127.0.0.1:8080"),
+            ("0.0.0.0", "0.0.0.0:8080"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+            ("192.0.2.7:81", "192.0.2.7:81"),
+            ("::", "[::]:8080"),
+            ("[::1]", "[::1]:8080"),
+            ("[::]:81", "[::]:81"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(address(text, None).as_deref(), Ok(expected), "{text}");
+        }
+        assert_eq!(address("0.0.0.0", Some(81)).as_deref(), Ok("0.0.0.0:81"));
+        assert_eq!(address("81", Some(81)).as_deref(), Ok("127.0.0.1:81"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_in_one_sentence() {
+        let cases = [
+            ("", None, "such as 8080"),
+            ("http://localhost:8080", None, "such as 8080"),
+            ("70000", None, "0 to 65535"),
+            ("localhost:", None, "0 to 65535"),
+            ("localhost:http", None, "0 to 65535"),
+            ("a b:80", None, "neither an address"),
+            ("[::1", None, "0 to 65535"),
+            ("81", Some(82), "leave one of them out"),
+            ("no-such-host.invalid", None, "no address is known"),
+        ];
+        for (text, port, words) in cases {
+            let said = address(text, port).unwrap_err();
+            assert!(said.contains(words) && !said.contains('\n'), "{text}: {said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_named_with_a_way_out() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let said = bind(address, "--port").await.unwrap_err().to_string();
+        assert!(said.contains(&address.to_string()) && said.contains("--port"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn an_address_of_another_machine_is_refused_in_one_sentence() {
+        let said = bind("192.0.2.7:0".parse().unwrap(), "--port").await.unwrap_err().to_string();
+        assert!(said.contains("192.0.2.7 is no address of this machine"), "{said}");
+    }
+}

@@ -1,0 +1,269 @@
+//! Secrets that a hub keeps between starts, each in a file of its own that only its owner reads.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// A file longer than this holds no secret of ours.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// A folder of secrets.
+#[derive(Clone, Debug)]
+pub struct StateFolder(PathBuf);
+
+/// What was in a file, or is from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The secret.
+    pub value: String,
+    /// Where it is kept.
+    pub path: PathBuf,
+    /// Whether it was made just now.
+    pub is_new: bool,
+}
+
+/// Why a secret cannot be kept. Each is one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum KeptError {
+    /// The file or its folder cannot be read or written.
+    #[error("{} cannot be used: {source} (name another folder with --state)", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others on this machine may have read it.
+    #[error("{} can be read by other users of this machine: delete it for a new one, or `chmod 600` it if you trust them", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It does not hold what it should.
+    #[error("{} is damaged ({reason}): delete it for a new one", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system gives no randomness.
+    #[error("{0}")]
+    Random(String),
+}
+
+impl StateFolder {
+    /// This folder, made with the first secret in it.
+    pub fn at(folder: PathBuf) -> Self {
+        Self(folder)
+    }
+
+    /// `moex` in the user's state folder: `$XDG_STATE_HOME`, or `.local/state` in their home.
+    pub fn default_path() -> PathBuf {
+        let home_state = || std::env::home_dir().map(|home| home.join(".local").join("state"));
+        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        state.or_else(home_state).unwrap_or_else(std::env::temp_dir).join("moex")
+    }
+
+    /// Where the file of this name is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The secret in the file `name`, as `check` reads it; one made by `make` if there is none, or if it is to be
+    /// replaced. Of two hubs that start at once, both get the same.
+    ///
+    /// # Errors
+    /// If the file cannot be used, others can read it, or `check` refuses what it holds.
+    pub fn keep(
+        &self,
+        name: &str,
+        replace: Replace,
+        check: impl Fn(&str) -> Result<String, String>,
+        make: impl FnOnce() -> Result<String, String>,
+    ) -> Result<Kept, KeptError> {
+        let path = self.path(name);
+        if replace == Replace::No
+            && let Some(value) = read(&path, &check)?
+        {
+            return Ok(Kept { value, path, is_new: false });
+        }
+        let value = make().map_err(KeptError::Random)?;
+        if self.write(&path, &value, replace).map_err(io_error(&path))? {
+            return Ok(Kept { value, path, is_new: true });
+        }
+        // Another hub was faster.
+        match read(&path, &check)? {
+            Some(value) => Ok(Kept { value, path, is_new: false }),
+            None => Err(io_error(&path)(io::ErrorKind::NotFound.into())),
+        }
+    }
+
+    /// Writes the file whole or not at all; false if there is one that is not to be replaced.
+    fn write(&self, path: &Path, value: &str, replace: Replace) -> io::Result<bool> {
+        make_private_folder(&self.0)?;
+        let part = path.with_extension(format!("{}.part", std::process::id()));
+        // Left by a process of the same number that died.
+        drop(fs::remove_file(&part));
+        let written = private_file(&part).and_then(|mut file| {
+            file.write_all(value.as_bytes())?;
+            file.write_all(b"\n")?;
+            file.sync_all()
+        });
+        let placed = written.and_then(|()| match replace {
+            Replace::Yes => fs::rename(&part, path).map(|()| true),
+            Replace::No => match fs::hard_link(&part, path) {
+                Ok(()) => Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                // A file system without links.
+                Err(_) => fs::rename(&part, path).map(|()| true),
+            },
+        });
+        drop(fs::remove_file(&part));
+        placed
+    }
+}
+
+/// Whether what is kept is given up for a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replace {
+    /// What is kept stays.
+    No,
+    /// A new one takes its place.
+    Yes,
+}
+
+impl Replace {
+    /// As a flag such as `--new-token` says.
+    pub fn when(asked: bool) -> Self {
+        if asked { Self::Yes } else { Self::No }
+    }
+}
+
+/// What the file holds; none if there is none.
+fn read(path: &Path, check: &impl Fn(&str) -> Result<String, String>) -> Result<Option<String>, KeptError> {
+    let broken = |reason: String| KeptError::Broken { path: path.to_owned(), reason };
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error(path)(error)),
+    };
+    if is_exposed(&metadata) {
+        return Err(KeptError::Exposed { path: path.to_owned() });
+    }
+    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
+        return Err(broken("it is no file of a hub".into()));
+    }
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(broken("it is no text".into()));
+        }
+        Err(error) => return Err(io_error(path)(error)),
+    };
+    check(text.trim()).map(Some).map_err(broken)
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> KeptError + use<> {
+    let path = path.to_owned();
+    move |source| KeptError::Io { path, source }
+}
+
+#[cfg(unix)]
+fn is_exposed(metadata: &fs::Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    metadata.permissions().mode() & 0o077 != 0
+}
+
+/// Elsewhere a file in a user's profile is that user's.
+#[cfg(not(unix))]
+fn is_exposed(_metadata: &fs::Metadata) -> bool {
+    false
+}
+
+#[cfg(unix)]
+fn make_private_folder(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    if folder.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+#[cfg(not(unix))]
+fn make_private_folder(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)
+}
+
+#[cfg(unix)]
+fn private_file(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+#[cfg(not(unix))]
+fn private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keep(folder: &Path, replace: Replace, fresh: &str) -> Result<Kept, KeptError> {
+        let check = |text: &str| {
+            if text.len() == 4 { Ok(text.to_owned()) } else { Err("it has not four letters".into()) }
+        };
+        StateFolder::at(folder.to_owned()).keep("token", replace, check, || Ok(fresh.to_owned()))
+    }
+
+    #[test]
+    fn a_secret_stays_until_it_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("deep").join("state");
+        let first = keep(&folder, Replace::No, "aaaa").unwrap();
+        assert!(first.is_new && first.value == "aaaa");
+        let second = keep(&folder, Replace::No, "bbbb").unwrap();
+        assert!(!second.is_new && second.value == "aaaa");
+        assert_eq!(keep(&folder, Replace::Yes, "cccc").unwrap().value, "cccc");
+        assert_eq!(keep(&folder, Replace::No, "dddd").unwrap().value, "cccc");
+        let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(files, ["token"], "nothing is left of how it was written");
+    }
+
+    #[test]
+    fn what_is_damaged_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = keep(folder.path(), Replace::No, "aaaa").unwrap().path;
+        let too_long = vec![b'x'; 1 << 20];
+        for content in [&b""[..], b"aaa", &[0xFF; 4], &too_long] {
+            fs::write(&path, content).unwrap();
+            let said = keep(folder.path(), Replace::No, "bbbb").unwrap_err().to_string();
+            assert!(said.contains(&path.display().to_string()) && said.contains("damaged"), "{said}");
+        }
+        assert_eq!(keep(folder.path(), Replace::Yes, "bbbb").unwrap().value, "bbbb");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_reads_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("state");
+        let path = keep(&folder, Replace::No, "aaaa").unwrap().path;
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let said = keep(&folder, Replace::No, "bbbb").unwrap_err().to_string();
+        assert!(said.contains("other users") && said.contains("chmod 600"), "{said}");
+    }
+
+    #[test]
+    fn hubs_that_start_at_once_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = |n: usize| keep(folder.path(), Replace::No, &format!("{n:04}")).unwrap().value;
+        // One process writes one file at a time; another's is played by what it leaves.
+        let first = start(1);
+        assert!((2..9).all(|n| start(n) == first));
+    }
+}

@@ -1,0 +1,84 @@
+//! `cargo xtask bench lan`: browsers on hosts of their own join by https all at once, and native workers beside them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::browser::Browser;
+use crate::host::Host;
+use crate::hub::{Moex, workers};
+
+/// What one Chromium takes with its processes, and what is left to all else, in MiB.
+const BROWSER_MIB: u64 = 600;
+const RESERVE_MIB: u64 = 4096;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Workers in all.
+    #[arg(long, default_value_t = 20)]
+    workers: usize,
+    /// Browsers among them; as many as fit the free memory when not given.
+    #[arg(long)]
+    tabs: Option<usize>,
+}
+
+/// Starts the browsers, opens the link in all of them at once, and says when each served.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    let n_tabs = args.tabs.map_or_else(tabs_that_fit, Ok)?.min(args.workers);
+    let state = tempfile::tempdir()?;
+    let hub = moex.clone().keeping(state.path()).hub_at("0", &["--lan", "--https-port", "0", "--no-mdns"])?;
+    let authority = hub.started["ca"]["certificate"].as_str().context("the hub has an authority")?.to_owned();
+    let mut browsers = Vec::new();
+    for n in 0..n_tabs {
+        let host = Arc::new(Host::new()?);
+        browsers.push((Browser::launch_trusting(&host, Path::new(&authority)).await?, host));
+        eprintln!("browser {} of {n_tabs} is up", n + 1);
+    }
+    let link = |host: &Host, url: &Value| -> Result<String> {
+        let (_, rest) = url.as_str().and_then(|url| url.rsplit_once(':')).context("a URL has a port")?;
+        Ok(format!("https://{}:{rest}", host.gateway()))
+    };
+    let begin = Instant::now();
+    let mut tabs = Vec::new();
+    let mut natives = Vec::new();
+    for (browser, host) in &browsers {
+        tabs.push(browser.open(&link(host, &hub.started["join_url"])?).await?);
+    }
+    for n in n_tabs..args.workers {
+        let host = Arc::new(Host::new()?);
+        let there = moex.clone().on(host.clone());
+        natives.push(there.worker(&format!("worker-{n}"), &link(&host, &hub.started["worker_url"])?, &[])?);
+    }
+    let mut served = 0;
+    hub.wait_until("every worker serves", |status| {
+        let now = workers(status).filter(|worker| worker["state"] == "serving").count();
+        if now > served {
+            println!("{:6.1} s: {now} of {} serve", begin.elapsed().as_secs_f64(), args.workers);
+            served = now;
+        }
+        now >= args.workers
+    })
+    .await?;
+    println!(
+        "{n_tabs} browsers and {} native workers, each on a host of its own over https: all serve after {:.1} s",
+        natives.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    for (browser, _host) in browsers {
+        browser.close().await?;
+    }
+    Ok(())
+}
+
+/// As many browsers as the free memory holds.
+fn tabs_that_fit() -> Result<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("the free memory is not known")?;
+    let available =
+        text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
+    let kib: u64 = available.context("the free memory is not known")?.trim().parse()?;
+    Ok(usize::try_from((kib / 1024).saturating_sub(RESERVE_MIB) / BROWSER_MIB)?)
+}
