@@ -103,7 +103,7 @@ pub(super) struct Door {
     pub(super) api_key: Option<String>,
     /// Where chat, API, swarm and join pages are.
     web: Origins,
-    /// Where the page for phones is.
+    /// The plain port beside https.
     plain: Option<Origins>,
     /// By which this machine's own workers join.
     local: String,
@@ -258,7 +258,7 @@ impl Door {
             "join_urls": urls.iter().map(|url| join(url, &self.token)).collect::<Vec<_>>(),
             "urls": urls,
             "worker_url": self.worker_url(),
-            "door_urls": self.plain.as_ref().map(Origins::shared),
+            "door_urls": self.page().map(Origins::shared),
             "qr": self.qr_url(),
             "api_key": self.kept_key.as_ref().map(|kept| &kept.value),
             "api_key_file": self.kept_key.as_ref().map(|kept| &kept.path),
@@ -271,9 +271,12 @@ impl Door {
 
     /// What a person is told: what is served, where, and what to do next.
     pub(super) fn greeting(&self, model: &str, next: &str) -> String {
-        let mut notes = Vec::new();
-        if self.plain.is_some() && self.authority().is_some() {
-            notes.push("On a phone: scan the code, or open the first address. The page there shows how to trust this hub.".into());
+        let mut notes: Vec<String> = Vec::new();
+        if self.page().is_some() {
+            let scan = if self.shows_qr { "scan the code, or " } else { "" };
+            notes.push(format!(
+                "On a phone: {scan}open the first address. The page there shows how to trust this hub."
+            ));
         }
         notes.push(next.to_owned());
         match &self.kept_key {
@@ -300,7 +303,7 @@ impl Door {
         let url = self.qr_url();
         Greeting {
             model,
-            phone: self.plain.is_some().then_some(url.as_str()),
+            phone: self.page().is_some().then_some(url.as_str()),
             qr: self.shows_qr.then_some(url.as_str()),
             origins: &self.web.shared(),
             token: &self.token,
@@ -310,13 +313,18 @@ impl Door {
         .text(greeting::columns())
     }
 
+    /// Where the page for phones is; with a certificate of the user's own there is nothing to explain.
+    fn page(&self) -> Option<&Origins> {
+        self.plain.as_ref().filter(|_| self.authority().is_some())
+    }
+
     fn authority(&self) -> Option<&Authority> {
         self.certificate.as_ref()?.authority()
     }
 
     /// What the QR code holds: the page for phones if there is one, with the token where only its script reads it.
     fn qr_url(&self) -> String {
-        match &self.plain {
+        match self.page() {
             Some(plain) => format!("{}/#{}", plain.shared()[0], self.token),
             None => join(&self.web.shared()[0], &self.token),
         }
