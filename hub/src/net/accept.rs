@@ -88,6 +88,8 @@ where
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "connections cannot be accepted for a moment");
+                // What the system has too few of is mostly files, and every connection is one.
+                seats.relieve();
                 sleep(backoff).await;
                 backoff = MAX_BACKOFF.min(2 * backoff);
             }

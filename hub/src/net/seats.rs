@@ -96,6 +96,15 @@ impl Seats {
         Some(Seat(Arc::new(Held { id, table: self.0.clone(), leave })))
     }
 
+    /// Tells who has waited longest to leave: the system has less room than there are seats.
+    pub(super) fn relieve(&self) {
+        let mut taken = self.0.lock();
+        if let Some(crowded) = taken.most_waiting() {
+            // If too many are leaving already, there is room in a moment.
+            let _ = taken.make_room(crowded);
+        }
+    }
+
     #[cfg(test)]
     fn n_taken(&self) -> usize {
         self.0.lock().seats.len()
@@ -218,6 +227,14 @@ mod tests {
         taken.iter().for_each(|seat| seat.enter(Phase::Served));
         assert!(seats.take(there(1)).is_none() && seats.take(there(2)).is_some());
         taken.extend((0..=MAX_CONNECTIONS_PER_ADDRESS).map(|_| seats.take(HERE).unwrap()));
+    }
+
+    #[test]
+    fn where_the_system_has_less_room_whoever_waits_makes_some() {
+        let seats = Seats::new(8);
+        let [first, second] = [(); 2].map(|()| seats.take(HERE).unwrap());
+        seats.relieve();
+        assert!(is_told(&first) && !is_told(&second));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod lan_chromium;
 mod logits;
 mod pages;
 mod reach;
+mod strangers;
 
 use std::process::{Command, Output};
 
