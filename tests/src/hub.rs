@@ -191,7 +191,7 @@ impl Hub {
     }
 
     /// Waits until the status fulfils a condition; the error shows the last status.
-    pub async fn wait_until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub async fn wait_until(&self, what: &str, mut condition: impl FnMut(&Value) -> bool) -> Result<Value> {
         let mut last = Value::Null;
         let waited = tokio::time::timeout(PATIENCE, async {
             loop {
