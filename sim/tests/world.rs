@@ -32,6 +32,7 @@ head_ms = 3.0
 [swarm]
 hedge = 1
 check_every = 0
+hub_compute = false
 
 [[workers]]
 count = 1
@@ -94,6 +95,7 @@ fn mean_phase_ms(k: u16, h: usize, n_layers: u64) -> f64 {
             replicas: h,
             hedge: Hedge::Fixed(h as u8),
             check_every: 0,
+            hub_compute: false,
             timeout: Duration::from_secs(30),
             heartbeat_interval: Duration::from_hours(1),
             ..SwarmConfig::new(JoinToken::new("t"), model.summary().clone())

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, SUBPROTOCOL,
-    SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId, WorkerKind, WorkerSession, limits,
+    SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerId, WorkerKind,
+    WorkerSession, limits,
 };
 use moex_worker::native::{BusyPoll, poll_again};
 use tokio::io::AsyncWriteExt;
@@ -29,6 +30,9 @@ const RETURN_DELAY: Duration = Duration::from_millis(200);
 const READ_BUFFER_BYTES: usize = 16 << 10;
 /// The time between two bytes of a message that never ends.
 const DRIBBLE: Duration = Duration::from_millis(50);
+
+/// What [`Manner::Forges`] would have the hub's log say.
+pub const FORGED_LINE: &str = "2026-11-22T00:00:00Z  INFO all is well";
 
 /// How a peer answers what it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,10 @@ pub enum Manner {
     SlowLoris,
     /// Not at all.
     Mute,
+    /// With an ERROR that ends the session, in the text of which there are line breaks and a terminal's escapes.
+    Forges,
+    /// It is never asked, since it says of every block that it could not be loaded.
+    LoadsNothing,
 }
 
 /// Who a peer is and what it does.
@@ -62,6 +70,8 @@ pub struct PeerConfig {
     pub worker: WorkerId,
     /// The memory it says it gives.
     pub memory_budget_bytes: u64,
+    /// What it says it computes.
+    pub teraflops: f32,
     /// How it answers.
     pub manner: Manner,
     /// Whether it looks for messages before it sleeps.
@@ -216,7 +226,7 @@ fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
         self_test: SelfTest { passed: true, worst_nmse: 0.0, detail: String::new() },
         sync_latency_micros: 0,
         gigabytes_per_second: 10.0,
-        teraflops: 1.0,
+        teraflops: config.teraflops,
         input_slots: 4,
     }
 }
@@ -240,7 +250,11 @@ impl Visit<'_> {
             let now = self.started.elapsed();
             if let Some(event) = self.session.poll_event() {
                 if let WorkerEvent::Sync(sync) = event {
-                    self.session.report_blocks(now, all_resident(sync));
+                    let report = match self.manner {
+                        Manner::LoadsNothing => none_loaded(sync),
+                        _ => all_resident(sync),
+                    };
+                    self.session.report_blocks(now, report);
                 }
             } else if let Some((attempt, dispatch)) = self.session.next_work(now) {
                 self.deeds.answers.fetch_add(1, Ordering::Relaxed);
@@ -259,7 +273,7 @@ impl Visit<'_> {
             Manner::NotFinite => {
                 return Ok(self.session.complete(now, attempt, answer_of(dispatch, [0x00, 0x7E]))?);
             }
-            Manner::Mute => return Ok(()),
+            Manner::Mute | Manner::LoadsNothing => return Ok(()),
             Manner::Stale => {
                 self.session.fail(now, attempt, ErrorCode::Preempted, "in vain");
                 while let Some(message) = self.session.poll_transmit() {
@@ -277,6 +291,11 @@ impl Visit<'_> {
             Manner::Truncated => {
                 let message = zeros.encode(attempt, Compression::Off)?;
                 Message::Binary(message.slice(..message.len() - 1))
+            }
+            Manner::Forges => {
+                let message = format!("gone\n{FORGED_LINE}\u{1b}[2J");
+                let error = WireError { code: ErrorCode::DeviceLost, message, attempt: None };
+                Message::Binary(error.encode(Compression::Off))
             }
             Manner::Text => Message::text("here you are"),
             Manner::SlowLoris => return self.dribble().await,
@@ -307,6 +326,12 @@ fn all_resident(sync: WeightSync) -> BlockReport {
         bytes_total: bytes,
         bytes_downloaded: 0,
     }
+}
+
+/// Says that no block asked for could be loaded.
+fn none_loaded(sync: WeightSync) -> BlockReport {
+    let failed = sync.hold.into_iter().map(|source| (source.block, "no such file".to_owned()));
+    BlockReport { epoch: sync.epoch, failed: failed.collect(), ..BlockReport::default() }
 }
 
 /// An answer of the shape asked for whose every value is `half`, for half-precision wires.

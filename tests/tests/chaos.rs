@@ -8,7 +8,8 @@ use moex_protocol::WorkerId;
 use moex_tests::chaos::{self, Config};
 use moex_tests::chat::{self, Said};
 use moex_tests::hub::{Hub, Moex, Signal, Worker, workers};
-use moex_tests::peer::{Manner, Peer, PeerConfig};
+use moex_tests::peer::{FORGED_LINE, Manner, Peer, PeerConfig};
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -49,7 +50,7 @@ async fn liars_beside_honest_workers_change_no_text() {
     let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
     hub.wait_for_workers(2).await.unwrap();
     let liars = [
-        (Manner::NotFinite, Shows::Counts("errors")),
+        (Manner::NotFinite, Shows::ThrownOut),
         (Manner::Stale, Shows::Counts("late")),
         (Manner::Mute, Shows::Counts("timeouts")),
         (Manner::Foreign, Shows::ThrownOut),
@@ -62,9 +63,7 @@ async fn liars_beside_honest_workers_change_no_text() {
     for (id, (manner, shows)) in (0xBAD0..).zip(liars) {
         let before = hub.status().await.unwrap();
         // An id of its own: what one liar is known for is not held against the next.
-        let config =
-            PeerConfig { worker: WorkerId(id), memory_budget_bytes: 1 << 30, manner, busy_poll: false };
-        let liar = Peer::start(&hub.join_url, config).unwrap();
+        let liar = Peer::start(&hub.join_url, peer(id, manner)).unwrap();
         hub.wait_for_workers(3).await.unwrap();
         let http = chat::client().unwrap();
         for (case, expected) in &cases {
@@ -73,22 +72,77 @@ async fn liars_beside_honest_workers_change_no_text() {
         }
         let [answers, thrown_out] = liar.deeds();
         assert!(answers > 0, "{manner:?} was never asked");
-        let status = hub.status().await.unwrap();
-        let grows = |total: &str| {
-            let [before, now] = [&before, &status].map(|status| status["totals"][total].as_u64().unwrap());
-            assert!(now > before, "{manner:?} shows in no {total}: {status:#}");
+        let (total, least) = match shows {
+            Shows::Counts(total) => (total, 0),
+            Shows::ThrownOut => ("sessions_ended", 1),
         };
-        match shows {
-            Shows::Counts(total) => grows(total),
-            Shows::ThrownOut => {
-                assert!(thrown_out > 0, "{manner:?} is still welcome: {status:#}");
-                grows("sessions_ended");
-            }
-        }
+        let count = |status: &Value| status["totals"][total].as_u64().unwrap();
+        // What nobody waits for is noticed when its time is up.
+        hub.wait_until("what the liar did is counted", |status| count(status) > count(&before))
+            .await
+            .unwrap();
+        assert!(thrown_out >= least, "{manner:?} is still welcome");
+        let status = hub.status().await.unwrap();
         assert!(workers(&status).count() >= 2, "{manner:?} drove others away: {status:#}");
         drop(liar);
         hub.wait_for_workers(2).await.unwrap();
     }
+}
+
+/// Three workers that declare next to nothing and answer nothing: with default flags ten answers take no longer than a hub
+/// alone needs, and the noise of a shared machine.
+#[tokio::test]
+async fn silent_workers_that_say_they_are_slow_hold_up_no_answer() {
+    let cases = cases_and_texts(10).await;
+    let hub = Hub::start(&[]).unwrap();
+    let alone = time_of(&hub, &cases).await;
+    let silent = (0xBAD0..0xBAD3).map(|id| {
+        let config = PeerConfig { teraflops: 1e-9, ..peer(id, Manner::Mute) };
+        Peer::start(&hub.join_url, config).unwrap()
+    });
+    let silent: Vec<Peer> = silent.collect();
+    hub.wait_for_workers(3).await.unwrap();
+    let beside = time_of(&hub, &cases).await;
+    assert!(silent.iter().any(|peer| peer.deeds()[0] > 0), "they were never asked");
+    println!("ten answers: {alone:?} alone, {beside:?} beside three silent workers");
+    assert!(beside < 2 * alone + TIMEOUT, "{alone:?} alone, {beside:?} beside them");
+}
+
+/// A worker that loads nothing costs those that do nothing.
+#[tokio::test]
+async fn a_worker_that_fails_every_load_holds_up_no_answer() {
+    let cases = cases_and_texts(10).await;
+    let hub = Hub::start(&[]).unwrap();
+    let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
+    hub.wait_for_workers(2).await.unwrap();
+    time_of(&hub, &cases).await;
+    let without = time_of(&hub, &cases).await;
+    let held = |status: &Value| -> Vec<u64> {
+        workers(status).map(|worker| worker["blocks_resident"].as_u64().unwrap()).filter(|n| *n > 0).collect()
+    };
+    let before = held(&hub.status().await.unwrap());
+    let _bad = Peer::start(&hub.join_url, peer(0xBAD0, Manner::LoadsNothing)).unwrap();
+    hub.wait_until("it has joined", |status| workers(status).count() == 3).await.unwrap();
+    let beside = time_of(&hub, &cases).await;
+    println!("ten answers: {without:?} without, {beside:?} beside a worker that loads nothing");
+    assert!(beside < 2 * without + TIMEOUT, "{without:?} without, {beside:?} beside it");
+    assert_eq!(held(&hub.status().await.unwrap()), before, "nobody else's blocks have moved");
+}
+
+/// No number is answered twice, with default flags, by a worker that answers none.
+#[tokio::test]
+async fn a_worker_that_answers_no_numbers_is_quarantined_with_default_flags() {
+    let cases = cases_and_texts(4).await;
+    let hub = Hub::start(&["--experts", "int4"]).unwrap();
+    let _liar = Peer::start(&hub.join_url, peer(0xBAD, Manner::NotFinite)).unwrap();
+    hub.wait_until("it has joined", |status| workers(status).count() == 1).await.unwrap();
+    let http = reqwest::Client::new();
+    for (case, expected) in &cases {
+        assert_eq!(chat::ask(&http, &hub.url, case).await.unwrap(), *expected, "case {}", case["id"]);
+    }
+    let is_out = |status: &Value| status["quarantined"].as_array().is_some_and(|all| all.len() == 1);
+    hub.wait_until("it is quarantined", is_out).await.unwrap();
+    assert_eq!(workers(&hub.status().await.unwrap()).count(), 0, "and turned away");
 }
 
 /// Values of the right shape, finite and wrong: with every answer checked none of them reaches a text, and the liar is
@@ -100,8 +154,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
     hub.wait_for_workers(2).await.unwrap();
     let worker = WorkerId(0xBAD);
-    let config = PeerConfig { worker, memory_budget_bytes: 1 << 30, manner: Manner::Zeros, busy_poll: false };
-    let liar = Peer::start(&hub.join_url, config).unwrap();
+    let liar = Peer::start(&hub.join_url, peer(worker.0, Manner::Zeros)).unwrap();
     hub.wait_for_workers(3).await.unwrap();
     let http = chat::client().unwrap();
     for (case, expected) in &cases {
@@ -117,6 +170,50 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     assert_eq!(workers(&status).count(), 2, "it is turned away when it returns: {status:#}");
     let metrics = http.get(format!("{}/metrics", hub.url)).send().await.unwrap().text().await.unwrap();
     assert!(metrics.contains("\nmoex_quarantines_total 1\n"), "{metrics}");
+}
+
+/// What a worker writes is one line of the hub's log, without a terminal's escapes.
+#[tokio::test]
+async fn what_a_worker_writes_forges_no_line_of_the_log() {
+    let folder = chaos::log_folder("forged-log-test").unwrap();
+    let hub = Moex::under_test().logging_to(&folder).hub(&[]).unwrap();
+    let _peer = Peer::start(&hub.join_url, peer(0xBAD, Manner::Forges)).unwrap();
+    hub.wait_for_workers(1).await.unwrap();
+    let (http, case) = (reqwest::Client::new(), &demo_cases(1)[0]);
+    chat::ask(&http, &hub.url, case).await.unwrap();
+    hub.wait_until("it has said so", |s| s["totals"]["sessions_ended"].as_u64() > Some(0)).await.unwrap();
+    let log = std::fs::read_to_string(folder.join("hub.log")).unwrap();
+    assert!(log.contains(FORGED_LINE), "it is shown: {log}");
+    assert!(log.lines().all(|line| !line.starts_with(FORGED_LINE)) && !log.contains("\u{1b}[2J"), "{log}");
+    let id = WorkerId(0xBAD);
+    assert!(!log.contains(&id.to_string()) && log.contains(&id.short()), "ids are short: {log}");
+}
+
+/// The hub's own worker is killed: another process takes its place.
+#[tokio::test]
+async fn a_worker_of_the_hubs_own_that_dies_is_started_again() {
+    let hub = Hub::start(&["--workers", "1"]).unwrap();
+    hub.wait_for_workers(1).await.unwrap();
+    let [victim] = children(hub.pid())[..] else { panic!("one worker") };
+    kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+    hub.wait_until("it is gone", |status| workers(status).count() == 0).await.unwrap();
+    hub.wait_for_workers(1).await.unwrap();
+    let after = children(hub.pid());
+    assert!(after.len() == 1 && after[0] != victim, "{victim} {after:?}");
+    hub.end(Signal::TERM).await.unwrap();
+}
+
+/// The processes that this one has started and that run.
+fn children(pid: u32) -> Vec<i32> {
+    let is_child = |id: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // The name, which may have spaces in it, ends with the last parenthesis; then come state and parent.
+        let mut rest = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        rest.next() != Some("Z") && rest.next() == Some(&pid.to_string())
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(is_child).collect()
 }
 
 /// A worker is stopped, so that it surely holds an attempt, then killed: from the closed socket on, the token takes no
@@ -222,14 +319,33 @@ fn median_gap(times: &[Instant]) -> Duration {
     gaps.get(gaps.len() / 2).copied().unwrap_or_default()
 }
 
+/// How long a hub takes for these cases, one after another.
+async fn time_of(hub: &Hub, cases: &[(Value, Said)]) -> Duration {
+    let http = reqwest::Client::new();
+    let started = Instant::now();
+    for (case, _) in cases {
+        chat::ask(&http, &hub.url, case).await.unwrap();
+    }
+    started.elapsed()
+}
+
+fn peer(id: u128, manner: Manner) -> PeerConfig {
+    let worker = WorkerId(id);
+    PeerConfig { worker, memory_budget_bytes: 1 << 30, teraflops: 1.0, manner, busy_poll: false }
+}
+
+/// The first cases of the demo.
+fn demo_cases(n: usize) -> Vec<Value> {
+    let lines = std::fs::read_to_string(moex_tests::data("demo-cases.jsonl")).unwrap();
+    lines.lines().take(n).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 /// The first cases of the demo, with what a hub without workers says.
 async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
-    let lines = std::fs::read_to_string(moex_tests::data("demo-cases.jsonl")).unwrap();
     let hub = Hub::start(&["--experts", "int4"]).unwrap();
     let http = chat::client().unwrap();
     let mut texts = Vec::new();
-    for line in lines.lines().take(n) {
-        let case: Value = serde_json::from_str(line).unwrap();
+    for case in demo_cases(n) {
         let said = chat::ask(&http, &hub.url, &case).await.unwrap();
         texts.push((case, said));
     }

@@ -18,6 +18,7 @@ use super::attempts::Kind;
 use super::combine::Part;
 use super::job::{Claim, HubWork, Source};
 use super::judging::evidence;
+use super::plan::WireJob;
 use super::trace::Outcome;
 use super::worker::Worker;
 use super::{Action, ComputeId, ConnectionId, JobError, JobId, Swarm};
@@ -26,6 +27,7 @@ use crate::peer_text::peer_text;
 impl Swarm {
     /// The hub computed what [`Action::HubCompute`] asked for.
     pub fn hub_computed(&mut self, now: Duration, id: ComputeId, answer: Answer) {
+        self.n_computing = self.n_computing.saturating_sub(1);
         if let Some(check) = self.checks.remove(&id) {
             self.checked(now, check, &answer);
         } else if let Some((job_id, work)) = self.take_hub_work(id) {
@@ -36,6 +38,7 @@ impl Swarm {
 
     /// The hub could not compute what [`Action::HubCompute`] asked for.
     pub fn hub_failed(&mut self, now: Duration, id: ComputeId, message: String) {
+        self.n_computing = self.n_computing.saturating_sub(1);
         if self.checks.remove(&id).is_some() {
             warn!(message, "an answer could not be checked");
         } else if let Some((job_id, _)) = self.take_hub_work(id)
@@ -77,18 +80,15 @@ impl Swarm {
         let Some(job) = self.jobs.get(&attempt.job) else { return };
         let Some(parts) = job.wire.read(&attempt.cells, self.config.form, answer) else {
             warn!(connection = from.0, attempt = id.0, "an answer is not of the shape asked for");
-            self.strike_for_error(from);
+            self.strike_for_error(now, from);
             return self.attempt_failed(now, id, true);
         };
         let n_pairs = job.wire.n_pairs(&attempt.cells);
         let Some(attempt) = self.attempts.remove(id) else { return };
         let latency = now.saturating_sub(attempt.sent);
-        let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) else { return };
-        match attempt.kind {
-            Kind::Probe => worker.probed(n_pairs, latency),
-            Kind::Ask | Kind::Hedge => worker.answered(n_pairs, latency),
-        }
-        let worker = worker.id();
+        let Some(worker) = self.worker(from).map(Worker::id) else { return };
+        self.timed(from, id, attempt.kind, n_pairs, latency);
+        self.revived(from, attempt.sent);
         self.judge(from);
         if self.config.checks_everything() {
             self.tape(|tape| tape.answered(now, attempt.job, id, answer, 0));
@@ -109,13 +109,25 @@ impl Swarm {
     /// A worker answered with values that are not finite: what honest workers cannot compute they say they cannot.
     pub(super) fn answered_not_finite(&mut self, now: Duration, from: ConnectionId, id: AttemptId) {
         let attempt = self.attempts.get(id).filter(|attempt| attempt.worker == from);
-        let asked = attempt.and_then(|attempt| Some((self.jobs.get(&attempt.job)?, *attempt.cells.first()?)));
-        let Some((job, cell)) = asked else { return };
-        let evidence = evidence(&job.wire, cell, f64::MAX, None);
+        let asked = attempt.map(|attempt| (attempt.job, attempt.cells.first().copied()));
+        let asked = asked.or_else(|| {
+            let lost = self.afterlife.take(id, from)?;
+            Some((lost.job, lost.cells.first().copied()))
+        });
+        self.end_probe(from, |probe| probe == id);
+        let evidence =
+            asked.and_then(|(job, cell)| Some(evidence(self.wire_of(job)?, cell?, f64::MAX, None)));
         self.attempt_failed(now, id, true);
-        if let Some(worker) = self.worker(from).map(Worker::id) {
-            self.offence(now, worker, evidence);
+        match (self.worker(from).map(Worker::id), evidence) {
+            (Some(worker), Some(evidence)) => self.offence(now, worker, evidence),
+            _ => self.strike_for_error(now, from),
         }
+    }
+
+    /// What a job in flight, or just over, asked.
+    pub(super) fn wire_of(&self, job: JobId) -> Option<&WireJob> {
+        let in_flight = self.jobs.get(&job).map(|job| &job.wire);
+        in_flight.or_else(|| self.afterlife.over(job).map(|over| &over.wire))
     }
 
     /// A worker answered an attempt that was given up.
@@ -126,31 +138,47 @@ impl Swarm {
         id: AttemptId,
         answer: &Answer,
     ) {
-        if let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) {
-            worker.health.heard();
-        }
         let Some(lost) = self.afterlife.take(id, from) else {
             self.totals.late += 1;
             return;
         };
         self.tape(|tape| tape.late(now, id));
         self.totals.late += u64::from(lost.kind != Kind::Probe);
-        let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) else { return };
-        let latency = now.saturating_sub(lost.sent);
-        match lost.kind {
-            Kind::Probe => worker.probed(lost.n_pairs, latency),
-            Kind::Ask | Kind::Hedge if !lost.is_timed => worker.took(lost.n_pairs, latency),
-            Kind::Ask | Kind::Hedge => {}
+        let Some(worker) = self.worker(from).map(Worker::id) else { return };
+        if !lost.is_timed {
+            self.timed(from, id, lost.kind, lost.n_pairs, now.saturating_sub(lost.sent));
         }
-        let worker = worker.id();
         self.judge(from);
-        let job = self.jobs.get(&lost.job).map(|job| &job.wire);
-        let Some(wire) = job.or_else(|| self.afterlife.over(lost.job).map(|over| &over.wire)) else { return };
+        let Some(wire) = self.wire_of(lost.job) else {
+            // Too late to be compared with anything, yet it is an answer.
+            return self.revived(from, lost.sent);
+        };
         if let Some(parts) = wire.read(&lost.cells, self.config.form, answer) {
             self.confront(now, lost.job, worker, &parts);
+            self.revived(from, lost.sent);
         } else if let Some(cell) = lost.cells.first().filter(|_| answer.has_non_finite()) {
             let evidence = evidence(wire, *cell, f64::MAX, None);
             self.offence(now, worker, evidence);
+        }
+    }
+
+    /// An answer took this long.
+    fn timed(&mut self, from: ConnectionId, id: AttemptId, kind: Kind, n_pairs: usize, latency: Duration) {
+        self.end_probe(from, |probe| probe == id);
+        self.worker_latencies.record(n_pairs, latency);
+        let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) else { return };
+        match kind {
+            Kind::Probe => worker.probed(n_pairs, latency),
+            Kind::Ask | Kind::Hedge => worker.took(n_pairs, latency),
+        }
+    }
+
+    /// A worker gave a valid answer to what it was asked at `sent`.
+    fn revived(&mut self, from: ConnectionId, sent: Duration) {
+        let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) else { return };
+        if worker.health.answered(sent) {
+            info!(worker = worker.id().short(), "healthy again");
+            self.cover_waiting();
         }
     }
 
@@ -182,6 +210,10 @@ impl Swarm {
     pub(super) fn refused(&mut self, now: Duration, from: ConnectionId, id: AttemptId, error: &WireError) {
         let Some(attempt) = self.attempts.get(id).filter(|attempt| attempt.worker == from).cloned() else {
             self.totals.late += 1;
+            self.end_probe(from, |probe| probe == id);
+            if !matches!(error.code, ErrorCode::Preempted | ErrorCode::Draining | ErrorCode::NotResident) {
+                self.strike_for_error(now, from);
+            }
             return;
         };
         let said = peer_text(&error.message);
@@ -204,7 +236,7 @@ impl Swarm {
                 }
                 self.to_sync.insert(from);
             }
-            _ => self.strike_for_error(from),
+            _ => self.strike_for_error(now, from),
         }
         self.attempt_failed(now, id, true);
     }
@@ -214,19 +246,17 @@ impl Swarm {
         for id in self.attempts.expire(now) {
             let Some(attempt) = self.attempts.get(id) else { continue };
             let (job, from) = (attempt.job, attempt.worker);
+            // Nobody waits for a probe: it has a deadline of its own.
+            if attempt.kind == Kind::Probe {
+                continue;
+            }
             self.totals.timeouts += 1;
             self.to_cover.insert(job);
             if let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) {
                 worker.counts.timeouts += 1;
                 worker.health.late();
                 info!(worker = worker.id().short(), attempt = id.0, "not answered in time: asked of another");
-                if worker.health.strike() {
-                    self.totals.unhealthy += 1;
-                    warn!(
-                        worker = worker.id().short(),
-                        "unhealthy: out until its next heartbeat that answers"
-                    );
-                }
+                self.strike(now, from);
             }
             self.cover_waiting();
         }
@@ -256,6 +286,7 @@ impl Swarm {
     /// Ends an attempt without an answer; its cells are asked of others. `blame`: count it against the worker.
     pub(super) fn attempt_failed(&mut self, now: Duration, id: AttemptId, blame: bool) {
         let Some(attempt) = self.attempts.remove(id) else { return };
+        self.end_probe(attempt.worker, |probe| probe == id);
         self.tape(|tape| tape.ended(now, attempt.job, id, Outcome::Failed));
         if let Some(job) = self.jobs.get_mut(&attempt.job) {
             if blame {
@@ -270,6 +301,7 @@ impl Swarm {
 
     /// Ends all attempts of a worker that is gone, or about to be.
     pub(super) fn abandon(&mut self, now: Duration, worker: ConnectionId) {
+        self.end_probe(worker, |_| true);
         let ids: Vec<_> =
             self.attempts.iter().filter(|(_, attempt)| attempt.worker == worker).map(|(id, _)| id).collect();
         for id in ids {
@@ -295,14 +327,20 @@ impl Swarm {
             .map(|since| since + self.config.coverage_wait)
     }
 
-    pub(super) fn strike_for_error(&mut self, from: ConnectionId) {
+    pub(super) fn strike_for_error(&mut self, now: Duration, from: ConnectionId) {
         self.totals.errors += 1;
         if let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) {
             worker.counts.errors += 1;
-            if worker.health.strike() {
-                self.totals.unhealthy += 1;
-                warn!(worker = worker.id().short(), "unhealthy: out until its next heartbeat that answers");
-            }
+        }
+        self.strike(now, from);
+    }
+
+    /// Counts a failure against a worker.
+    pub(super) fn strike(&mut self, now: Duration, from: ConnectionId) {
+        let Some(worker) = self.connections.get_mut(&from).and_then(|c| c.worker.as_mut()) else { return };
+        if worker.health.strike(now) {
+            self.totals.unhealthy += 1;
+            warn!(worker = worker.id().short(), "unhealthy: tried beside others until it answers again");
         }
     }
 
@@ -364,8 +402,9 @@ impl Swarm {
             let Some(worker) = connection.worker.as_mut() else { continue };
             // Whoever is always beaten would look as fast as it once was. What is overdue was counted as a timeout.
             let so_far = now.saturating_sub(attempt.sent);
-            let is_timed =
-                !attempt.is_overdue && so_far > worker.expected(n_pairs, n_pairs as f64 * flops_per_pair);
+            let is_timed = !attempt.is_overdue
+                && attempt.kind != Kind::Probe
+                && so_far > worker.expected(n_pairs, n_pairs as f64 * flops_per_pair);
             if is_timed {
                 worker.took(n_pairs, so_far);
             }

@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use moex_protocol::Block;
+use moex_protocol::{AttemptId, Block};
 use tracing::{debug, warn};
 
 use super::attempts::{Attempt, Kind};
+use super::choosing::Choice;
 use super::job::{HubWork, Job};
 use super::plan::{Share, WireJob, deal};
 use super::{Action, ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm};
@@ -75,18 +76,23 @@ impl Swarm {
             .filter(|cell| !job.cells[*cell].is_settled)
             .filter(|cell| n_in_time[*cell] == 0 || is_withheld[*cell])
             .partition(|cell| is_withheld[*cell]);
+        let hub_is_busy = !self.config.hub_compute || job.hub.is_some();
         let choice = self.choose(job, &open, &by);
+        let mut probes = self.probe(now, id, &choice);
         let mut is_waiting = choice.takers.iter().any(|(_, takers)| takers.is_empty());
         let mut is_uncovered = false;
         let mut for_hub = choice.for_hub;
         for_hub.extend(checked);
         for_hub.sort_unstable();
-        if !for_hub.is_empty() && (!self.config.hub_compute || job.hub.is_some()) {
+        if !for_hub.is_empty() && hub_is_busy {
             is_waiting = true;
             is_uncovered = !self.config.hub_compute && choice.is_uncovered;
             for_hub.clear();
         }
-        let probe = self.probe(now, id, &choice.takers);
+        for (worker, mut share) in deal(choice.trials.into_iter().map(|(cell, new)| (cell, vec![new]))) {
+            share.copies.clone_from(&share.cells);
+            probes.insert(worker, share);
+        }
         let shares = deal(choice.takers);
         if let Some(job) = self.jobs.get_mut(&id) {
             job.is_waiting = is_waiting;
@@ -94,7 +100,7 @@ impl Swarm {
         }
         self.ask_hub(now, id, for_hub, Kind::Ask);
         self.ask_workers(now, id, shares, Kind::Ask);
-        self.ask_workers(now, id, probe, Kind::Probe);
+        self.ask_workers(now, id, probes, Kind::Probe);
     }
 
     /// Second copies of what is later than it usually is, as far as the budget goes.
@@ -147,38 +153,77 @@ impl Swarm {
         asked
     }
 
-    /// A worker that has been passed over for long, with a cell that it holds and another is asked for.
-    fn probe(
-        &mut self,
-        now: Duration,
-        id: JobId,
-        takers: &[(usize, Vec<ConnectionId>)],
-    ) -> BTreeMap<ConnectionId, Share> {
-        if !self.config.hedge.is_adaptive() || now < self.next_probe {
-            return BTreeMap::new();
+    /// Workers whose answers nobody waits for, with a cell that they hold and another is asked for: those that were late or
+    /// out and are alive, and now and then one that has been passed over for long.
+    fn probe(&mut self, now: Duration, id: JobId, choice: &Choice) -> BTreeMap<ConnectionId, Share> {
+        let mut probes = BTreeMap::new();
+        let may_sweep = self.config.hedge.is_adaptive() && now >= self.next_probe;
+        let mut is_swept = false;
+        let Some(job) = self.jobs.get(&id) else { return probes };
+        let asked = choice.takers.iter().filter(|(_, takers)| !takers.is_empty());
+        let asked = asked.map(|(cell, takers)| (*cell, takers.as_slice()));
+        for (cell, takers) in asked.chain(choice.for_hub.iter().map(|cell| (*cell, &[][..]))) {
+            let Some(index) = self.catalog.index(job.block(cell)) else { continue };
+            for holder in self.holders.of(index).iter().filter(|holder| !takers.contains(holder)) {
+                let Some(worker) = self.worker(*holder).filter(|w| w.probe.is_none()) else { continue };
+                if probes.contains_key(holder) || !self.is_present(*holder) {
+                    continue;
+                }
+                let is_next =
+                    may_sweep && !is_swept && self.is_usable(*holder) && worker.is_due_for_probe(now);
+                if worker.health.is_to_be_tried(now) || is_next {
+                    is_swept |= is_next;
+                    probes.insert(*holder, Share { cells: vec![cell], copies: vec![cell] });
+                }
+            }
         }
-        self.next_probe = now + PROBE_SWEEP;
-        let Some(job) = self.jobs.get(&id) else { return BTreeMap::new() };
-        let is_due = |worker: &ConnectionId| {
-            self.is_usable(*worker) && self.worker(*worker).is_some_and(|w| w.is_due_for_probe(now))
-        };
-        let found = takers.iter().filter(|(_, takers)| !takers.is_empty()).find_map(|(cell, takers)| {
-            let holders = self.holders.of(self.catalog.index(job.block(*cell))?);
-            let due = holders.iter().find(|worker| !takers.contains(worker) && is_due(worker))?;
-            Some((*due, *cell))
-        });
-        let share = |(worker, cell)| (worker, Share { cells: vec![cell], copies: vec![cell] });
-        found.map(share).into_iter().collect()
+        if may_sweep {
+            self.next_probe = now + PROBE_SWEEP;
+        }
+        probes
+    }
+
+    /// Probes that were not answered in time: a strike each, though nobody waited.
+    pub(super) fn expire_probes(&mut self, now: Duration) {
+        while let Some((deadline, attempt, id)) = self.probes.first().copied()
+            && deadline <= now
+        {
+            self.probes.pop_first();
+            let Some(worker) = self.connections.get_mut(&id).and_then(|c| c.worker.as_mut()) else {
+                continue;
+            };
+            if worker.probe.take_if(|(probe, _)| *probe == attempt).is_some() {
+                self.totals.timeouts += 1;
+                worker.counts.timeouts += 1;
+                self.strike(now, id);
+            }
+        }
+    }
+
+    /// A probe is answered, or will not be: it counts no more.
+    pub(super) fn end_probe(&mut self, id: ConnectionId, is_it: impl Fn(AttemptId) -> bool) {
+        let Some(worker) = self.connections.get_mut(&id).and_then(|c| c.worker.as_mut()) else { return };
+        if let Some((attempt, deadline)) = worker.probe.take_if(|(probe, _)| is_it(*probe)) {
+            self.probes.remove(&(deadline, attempt, id));
+        }
+    }
+
+    /// What the hub, or the swarm, usually takes for so many pairs, as far as either was measured.
+    fn usual(&self, n_pairs: usize) -> Option<Duration> {
+        let hub = self.config.hub_compute.then(|| self.hub_latencies.expected(n_pairs)).flatten();
+        [hub, self.worker_latencies.expected(n_pairs)].into_iter().flatten().min()
     }
 
     fn ask_workers(&mut self, now: Duration, id: JobId, shares: BTreeMap<ConnectionId, Share>, kind: Kind) {
         let flops_per_pair = self.flops_per_pair();
         for (worker_id, Share { cells, copies }) in shares {
+            let Some(n_pairs) = self.jobs.get(&id).map(|job| job.wire.n_pairs(&cells)) else { return };
+            let usual = self.usual(n_pairs);
             let Some(job) = self.jobs.get_mut(&id) else { return };
             let Some(connection) = self.connections.get_mut(&worker_id) else { continue };
             let Some(worker) = connection.worker.as_mut() else { continue };
-            let n_pairs = job.wire.n_pairs(&cells);
-            let timeout = worker.timeout(self.config.timeout, n_pairs, n_pairs as f64 * flops_per_pair);
+            let flops = n_pairs as f64 * flops_per_pair;
+            let timeout = worker.timeout(self.config.timeout, n_pairs, flops, usual);
             let dispatch = job.wire.dispatch(&cells, self.config.form);
             let is_retry =
                 kind == Kind::Ask && copies.is_empty() && cells.iter().any(|cell| job.cells[*cell].was_asked);
@@ -201,17 +246,16 @@ impl Swarm {
             });
             self.afterlife.reuse(attempt);
             self.to_pump.insert(worker_id);
-            if kind == Kind::Probe
-                && let Some(last) = worker.last_probe.replace(attempt)
-            {
-                connection.session.cancel(now, last);
-            }
             if let Err(error) = connection.session.dispatch(now, attempt, &dispatch) {
                 warn!(worker = worker.id().short(), %error, "a dispatch could not be sent");
                 self.attempt_failed(now, attempt, true);
                 continue;
             }
             worker.asked(now);
+            if kind == Kind::Probe {
+                worker.probe = Some((attempt, now + timeout));
+                self.probes.insert((now + timeout, attempt, worker_id));
+            }
             if let Some((tape, sent)) = self.tape.as_mut().zip(self.attempts.get(attempt)) {
                 tape.asked(attempt, sent, worker.id(), &dispatch);
             }
@@ -234,6 +278,7 @@ impl Swarm {
         let Some(job) = self.jobs.get_mut(&id).filter(|_| !cells.is_empty()) else { return };
         let is_hedge = kind == Kind::Hedge;
         self.last_compute = ComputeId(self.last_compute.0 + 1);
+        self.n_computing += 1;
         self.totals.hub_computed += 1;
         self.totals.hedges += u64::from(is_hedge);
         self.hub_share.dispatches += 1;

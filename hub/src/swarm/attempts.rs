@@ -54,6 +54,12 @@ pub(super) struct AttemptTable {
 }
 
 impl AttemptTable {
+    /// A table whose last attempt was this one.
+    #[cfg(test)]
+    pub(super) fn after(last: AttemptId) -> Self {
+        Self { last, ..Self::default() }
+    }
+
     /// Enters an attempt under a fresh id: counting upwards, and around.
     pub(super) fn insert(&mut self, attempt: Attempt) -> AttemptId {
         loop {

@@ -4,6 +4,9 @@
 //! its answer is expected, which is its median for as much as it is given, behind what it is at already, or the timeout
 //! while it is late with another (`health`); and the order of the ring, which spreads the work of equals. The hub is one
 //! more replica of everything: it is asked when it will be done well before the best worker, or when there is no worker.
+//!
+//! A worker that has not answered often enough to be known gets its part beside one that is, or beside the hub, and never
+//! instead: what it says of itself is no reason to wait for it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,12 +16,15 @@ use moex_protocol::{State, Visibility};
 use super::attempts::Load;
 use super::job::Job;
 use super::tier::{HUB_MARGIN, HUB_YIELDS_WITHIN};
+use super::worker::Worker;
 use super::{ConnectionId, Swarm};
 
 /// Times one worker is asked for the same cell when there is no hub to fall back on.
 const MAX_TRIES_WITHOUT_HUB: usize = 3;
 /// Attempts of one worker, overdue ones included, beyond which it is left alone.
 const MAX_ATTEMPTS_PER_WORKER: usize = 2 * moex_protocol::limits::MAX_SLOTS as usize;
+/// Computations of the hub under way beyond which new workers are waited for: those before were too fast for it.
+const MAX_COMPUTES_BESIDE_TRIALS: usize = 4;
 /// Two workers within a quarter of each other, or this, are equals: medians of so few samples say no more.
 const EQUALS_WITHIN: Duration = Duration::from_micros(500);
 
@@ -27,6 +33,8 @@ const EQUALS_WITHIN: Duration = Duration::from_micros(500);
 pub(super) struct Choice {
     /// Cells with the workers to ask, the best first; with none where all who could be asked are busy.
     pub takers: Vec<(usize, Vec<ConnectionId>)>,
+    /// Cells to ask of new workers as well, of whom nobody knows how fast they answer.
+    pub trials: Vec<(usize, ConnectionId)>,
     /// Cells for the hub.
     pub for_hub: Vec<usize>,
     /// Of these, whether some have no worker that could be asked at all.
@@ -44,6 +52,8 @@ struct Candidate {
     is_fit: bool,
     is_free: bool,
     is_measured: bool,
+    /// Whether a trial of it is out.
+    is_on_trial: bool,
     /// Until its answer.
     expected: Duration,
 }
@@ -58,8 +68,14 @@ impl Swarm {
         for cell in cells.iter().copied() {
             let n_pairs = job.wire.n_pairs(&[cell]);
             let all = self.candidates(job, cell, &asked[cell], &loads, &given);
+            let known: Vec<Candidate> = all.iter().copied().filter(|c| c.is_measured).collect();
+            if let Some(new) = self.on_trial(&all, &known) {
+                *given.entry(new).or_default() += n_pairs;
+                choice.trials.push((cell, new));
+            }
+            let pool = if known.is_empty() && !self.may_compute_beside() { &all } else { &known };
             let hub = self.hub_expected(given_hub + n_pairs);
-            let takers = if self.is_for_hub(&all, hub) { None } else { best_first(&all) };
+            let takers = if self.is_for_hub(pool, hub) { None } else { best_first(pool) };
             match takers {
                 Some(takers) => {
                     let copies = if job.cells[cell].was_asked { 1 } else { self.config.hedge.copies() };
@@ -77,19 +93,39 @@ impl Swarm {
         choice
     }
 
+    /// The new worker that a cell is tried with, if it would be asked for it were it known, and somebody else can be.
+    fn on_trial(&self, all: &[Candidate], known: &[Candidate]) -> Option<ConnectionId> {
+        if known.is_empty() && !self.may_compute_beside() {
+            return None;
+        }
+        let first = best_first(all)?.first().copied()?;
+        let is_new = |c: &&Candidate| c.worker == first && c.is_fit && !c.is_measured && !c.is_on_trial;
+        all.iter().find(is_new).map(|candidate| candidate.worker)
+    }
+
+    /// Whether the hub can be asked for what new workers are tried with.
+    fn may_compute_beside(&self) -> bool {
+        self.config.hub_compute && self.n_computing < MAX_COMPUTES_BESIDE_TRIALS
+    }
+
     /// Whether there is a worker that could be asked for a cell.
     pub(super) fn is_askable(&self, job: &Job, cell: usize) -> bool {
         !self.candidates(job, cell, &[], &HashMap::new(), &HashMap::new()).is_empty()
     }
 
-    /// Whether a worker may be given work now.
+    /// Whether a worker may be given work now: healthy, or, where nobody could stand in for it, at least alive.
     pub(super) fn is_usable(&self, id: ConnectionId) -> bool {
+        let is_asked = |worker: &Worker| {
+            worker.health.is_healthy() || (!self.config.hub_compute && worker.health.is_last_resort())
+        };
+        self.is_present(id) && self.worker(id).is_some_and(is_asked)
+    }
+
+    /// Whether a worker's session could carry work now.
+    pub(super) fn is_present(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|connection| {
             connection.session.state() == State::Serving
-                && connection
-                    .worker
-                    .as_ref()
-                    .is_some_and(|w| w.health.is_healthy() && w.visibility == Visibility::Visible)
+                && connection.worker.as_ref().is_some_and(|w| w.visibility == Visibility::Visible)
         })
     }
 
@@ -127,11 +163,13 @@ impl Swarm {
             }
             Some(Candidate {
                 worker: *id,
-                n_failures,
+                // The last resort comes after everybody.
+                n_failures: if worker.health.is_healthy() { n_failures } else { usize::MAX },
                 rank: self.placement.rank(index, worker.id()).unwrap_or(usize::MAX),
                 is_fit: worker.tier.takes(job.wire.n_rows),
                 is_free: load.n_in_time < worker.slots() && load.n_out < MAX_ATTEMPTS_PER_WORKER,
-                is_measured: worker.is_measured() || is_late,
+                is_measured: worker.is_measured(),
+                is_on_trial: worker.probe.is_some(),
                 expected: expected.saturating_mul(1 + load.n_in_time as u32),
             })
         };
@@ -140,8 +178,7 @@ impl Swarm {
 
     /// When the hub would have computed so many more pairs, as far as it was ever measured.
     fn hub_expected(&self, n_pairs: usize) -> Option<Duration> {
-        let n_running = self.jobs.values().filter(|job| job.hub.is_some()).count() + self.checks.len();
-        Some(self.hub_latencies.expected(n_pairs)?.saturating_mul(1 + n_running as u32))
+        Some(self.hub_latencies.expected(n_pairs)?.saturating_mul(1 + self.n_computing as u32))
     }
 
     /// Whether a cell that these could be asked for is the hub's instead.
@@ -185,6 +222,7 @@ mod tests {
             is_fit: true,
             is_free: true,
             is_measured: true,
+            is_on_trial: false,
             expected: Duration::from_millis(expected_millis),
         }
     }

@@ -1,70 +1,125 @@
 //! Whether a worker is worth asking: strikes, and the way back.
 //!
 //! ```text
-//!            strike x n in a row                 answered heartbeat
-//! Healthy ------------------------> Unhealthy ----------------------> Healthy
-//!    ^  any answer clears the strikes
+//!         strike x n in a row          heartbeat, and the back-off is over        valid answer to what it was asked since
+//! Healthy ------------------> Out ----------------------------------------> tried --------------------------------> Healthy
+//!    ^  any answer clears the strikes                                         \--> strike: Out, for twice as long
 //! ```
-//! Beside it stands whether the worker is *late*: it owes an answer past the time it usually takes, and was not heard of
-//! since. A layer asks a late worker last, or each layer after a stall would wait for it anew.
+//! *Tried* is asked beside others, and waited for by nobody: a heartbeat alone heals nothing, since whoever answers pings
+//! need not answer anything else. Beside this stands whether the worker is *late*: it owes an answer past the time it
+//! usually takes, and has answered nothing since. A layer asks a late worker last, or each layer after a stall would wait
+//! for it anew; a heartbeat makes it one to be tried.
+
+use std::time::Duration;
+
+/// How long a worker that is out a second time in a row is left alone; it doubles each time. The first time its next
+/// heartbeat suffices.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(2);
+/// The longest such time.
+const MAX_BACK_OFF: Duration = Duration::from_secs(60);
+/// Answers in a row after which the times that a worker was out are forgotten.
+const FORGIVEN_AFTER: u32 = 100;
 
 /// One worker's strikes.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
-    /// Strikes in a row that make a worker unhealthy.
+    /// Strikes in a row that take a worker out.
     limit: u32,
     strikes: u32,
     is_late: bool,
+    /// Whether a heartbeat was answered since it became late or went out.
+    is_alive: bool,
+    out: Option<Out>,
+    /// Times it went out, or failed when it was tried, with few answers between.
+    n_outs: u32,
+    /// Answers since.
+    n_answers: u32,
+}
+
+/// A worker that is not asked.
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    since: Duration,
+    try_at: Duration,
 }
 
 impl Health {
     /// Healthy, out after `limit` strikes in a row (at least one).
     pub(super) fn new(limit: u32) -> Self {
-        Self { limit: limit.max(1), strikes: 0, is_late: false }
+        Self {
+            limit: limit.max(1),
+            strikes: 0,
+            is_late: false,
+            is_alive: true,
+            out: None,
+            n_outs: 0,
+            n_answers: 0,
+        }
     }
 
     /// It has not answered when it usually has.
     pub(super) fn late(&mut self) {
-        self.is_late = true;
+        if !std::mem::replace(&mut self.is_late, true) {
+            self.is_alive = false;
+        }
     }
 
-    /// Whether it was late, and not heard of since.
+    /// Whether it was late, and has answered nothing since.
     pub(super) fn is_late(&self) -> bool {
         self.is_late
     }
 
-    /// It sent something that it owed: an answer, in time or not, or a heartbeat's echo.
-    pub(super) fn heard(&mut self) {
-        self.is_late = false;
-    }
-
-    /// A timeout, or an answer that could not be used. True when this one made the worker unhealthy.
-    pub(super) fn strike(&mut self) -> bool {
+    /// A timeout, or an answer that could not be used. True when this one took a healthy worker out.
+    pub(super) fn strike(&mut self, now: Duration) -> bool {
         self.strikes = self.strikes.saturating_add(1);
-        self.strikes == self.limit
-    }
-
-    /// A valid answer. An unhealthy worker stays out: a late answer to an old question is no sign of life today.
-    pub(super) fn answered(&mut self) {
-        self.heard();
-        if self.is_healthy() {
-            self.strikes = 0;
+        self.n_answers = 0;
+        let was_healthy = self.is_healthy();
+        if self.strikes >= self.limit || !was_healthy {
+            let doublings = self.n_outs.saturating_sub(1).min(16);
+            let back_off = FIRST_BACK_OFF.saturating_mul(1 << doublings).min(MAX_BACK_OFF);
+            let back_off = if self.n_outs == 0 { Duration::ZERO } else { back_off };
+            self.out = Some(Out { since: now, try_at: now + back_off });
+            self.n_outs = self.n_outs.saturating_add(1);
+            self.is_alive = false;
         }
+        was_healthy && !self.is_healthy()
     }
 
-    /// A heartbeat that answered the hub's. True when it brought the worker back.
-    pub(super) fn heartbeat(&mut self) -> bool {
-        self.heard();
-        let was_out = !self.is_healthy();
-        if was_out {
-            self.strikes = 0;
+    /// A valid answer to what was asked at `sent`. True when it brought the worker back: a late answer to what it was asked
+    /// before it went out does not.
+    pub(super) fn answered(&mut self, sent: Duration) -> bool {
+        self.is_late = false;
+        if self.out.is_some_and(|out| sent < out.since) {
+            return false;
+        }
+        let was_out = self.out.take().is_some();
+        self.strikes = 0;
+        self.n_answers = self.n_answers.saturating_add(1);
+        if self.n_answers >= FORGIVEN_AFTER {
+            self.n_outs = 0;
         }
         was_out
     }
 
+    /// A heartbeat answered the hub's.
+    pub(super) fn heartbeat(&mut self) {
+        self.is_alive = true;
+    }
+
     /// Whether the worker may be asked.
     pub(super) fn is_healthy(&self) -> bool {
-        self.strikes < self.limit
+        self.out.is_none()
+    }
+
+    /// Whether the worker is out, yet answers heartbeats: better than nobody.
+    pub(super) fn is_last_resort(&self) -> bool {
+        !self.is_healthy() && self.is_alive
+    }
+
+    /// Whether the worker, late or out, is to be tried beside others now.
+    pub(super) fn is_to_be_tried(&self, now: Duration) -> bool {
+        let is_due = self.out.map_or(self.is_late, |out| out.try_at <= now);
+        is_due && self.is_alive
     }
 }
 
@@ -72,37 +127,67 @@ impl Health {
 mod tests {
     use super::*;
 
-    #[test]
-    fn three_in_a_row_and_a_heartbeat_back() {
-        let mut health = Health::new(3);
-        assert!(!health.strike() && !health.strike());
-        health.answered();
-        assert!(!health.strike() && !health.strike() && health.strike());
-        assert!(!health.is_healthy());
-        health.answered();
-        assert!(!health.is_healthy());
-        assert!(health.heartbeat() && health.is_healthy());
-        assert!(!health.heartbeat());
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
     }
 
     #[test]
-    fn late_until_it_is_heard_of() {
+    fn three_in_a_row_and_an_answer_back() {
+        let mut health = Health::new(3);
+        assert!(!health.strike(at(1)) && !health.strike(at(1)));
+        health.answered(at(1));
+        assert!(!health.strike(at(1)) && !health.strike(at(1)) && health.strike(at(1)));
+        assert!(!health.is_healthy() && !health.is_to_be_tried(at(1)) && !health.is_last_resort());
+        assert!(!health.answered(at(0)) && !health.is_healthy(), "it was asked before it went out");
+        health.heartbeat();
+        assert!(!health.is_healthy(), "a heartbeat alone heals nothing");
+        assert!(health.is_to_be_tried(at(1)) && health.is_last_resort());
+        assert!(health.answered(at(1)) && health.is_healthy() && !health.is_to_be_tried(at(1)));
+    }
+
+    #[test]
+    fn who_fails_when_tried_is_left_alone_for_longer_each_time() {
+        let mut health = Health::new(1);
+        let mut waits = Vec::new();
+        let mut now = at(0);
+        for _ in 0..8 {
+            health.strike(now);
+            health.heartbeat();
+            let wait = (0..).find(|wait| health.is_to_be_tried(now + at(*wait))).unwrap();
+            waits.push(wait);
+            now += at(wait);
+        }
+        assert_eq!(waits, [0, 2, 4, 8, 16, 32, 60, 60]);
+        health.answered(now);
+        health.strike(now);
+        health.heartbeat();
+        assert!(!health.is_to_be_tried(now + at(59)), "one answer does not make up for it");
+        for _ in 0..FORGIVEN_AFTER + 1 {
+            health.answered(now);
+        }
+        health.strike(now);
+        health.heartbeat();
+        assert!(health.is_to_be_tried(now), "a hundred do");
+    }
+
+    #[test]
+    fn late_until_it_answers() {
         let mut health = Health::new(3);
         health.late();
-        assert!(health.is_late() && health.is_healthy());
+        assert!(health.is_late() && health.is_healthy() && !health.is_to_be_tried(at(1)));
         health.heartbeat();
-        assert!(!health.is_late());
         health.late();
-        health.answered();
-        assert!(!health.is_late());
+        assert!(health.is_late() && health.is_to_be_tried(at(1)), "to be tried, not to be waited for");
+        health.answered(at(1));
+        assert!(!health.is_late() && !health.is_to_be_tried(at(1)));
     }
 
     #[test]
     fn a_heartbeat_does_not_clear_the_strikes_of_a_healthy_worker() {
         let mut health = Health::new(3);
-        health.strike();
-        health.strike();
+        health.strike(at(1));
+        health.strike(at(1));
         health.heartbeat();
-        assert!(health.strike());
+        assert!(health.strike(at(1)));
     }
 }

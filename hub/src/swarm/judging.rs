@@ -35,10 +35,11 @@ impl Swarm {
 
     /// Has the hub compute what these claim of a job in flight, or just over.
     pub(super) fn check(&mut self, now: Duration, job: JobId, cells: Vec<usize>, claims: Vec<Claim>) {
-        let wire = self.jobs.get(&job).map(|job| &job.wire);
-        let wire = wire.or_else(|| self.afterlife.over(job).map(|over| &over.wire)).cloned();
-        let Some(wire) = wire.filter(|_| self.checks.len() < MAX_CHECKS) else { return };
+        let Some(wire) = self.wire_of(job).cloned().filter(|_| self.checks.len() < MAX_CHECKS) else {
+            return;
+        };
         self.last_compute = ComputeId(self.last_compute.0 + 1);
+        self.n_computing += 1;
         self.totals.checks += 1;
         self.actions
             .push_back(Action::HubCompute(self.last_compute, wire.dispatch(&cells, self.config.form)));
@@ -156,7 +157,7 @@ impl Swarm {
         warn!(worker = worker.short(), address, %layer, %expert, nmse, "a wrong answer beside {beside}");
         self.totals.mismatches += 1;
         if let Some(connection) = connection {
-            self.strike_for_error(connection);
+            self.strike_for_error(now, connection);
         }
         if !self.register.offence(worker, &address, evidence) {
             return;

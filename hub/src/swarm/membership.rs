@@ -233,9 +233,8 @@ impl Swarm {
         if let Some((tape, took)) = self.tape.as_mut().zip(round_trip) {
             tape.round_trip(now, worker.id(), took);
         }
-        let is_back = round_trip.is_some() && worker.health.heartbeat();
-        if is_back {
-            info!(worker = worker.id().short(), "healthy again");
+        if round_trip.is_some() {
+            worker.health.heartbeat();
         }
         if was != beat.visibility {
             debug!(worker = worker.id().short(), visibility = ?beat.visibility, "visibility changed");

@@ -57,7 +57,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_protocol::{Compression, Dispatch, Dtype, ModelSummary, WorkerId};
+use moex_protocol::{AttemptId, Compression, Dispatch, Dtype, ModelSummary, WorkerId};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -110,7 +110,7 @@ pub struct SwarmConfig {
     pub hedge: Hedge,
     /// How long to wait for an answer before asking another; more for a worker that is known to be slower.
     pub timeout: Duration,
-    /// Timeouts in a row that take a worker out until its next heartbeat that answers.
+    /// Timeouts in a row that take a worker out until it answers when it is tried beside others.
     pub strikes: u32,
     /// The number format of activations on the wire.
     pub wire: Dtype,
@@ -193,9 +193,15 @@ pub struct Swarm {
     attempts: AttemptTable,
     afterlife: Afterlife,
     budget: HedgeBudget,
-    /// When a worker may be probed again.
+    /// When a worker that is passed over may be probed again.
     next_probe: Duration,
+    /// By when they are to be answered: at most one a worker.
+    probes: BTreeSet<(Duration, AttemptId, ConnectionId)>,
     hub_latencies: Latencies,
+    /// Of all workers' answers.
+    worker_latencies: Latencies,
+    /// Computations that the hub was asked for and has not done.
+    n_computing: usize,
     heat: Heat,
     last_compute: ComputeId,
     /// By the computation that decides them.
@@ -239,7 +245,10 @@ impl Swarm {
             attempts: AttemptTable::default(),
             afterlife: Afterlife::default(),
             next_probe: Duration::ZERO,
+            probes: BTreeSet::new(),
             hub_latencies: Latencies::default(),
+            worker_latencies: Latencies::default(),
+            n_computing: 0,
             checks: BTreeMap::new(),
             register: Register::default(),
             gate: Gate::default(),
@@ -261,6 +270,7 @@ impl Swarm {
     /// Deadlines that have come: of attempts and their second copies, of jobs that wait for a holder, of sessions.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.expire_attempts(now);
+        self.expire_probes(now);
         self.hedge(now);
         self.expire_sessions(now);
         self.run(now);
@@ -277,7 +287,8 @@ impl Swarm {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let sessions = self.connections.values().filter_map(|c| c.session.poll_timeout()).min();
         let rebalance = self.must_rebalance.then(|| self.rebalances.next());
-        let deadlines = [self.attempts.next_deadline(), self.next_job_deadline(), sessions, rebalance];
+        let probe = self.probes.first().map(|(deadline, ..)| *deadline);
+        let deadlines = [self.attempts.next_deadline(), self.next_job_deadline(), sessions, rebalance, probe];
         deadlines.into_iter().flatten().min()
     }
 

@@ -17,12 +17,14 @@ const ENOUGH_SAMPLES: usize = 32;
 const P99_FACTOR: u32 = 3;
 /// The arithmetic of a message may take this many times what the worker's measured speed makes it.
 const COMPUTE_FACTOR: f64 = 4.0;
-/// What a worker is taken to compute that measured nothing: a slow CPU core.
+/// A slow CPU core. What a worker says of its speed may shorten the time it is given beyond that, and never lengthens it.
 const ASSUMED_TERAFLOPS: f64 = 0.005;
+/// No attempt is waited for longer than this many times what the swarm or the hub takes for as much.
+const SWARM_FACTOR: u32 = 8;
 /// How often a worker that is passed over is asked for something that another is asked for too.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// No attempt waits longer than this, whatever a worker says of itself.
-const MAX_TIMEOUT: Duration = Duration::from_secs(30);
+/// No attempt is waited for longer than this, whoever was asked, unless the configured timeout is longer.
+const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One joined worker.
 #[derive(Debug)]
@@ -35,8 +37,8 @@ pub(super) struct Worker {
     pub bytes_downloaded: u64,
     pub counts: Counts,
     pub tier: Tier,
-    /// The last probe, which nobody cancels when its job is over.
-    pub last_probe: Option<AttemptId>,
+    /// The probe that is out, which nobody cancels when its job is over, and when it is overdue.
+    pub probe: Option<(AttemptId, Duration)>,
     /// Why it is not of the first tier.
     reason: Option<String>,
     latencies: Latencies,
@@ -73,7 +75,7 @@ impl Worker {
             bytes_downloaded: 0,
             counts: Counts::default(),
             tier,
-            last_probe: None,
+            probe: None,
             reason,
             latencies: Latencies::default(),
             asked_at: now,
@@ -87,12 +89,6 @@ impl Worker {
     /// Messages it can have waiting or in work without preempting one.
     pub(super) fn slots(&self) -> usize {
         usize::from(self.join.input_slots.max(1))
-    }
-
-    /// A valid answer came, this long after it was asked for.
-    pub(super) fn answered(&mut self, n_pairs: usize, latency: Duration) {
-        self.health.answered();
-        self.took(n_pairs, latency);
     }
 
     /// An answer took this long, or at least this long when it was not waited for any more.
@@ -155,7 +151,7 @@ impl Worker {
     pub(super) fn reason(&self) -> Option<String> {
         if !self.health.is_healthy() {
             return Some(
-                "it failed to answer several times in a row: asked again after a heartbeat".to_owned(),
+                "it failed to answer several times in a row: tried now and then beside others".to_owned(),
             );
         }
         match self.visibility {
@@ -167,8 +163,14 @@ impl Worker {
     }
 
     /// How long to wait for an answer to a message of `n_pairs` that takes `flops` of arithmetic: `base`, or longer if
-    /// the worker has been slower than that, or its device must be.
-    pub(super) fn timeout(&self, base: Duration, n_pairs: usize, flops: f64) -> Duration {
+    /// the worker has been slower than that, or any device may be; within a multiple of `usual`, which is what others take.
+    pub(super) fn timeout(
+        &self,
+        base: Duration,
+        n_pairs: usize,
+        flops: f64,
+        usual: Option<Duration>,
+    ) -> Duration {
         let latency = self.latencies.of(n_pairs);
         let learned = if latency.len() >= ENOUGH_SAMPLES {
             P99_FACTOR * latency.quantile(0.99)
@@ -176,13 +178,14 @@ impl Worker {
             Duration::ZERO
         };
         let compute = self.compute_time(COMPUTE_FACTOR * flops);
-        (base + compute).max(learned).min(MAX_TIMEOUT.max(base))
+        let most = usual.map_or(MAX_TIMEOUT, |usual| usual.saturating_mul(SWARM_FACTOR).min(MAX_TIMEOUT));
+        (base + compute).max(learned).min(most.max(base))
     }
 
-    /// How long so much arithmetic takes at the speed it measured.
+    /// How long so much arithmetic takes at the speed it says it has, or on a slow core if that is less.
     fn compute_time(&self, flops: f64) -> Duration {
-        let teraflops = f64::from(self.join.teraflops);
-        let speed = if teraflops > 0.0 && teraflops.is_finite() { teraflops } else { ASSUMED_TERAFLOPS };
+        // A NaN is not the larger one.
+        let speed = f64::from(self.join.teraflops).max(ASSUMED_TERAFLOPS);
         Duration::from_secs_f64((flops / (speed * 1e12)).min(MAX_TIMEOUT.as_secs_f64()))
     }
 
@@ -261,13 +264,37 @@ mod tests {
     fn the_timeout_grows_with_the_work_and_with_what_was_seen() {
         let base = Duration::from_millis(500);
         let mut w = worker(1.0);
-        assert_eq!(w.timeout(base, 8, 0.0), base);
-        assert_eq!(w.timeout(base, 1_000, 1e12), base + Duration::from_secs(4));
-        assert_eq!(worker(f32::NAN).timeout(base, 1_000, 1e18), MAX_TIMEOUT);
+        assert_eq!(w.timeout(base, 8, 0.0, None), base);
+        assert_eq!(w.timeout(base, 1_000, 1e12, None), base + Duration::from_secs(4));
+        assert_eq!(worker(f32::NAN).timeout(base, 1_000, 1e18, None), MAX_TIMEOUT);
         for _ in 0..ENOUGH_SAMPLES {
-            w.answered(8, Duration::from_millis(400));
+            w.took(8, Duration::from_millis(400));
         }
-        assert_eq!(w.timeout(base, 8, 0.0), Duration::from_millis(1_200));
-        assert_eq!(w.timeout(base, 1_000, 0.0), base, "a prompt's chunk is timed apart");
+        assert_eq!(w.timeout(base, 8, 0.0, None), Duration::from_millis(1_200));
+        assert_eq!(w.timeout(base, 1_000, 0.0, None), base, "a prompt's chunk is timed apart");
+    }
+
+    #[test]
+    fn what_a_worker_says_of_its_speed_never_stretches_its_timeout() {
+        let base = Duration::from_millis(500);
+        let timeout = |teraflops| worker(teraflops).timeout(base, 8, 1e9, None);
+        let slow_core = timeout(f32::NAN);
+        for claim in [1e-9, 0.0, -1.0, f32::MIN_POSITIVE, f32::NEG_INFINITY] {
+            assert_eq!(timeout(claim), slow_core, "{claim}");
+        }
+        assert!(timeout(10.0) < slow_core && slow_core < 3 * base);
+    }
+
+    #[test]
+    fn the_timeout_is_capped_by_what_others_take() {
+        let (base, usual) = (Duration::from_millis(500), Some(Duration::from_millis(100)));
+        let mut w = worker(1.0);
+        assert_eq!(w.timeout(base, 1_000, 1e15, usual), 8 * Duration::from_millis(100));
+        assert_eq!(w.timeout(base, 8, 1e15, Some(Duration::from_millis(1))), base);
+        (0..ENOUGH_SAMPLES).for_each(|_| w.took(8, Duration::from_secs(29)));
+        assert_eq!(w.timeout(base, 8, 0.0, usual), 8 * Duration::from_millis(100), "slow on purpose");
+        assert_eq!(w.timeout(base, 8, 0.0, None), MAX_TIMEOUT);
+        let patient = Duration::from_secs(20);
+        assert_eq!(w.timeout(patient, 8, 1e18, usual), patient, "what the hub's owner says counts");
     }
 }

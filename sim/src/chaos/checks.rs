@@ -21,6 +21,9 @@ const MAX_EVENTS_PER_SECOND: u64 = 50_000;
 const MAX_ATTEMPTS_PER_PEER: usize = 128;
 /// How long a job may take when nothing is wrong.
 const SOON: Duration = Duration::from_secs(20);
+/// How long a layer may take where the hub computes and nothing goes wrong but what hostile peers do: a timeout or two, and
+/// the hub's own time. A worker's word must not stretch it.
+pub(super) const PROMPT: Duration = Duration::from_secs(2);
 /// How far a sum that workers have added up may be from the hub's, by the largest of the experts' results that make it
 /// up: bf16 keeps 8 bits of each of them and of their sum.
 const SUM_TOLERANCE: f32 = 0.02;
@@ -44,10 +47,14 @@ pub(super) struct Checks {
     /// From now on no job may fail.
     pub(super) expects_all: bool,
     pub(super) n_uncovered: u64,
+    /// Whether every layer is done within [`PROMPT`].
+    expects_prompt: bool,
+    pub(super) slowest: Duration,
 }
 
 struct Expected {
     job: LayerJob,
+    started: Duration,
     deadline: Duration,
 }
 
@@ -66,6 +73,8 @@ impl Checks {
             is_shut_down: false,
             expects_all: scenario.swarm.hub_compute,
             n_uncovered: 0,
+            expects_prompt: scenario.is_prompt,
+            slowest: Duration::ZERO,
         }
     }
 
@@ -80,13 +89,21 @@ impl Checks {
         self.open.get(&id).map(|expected| &expected.job)
     }
 
+    /// An open job counts as started so much earlier.
+    #[cfg(test)]
+    pub(super) fn delay(&mut self, id: JobId, by: Duration) {
+        if let Some(expected) = self.open.get_mut(&id) {
+            expected.started = expected.started.saturating_sub(by);
+        }
+    }
+
     /// This peer's sessions may end from now on.
     pub(super) fn excuse(&mut self, peer: PeerId) {
         self.excused.insert(peer);
     }
 
     pub(super) fn started(&mut self, id: JobId, job: &LayerJob, now: Duration) {
-        self.open.insert(id, Expected { job: job.clone(), deadline: now + JOB_DEADLINE });
+        self.open.insert(id, Expected { job: job.clone(), started: now, deadline: now + JOB_DEADLINE });
     }
 
     /// Nothing is wrong any more: this job is done soon.
@@ -96,10 +113,20 @@ impl Checks {
         }
     }
 
-    pub(super) fn finished(&mut self, id: JobId, result: &Result<Vec<f32>, JobError>) -> Result<(), String> {
-        let Some(Expected { job, .. }) = self.open.remove(&id) else {
+    pub(super) fn finished(
+        &mut self,
+        id: JobId,
+        result: &Result<Vec<f32>, JobError>,
+        now: Duration,
+    ) -> Result<(), String> {
+        let Some(Expected { job, started, .. }) = self.open.remove(&id) else {
             return Err(format!("job {} ended twice", id.0));
         };
+        let took = now.saturating_sub(started);
+        self.slowest = self.slowest.max(took);
+        if self.expects_prompt && !self.has_bad_link && took > PROMPT {
+            return Err(format!("job {} took {took:?} though only hostile peers did harm", id.0));
+        }
         match result {
             Ok(sum) => self.compare(id, &job, sum),
             Err(JobError::ShuttingDown) if self.is_shut_down => Ok(()),
@@ -217,7 +244,12 @@ impl Checks {
         let room: u64 =
             honest.iter().filter_map(|peer| world.memory_budget(*peer)).map(|b| b / block_bytes).sum();
         let blocks = status.coverage.blocks;
-        let may_lack = self.had_failing_loads || self.has_bad_link || status.workers.iter().any(is_hidden);
+        // Whoever went out is back when it has answered, and there is no work left to answer.
+        let is_out = |worker: &WorkerStatus| worker.state == "unhealthy";
+        let may_lack = status.workers.iter().any(is_out)
+            || self.had_failing_loads
+            || self.has_bad_link
+            || status.workers.iter().any(is_hidden);
         if room >= blocks as u64 && !may_lack && status.coverage.covered < blocks {
             return Err(format!(
                 "{} of {blocks} blocks are held, with room for {room}",

@@ -35,8 +35,10 @@ use crate::{
 /// How long the swarm gets to settle once nothing is done to it any more: longer than silence takes to be noticed, a
 /// broken connection to be made again, and every timeout to pass.
 const SETTLING: Duration = Duration::from_secs(60);
-/// No job takes longer, whatever happens. A worker that was once slow is waited for up to 30 s, each of them in turn.
-const JOB_DEADLINE: Duration = Duration::from_mins(15);
+/// How long nothing is asked before the end is looked at: some heartbeats and their way.
+const QUIET: Duration = Duration::from_secs(15);
+/// No job takes longer, whatever happens: a worker is waited for up to 10 s, each of them in turn.
+const JOB_DEADLINE: Duration = Duration::from_mins(3);
 
 /// What became of a seed.
 #[derive(Clone, Debug)]
@@ -163,6 +165,9 @@ impl Chaos {
             let next = self.world.now() + Duration::from_secs(1);
             self.drive(next)?;
         }
+        // Until everybody's last heartbeat says so, too.
+        let quiet = self.world.now() + QUIET;
+        self.drive(quiet)?;
         self.checks.settled(&self.world, &self.honest)?;
         self.last_jobs()
     }
@@ -202,7 +207,7 @@ impl Chaos {
         match notice {
             Notice::Scheduled(token) => self.act(token as usize),
             Notice::Finished(id, result) => {
-                self.checks.finished(id, &result)?;
+                self.checks.finished(id, &result, self.world.now())?;
                 if self.chain == Some(id) {
                     self.start_chained();
                 }

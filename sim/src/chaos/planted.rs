@@ -1,6 +1,8 @@
 //! Whether the checks would see a swarm that does wrong: between the shipped swarm and the checks stands one that breaks
 //! what it passes on, in one way each.
 
+use std::time::Duration;
+
 use moex_hub::{
     model::Routing,
     swarm::{JobError, JobId, LayerJob},
@@ -9,6 +11,9 @@ use moex_protocol::{Block, ExpertId};
 
 use super::{Chaos, SETTLING, Scenario};
 use crate::world::Notice;
+
+/// How long [`Bug::Stalls`] holds a layer up.
+const STALL: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, JobError>;
 
@@ -27,6 +32,8 @@ enum Bug {
     ForgetsJob,
     /// A job ends twice.
     EndsTwice,
+    /// Every layer takes as long as a silent worker could once make it take.
+    Stalls,
     /// A job is given up though the hub could have computed it.
     GivesUp,
 }
@@ -45,7 +52,7 @@ fn run(seed: u64, bug: Bug) -> std::result::Result<usize, String> {
                 continue;
             };
             n_jobs += usize::from(result.is_ok());
-            for (id, result) in broken(&chaos, bug, id, result) {
+            for (id, result) in broken(&mut chaos, bug, id, result) {
                 chaos.take(Notice::Finished(id, result))?;
             }
         }
@@ -55,7 +62,12 @@ fn run(seed: u64, bug: Bug) -> std::result::Result<usize, String> {
 }
 
 /// What the bug makes of a job's end.
-fn broken(chaos: &Chaos, bug: Bug, id: JobId, result: Result<Vec<f32>>) -> Vec<(JobId, Result<Vec<f32>>)> {
+fn broken(
+    chaos: &mut Chaos,
+    bug: Bug,
+    id: JobId,
+    result: Result<Vec<f32>>,
+) -> Vec<(JobId, Result<Vec<f32>>)> {
     let (Ok(sum), Some(job)) = (&result, chaos.checks.job(id)) else { return vec![(id, result)] };
     let Scenario { model, swarm, .. } = &chaos.scenario;
     let alone = |job: &LayerJob| model.alone(job, swarm.wire).expect("a job of the model");
@@ -75,6 +87,10 @@ fn broken(chaos: &Chaos, bug: Bug, id: JobId, result: Result<Vec<f32>>) -> Vec<(
                 *value = f32::from_bits(value.to_bits() ^ 1);
             }
             vec![(id, Ok(sum))]
+        }
+        Bug::Stalls => {
+            chaos.checks.delay(id, STALL);
+            vec![(id, result)]
         }
         Bug::ForgetsJob => Vec::new(),
         Bug::EndsTwice => vec![(id, result.clone()), (id, result)],
@@ -102,8 +118,9 @@ fn a_planted_bug_is_found_and_no_bug_is_not() {
     for bug in [Bug::DropsCell, Bug::CountsCellTwice, Bug::ForgetsJob, Bug::EndsTwice] {
         assert_eq!(found(bug), worked, "{bug:?}");
     }
-    // Where workers add up, sums may differ in their last bits; where the hub does not compute, a job may be given up.
-    for bug in [Bug::RoundsOnce, Bug::GivesUp] {
+    // Where workers add up, sums may differ in their last bits; where the hub does not compute, a job may be given up or
+    // take long.
+    for bug in [Bug::RoundsOnce, Bug::GivesUp, Bug::Stalls] {
         assert!(found(bug) > 0, "{bug:?}");
     }
 }

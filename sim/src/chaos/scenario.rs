@@ -32,6 +32,8 @@ pub(super) struct Scenario {
     pub(super) acts: Vec<(Duration, Act)>,
     /// Jobs that follow one another, as a conversation's layers do.
     pub(super) n_chained: usize,
+    /// Whether nothing happens but what hostile peers do, and the hub computes: then every layer is done soon.
+    pub(super) is_prompt: bool,
     workers: u128,
 }
 
@@ -75,8 +77,17 @@ impl Scenario {
             bytes_per_s: (random.below(4) == 0).then_some(125_000_000),
         };
         let length = Duration::from_millis(3_000 + upto(&mut random, 12_000));
-        let mut scenario =
-            Self { random, model, swarm, hub, length, acts: Vec::new(), n_chained: 0, workers: 0 };
+        let mut scenario = Self {
+            random,
+            model,
+            swarm,
+            hub,
+            length,
+            acts: Vec::new(),
+            n_chained: 0,
+            is_prompt: false,
+            workers: 0,
+        };
         scenario.plan();
         scenario
     }
@@ -92,12 +103,15 @@ impl Scenario {
                 self.at_random_time(Act::JoinHostile);
             }
         }
-        self.n_chained = self.random.below(8);
+        // Enough that workers become known where every layer comes to an end.
+        self.n_chained = self.random.below(if self.swarm.hub_compute { 60 } else { 8 });
         for _ in 0..1 + self.random.below(8) {
             self.at_random_time(Act::StartJob);
         }
         // A third of the seeds is calm: then nothing may fail that could be done.
-        if self.random.below(3) > 0 {
+        let is_calm = self.random.below(3) == 0;
+        self.is_prompt = is_calm && self.swarm.hub_compute;
+        if !is_calm {
             for _ in 0..1 + self.random.below(10) {
                 let act = self.harm();
                 self.at_random_time(act);
@@ -199,6 +213,8 @@ impl Scenario {
                 most: Duration::from_micros(1 + upto(random, 30_000)),
             },
             memory_budget_bytes: if random.below(2) == 0 { u64::MAX } else { 2 * block_bytes },
+            teraflops: [f32::MAX, 1e-9, f32::NAN, 0.1][random.below(4)],
+            fails_loads: random.below(5) == 0,
             misdeeds: (0..n_misdeeds).map(|_| deeds[random.below(deeds.len())]).collect(),
         }
     }

@@ -35,6 +35,10 @@ pub struct HostileSpec {
     pub delay: Delay,
     /// What it says it has room for.
     pub memory_budget_bytes: u64,
+    /// What it says it computes.
+    pub teraflops: f32,
+    /// Whether it says of every block that it could not load it, not that it has it.
+    pub fails_loads: bool,
     /// One is chosen for each dispatch; not empty.
     pub misdeeds: Vec<Misdeed>,
 }
@@ -161,12 +165,17 @@ impl Hostile {
         session.handle_message(now, message);
         while let Some(event) = session.poll_event() {
             if let WorkerEvent::Sync(sync) = event {
-                // It has nothing, and says it has everything.
-                let resident = sync.hold.iter().map(|source| source.block).collect();
-                session.report_blocks(
-                    now,
-                    BlockReport { epoch: sync.epoch, resident, ..BlockReport::default() },
-                );
+                // It has nothing, and says it has everything, or can have nothing.
+                let blocks = sync.hold.iter().map(|source| source.block);
+                let report = BlockReport { epoch: sync.epoch, ..BlockReport::default() };
+                let report = match self.spec.fails_loads {
+                    true => {
+                        let failed = blocks.map(|block| (block, "no such file".to_owned())).collect();
+                        BlockReport { failed, ..report }
+                    }
+                    false => BlockReport { resident: blocks.collect(), ..report },
+                };
+                session.report_blocks(now, report);
             }
         }
         while let Some((attempt, dispatch)) = session.next_work(now) {
@@ -201,7 +210,7 @@ impl Hostile {
             self_test: SelfTest { passed: true, worst_nmse: 0.0, detail: String::new() },
             sync_latency_micros: 1,
             gigabytes_per_second: f32::INFINITY,
-            teraflops: f32::MAX,
+            teraflops: self.spec.teraflops,
             input_slots: limits::MAX_SLOTS,
         }
     }

@@ -186,7 +186,7 @@ fn an_answer_with_a_nan_is_a_failed_attempt() {
 }
 
 #[test]
-fn three_timeouts_in_a_row_take_a_worker_out_until_it_answers_a_heartbeat() {
+fn three_timeouts_in_a_row_take_a_worker_out_until_it_answers_when_it_is_tried() {
     let mut room = Room::new(SwarmConfig { heartbeat_interval: Duration::from_secs(10), ..config() });
     let a = room.join(1);
     for strike in 1..=3 {
@@ -198,14 +198,22 @@ fn three_timeouts_in_a_row_take_a_worker_out_until_it_answers_a_heartbeat() {
     }
     assert_eq!(room.swarm.status().workers[0].state, "unhealthy");
     assert_eq!(room.swarm.status().coverage.covered, 0);
+    while room.take(a).is_some() {}
     let id = room.start(job());
     assert_eq!(room.computes.len(), 1, "not asked any more");
     room.compute_on_hub();
     assert_right(&mut room, id);
+    assert!(room.take(a).is_none());
 
     room.advance(Duration::from_secs(10));
+    assert_eq!(room.swarm.status().workers[0].state, "unhealthy", "a heartbeat alone heals nothing");
+    let id = room.start(job());
+    assert_eq!(room.computes.len(), 1, "the hub does not wait for it");
+    let (attempt, dispatch) = room.take(a).expect("it is tried");
+    room.compute_on_hub();
+    assert_right(&mut room, id);
+    room.complete(a, attempt, answer(&dispatch));
     assert_eq!(room.swarm.status().workers[0].state, "serving");
-    while room.take(a).is_some() {}
     let id = room.start(job());
     room.answer(a);
     assert_right(&mut room, id);

@@ -148,7 +148,7 @@ fn slower_than_the_hub_alone_is_standby() {
         room.compute_on_hub();
         assert_right(&mut room, id);
     }
-    let a = room.join(1);
+    let a = room.join_new(1, |_| {}, true);
     let mut n_asked = 0;
     for _ in 0..20 {
         let id = room.start(job());

@@ -2,6 +2,7 @@
 
 mod faults;
 mod hedges;
+mod liveness;
 mod membership;
 mod room;
 mod sums;

@@ -130,6 +130,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
         let config = PeerConfig {
             worker: WorkerId(seat as u128 + 1),
             memory_budget_bytes: 2 * block_bytes,
+            teraflops: 1.0,
             manner: Manner::Zeros,
             busy_poll: false,
         };
