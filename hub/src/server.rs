@@ -55,6 +55,7 @@ pub struct Serving {
 /// What one listener answers with.
 struct Site {
     guard: Guard,
+    is_tls: bool,
     surface: Surface,
     /// The hub's routes, once it is ready.
     app: Arc<OnceLock<Router>>,
@@ -81,7 +82,8 @@ impl Server {
             let guard = Guard::new(tcp.local_addr()?, reach.clone());
             let until_then = loading.clone();
             let until_then = web::files().fallback(async move |request: Request| until_then.answer(&request));
-            let site = Arc::new(Site { guard, surface, app: app.clone(), loading: until_then });
+            let is_tls = tls.is_some();
+            let site = Arc::new(Site { guard, is_tls, surface, app: app.clone(), loading: until_then });
             let answer = move |request| {
                 let site = site.clone();
                 async move { site.answer(request).await }
@@ -143,11 +145,16 @@ pub async fn run(listeners: Vec<Listener>, hub: Hub, shutdown: impl Future<Outpu
 
 impl Site {
     async fn answer(&self, request: Request) -> Response {
+        let is_trustworthy = self.is_tls || self.guard.is_trustworthy_name(&request);
         let mut response = match self.guard.check(&request) {
             Ok(()) => self.route(request).await,
             Err(refused) => refused.into_response(),
         };
         guard::secure(response.headers_mut());
+        if !is_trustworthy {
+            // Browsers take no isolation from plain http, and complain of it in the page's console.
+            response.headers_mut().remove("cross-origin-opener-policy");
+        }
         response
     }
 

@@ -54,6 +54,14 @@ impl Guard {
             || self.reach.public_url.as_ref().is_some_and(|url| url.is_host(host))
     }
 
+    /// Whether browsers count a page by this name as secure even when this hub spoke no TLS: the machine's own name, and
+    /// that of a proxy which does.
+    pub(super) fn is_trustworthy_name(&self, request: &Request) -> bool {
+        let host = host(request.headers());
+        is_loopback_name(host)
+            || self.reach.public_url.as_ref().is_some_and(|url| url.is_https() && url.is_host(host))
+    }
+
     fn is_own_origin(&self, origin: &str, host: &str) -> bool {
         let authority = origin.split_once("://").map(|(_, authority)| authority);
         authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
@@ -136,6 +144,18 @@ mod tests {
         }
         assert!(allowed("127.0.0.2:8080", false, Method::GET, "127.0.0.2:8080", None));
         assert!(allowed("0.0.0.0:8080", true, Method::GET, "hub.example", None));
+    }
+
+    #[test]
+    fn a_name_is_trustworthy_if_browsers_think_so() {
+        let reach = Reach { public_url: Some("https://moex.example".parse().unwrap()), has_api_key: true };
+        let guard = Guard::new("0.0.0.0:8080".parse().unwrap(), reach);
+        let trusted = |host| {
+            let request = Request::builder().header(header::HOST, host).body(axum::body::Body::empty());
+            guard.is_trustworthy_name(&request.unwrap())
+        };
+        assert!(trusted("localhost:8080") && trusted("127.0.0.1:8080") && trusted("moex.example"));
+        assert!(!trusted("10.0.0.7:8080") && !trusted("moex.example:8080"));
     }
 
     #[test]

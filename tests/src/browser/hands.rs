@@ -8,6 +8,7 @@ use chromiumoxide::cdp::browser_protocol::emulation::{MediaFeature, SetDeviceMet
 use chromiumoxide::cdp::browser_protocol::input::{
     DispatchKeyEventParams, DispatchKeyEventType, InsertTextParams,
 };
+use chromiumoxide::cdp::browser_protocol::log::{EventEntryAdded, LogEntryLevel, LogEntrySource};
 use chromiumoxide::cdp::browser_protocol::page::ReloadParams;
 use chromiumoxide::cdp::js_protocol::runtime::{
     ConsoleApiCalledType, EventConsoleApiCalled, EventExceptionThrown,
@@ -18,7 +19,8 @@ use serde_json::{Value, json};
 use super::{Browser, Tab};
 use crate::hub::PATIENCE;
 
-/// What a page's scripts complained of: errors on its console, and exceptions that nobody caught.
+/// What stands in red on a page's console: what its scripts say, exceptions that nobody caught, and what the browser itself
+/// has to say, but for requests that were refused, which are often a test's purpose.
 #[derive(Clone, Default)]
 pub struct Complaints(Arc<Mutex<Vec<String>>>);
 
@@ -53,6 +55,16 @@ impl Browser {
             while let Some(event) = said.next().await {
                 if event.r#type == ConsoleApiCalledType::Error {
                     heard.add(format!("{:?}", event.args));
+                }
+            }
+        });
+        let heard = complaints.clone();
+        let mut logged = tab.page.event_listener::<EventEntryAdded>().await?;
+        tokio::spawn(async move {
+            while let Some(event) = logged.next().await {
+                let entry = &event.entry;
+                if entry.level == LogEntryLevel::Error && entry.source != LogEntrySource::Network {
+                    heard.add(entry.text.clone());
                 }
             }
         });

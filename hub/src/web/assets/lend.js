@@ -82,7 +82,10 @@ function say(words, canMove = false) {
 }
 
 const STATES = {
+  checking: "asking the hub",
+  idle: "not lending",
   starting: "testing the device",
+  connecting: "connecting",
   joining: "joining",
   syncing: "loading experts",
   serving: "serving",
@@ -102,7 +105,7 @@ function statusOfFrame() {
 function look() {
   if (!frame) return;
   const { phase, state } = statusOfFrame() ?? {};
-  const word = phase === "connected" ? (STATES[state] ?? state ?? "joining") : (STATES[phase] ?? (phase ? "not joined" : "loading"));
+  const word = phase === "connected" ? (STATES[state] ?? state ?? "joining") : (STATES[phase] ?? (phase ? "not lending" : "loading"));
   at("lend-state").textContent = word;
   at("lend-button").textContent = `Lending: ${word}`;
 }
