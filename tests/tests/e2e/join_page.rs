@@ -1,7 +1,7 @@
 //! The join page as people meet it: by the address of a machine on their network, one tap, and what it says when something is
 //! in the way.
 
-use moex_tests::browser::{Browser, Tab};
+use moex_tests::browser::Browser;
 use moex_tests::chat::API_KEY;
 use moex_tests::host::Host;
 use moex_tests::hub::{Hub, Moex, Signal, workers};
