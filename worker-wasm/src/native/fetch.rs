@@ -148,6 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn weights_come_from_the_hub_alone_and_by_no_detour() {
+        crate::native::install_crypto();
         let weights = "HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
         let other = server(weights.to_owned()).await;
         let detour = format!(
@@ -156,7 +157,7 @@ mod tests {
         let hub = server(detour).await;
         let fetcher = |hub: &str| {
             let join = JoinUrl::parse(&format!("{hub}/join#token")).unwrap();
-            Fetcher::new(join, WorkerId(1), None).unwrap()
+            Fetcher::new(join, WorkerId(1), None, None).unwrap()
         };
         assert!(fetcher(&other).fetch(&source("/a")).await.is_ok(), "the weights are good");
         let elsewhere = fetcher(&hub).fetch(&source(&format!("{other}/a"))).await.unwrap_err();
