@@ -66,6 +66,14 @@ impl Moex {
         Ok(())
     }
 
+    /// What `moex ARGS` printed, run to its end.
+    pub fn output(&self, args: &[&str]) -> Result<Vec<u8>> {
+        let output = self.command("moex")?.args(args).stderr(Stdio::null()).output();
+        let output = output.context("moex could not be started")?;
+        ensure!(output.status.success(), "moex {} ended with {}", args.join(" "), output.status);
+        Ok(output.stdout)
+    }
+
     /// Starts `moex serve ARGS` on a free loopback port and waits until it listens.
     pub fn hub(&self, args: &[&str]) -> Result<Hub> {
         self.hub_at("127.0.0.1:0", args)

@@ -62,7 +62,7 @@ pub struct Args {
     timeout: Duration,
 
     /// Go on looking for messages for a millisecond before sleeping: saves tens of microseconds a layer where workers are
-    /// on this machine or a fast cable away, and keeps a core busy while tokens are made.
+    /// on this machine or a fast cable away, and keeps a core busy while tokens are made. On with --workers.
     #[arg(long, env = "MOEX_BUSY_POLL", value_parser = FalseyValueParser::new())]
     busy_poll: bool,
 
@@ -110,7 +110,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     // Bound before the model is loaded: a port in use is said at once.
     let mut door = args.door.open(args.workers > 0).await?;
-    let busy_poll = BusyPoll::new(args.busy_poll);
+    // Workers of its own share its machine, where waking a thread takes longer than its messages.
+    let busy_poll = BusyPoll::new(args.busy_poll || args.workers > 0);
     let config = HubConfig {
         model: args.model,
         experts: args.experts,

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::driver::{Event, Shared};
 use crate::model::{Experts, ExpertsError, Routing};
 use crate::swarm::trace::{Record, micros};
-use crate::swarm::{LayerJob, Readiness, SwarmStatus};
+use crate::swarm::{JobError, LayerJob, Readiness, SwarmStatus};
 
 /// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
 /// before; this is for a hub that hangs.
@@ -42,6 +42,29 @@ impl SwarmHandle {
     /// Who is there and what they hold, as it was a moment ago. Waits for nobody, however busy the swarm is.
     pub fn readiness(&self) -> Readiness {
         self.shared.readiness()
+    }
+
+    /// Whether there is nobody but the hub to compute.
+    pub(super) fn is_alone(&self) -> bool {
+        self.shared.swarm().is_alone()
+    }
+
+    /// Has `compute` write a layer's sum (T, D) here and now, and counts it as the hub's.
+    pub(super) fn timed_alone(
+        &self,
+        layer: usize,
+        routing: &Routing,
+        sum: &mut [f32],
+        compute: impl FnOnce(&mut [f32]) -> Result<(), ExpertsError>,
+    ) -> Result<(), ExpertsError> {
+        let begun = self.shared.now();
+        compute(sum)?;
+        let layer = LayerId(layer as u16);
+        if sum.iter().any(|value| !value.is_finite()) {
+            return Err(ExpertsError::Swarm(JobError::NotFinite { layer }.to_string()));
+        }
+        self.shared.swarm().computed_alone(layer, routing, self.shared.now().saturating_sub(begun));
+        Ok(())
     }
 
     /// Whether the hub computes what no worker can.

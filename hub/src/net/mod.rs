@@ -9,6 +9,7 @@
 //! is closed. What anything means is `swarm`'s matter.
 
 mod accept;
+mod alone;
 mod compute;
 mod driver;
 mod files;
@@ -33,6 +34,7 @@ use moex_worker::native::BusyPoll;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use self::accept::{AcceptOn, accept, call};
+pub use self::alone::HubExperts;
 pub use self::handle::SwarmHandle;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
 pub use self::seats::Seats;

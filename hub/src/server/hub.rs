@@ -259,10 +259,12 @@ impl Loaded {
         };
         let arithmetic = model.compute().describe(Packing::or_default(config.experts, &model));
         let tracer = config.trace.map(create_trace).transpose()?;
+        let own = store.experts(config.wire).filter(|_| config.hub_compute);
         let swarm = net::Hub::start_with(swarm, store, tracer, config.busy_poll)?;
         let engine =
             EngineConfig { max_rows: config.max_rows, kv_bytes: memory.kv_bytes, ..EngineConfig::default() };
-        let engine = Engine::start(model, text.clone(), Box::new(swarm.handle()), engine)?;
+        let engine =
+            Engine::start(model, text.clone(), Box::new(net::HubExperts::new(swarm.handle(), own)), engine)?;
         let context = engine.limits().context;
         let parts = ApiParts {
             checkpoint: &checkpoint,

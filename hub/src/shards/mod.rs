@@ -26,14 +26,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use moex_kernels::{ExpertShape, simd::Processor};
-use moex_protocol::{Block, BlockSource, LayerId};
+use moex_protocol::{Block, BlockSource, Dtype, LayerId};
 
 pub use self::compute::{ComputeError, answer};
 pub use self::source::{ExpertSource, ModelExperts};
 
 use crate::mapped::Mapped;
 use crate::model::local_moe::Blocks;
-use crate::model::panels::{Keep, Panels, WorkerBlocks};
+use crate::model::panels::{Keep, PanelExperts, Panels, WorkerBlocks};
 use crate::model::{Model, Packing};
 use crate::swarm::BlockCatalog;
 
@@ -162,6 +162,11 @@ impl ShardStore {
         let blocks = WorkerBlocks::new(Arc::new(self.clone()), model);
         self.panels = Some(Arc::new(Panels::new(blocks, processor, keep)?));
         Ok(self)
+    }
+
+    /// The same experts for who asks for them here, rounding to `wire`; none unless [`Self::computing_int8`].
+    pub fn experts(&self, wire: Dtype) -> Option<PanelExperts> {
+        self.panels.clone().map(|panels| PanelExperts::new(panels, wire))
     }
 
     /// Bytes of all blocks.

@@ -18,6 +18,7 @@
 //! and after each call takes all of [`Swarm::poll_action`] (and of [`Swarm::poll_trace`], if it wants a trace), then arms
 //! its timer by [`Swarm::poll_timeout`].
 
+mod alone;
 mod catalog;
 mod heat;
 mod status;

@@ -6,6 +6,7 @@ mod hedge;
 mod kernels;
 mod lan;
 mod replay;
+mod serve;
 mod sessions;
 mod swarm;
 
@@ -28,6 +29,8 @@ pub enum Bench {
     Cpu(kernels::Args),
     /// Tokens per second and the time of a layer, alone and with workers.
     Swarm(swarm::Args),
+    /// Tokens per second through `moex serve` against those of `moex bench`, alone and with a worker.
+    Serve(serve::Args),
     /// The time of a layer without its experts' computation, in parts.
     Dispatch(dispatch::Args),
     /// The time of a layer by hedging policy, with one of four workers behind a link that hiccups.
@@ -46,6 +49,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Memory(args) => kernels::run("memory", args),
         Bench::Cpu(args) => kernels::run("cpu", args),
         Bench::Swarm(args) => with_moex(async |moex| swarm::run(moex, args).await),
+        Bench::Serve(args) => with_moex(async |moex| serve::run(moex, args).await),
         Bench::Dispatch(args) => {
             let moex = super::release()?;
             // Workers on one thread with all else: another one would have to be woken for each message.

@@ -1,0 +1,112 @@
+//! `cargo xtask bench serve`: what answers through `moex serve`, with no flag but the model's, lose against `moex bench`.
+//!
+//! Both decode the same number of tokens after a prompt of a few, by the same machine in turn; the engine's own clock
+//! says how long an answer's tokens took.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+use serde_json::{Value, json};
+
+use super::median;
+use crate::{
+    chat,
+    hub::{Hub, Moex},
+};
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The checkpoint; when not given, four layers of Qwen3-30B-A3B's geometry in q4_K_M, written once below `target`.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Numbers of native workers to measure with.
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    workers: Vec<usize>,
+    /// Tokens to decode a run.
+    #[arg(short = 'n', long, default_value_t = 128)]
+    tokens: u32,
+    /// Runs of each, in turn; the medians are compared.
+    #[arg(short, long, default_value_t = 5)]
+    runs: usize,
+}
+
+/// Measures both with each number of workers and prints what one is of the other.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    let model = match &args.model {
+        Some(model) => model.clone(),
+        None => synthetic(moex)?,
+    };
+    let model = model.to_str().context("a path that is text")?;
+    let mut table = Table::new();
+    table.set_header(["workers", "bench tok/s", "serve tok/s", "ratio", "context"]);
+    for &n_workers in &args.workers {
+        let workers = n_workers.to_string();
+        let mut serve = vec!["--model", model];
+        if n_workers > 0 {
+            serve.extend(["--workers", &workers]);
+        }
+        let (mut benched, mut served) = (Vec::new(), Vec::new());
+        let mut context = Value::Null;
+        for _ in 0..args.runs {
+            benched.push(bench(moex, model, n_workers, args.tokens)?);
+            // One at a time: the cores are the measured one's.
+            let hub = moex.hub(&serve)?;
+            hub.wait_for_workers(n_workers).await?;
+            answer(&hub, args.tokens).await?;
+            served.push(answer(&hub, args.tokens).await?);
+            context = hub.get("/v1/models").await?["data"][0]["context_length"].clone();
+        }
+        let (benched, served) = (median(&mut benched), median(&mut served));
+        table.add_row([
+            workers,
+            format!("{benched:.1}"),
+            format!("{served:.1}"),
+            format!("{:.3}", served / benched),
+            context.to_string(),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// The checkpoint that is measured unless another one is named.
+fn synthetic(moex: &Moex) -> Result<PathBuf> {
+    let file = crate::root().join("target/bench/qwen3-30b-a3b-4-layers.q4_K_M.gguf");
+    if !file.exists() {
+        std::fs::create_dir_all(file.parent().context("it lies in a folder")?)?;
+        let path = file.to_str().context("a path that is text")?;
+        moex.run(&["synth", "--like", "qwen3-30b-a3b", "--layers", "4", "--gguf", path])?;
+    }
+    Ok(file)
+}
+
+/// Tokens a second of `moex bench`.
+fn bench(moex: &Moex, model: &str, n_workers: usize, tokens: u32) -> Result<f64> {
+    let (tokens, workers) = (tokens.to_string(), n_workers.to_string());
+    let mut args = vec!["bench", "--model", model, "--json", "-r", "1", "-p", "16", "-n", &tokens];
+    if n_workers > 0 {
+        args.extend(["--workers", &workers]);
+    }
+    let output = moex.output(&args)?;
+    let report: Value = serde_json::from_slice(&output).context("moex bench prints JSON")?;
+    report["decode_tokens_per_s"].as_f64().context("moex bench tells tokens a second")
+}
+
+/// Tokens a second of an answer of so many tokens, by the engine's clock.
+async fn answer(hub: &Hub, tokens: u32) -> Result<f64> {
+    let body = json!({
+        "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
+        "temperature": 0, "max_tokens": tokens, "ignore_eos": true, "stream": true,
+    });
+    let url = format!("{}/v1/chat/completions", hub.url);
+    let answer = chat::client()?.post(url).json(&body).send().await?.error_for_status()?.text().await?;
+    let chunks = answer.lines().filter_map(|line| line.strip_prefix("data: "));
+    let timings = chunks
+        .filter_map(|chunk| serde_json::from_str::<Value>(chunk).ok())
+        .find_map(|chunk| chunk.get("timings").cloned())
+        .context("the last chunk has the engine's timings")?;
+    ensure!(timings["predicted_n"] == tokens, "an answer of {tokens} tokens, not {}", timings["predicted_n"]);
+    timings["predicted_per_second"].as_f64().context("the timings tell tokens a second")
+}
