@@ -166,78 +166,59 @@ impl Sampler {
             tokens.select_nth_unstable_by(top_k, best_first);
             tokens.truncate(top_k);
         }
-        let sum = |tokens: &[(u32, f32)]| tokens.iter().map(|(_, weight)| weight).sum::<f32>();
-        let enough = self.sampling.top_p * sum(&tokens);
+        let enough = f64::from(self.sampling.top_p) * mass(&tokens);
         tokens.retain(|(_, weight)| *weight >= self.sampling.min_p); // the best token's weight is 1
-        let (kept, total) = match self.sampling.top_p {
-            1.0.. => (tokens.len(), sum(&tokens)),
-            _ => nucleus(BestFirst::new(&mut tokens), enough),
-        };
-        let mut left = self.rng.random::<f32>() * total;
-        let mut drawn = None;
-        for (token, weight) in BestFirst::new(&mut tokens).take(kept) {
-            left -= weight;
-            drawn = Some(token);
+        if self.sampling.top_p < 1.0 {
+            let kept = nucleus(&mut tokens, enough);
+            tokens.truncate(kept);
+        }
+        let mut left = f64::from(self.rng.random::<f32>()) * mass(&tokens);
+        for (token, weight) in &tokens {
+            left -= f64::from(*weight);
             if left < 0.0 {
-                break;
+                return Some(*token);
             }
         }
         // Rounding may leave a little: it is the last token's.
-        drawn
+        tokens.last().map(|(token, _)| *token)
     }
 }
 
-/// How many of `tokens` together reach `enough`, at least one, and what they have.
-fn nucleus(tokens: BestFirst<'_>, enough: f32) -> (usize, f32) {
-    let (mut kept, mut sum) = (0, 0.0);
-    for (_, weight) in tokens {
-        sum += weight;
-        kept += 1;
-        if sum >= enough {
-            break;
+/// What the weights of `tokens` come to.
+fn mass(tokens: &[(u32, f32)]) -> f64 {
+    tokens.iter().map(|(_, weight)| f64::from(*weight)).sum()
+}
+
+/// Brings the best tokens that together reach `enough`, at least one, to the front, and says how many they are. It halves
+/// the part in which the last of them is, where sorting a vocabulary would take several times as long.
+fn nucleus(tokens: &mut [(u32, f32)], enough: f64) -> usize {
+    const SORTED: usize = 64;
+    let (mut start, mut end) = (0, tokens.len());
+    let mut before = 0.0;
+    while end - start > SORTED {
+        let half = (end - start) / 2;
+        tokens[start..end].select_nth_unstable_by(half, best_first);
+        let of_half = mass(&tokens[start..start + half]);
+        if before + of_half >= enough {
+            end = start + half;
+        } else {
+            before += of_half;
+            start += half;
         }
     }
-    (kept, sum)
+    tokens[start..end].sort_unstable_by(best_first);
+    for (i, (_, weight)) in tokens[start..end].iter().enumerate() {
+        before += f64::from(*weight);
+        if before >= enough {
+            return start + i + 1;
+        }
+    }
+    end
 }
 
 /// Best first, the lower id first of equals.
 fn best_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
-}
-
-/// Tokens and their weights, the best first, sorted as far as they are asked for: the drawn one is seldom far down.
-struct BestFirst<'a> {
-    tokens: &'a mut [(u32, f32)],
-    next: usize,
-    n_sorted: usize,
-}
-
-impl<'a> BestFirst<'a> {
-    /// Tokens sorted at first; then four times as many, and so on.
-    const FIRST: usize = 64;
-
-    fn new(tokens: &'a mut [(u32, f32)]) -> Self {
-        Self { tokens, next: 0, n_sorted: 0 }
-    }
-}
-
-impl Iterator for BestFirst<'_> {
-    type Item = (u32, f32);
-
-    fn next(&mut self) -> Option<(u32, f32)> {
-        if self.next == self.n_sorted {
-            let rest = &mut self.tokens[self.n_sorted..];
-            let n = (4 * self.n_sorted).max(Self::FIRST).min(rest.len());
-            if n < rest.len() {
-                rest.select_nth_unstable_by(n, best_first);
-            }
-            rest[..n].sort_unstable_by(best_first);
-            self.n_sorted += n;
-        }
-        let token = self.tokens.get(self.next).copied()?;
-        self.next += 1;
-        Some(token)
-    }
 }
 
 /// The largest logit and the next.

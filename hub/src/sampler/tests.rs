@@ -112,19 +112,22 @@ fn a_bias_is_added_before_all_else() {
     assert_eq!(sampling.check().unwrap_err().field, "logit_bias");
 }
 
-/// The best first, without sorting more than is asked for.
 #[test]
-fn a_vocabulary_comes_best_first_however_far_one_reads() {
+fn the_nucleus_is_what_a_sorted_vocabulary_begins_with() {
     let weight = |token: u32| (token.wrapping_mul(2_654_435_761) >> 20) as f32; // with equals among them
-    let mut tokens: Vec<(u32, f32)> = (0..5000).map(|token| (token, weight(token))).collect();
+    let tokens: Vec<(u32, f32)> = (0..5000).map(|token| (token, weight(token))).collect();
     let mut sorted = tokens.clone();
     sorted.sort_by(best_first);
-    for n in [0, 1, 63, 64, 65, 400, 5000, 6000] {
-        let read: Vec<_> = BestFirst::new(&mut tokens).take(n).collect();
-        assert_eq!(read, sorted[..n.min(5000)]);
+    for part in [0.0, 0.001, 0.5, 0.95, 0.9999, 1.0, 2.0] {
+        let enough = part * mass(&tokens);
+        let expected = (1..5000).find(|n| mass(&sorted[..*n]) >= enough).unwrap_or(5000);
+        let mut found = tokens.clone();
+        let kept = nucleus(&mut found, enough);
+        found.truncate(kept);
+        found.sort_by(best_first);
+        assert_eq!(found, sorted[..expected], "{part} of all");
     }
-    let (kept, sum) = nucleus(BestFirst::new(&mut tokens), 10_000.0);
-    assert!(kept < 5 && sum >= 10_000.0, "{kept} {sum}");
+    assert_eq!(nucleus(&mut [], 1.0), 0);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! What a user gets who names a model and nothing else: its own weights for workers, int8 activations, a context that fits.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use moex_hub::gguf::Gguf;
-use moex_tests::hub::{Hub, Moex};
+use moex_tests::hub::{Hub, Moex, PATIENCE};
 use serde_json::Value;
 
 use crate::{data, json, succeed};
@@ -11,8 +12,8 @@ use crate::{data, json, succeed};
 /// Every matrix of a block begins at a multiple of this.
 const PLANE_ALIGN: usize = 16;
 
-#[test]
-fn the_experts_of_a_quantised_checkpoint_reach_workers_byte_for_byte() {
+#[tokio::test]
+async fn the_experts_of_a_quantised_checkpoint_reach_workers_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
     let (model, shards) = (folder.path().join("model.gguf"), folder.path().join("shards"));
     let (model, shards) = (model.to_str().unwrap(), shards.to_str().unwrap());
@@ -21,8 +22,8 @@ fn the_experts_of_a_quantised_checkpoint_reach_workers_byte_for_byte() {
 
     let file = std::fs::read(model).unwrap();
     let gguf = Gguf::parse(&file).unwrap();
-    let manifest: Value =
-        serde_json::from_slice(&std::fs::read(Path::new(shards).join("manifest.json")).unwrap()).unwrap();
+    let manifest = read_when(&Path::new(shards).join("manifest.json"), |text| !text.is_empty()).await;
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
     let blocks = manifest["blocks"].as_array().unwrap();
     assert_eq!(blocks.len(), 2 * 8, "{manifest:#}");
     for block in blocks {
@@ -63,7 +64,7 @@ async fn int8_activations_are_the_default_and_said_at_start_with_the_way_out() {
         let hub = moex.hub(args).unwrap();
         let status = hub.status().await.unwrap();
         assert_eq!(status["model"]["activations"], activations, "{args:?}");
-        let log = std::fs::read_to_string(logs.path().join("hub.log")).unwrap();
+        let log = read_when(&logs.path().join("hub.log"), |log| log.contains(said)).await;
         assert!(log.contains(said) && log.contains("--activations"), "{args:?} said:\n{log}");
     }
     let info = succeed(&["info"]);
@@ -93,4 +94,16 @@ async fn the_context_that_info_says_is_what_serve_gives() {
     // A gigabyte of keys and values, which is always there, holds ten thousand tokens of it.
     assert!(info["context"].as_u64() > Some(10_000), "{info:#}");
     assert_eq!(info["model_context"], 40_960);
+}
+
+/// What is in the file once it is as it should be, or when there is no more patience.
+async fn read_when(path: &Path, is_there: impl Fn(&str) -> bool) -> String {
+    let begun = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        if is_there(&text) || begun.elapsed() > PATIENCE {
+            return text;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -3,7 +3,7 @@
 //! Both decode the same number of tokens after a prompt of a few, by the same machine in turn; the engine's own clock
 //! says how long an answer's tokens took.
 
-use std::{path::PathBuf, process::Command};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
