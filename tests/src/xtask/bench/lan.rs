@@ -1,5 +1,6 @@
 //! `cargo xtask bench lan`: browsers on hosts of their own join by https all at once, and native workers beside them.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,12 +54,12 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         let there = moex.clone().on(host.clone());
         natives.push(there.worker(&format!("worker-{n}"), &link(&host, &hub.started["worker_url"])?, &[])?);
     }
-    let mut served = 0;
+    let served = Cell::new(0);
     hub.wait_until("every worker serves", |status| {
         let now = workers(status).filter(|worker| worker["state"] == "serving").count();
-        if now > served {
+        if now > served.get() {
             println!("{:6.1} s: {now} of {} serve", begin.elapsed().as_secs_f64(), args.workers);
-            served = now;
+            served.set(now);
         }
         now >= args.workers
     })
