@@ -12,8 +12,13 @@ pub const API_KEY: &str = "of-the-tests";
 
 /// A client that has the key.
 pub fn client() -> Result<Client> {
+    client_with(API_KEY)
+}
+
+/// A client that has this key.
+pub fn client_with(key: &str) -> Result<Client> {
     moex_worker::native::install_crypto();
-    let key = HeaderValue::try_from(format!("Bearer {API_KEY}"))?;
+    let key = HeaderValue::try_from(format!("Bearer {key}"))?;
     Ok(Client::builder().default_headers(HeaderMap::from_iter([(AUTHORIZATION, key)])).build()?)
 }
 

@@ -107,7 +107,8 @@ impl Moex {
             )
         };
         let (url, join_url) = (text("listen")?, text("local_join_url")?);
-        Ok(Hub { process, url, join_url, http: chat::client()?, started, _own_state: own_state })
+        let http = chat::client_with(started["api_key"].as_str().unwrap_or(chat::API_KEY))?;
+        Ok(Hub { process, url, join_url, http, started, _own_state: own_state })
     }
 
     /// Starts `moex worker JOIN_URL ARGS` on the CPU. The name is its log's.
