@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process};
 use serde_json::Value;
-
 use tempfile::TempDir;
 
 use crate::chat;
 use crate::host::Host;
+use crate::signal;
+pub use crate::signal::Signal;
 
 /// How long a test waits for what must come: generous, since the machines of CI are slow and shared.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -57,6 +56,18 @@ impl Moex {
     #[must_use]
     pub fn keeping(self, folder: &Path) -> Self {
         Self { state: Some(folder.to_owned()), ..self }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What `moex ARGS` prints, which must succeed.
+    pub fn output(&self, args: &[&str]) -> Result<Vec<u8>> {
+        let output = self.command("moex")?.args(args).output().context("moex could not be started")?;
+        ensure!(output.status.success(), "moex {} ended with {}", args.join(" "), output.status);
+        Ok(output.stdout)
     }
 
     /// Runs `moex ARGS` to its end.
@@ -179,7 +190,7 @@ impl Hub {
 
     /// Asks it to end, and waits until it has.
     pub async fn end(mut self, signal: Signal) -> Result<()> {
-        kill_process(Pid::from_child(&self.process.0), signal).context("the hub takes no signal")?;
+        signal::send(&self.process.0, signal).context("the hub takes no signal")?;
         let begin = Instant::now();
         while self.process.0.try_wait()?.is_none() {
             ensure!(begin.elapsed() < PATIENCE, "the hub does not end");
@@ -254,7 +265,7 @@ impl Worker {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(Pid::from_child(&self.0.0), signal).context("the worker takes no signal")
+        signal::send(&self.0.0, signal).context("the worker takes no signal")
     }
 
     /// How it ended, if it did.

@@ -4,6 +4,10 @@
 //! Chromium. Nothing here is linked into the product. Only [`peer`] knows the wire, to misuse it,
 //! and only [`replay`] the simulator.
 
+#[cfg(target_os = "linux")]
+pub mod host;
+#[cfg(not(target_os = "linux"))]
+#[path = "host_elsewhere.rs"]
 pub mod host;
 pub mod hub;
 
@@ -11,6 +15,7 @@ pub mod browser;
 pub mod chat;
 pub mod peer;
 pub mod proxy;
+mod signal;
 
 pub mod chaos;
 pub mod replay;

@@ -15,19 +15,22 @@ use tokio::time::sleep;
 
 /// The hub's default, which is the paper's.
 const TIMEOUT: Duration = Duration::from_millis(500);
+/// Interruptions that count, of those that a time is measured of.
+const TRIES: usize = 8;
 
 #[tokio::test]
 async fn ten_seconds_of_chaos_change_no_text() {
+    let activations = ["--activations", "int8"].map(str::to_owned);
     let config = Config {
         moex: Moex::under_test().logging_to(&chaos::log_folder("chaos-test").unwrap()),
         length: Duration::from_secs(10),
         seed: 10,
         n_workers: 4,
-        n_tabs: 0,
+        n_tabs: 1,
         n_hosts: chaos::hosts(1),
         n_streams: 4,
         n_cases: 12,
-        serve: Vec::new(),
+        serve: activations.to_vec(),
     };
     let report = chaos::run(&config).await.unwrap();
     assert!(report.is_good(), "{report}");
@@ -217,36 +220,41 @@ fn children(pid: u32) -> Vec<i32> {
 }
 
 /// A worker is stopped, so that it surely holds an attempt, then killed: from the closed socket on, the token takes no
-/// longer than a token does, and 5 ms.
+/// longer than a token does, and 5 ms. The machine may look away for longer than that: half of all tries must show it.
 #[tokio::test]
 async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseconds() {
     const COST: Duration = Duration::from_millis(5);
-    // The machine may look away for longer than that, so one try of a few must show it.
-    const TRIES: usize = 8;
-    let mut seen = Vec::new();
-    for _ in 0..TRIES {
-        let Some((usual, after_kill)) = interrupted(Some(TIMEOUT / 4)).await else { continue };
-        seen.push((usual, after_kill));
-        if after_kill <= usual + COST {
-            return;
-        }
-    }
-    panic!("a usual token, and the token after the kill: {seen:?}");
+    let (n_within, seen) = tries(Some(TIMEOUT / 4), |usual| usual + COST).await;
+    assert!(2 * n_within >= TRIES, "{n_within} of a usual token, and the token after the kill: {seen:?}");
 }
 
-/// A worker that is stopped and keeps its socket costs the token that it is asked for at most one timeout.
+/// A worker that is stopped and keeps its socket costs the token that it is asked for at most one timeout, in three of four
+/// tries at least.
 #[tokio::test]
 async fn a_worker_that_hangs_in_the_middle_of_a_layer_costs_its_token_one_timeout() {
-    const TRIES: usize = 8;
+    let (n_within, seen) = tries(None, |usual| TIMEOUT + 2 * usual + Duration::from_millis(50)).await;
+    assert!(
+        4 * n_within >= 3 * TRIES,
+        "{n_within} of a usual token, and the token that met the stopped worker: {seen:?}"
+    );
+}
+
+/// Interrupts until [`TRIES`] interruptions have shown something: how many stayed within the bound that the time of a
+/// usual token gives, and what all showed.
+async fn tries(
+    kill_after: Option<Duration>,
+    bound: impl Fn(Duration) -> Duration,
+) -> (usize, Vec<(Duration, Duration)>) {
     let mut seen = Vec::new();
-    for _ in 0..TRIES {
-        let Some((usual, after_stop)) = interrupted(None).await else { continue };
-        seen.push((usual, after_stop));
-        if after_stop <= TIMEOUT + 2 * usual + Duration::from_millis(50) {
-            return;
+    for _ in 0..3 * TRIES {
+        seen.extend(interrupted(kill_after).await);
+        if seen.len() == TRIES {
+            break;
         }
     }
-    panic!("a usual token, and the token that met the stopped worker: {seen:?}");
+    assert_eq!(seen.len(), TRIES, "too few interruptions met a worker that was asked");
+    let n_within = seen.iter().filter(|(usual, longest)| *longest <= bound(*usual)).count();
+    (n_within, seen)
 }
 
 /// Streams a story from two workers, each of which holds everything, and stops one of them in the middle. The time of

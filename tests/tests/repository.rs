@@ -3,7 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use moex_tests::{root, xtask::worker};
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use moex_hub::commands::Cli;
+use moex_tests::{
+    root,
+    xtask::{Cli as Xtask, worker},
+};
 use serde_json::Value;
 
 /// `protocol <- kernels <- worker <- hub <- sim <- tests`: a crate may depend on what stands before it.
@@ -92,11 +97,62 @@ fn the_worker_bundle_is_fresh_and_small() {
     assert!(n_bytes <= worker::MAX_GZIPPED_BYTES, "the bundle takes {n_bytes} bytes gzipped");
 }
 
+/// What stands in the README's shell blocks are commands that exist, with flags that exist.
+#[test]
+fn commands_of_the_readme_can_be_typed() {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("there is a README");
+    let blocks = readme.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or(rest));
+    let text = blocks.collect::<String>().replace("\\\n", " ");
+    let mut n_commands = 0;
+    for line in text.lines() {
+        let line = line.split(" # ").next().unwrap_or(line);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let checked = match &words[..] {
+            [] | ["#", ..] => continue,
+            ["moex", ..] => Cli::try_parse_from(&words).map(drop),
+            ["cargo", "run", "--release", "--", rest @ ..] => {
+                Cli::try_parse_from([&["moex"][..], rest].concat()).map(drop)
+            }
+            ["cargo", "xtask", rest @ ..] => Xtask::try_parse_from([&["xtask"][..], rest].concat()).map(drop),
+            ["cargo", "install", "--path", "hub"] | ["curl", ..] | ["-d", ..] | ["hf", "download", ..] => {
+                Ok(())
+            }
+            _ => panic!("the README names a command that no test knows: {line}"),
+        };
+        // Help is an error to the parser, and right here.
+        if let Err(error) = checked {
+            let shown = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            assert!(shown, "{line}: {error}");
+        }
+        n_commands += 1;
+    }
+    assert!(n_commands >= 5, "the README has shell blocks: {text}");
+}
+
+/// What the systemd unit and the image set are variables of flags that exist.
+#[test]
+fn variables_of_the_deployment_exist() {
+    let cli = Cli::command();
+    let known: Vec<String> = cli
+        .get_subcommands()
+        .flat_map(|command| command.get_arguments())
+        .filter_map(|flag| Some(flag.get_env()?.to_string_lossy().into_owned()))
+        .chain(["MOEX_COMMIT".to_owned(), "MOEX_LOG".to_owned()])
+        .collect();
+    for file in ["hub/deploy/Dockerfile", "hub/deploy/moex.service", "hub/deploy/README.md"] {
+        let text = std::fs::read_to_string(root().join(file)).unwrap_or_else(|_| panic!("{file} is there"));
+        for name in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            let known = !name.starts_with("MOEX_") || known.iter().any(|known| known == name);
+            assert!(known, "{file}: no flag has the variable {name}");
+        }
+    }
+}
+
 #[test]
 fn ci_calls_the_test_command_that_the_readme_names() {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("the file is there");
     assert!(read("README.md").contains("cargo xtask test"));
-    assert!(read(".ci/run").contains("\ncargo xtask test"));
+    assert!(read(".ci/run").contains("\nstep cargo xtask test"));
 }
 
 /// The Rust files below a folder.

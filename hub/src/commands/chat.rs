@@ -5,8 +5,10 @@ mod line_editor;
 
 use std::future;
 use std::io::{self, BufRead, IsTerminal};
+use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
+use moex_worker::native::{Fingerprint, Trust};
 use tokio::runtime::Runtime;
 
 use self::conversation::{Answered, Conversation, Settings};
@@ -38,6 +40,14 @@ pub struct Args {
     /// The hub's API key, if it has one; a person at a terminal is asked for it.
     #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
+
+    /// A PEM file with the certificate authority of a hub on https, where this system does not know it.
+    #[arg(long, env = "MOEX_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// The SHA-256 of that certificate authority, as the hub prints it, in place of a file.
+    #[arg(long, env = "MOEX_FINGERPRINT", value_name = "HEX", conflicts_with = "ca")]
+    fingerprint: Option<Fingerprint>,
 
     /// The most tokens of an answer.
     #[arg(long, env = "MOEX_MAX_TOKENS", value_name = "N")]
@@ -75,9 +85,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 /// A client that the hub accepts, and the hub's model. Where the hub wants a key, a person is asked for it.
 fn connect(args: &Args, runtime: &Runtime, person: bool) -> anyhow::Result<(HubClient, String)> {
     let mut key = args.api_key.clone();
+    let trust = match (&args.ca, args.fingerprint) {
+        (Some(file), _) => Trust::File(file.clone()),
+        (None, Some(fingerprint)) => Trust::Authority(fingerprint),
+        (None, None) => Trust::System,
+    };
     let mut tries = if person { KEY_TRIES } else { 0 };
     loop {
-        let client = HubClient::new(&args.url, key.as_deref())?;
+        let client = HubClient::new(&args.url, key.as_deref(), &trust)?;
         match runtime.block_on(client.model()) {
             Ok(model) => return Ok((client, model)),
             Err(error) if tries > 0 && error.is::<KeyError>() => {

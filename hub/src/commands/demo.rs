@@ -7,7 +7,7 @@ use anyhow::{bail, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use moex_kernels::engine::ActivationFormat;
-use moex_worker::native::BusyPoll;
+use moex_worker::native::{BusyPoll, Trust};
 use serde_json::{Value, json};
 
 use super::answer_printer::AnswerPrinter;
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn show(prompt: &str, url: &str, workers: &mut WorkerProcesses) -> anyhow::Result<()> {
-    let client = HubClient::new(url, None)?;
+    let client = HubClient::new(url, None, &Trust::System)?;
     wait_for(workers, &client).await?;
     writeln!(stdout(), "> {prompt}")?;
     let started = Instant::now();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use futures_util::StreamExt;
+use moex_worker::native::{Trust, client_tls};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -52,7 +53,8 @@ pub(super) struct Ending {
 
 impl HubClient {
     /// A client of the hub at `url`: `http://127.0.0.1:8080`, or with `/v1` at its end, as other clients want it.
-    pub(super) fn new(url: &str, api_key: Option<&str>) -> anyhow::Result<Self> {
+    /// Behind https it is whom `trust` vouches for.
+    pub(super) fn new(url: &str, api_key: Option<&str>, trust: &Trust) -> anyhow::Result<Self> {
         let mut headers = HeaderMap::new();
         if let Some(key) = api_key {
             let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
@@ -64,8 +66,12 @@ impl HubClient {
         // A hub is on this machine or this network; a proxy set for the web is not the way to it.
         let http = reqwest::Client::builder().default_headers(headers).no_proxy();
         let http = http.connect_timeout(CONNECT_TIMEOUT);
-        // Where nothing is encrypted, a system without certificate authorities is none the worse.
-        let http = if url.starts_with("https://") { http } else { http.tls_certs_only([]) };
+        let http = if url.starts_with("https://") {
+            http.tls_backend_preconfigured(client_tls(trust).map_err(anyhow::Error::msg)?)
+        } else {
+            // Where nothing is encrypted, a system without certificate authorities is none the worse.
+            http.tls_certs_only([])
+        };
         Ok(Self { url, http: http.build()?, has_key: api_key.is_some() })
     }
 
@@ -137,7 +143,10 @@ impl HubClient {
             return anyhow!("{:?} is no address of a hub: it looks like http://127.0.0.1:8080", self.url);
         }
         if let Some(tls) = tls_error(error) {
-            return anyhow!("no safe connection to {}: {tls}", self.url);
+            return anyhow!(
+                "{} is not trusted: {tls} (--ca names a file with its certificate authority, --fingerprint that one's SHA-256)",
+                self.url
+            );
         }
         if error.is_connect() {
             return anyhow!(

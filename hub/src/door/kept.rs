@@ -182,7 +182,7 @@ fn is_exposed(_metadata: &fs::Metadata) -> bool {
 }
 
 #[cfg(unix)]
-fn make_private_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn make_private_folder(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     if folder.is_dir() {
         return Ok(());
@@ -191,7 +191,7 @@ fn make_private_folder(folder: &Path) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-fn make_private_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn make_private_folder(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
 }
 

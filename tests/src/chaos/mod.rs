@@ -106,7 +106,8 @@ async fn expected(config: &Config) -> Result<Vec<Case>> {
     }
     cases.truncate(config.n_cases);
     ensure!(!cases.is_empty(), "there is no case to ask");
-    let hub: Hub = config.moex.hub(&["--experts", "int4"])?;
+    let serve: Vec<&str> = config.serve.iter().map(String::as_str).collect();
+    let hub: Hub = config.moex.hub(&[&["--experts", "int4"], &serve[..]].concat())?;
     let per_stream = cases.len().div_ceil(config.n_streams.max(1));
     let asked = cases.chunks(per_stream).map(|cases| streams::alone(&hub.url, cases));
     Ok(try_join_all(asked).await?.concat())

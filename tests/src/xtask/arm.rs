@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 use anyhow::{Context, Result, ensure};
 
 use super::{
-    execute, has,
+    execute, has, has_target,
     needs::{self, Need},
 };
 
@@ -49,14 +49,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn install() -> Result<()> {
-    if !has_target() {
+    if !has_target(TARGET) {
         execute("rustup", &["target", "add", TARGET])?;
     }
     needs::install(&NEEDS)
-}
-
-/// Whether the toolchain has the target's standard library.
-fn has_target() -> bool {
-    let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
-    libdir.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }

@@ -3,16 +3,69 @@
 pub mod arm;
 pub mod bench;
 pub mod chaos;
+pub mod cross;
+pub mod dist;
 pub mod needs;
 pub mod simulate;
 pub mod test;
+pub mod timing;
 pub mod worker;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
 
 use crate::hub::Moex;
+
+/// Builds, checks and measures the project.
+#[derive(Parser, Debug)]
+#[command(name = "cargo xtask")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand, Debug)]
+enum Task {
+    /// Runs every test; installs Chromium and a software Vulkan driver when they are missing and it may.
+    Test(test::Args),
+    /// Runs the CPU kernels' tests on AArch64, emulated; installs the emulator when it is missing and it may.
+    Arm(arm::Args),
+    /// Checks that the commands compile for Windows and for Apple's processors.
+    Cross(cross::Args),
+    /// Builds the worker bundle that the hub embeds.
+    Worker,
+    /// Packs the release archive of this machine's target: binary, licence, completions, man pages.
+    Dist,
+    /// Runs what the project's CI runs: format, lints, docs, tests.
+    Ci,
+    /// Breaks everything around a hub by a seed, and compares every answer with the hub's own.
+    Chaos(chaos::Args),
+    /// Measures.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Does random harm to simulated swarms, seed by seed, and checks what must hold.
+    Simulate(simulate::Args),
+}
+
+impl Cli {
+    /// Runs the command to its end.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            Task::Test(args) => test::run(&args),
+            Task::Arm(args) => arm::run(&args),
+            Task::Cross(args) => cross::run(&args),
+            Task::Worker => worker::build_bundle(),
+            Task::Dist => dist::run(),
+            Task::Ci => execute("bash", &[".ci/run"]),
+            Task::Chaos(args) => chaos::run(&args),
+            Task::Bench(bench) => bench::run(&bench),
+            Task::Simulate(args) => simulate::run(&args),
+        }
+    }
+}
 
 /// Runs a program in the root of the repository and fails when it fails.
 pub fn execute(program: &str, args: &[&str]) -> Result<()> {
@@ -31,11 +84,24 @@ fn release() -> Result<Moex> {
         return Ok(Moex::at(path.into()));
     }
     execute("cargo", &["build", "--release", "--package", "moex-hub"])?;
-    Ok(Moex::at(crate::root().join("target/release/moex")))
+    let binary = format!("moex{}", std::env::consts::EXE_SUFFIX);
+    Ok(Moex::at(target().join("release").join(binary)))
+}
+
+/// Where cargo builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }
 
 /// Whether a program of that name is on the path.
 pub fn has(program: &str) -> bool {
+    let file = format!("{program}{}", std::env::consts::EXE_SUFFIX);
     std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(&file).is_file()))
+}
+
+/// Whether the toolchain has a target's standard library.
+fn has_target(target: &str) -> bool {
+    let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+    libdir.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }

@@ -1,15 +1,19 @@
-//! `cargo xtask test`: every test, with what they need installed first.
+//! `cargo xtask test`: every test, with what they need installed first, and where the time went.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Result;
 
 use super::{
     execute, has,
     needs::{self, Need},
+    target,
+    timing::{Stages, read_report},
 };
 use crate::browser;
+
+/// Where nextest writes what it ran, by `.config/nextest.toml`.
+const REPORT: &str = "nextest/default/junit.xml";
 
 /// What to run.
 #[derive(clap::Args, Debug)]
@@ -19,34 +23,58 @@ pub struct Args {
     rest: Vec<String>,
 }
 
-/// Installs what is missing, builds the `moex` binary, then runs the tests of the workspace.
+/// Installs what is missing, builds the `moex` binary, runs the tests of the workspace, and prints where the time went.
 pub fn run(args: &Args) -> Result<()> {
-    needs::install(&NEEDS)?;
+    let mut stages = Stages::default();
+    let report = target().join(REPORT);
+    // What an earlier run left says nothing of this one.
+    drop(std::fs::remove_file(&report));
+    let tested = run_stages(args, &mut stages);
+    println!("\n{}", stages.summary(&read_report(&report)?));
+    tested
+}
+
+fn run_stages(args: &Args, stages: &mut Stages) -> Result<()> {
+    stages.run("what the tests need", || needs::install(&NEEDS))?;
     // End-to-end tests start this binary; building it first also shows a compile error before any test runs.
     // With the workspace's features, as the tests have them, so that nothing is compiled twice.
-    execute("cargo", &["build", "--workspace", "--bins"])?;
+    stages.run("build of the binaries", || execute("cargo", &["build", "--workspace", "--bins"]))?;
     let rest: Vec<&str> = args.rest.iter().map(String::as_str).collect();
     if has("cargo-nextest") {
-        execute("cargo", &[&["nextest", "run", "--workspace"], &rest[..]].concat())?;
+        stages
+            .run("build of the tests", || execute("cargo", &["nextest", "run", "--workspace", "--no-run"]))?;
+        stages
+            .run("tests", || execute("cargo", &[&["nextest", "run", "--workspace"], &rest[..]].concat()))?;
     } else {
         let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
         // One at a time: a Chromium with a software GPU wants the machine to itself.
         let alone =
             if rest.contains(&"--") { &["--test-threads=1"][..] } else { &["--", "--test-threads=1"] };
-        execute("cargo", &[&all, &rest[..], alone].concat())?;
+        stages.run("build of the tests", || execute("cargo", &[&all[..], &["--no-run"]].concat()))?;
+        stages.run("tests", || execute("cargo", &[&all, &rest[..], alone].concat()))?;
     }
     if args.rest.is_empty() {
-        execute("cargo", &["test", "--workspace", "--doc", "--quiet"])?;
+        stages.run("examples in the documentation", || {
+            execute("cargo", &["test", "--workspace", "--doc", "--quiet"])
+        })?;
     }
     Ok(())
 }
 
-const NEEDS: [Need; 3] = [
+/// What CI can be short of. Packages are Debian's.
+const NEEDS: [Need; 7] = [
     Need { package: "chromium", present: || browser::executable().is_some() },
-    // How somebody trusts a certificate authority on Linux.
-    Need { package: "libnss3-tools", present: || Command::new("certutil").arg("-H").output().is_ok() },
     // lavapipe: the GPU kernels run on it where there is no GPU.
     Need { package: "mesa-vulkan-drivers", present: has_vulkan_driver },
+    // A terminal for `moex chat`.
+    Need { package: "tmux", present: || has("tmux") || !cfg!(unix) },
+    // How somebody trusts a certificate authority on Linux.
+    Need { package: "libnss3-tools", present: || has("certutil") || !cfg!(target_os = "linux") },
+    Need { package: "curl", present: || has("curl") },
+    // A client of OpenAI's API that others wrote.
+    Need { package: "npm", present: || has("npx") },
+    // Hosts of their own for workers and browsers.
+    Need { package: "iproute2", present: || has("ip") || !cfg!(target_os = "linux") },
 ];
 
 fn has_vulkan_driver() -> bool {

@@ -1,8 +1,8 @@
-//! What a user does wrong: one clear sentence, and the right exit code.
+//! What a user does wrong: one clear sentence, and the right exit code. And what `moex` says of itself.
 
 use moex_tests::hub::Hub;
 
-use crate::{data, run};
+use crate::{data, run, succeed};
 
 /// Arguments, the exit code, and what the sentence must name.
 fn check(args: &[&str], code: i32, names: &[&str]) {
@@ -25,6 +25,49 @@ fn wrong_use_exits_with_2() {
 #[test]
 fn a_model_that_is_not_there_is_named() {
     check(&["info", "--model", "/no/such/model"], 1, &["/no/such/model"]);
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), "{").unwrap();
+    let output = run(&["info", "--model", folder.path().to_str().unwrap()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.matches("EOF while parsing").count(), 1, "{said}");
+    assert_eq!(said.matches("not a model config").count(), 1, "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn every_help_of_a_model_names_gguf() {
+    for command in ["serve", "info", "logits", "eval", "bench"] {
+        let help = String::from_utf8(succeed(&[command, "--help"]).stdout).unwrap();
+        let model =
+            help.split_once("--model <").unwrap_or_else(|| panic!("{command} has no --model:\n{help}")).1;
+        let model = model.split("\n\n").next().unwrap();
+        assert!(model.contains("GGUF"), "{command} --help: {model}");
+    }
+}
+
+#[test]
+fn the_version_names_commit_and_features() {
+    let version = String::from_utf8(succeed(&["--version"]).stdout).unwrap();
+    assert!(version.starts_with(concat!("moex ", env!("CARGO_PKG_VERSION"), " (")), "{version}");
+    assert!(version.contains("gpu, server"), "{version}");
+    // An archive of the sources may lack it.
+    if moex_tests::root().join(".git").exists() {
+        let hash = version.split_once("commit ").expect(&version).1;
+        assert!(hash.chars().take(12).all(|c| c.is_ascii_hexdigit()), "{version}");
+    }
+}
+
+#[test]
+fn every_shell_has_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = String::from_utf8(succeed(&["completions", shell]).stdout).unwrap();
+        assert!(script.contains("moex") && script.contains("busy-poll"), "{shell}: {script}");
+    }
+    check(&["completions", "cmd"], 2, &["cmd", "bash"]);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
 mod api;
+mod archive;
+mod chat;
 mod chromium;
 mod clients;
 mod commands;

@@ -103,12 +103,14 @@ impl Conversation {
 
 #[cfg(test)]
 mod tests {
+    use moex_worker::native::Trust;
+
     use super::*;
 
     fn conversation() -> Conversation {
         moex_worker::native::install_crypto();
         let settings = Settings { max_tokens: None, temperature: None, thinking: false };
-        let client = HubClient::new("http://127.0.0.1:1", None).unwrap();
+        let client = HubClient::new("http://127.0.0.1:1", None, &Trust::System).unwrap();
         Conversation::new(client, "m".to_owned(), settings)
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use rustyline::completion::Completer;
@@ -12,6 +12,8 @@ use rustyline::hint::Hinter;
 use rustyline::history::MemHistory;
 use rustyline::validate::Validator;
 use rustyline::{Behavior, ColorMode, Config, DefaultEditor, Editor, Helper};
+
+use crate::door::kept::{StateFolder, make_private_folder};
 
 /// Lines that are remembered.
 const MAX_HISTORY: usize = 1000;
@@ -46,8 +48,8 @@ impl LineEditor {
             .history_ignore_space(true)
             .build();
         let mut editor = DefaultEditor::with_config(config).context("the terminal cannot be used")?;
-        let folder = state_folder();
-        let made = make_private(&folder);
+        let folder = StateFolder::default_path();
+        let made = make_private_folder(&folder);
         if let Err(error) = &made {
             eprintln!("moex: lines are not remembered: {}: {error}", folder.display());
         }
@@ -80,21 +82,6 @@ impl LineEditor {
             self.history = None;
         }
     }
-}
-
-/// `moex` in the user's state folder: `$XDG_STATE_HOME`, or `.local/state` in their home.
-fn state_folder() -> PathBuf {
-    let home_state = || std::env::home_dir().map(|home| home.join(".local").join("state"));
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    state.or_else(home_state).unwrap_or_else(std::env::temp_dir).join("moex")
-}
-
-/// Makes a folder that only its owner reads.
-fn make_private(folder: &Path) -> io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(folder)
 }
 
 /// Asks for a line that the screen shows as stars and nothing remembers; none if it is left empty.

@@ -1,0 +1,51 @@
+//! Where there are no network namespaces there are no [hosts](Host): making one is an error.
+
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+/// There is none.
+#[derive(Debug)]
+pub struct Host(Infallible);
+
+/// There is none.
+#[derive(Debug)]
+pub struct Visit(Infallible);
+
+#[expect(missing_docs, reason = "as on Linux, if there were one")]
+impl Host {
+    pub fn new() -> Result<Self> {
+        bail!("hosts of their own are network namespaces, which only Linux has")
+    }
+
+    pub fn boot(&self) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn cut_power(&self) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn gateway(&self) -> Ipv4Addr {
+        match self.0 {}
+    }
+
+    pub fn command(&self, _program: &Path) -> Command {
+        match self.0 {}
+    }
+
+    pub fn enter(&self) -> Result<Visit> {
+        match self.0 {}
+    }
+
+    pub fn unplug(&self) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn plug(&self) -> Result<()> {
+        match self.0 {}
+    }
+}
