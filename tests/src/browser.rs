@@ -86,6 +86,7 @@ impl Browser {
             .chrome_executable(path)
             .new_headless_mode()
             .no_sandbox()
+            .respect_https_errors()
             .user_data_dir(profile.path())
             .viewport(None)
             .window_size(1280, 800)
