@@ -63,13 +63,6 @@ impl Moex {
         &self.path
     }
 
-    /// What `moex ARGS` prints, which must succeed.
-    pub fn output(&self, args: &[&str]) -> Result<Vec<u8>> {
-        let output = self.command("moex")?.args(args).output().context("moex could not be started")?;
-        ensure!(output.status.success(), "moex {} ended with {}", args.join(" "), output.status);
-        Ok(output.stdout)
-    }
-
     /// Runs `moex ARGS` to its end.
     pub fn run(&self, args: &[&str]) -> Result<()> {
         let status = self.command("moex")?.args(args).status().context("moex could not be started")?;
