@@ -78,7 +78,13 @@ where
         match accepted {
             Ok((tcp, peer)) => {
                 backoff = FIRST_BACKOFF;
-                let Some(seat) = seats.take(peer.ip()) else {
+                let mut seat = seats.take(peer.ip());
+                if seat.is_none() {
+                    // Those who were told to make room may be about to leave.
+                    sleep(FIRST_BACKOFF).await;
+                    seat = seats.take(peer.ip());
+                }
+                let Some(seat) = seat else {
                     tracing::warn!(%peer, "no seat is free: a connection was refused");
                     continue;
                 };
