@@ -61,6 +61,11 @@ __wbg___wbindgen_is_null_c22311b1cc228e3a: function(arg0) {
 const ret = arg0 === null;
 return ret;
 },
+__wbg___wbindgen_is_object_8b968c3ab8e96595: function(arg0) {
+const val = arg0;
+const ret = typeof(val) === 'object' && val !== null;
+return ret;
+},
 __wbg___wbindgen_is_string_fc456fee5d3317de: function(arg0) {
 const ret = typeof(arg0) === 'string';
 return ret;
@@ -101,10 +106,6 @@ __wbg_bufferedAmount_432a8a3ccaaef313: function(arg0) {
 const ret = arg0.bufferedAmount;
 return ret;
 },
-__wbg_call_40b008ba32f73991: function() { return handleError(function (arg0, arg1) {
-const ret = arg0.call(arg1);
-return ret;
-}, arguments); },
 __wbg_cancel_4b0da9d7eb91392f: function() { return handleError(function (arg0) {
 const ret = arg0.cancel();
 return ret;
@@ -115,7 +116,7 @@ clearTimeout(arg0);
 __wbg_close_58341aeab200b0fd: function() { return handleError(function (arg0, arg1) {
 arg0.close(arg1);
 }, arguments); },
-__wbg_close_7a96a5ceecac331d: function(arg0) {
+__wbg_close_60206dfd275b7b3c: function(arg0) {
 arg0.close();
 },
 __wbg_configure_8e04ab1a867d31e1: function() { return handleError(function (arg0, arg1) {
@@ -155,10 +156,6 @@ __wbg_createShaderModule_cefa51336cb288ae: function(arg0, arg1) {
 const ret = arg0.createShaderModule(arg1);
 return ret;
 },
-__wbg_createSyncAccessHandle_9723c55aa4fd4ddd: function() { return handleError(function (arg0) {
-const ret = arg0.createSyncAccessHandle();
-return ret;
-}, arguments); },
 __wbg_data_9be44e7f4a062dd4: function(arg0) {
 const ret = arg0.data;
 return ret;
@@ -196,28 +193,17 @@ __wbg_finish_09ec094c10f41e7b: function(arg0) {
 const ret = arg0.finish();
 return ret;
 },
+__wbg_finish_6d14eca1bc4946df: function() { return handleError(function (arg0) {
+const ret = arg0.finish();
+return ret;
+}, arguments); },
 __wbg_finish_ec1c191f66a895b1: function(arg0, arg1) {
 const ret = arg0.finish(arg1);
 return ret;
 },
-__wbg_flush_2c32eef7d0ac4d65: function() { return handleError(function (arg0) {
-arg0.flush();
-}, arguments); },
 __wbg_getContext_1938edb9a972f63d: function() { return handleError(function (arg0, arg1, arg2) {
 const ret = arg0.getContext(getStringFromWasm0(arg1, arg2));
 return isLikeNone(ret) ? 0 : addToExternrefTable0(ret);
-}, arguments); },
-__wbg_getDirectoryHandle_96d18faf8dad5aa2: function() { return handleError(function (arg0, arg1, arg2, arg3) {
-const ret = arg0.getDirectoryHandle(getStringFromWasm0(arg1, arg2), arg3);
-return ret;
-}, arguments); },
-__wbg_getDirectory_2d1ee3ce2c968ad7: function() { return handleError(function () {
-const ret = navigator.storage.getDirectory();
-return ret;
-}, arguments); },
-__wbg_getFileHandle_3ba76450ff7d650e: function() { return handleError(function (arg0, arg1, arg2, arg3) {
-const ret = arg0.getFileHandle(getStringFromWasm0(arg1, arg2), arg3);
-return ret;
 }, arguments); },
 __wbg_getMappedRange_28e816a763520e01: function() { return handleError(function (arg0, arg1, arg2) {
 const ret = arg0.getMappedRange(arg1, arg2);
@@ -225,10 +211,6 @@ return ret;
 }, arguments); },
 __wbg_getReader_a99248abb550a471: function() { return handleError(function (arg0) {
 const ret = arg0.getReader();
-return ret;
-}, arguments); },
-__wbg_getSize_b415c0e9b1eac620: function() { return handleError(function (arg0) {
-const ret = arg0.getSize();
 return ret;
 }, arguments); },
 __wbg_get_2080c49015e35254: function() { return handleError(function (arg0, arg1) {
@@ -281,6 +263,16 @@ __wbg_instanceof_GpuValidationError_f18d09609dc737d7: function(arg0) {
 let result;
 try {
 result = arg0 instanceof GPUValidationError;
+} catch (_) {
+result = false;
+}
+const ret = result;
+return ret;
+},
+__wbg_instanceof_Uint8Array_d7aeb0dcb3108fea: function(arg0) {
+let result;
+try {
+result = arg0 instanceof Uint8Array;
 } catch (_) {
 result = false;
 }
@@ -456,10 +448,6 @@ __wbg_minUniformBufferOffsetAlignment_519e26287e1996a3: function(arg0) {
 const ret = arg0.minUniformBufferOffsetAlignment;
 return ret;
 },
-__wbg_move_bf129e17c86a665c: function() { return handleError(function (arg0, arg1, arg2) {
-const ret = arg0.move(getStringFromWasm0(arg1, arg2));
-return ret;
-}, arguments); },
 __wbg_name_d1fa514fdca6a975: function(arg0) {
 const ret = arg0.name;
 return ret;
@@ -522,6 +510,14 @@ __wbg_onSubmittedWorkDone_1190213cee1ecf7e: function(arg0) {
 const ret = arg0.onSubmittedWorkDone();
 return ret;
 },
+__wbg_openPart_53ce6f6d7b8d3b85: function() { return handleError(function (arg0, arg1) {
+const ret = arg0.openPart(arg1);
+return ret;
+}, arguments); },
+__wbg_place_1939f847e1cac70c: function() { return handleError(function (arg0, arg1, arg2) {
+const ret = arg0.place(getStringFromWasm0(arg1, arg2));
+return ret;
+}, arguments); },
 __wbg_popErrorScope_182b8e03671d81ef: function(arg0) {
 const ret = arg0.popErrorScope();
 return ret;
@@ -550,16 +546,16 @@ __wbg_read_39a6488a1c31bfa1: function() { return handleError(function (arg0) {
 const ret = arg0.read();
 return ret;
 }, arguments); },
-__wbg_read_d35e1094b372b34c: function() { return handleError(function (arg0, arg1, arg2, arg3) {
-const ret = arg0.read(getArrayU8FromWasm0(arg1, arg2), arg3);
+__wbg_read_b61f95d7c349e65a: function() { return handleError(function (arg0) {
+const ret = arg0.read();
 return ret;
 }, arguments); },
 __wbg_reason_53e762e714b67b72: function(arg0) {
 const ret = arg0.reason;
 return (__wbindgen_enum_GpuDeviceLostReason.indexOf(ret) + 1 || 3) - 1;
 },
-__wbg_removeEntry_0fd0c24e8af1a774: function() { return handleError(function (arg0, arg1, arg2) {
-const ret = arg0.removeEntry(getStringFromWasm0(arg1, arg2));
+__wbg_remove_405dec4cd79f6933: function() { return handleError(function (arg0) {
+const ret = arg0.remove();
 return ret;
 }, arguments); },
 __wbg_requestAdapter_a539af006419f2e9: function(arg0, arg1) {
@@ -570,10 +566,6 @@ __wbg_requestDevice_5cb8a582e55d08cb: function(arg0, arg1) {
 const ret = arg0.requestDevice(arg1);
 return ret;
 },
-__wbg_request_673a9843a717a5a3: function() { return handleError(function (arg0, arg1, arg2, arg3) {
-const ret = navigator.locks.request(getStringFromWasm0(arg0, arg1), arg2, arg3);
-return ret;
-}, arguments); },
 __wbg_resolve_dbf78ab4942478b0: function(arg0) {
 const ret = Promise.resolve(arg0);
 return ret;
@@ -827,13 +819,6 @@ __wbg_then_e3f7f2d365708be8: function(arg0, arg1) {
 const ret = arg0.then(arg1);
 return ret;
 },
-__wbg_timeout_40ebaded8193623e: function(arg0) {
-const ret = AbortSignal.timeout(arg0);
-return ret;
-},
-__wbg_truncate_f2f90a27dcb13038: function() { return handleError(function (arg0, arg1) {
-arg0.truncate(arg1);
-}, arguments); },
 __wbg_unconfigure_835307f58dc68d80: function(arg0) {
 arg0.unconfigure();
 },
@@ -851,32 +836,31 @@ return isLikeNone(ret) ? 0 : addToExternrefTable0(ret);
 __wbg_writeBuffer_d7640e64ceb69371: function() { return handleError(function (arg0, arg1, arg2, arg3, arg4, arg5, arg6) {
 arg0.writeBuffer(arg1, arg2, getArrayU8FromWasm0(arg3, arg4), arg5, arg6);
 }, arguments); },
-__wbg_write_c01a16fd75d7a3a7: function() { return handleError(function (arg0, arg1, arg2, arg3) {
-const ret = arg0.write(getArrayU8FromWasm0(arg1, arg2), arg3);
-return ret;
-}, arguments); },
+__wbg_write_4fe5a1ec1ada7f6c: function(arg0, arg1, arg2, arg3) {
+arg0.write(arg1, getArrayU8FromWasm0(arg2, arg3));
+},
 __wbindgen_generic_0000000000000001: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__hec7c8f1bc473daa8);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h08084db25cfef065);
 return ret;
 },
 __wbindgen_generic_0000000000000002: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h4afe2ba05a07a5c5);
-return ret;
-},
-__wbindgen_generic_0000000000000003: function(arg0, arg1) {
 const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h19b138181a31415b);
 return ret;
 },
-__wbindgen_generic_0000000000000004: function(arg0, arg1) {
+__wbindgen_generic_0000000000000003: function(arg0, arg1) {
 const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509);
 return ret;
 },
-__wbindgen_generic_0000000000000005: function(arg0, arg1) {
+__wbindgen_generic_0000000000000004: function(arg0, arg1) {
 const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a);
 return ret;
 },
+__wbindgen_generic_0000000000000005: function(arg0, arg1) {
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_7);
+return ret;
+},
 __wbindgen_generic_0000000000000006: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_8);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_8);
 return ret;
 },
 __wbindgen_generic_0000000000000007: function(arg0, arg1) {
@@ -884,22 +868,18 @@ const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invok
 return ret;
 },
 __wbindgen_generic_0000000000000008: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_10);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__hd040e7a691f2e7e9);
 return ret;
 },
-__wbindgen_generic_0000000000000009: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__hc1a6f6c31a0309e3);
-return ret;
-},
-__wbindgen_generic_000000000000000a: function(arg0) {
+__wbindgen_generic_0000000000000009: function(arg0) {
 const ret = arg0;
 return ret;
 },
-__wbindgen_generic_000000000000000b: function(arg0, arg1) {
+__wbindgen_generic_000000000000000a: function(arg0, arg1) {
 const ret = getArrayU8FromWasm0(arg0, arg1);
 return ret;
 },
-__wbindgen_generic_000000000000000c: function(arg0, arg1) {
+__wbindgen_generic_000000000000000b: function(arg0, arg1) {
 const ret = getStringFromWasm0(arg0, arg1);
 return ret;
 },
@@ -917,21 +897,17 @@ __proto__: null,
 "./moex_worker_bg.js": import0,
 };
 }
-function wasm_bindgen__convert__closures_____invoke__hc1a6f6c31a0309e3(arg0, arg1) {
-wasm.wasm_bindgen__convert__closures_____invoke__hc1a6f6c31a0309e3(arg0, arg1);
+function wasm_bindgen__convert__closures_____invoke__hd040e7a691f2e7e9(arg0, arg1) {
+wasm.wasm_bindgen__convert__closures_____invoke__hd040e7a691f2e7e9(arg0, arg1);
 }
-function wasm_bindgen__convert__closures_____invoke__h4afe2ba05a07a5c5(arg0, arg1, arg2) {
-wasm.wasm_bindgen__convert__closures_____invoke__h4afe2ba05a07a5c5(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h08084db25cfef065(arg0, arg1, arg2) {
+wasm.wasm_bindgen__convert__closures_____invoke__h08084db25cfef065(arg0, arg1, arg2);
 }
 function wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a(arg0, arg1, arg2) {
 wasm.wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a(arg0, arg1, arg2);
 }
-function wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_8(arg0, arg1, arg2) {
-wasm.wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_8(arg0, arg1, arg2);
-}
-function wasm_bindgen__convert__closures_____invoke__hec7c8f1bc473daa8(arg0, arg1, arg2) {
-const ret = wasm.wasm_bindgen__convert__closures_____invoke__hec7c8f1bc473daa8(arg0, arg1, arg2);
-return ret;
+function wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_7(arg0, arg1, arg2) {
+wasm.wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_7(arg0, arg1, arg2);
 }
 function wasm_bindgen__convert__closures_____invoke__h19b138181a31415b(arg0, arg1, arg2) {
 const ret = wasm.wasm_bindgen__convert__closures_____invoke__h19b138181a31415b(arg0, arg1, arg2);
@@ -945,14 +921,14 @@ if (ret[1]) {
 throw takeFromExternrefTable0(ret[0]);
 }
 }
-function wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_9(arg0, arg1, arg2) {
-const ret = wasm.wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_9(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_8(arg0, arg1, arg2) {
+const ret = wasm.wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_8(arg0, arg1, arg2);
 if (ret[1]) {
 throw takeFromExternrefTable0(ret[0]);
 }
 }
-function wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_10(arg0, arg1, arg2) {
-const ret = wasm.wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_10(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_9(arg0, arg1, arg2) {
+const ret = wasm.wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_9(arg0, arg1, arg2);
 if (ret[1]) {
 throw takeFromExternrefTable0(ret[0]);
 }
