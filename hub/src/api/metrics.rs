@@ -127,7 +127,7 @@ mod tests {
             *value = next();
         }
         let mut worker = json!({
-            "id": "0000000000000000000000000000002a", "kind": "native", "adapter": "CPU", "backend": "cpu",
+            "id": "0000000000000000000000000000002a", "name": "", "kind": "native", "adapter": "CPU", "backend": "cpu",
             "address": "here", "state": "unhealthy", "tier": "standby", "reason": "slow", "visibility": "visible",
         });
         for name in "blocks_assigned blocks_resident bytes_resident bytes_downloaded weights_served_bytes dispatches \

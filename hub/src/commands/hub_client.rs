@@ -169,11 +169,12 @@ fn base(url: &str) -> String {
 fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(error) = cause {
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(tls) = inner.and_then(|inner| inner.downcast_ref()) {
+        if let Some(tls) = error.downcast_ref() {
             return Some(tls);
         }
-        cause = error.source();
+        // An I/O error names as its source what is behind the one that it wraps.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause = wrapped.map_or_else(|| error.source(), |wrapped| Some(wrapped));
     }
     None
 }

@@ -22,7 +22,8 @@ impl FromStr for Listen {
                 "write a port, an address or both, such as 8080, 0.0.0.0 or 127.0.0.1:8080".to_owned()
             );
         }
-        if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if let Ok(ip) = bare.parse::<IpAddr>() {
             return Ok(Self { host: Some(ip.to_string()), port: None });
         }
         if text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -191,10 +191,9 @@ mod tests {
         let page = |host: &str| told().page("", host);
         assert!(page("192.168.1.5:8080").contains("\"https://192.168.1.5:8443/\""));
         assert!(page("[fd00::1]:8080").contains("\"https://[fd00::1]:8443/\""));
-        for hostile in ["\"><script>", "a b", "", "x/y?<b>"] {
-            let page = page(hostile);
-            assert!(!page.contains("<script>") && !page.contains("<b>"), "{hostile}");
-            assert!(page.contains("\"https://192.0.2.7:8443/\""), "{hostile}");
+        assert!(page("").contains("\"https://192.0.2.7:8443/\""));
+        for hostile in ["\"><script>", "a b", "x/y?<b>"] {
+            assert_eq!(page(hostile), page(""), "{hostile}: nothing of it is on the page");
         }
         assert!(page("h").contains("moex on &lt;desk&gt;"));
     }

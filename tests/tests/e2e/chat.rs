@@ -5,9 +5,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use moex_protocol::WorkerId;
 use moex_tests::host::Host;
 use moex_tests::hub::{Hub, Moex};
 use moex_tests::moex;
+use moex_tests::peer::{Manner, Peer, PeerConfig};
 use serde_json::Value;
 
 use crate::{run, succeed};
@@ -129,14 +131,23 @@ fn a_person_edits_lines_stops_answers_and_is_asked_for_the_key() {
     }
 }
 
-#[test]
-fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
     let Some(terminal) = Terminal::open() else {
         eprintln!("SKIPPED: a terminal for `moex chat`: there is no tmux");
         return;
     };
-    // Nobody computes experts there: an answer does not come by itself.
+    // Its only worker answers nothing: an answer does not come by itself.
     let hub = Hub::start(&["--no-hub-compute", "--coverage-wait", "10m"]).unwrap();
+    let mute = PeerConfig {
+        worker: WorkerId(7),
+        memory_budget_bytes: 1 << 30,
+        teraflops: 1.0,
+        manner: Manner::Mute,
+        busy_poll: false,
+    };
+    let _mute = Peer::start(&hub.join_url, mute).unwrap();
+    hub.wait_for_workers(1).await.unwrap();
     let state = tempfile::tempdir().unwrap();
     let command = format!(
         "XDG_STATE_HOME={} {} chat --url {}; echo ENDED=$?",
