@@ -1,5 +1,6 @@
 //! Rules about the repository, as tests: the arrows between the crates, the bundle's freshness, the size of files.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,6 +36,32 @@ fn dependencies_point_one_way() {
                 assert!(Some(below) < place(name), "{name} must not depend on {dependency}");
             }
         }
+    }
+}
+
+/// `cargo xtask`, the binaries and the tests are built one after the other: with other features for one of them, every crate
+/// above the difference would be compiled once more, and that is most of the time from a fresh clone.
+#[test]
+fn xtask_binaries_and_tests_share_what_they_compile() {
+    let tree = |args: &[&str]| {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "--offline", "--prefix", "none", "--format", "{p} [{f}]"])
+            .args(args)
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // A star says that what is below a crate was shown already.
+        text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect::<BTreeSet<_>>()
+    };
+    let tests = tree(&["--workspace", "--edges", "normal,build,dev"]);
+    for others in [
+        tree(&["--workspace", "--edges", "normal,build"]),
+        tree(&["--package", "moex-tests", "--edges", "normal,build"]),
+    ] {
+        let twice: Vec<_> = others.difference(&tests).filter(|line| !line.is_empty()).collect();
+        assert!(twice.is_empty(), "compiled with other features than for the tests: {twice:#?}");
     }
 }
 
