@@ -162,7 +162,7 @@ fn variables_of_the_deployment_exist() {
     let cli = Cli::command();
     let known: Vec<String> = cli
         .get_subcommands()
-        .flat_map(|command| command.get_arguments())
+        .flat_map(clap::Command::get_arguments)
         .filter_map(|flag| Some(flag.get_env()?.to_string_lossy().into_owned()))
         .chain(["MOEX_COMMIT".to_owned(), "MOEX_LOG".to_owned()])
         .collect();

@@ -231,7 +231,7 @@ fn tell(answered: &Answered) {
 /// Ends at Ctrl-C; never, where the system has no such thing.
 async fn ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
-        future::pending().await
+        future::pending::<()>().await;
     }
 }
 

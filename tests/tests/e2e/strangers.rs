@@ -109,7 +109,7 @@ fn a_flood_of_pings_ends_the_connection() {
     match socket.read_to_end(&mut pongs) {
         Ok(_) => {}
         Err(error) => {
-            assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}")
+            assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
         }
     }
     assert!(pongs.len() < 1000, "{} bytes of pongs", pongs.len());
