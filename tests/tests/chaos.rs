@@ -92,13 +92,19 @@ async fn liars_beside_honest_workers_change_no_text() {
     }
 }
 
-/// Three workers that declare next to nothing and answer nothing: with default flags ten answers take no longer than a hub
-/// alone needs, and the noise of a shared machine.
+/// Three workers that declare next to nothing and answer nothing: with default flags ten answers take no longer than those of
+/// a hub that computes by itself, and the noise of a shared machine.
 #[tokio::test]
 async fn silent_workers_that_say_they_are_slow_hold_up_no_answer() {
     let cases = cases_and_texts(10).await;
     let hub = Hub::start(&[]).unwrap();
+    // A hub with nobody connected computes on the thread that asks; this one holds nothing, and is never asked.
+    let idle = Peer::start(&hub.join_url, peer(0xBAD9, Manner::LoadsNothing)).unwrap();
+    hub.wait_until("it has joined", |status| workers(status).count() == 1).await.unwrap();
+    time_of(&hub, &cases).await;
     let alone = time_of(&hub, &cases).await;
+    drop(idle);
+    hub.wait_until("it is gone", |status| workers(status).count() == 0).await.unwrap();
     let silent = (0xBAD0..0xBAD3).map(|id| {
         let config = PeerConfig { teraflops: 1e-9, ..peer(id, Manner::Mute) };
         Peer::start(&hub.join_url, config).unwrap()
