@@ -157,7 +157,7 @@ mod tests {
             ("localhost:", None, "0 to 65535"),
             ("localhost:http", None, "0 to 65535"),
             ("a b:80", None, "neither an address"),
-            ("[::1", None, "0 to 65535"),
+            ("[::1", None, "neither an address"),
             ("81", Some(82), "leave one of them out"),
             ("no-such-host.invalid", None, "no address is known"),
         ];

@@ -12,7 +12,7 @@ const MAX_COLUMNS: usize = 100;
 /// What there is to say.
 #[derive(Clone, Debug)]
 pub struct Greeting<'a> {
-    /// What is served, in one line.
+    /// What is served, and what it is computed with: a line each.
     pub model: &'a str,
     /// The page for phones, with the token.
     pub phone: Option<&'a str>,
@@ -33,8 +33,12 @@ impl Greeting<'_> {
     pub fn text(&self, columns: usize) -> String {
         let fragment = links::fragment(self.token, None);
         let first = self.origins.first().map(String::as_str).unwrap_or_default();
-        let mut text = wrapped(&format!("moex serves {}", self.model), columns);
-        text.push('\n');
+        let model = format!("moex serves {}", self.model);
+        let mut text = String::new();
+        for line in model.lines() {
+            text += &wrapped(line, columns);
+            text.push('\n');
+        }
         let mut row = |label: &str, url: &str| {
             text += &match columns < MIN_COLUMNS_FOR_LABELS {
                 // Flush left, a URL that the terminal breaks can still be opened and copied.
@@ -48,7 +52,7 @@ impl Greeting<'_> {
         }
         row("chat", &format!("{first}/"));
         row("API", &format!("{first}/v1"));
-        row("swarm", &format!("{first}/swarm#{fragment}"));
+        row("swarm", &format!("{first}/swarm"));
         for (n, origin) in self.origins.iter().enumerate() {
             row(if n == 0 { "join" } else { "" }, &format!("{origin}/join#{fragment}"));
         }

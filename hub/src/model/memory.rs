@@ -74,7 +74,7 @@ impl MemoryNeeds {
 }
 
 impl MemoryPlan {
-    /// What to do with what is free, [`UNKNOWN_FREE_BYTES`] where the system did not say. A context that was `asked` for
+    /// What to do with what is free, `UNKNOWN_FREE_BYTES` where the system did not say. A context that was `asked` for
     /// is given, whatever is free.
     pub fn new(
         needs: &MemoryNeeds,

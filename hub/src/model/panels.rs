@@ -128,7 +128,7 @@ struct LayerPanels {
 }
 
 impl Keep {
-    /// Keeps experts of `n_bytes` in all if as much memory is free, and [`RESERVE_BYTES`] beside.
+    /// Keeps experts of `n_bytes` in all if as much memory is free, and `RESERVE_BYTES` beside.
     pub fn if_it_fits(n_bytes: usize) -> Self {
         let free = free_bytes().unwrap_or(UNKNOWN_FREE_BYTES);
         if n_bytes <= free.saturating_sub(RESERVE_BYTES) { Self::All } else { Self::None }

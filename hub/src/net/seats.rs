@@ -67,7 +67,7 @@ struct Held {
 }
 
 impl Seats {
-    /// As many as this process's files allow, [`MAX_CONNECTIONS`] at most.
+    /// As many as this process's files allow, `MAX_CONNECTIONS` at most.
     pub fn for_this_process() -> Self {
         let files = super::files::raise_limit();
         Self::new(MAX_CONNECTIONS.min(files.saturating_sub(RESERVED_FILES)).max(1))

@@ -64,8 +64,10 @@ async fn int8_activations_are_the_default_and_said_at_start_with_the_way_out() {
         let hub = moex.hub(args).unwrap();
         let status = hub.status().await.unwrap();
         assert_eq!(status["model"]["activations"], activations, "{args:?}");
-        let log = read_when(&logs.path().join("hub.log"), |log| log.contains(said)).await;
-        assert!(log.contains(said) && log.contains("--activations"), "{args:?} said:\n{log}");
+        // In lines as wide as the window.
+        let one_line = |log: &str| log.split_whitespace().collect::<Vec<_>>().join(" ");
+        let log = read_when(&logs.path().join("hub.log"), |log| one_line(log).contains(said)).await;
+        assert!(one_line(&log).contains(said) && log.contains("--activations"), "{args:?} said:\n{log}");
     }
     let info = succeed(&["info"]);
     let text = String::from_utf8(info.stdout).unwrap();
