@@ -88,7 +88,7 @@ impl Hub {
     }
 
     /// `/ws` for workers, `/shards/{file}` for their weights and `/api/terms` for what joining means. To be served by
-    /// [`accept()`]: the swarm takes over sockets that came in by it.
+    /// `accept`: the swarm takes over sockets that came in by it.
     pub fn router(&self) -> Router {
         socket::router(self)
             .merge(shards::router(self.shared.clone()))
