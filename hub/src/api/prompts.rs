@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
+use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -15,6 +16,8 @@ use super::error::ApiError;
 
 /// Bytes of all request bodies that are being read or wait for the tokenizer.
 const MAX_BODIES_BYTES: usize = 16 * MAX_BODY_BYTES;
+/// Bytes of a body that is too large which are read before it is refused.
+const MAX_DISCARDED_BYTES: usize = 4 * MAX_BODY_BYTES;
 /// How long a request waits for room for its body.
 const ROOM_WAIT: Duration = Duration::from_secs(20);
 /// Requests that wait for the tokenizer.
@@ -59,6 +62,7 @@ impl Prompts {
         let n_bytes =
             announced.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(MAX_BODY_BYTES);
         if n_bytes > MAX_BODY_BYTES {
+            discard(request.into_body()).await;
             return Err(ApiError::body_too_large(MAX_BODY_BYTES));
         }
         let n_kib = u32::try_from(n_bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
@@ -83,6 +87,18 @@ pub(super) fn check_length(n_bytes: usize, context_tokens: usize) -> Result<(), 
     match n_bytes <= context_tokens.saturating_mul(MAX_BYTES_PER_TOKEN) {
         true => Ok(()),
         false => Err(ApiError::too_long_to_count(n_bytes, context_tokens)),
+    }
+}
+
+/// Reads what a client still sends and keeps none of it: one that is cut off in the middle never hears why.
+async fn discard(body: Body) {
+    let mut data = body.into_data_stream();
+    let mut n_bytes = 0;
+    while let Some(Ok(part)) = data.next().await {
+        n_bytes += part.len();
+        if n_bytes > MAX_DISCARDED_BYTES {
+            return;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a hub can be reached, and what of it there.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use super::guard;
 use crate::api::{self, ApiError};
+use crate::door::addresses;
 use crate::net;
 
 /// A bound socket.
@@ -82,24 +83,10 @@ pub(super) fn origins(listeners: &[Listener]) -> io::Result<Vec<String>> {
         for listener in listeners.iter().filter(|listener| listener.tls.is_some() == is_tls) {
             let bound = listener.tcp.local_addr()?;
             let origin = |ip| format!("{scheme}://{}", SocketAddr::new(ip, bound.port()));
-            origins.extend(addresses(bound).into_iter().map(origin));
+            origins.extend(addresses::reachable(bound.ip()).into_iter().map(origin));
         }
     }
     Ok(origins)
-}
-
-/// Those of a socket's addresses that other machines reach.
-fn addresses(bound: SocketAddr) -> Vec<IpAddr> {
-    let addresses = match bound.ip() {
-        ip if !ip.is_unspecified() => vec![ip],
-        // Without a list there are no links but the visitor's own.
-        _ => if_addrs::get_if_addrs().unwrap_or_default().iter().map(if_addrs::Interface::ip).collect(),
-    };
-    let reaches_others = |ip: &IpAddr| match ip {
-        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
-        IpAddr::V6(ip) => bound.is_ipv6() && !ip.is_loopback() && !ip.is_unicast_link_local(),
-    };
-    addresses.into_iter().filter(reaches_others).collect()
 }
 
 fn elsewhere(https_port: u16, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
