@@ -9,9 +9,6 @@ const BUNDLE: [&str; 2] = ["src/web/worker/moex_worker.js", "src/web/worker/moex
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if !has_feature("SERVER") {
-        return;
-    }
     for file in BUNDLE {
         println!("cargo::rerun-if-changed={file}");
         if !Path::new(file).is_file() {
@@ -23,10 +20,10 @@ fn main() {
     println!("cargo::rustc-env=MOEX_VERSION={}", version());
 }
 
-/// The version, the commit as far as it is known, and the features: `0.1.0 (commit 0c98bf812345, gpu, server)`.
+/// The version, the commit as far as it is known, and the features: `0.1.0 (commit 0c98bf812345, gpu)`.
 fn version() -> String {
     let commit = commit().map(|commit| format!("commit {commit}"));
-    let features = ["GPU", "SERVER"].into_iter().filter(|name| has_feature(name)).map(str::to_lowercase);
+    let features = ["GPU"].into_iter().filter(|name| has_feature(name)).map(str::to_lowercase);
     let debug = is_debug().then(|| "debug build".to_owned());
     let about: Vec<String> = commit.into_iter().chain(features).chain(debug).collect();
     format!("{} ({})", env!("CARGO_PKG_VERSION"), about.join(", "))

@@ -11,13 +11,13 @@ use std::{
     },
 };
 
-use moex_hub::model::{
-    Checkpoint, Compute, Fast, FloatWeights, KvPool, KvTable, Model, Span, Wanted, Workspace,
-    panels::{Keep, PanelExperts, Panels},
-};
 use moex_kernels::{
     WeightFormat,
     simd::{KvFormat, Processor, Simd},
+};
+use moex_model::{
+    Checkpoint, Compute, Fast, FloatWeights, KvPool, KvTable, Model, Span, Wanted, Workspace,
+    panels::{Keep, PanelExperts, Panels},
 };
 use moex_protocol::Dtype;
 

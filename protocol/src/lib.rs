@@ -11,7 +11,10 @@ pub mod limits;
 
 pub mod dtype;
 mod half_bits;
+mod routing;
 pub mod tensor;
+
+mod peer_text;
 
 pub mod compression;
 pub mod header;
@@ -37,6 +40,8 @@ pub use frame::result::{Answer, AnswerPart, AnswerShape};
 pub use frame::weight_sync::{BlockReport, BlockSource, WeightSync, WeightSyncFrame};
 pub use frame::{Frame, decode_message};
 pub use id::{AttemptId, Block, ExpertId, LayerId, WorkerId};
+pub use peer_text::{MAX_SHOWN_CHARS, PeerText, peer_text};
+pub use routing::Routing;
 pub use session::State;
 pub use session::hub::{HubEvent, HubSession, SessionConfig};
 pub use session::worker::{WorkerConfig, WorkerEvent, WorkerSession};

@@ -1,13 +1,13 @@
 //! Traces as they are read, and a simulated room predicted from its own trace.
 
-use moex_hub::swarm::{
+use moex_protocol::{Dtype, ModelSummary, WorkerId, WorkerKind};
+use moex_sim::replay::{Comparison, Fit, ReplayError, Trace, replay};
+use moex_swarm::{
     Hedge,
     trace::{
         AttemptKind, AttemptRecord, HubRecord, JoinedRecord, LayerRecord, Outcome, Record, TRACE_VERSION,
     },
 };
-use moex_protocol::{Dtype, ModelSummary, WorkerId, WorkerKind};
-use moex_sim::replay::{Comparison, Fit, ReplayError, Trace, replay};
 
 const N_LAYERS: u16 = 4;
 const N_STEPS: u64 = 200;

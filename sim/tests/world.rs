@@ -2,11 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use moex_hub::{
-    model::Routing,
-    swarm::{Hedge, JobId, JoinToken, LayerJob, SwarmConfig},
-};
 use moex_kernels::{ExpertShape, WeightFormat};
+use moex_protocol::Routing;
 use moex_protocol::{LayerId, WorkerId};
 use moex_sim::{
     latency::Latency,
@@ -18,6 +15,7 @@ use moex_sim::{
         WorldConfig,
     },
 };
+use moex_swarm::{Hedge, JobId, JoinToken, LayerJob, SwarmConfig};
 
 const ONE_WORKER: &str = "
 [model]

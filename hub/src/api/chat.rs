@@ -22,11 +22,11 @@ use super::prompts::{Room, check_length};
 use super::reply::{Answer, FinishReason, Header, Timings, Usage};
 use super::request::ChatRequest;
 use super::state::{Api, unix_seconds};
-use crate::engine::{self, Event, Failure, Request, SubmitError};
-use crate::model::{ExpertsError, StepError};
-use crate::sampler::Sampling;
-use crate::swarm::Readiness;
-use crate::text::{ChatInput, TextError};
+use moex_engine::sampler::Sampling;
+use moex_engine::{Event, Failure, Request, SubmitError};
+use moex_model::text::{ChatInput, TextError};
+use moex_model::{ExpertsError, StepError};
+use moex_swarm::Readiness;
 
 /// How long a stream may wait for its first part, to learn of a failure while that can still be the response's status;
 /// after that it begins, and keep-alives are sent.
@@ -152,7 +152,7 @@ impl Running {
 /// Part of an answer.
 enum Part {
     Pieces(Vec<Piece>),
-    End(Vec<Piece>, engine::Finish),
+    End(Vec<Piece>, moex_engine::Finish),
 }
 
 /// An answer on its way out as chunks.
@@ -310,22 +310,22 @@ fn stopping() -> ApiError {
     ApiError::unavailable("stopping", "The hub is stopping.")
 }
 
-fn finish_reason(reason: engine::FinishReason, has_calls: bool) -> FinishReason {
+fn finish_reason(reason: moex_engine::FinishReason, has_calls: bool) -> FinishReason {
     match reason {
-        engine::FinishReason::Length => FinishReason::Length,
-        engine::FinishReason::Stop if has_calls => FinishReason::ToolCalls,
-        engine::FinishReason::Stop => FinishReason::Stop,
+        moex_engine::FinishReason::Length => FinishReason::Length,
+        moex_engine::FinishReason::Stop if has_calls => FinishReason::ToolCalls,
+        moex_engine::FinishReason::Stop => FinishReason::Stop,
     }
 }
 
-fn usage(finish: &engine::Finish) -> Usage {
-    let engine::Usage { prompt_tokens, completion_tokens } = finish.usage;
+fn usage(finish: &moex_engine::Finish) -> Usage {
+    let moex_engine::Usage { prompt_tokens, completion_tokens } = finish.usage;
     Usage { prompt_tokens, completion_tokens }
 }
 
 /// For the last chunk, as llama.cpp's server does it.
-fn timings(finish: &engine::Finish) -> Value {
-    let engine::Timings { prompt, generation } = finish.timings;
+fn timings(finish: &moex_engine::Finish) -> Value {
+    let moex_engine::Timings { prompt, generation } = finish.timings;
     Timings { usage: usage(finish), prompt, generation }.json()
 }
 

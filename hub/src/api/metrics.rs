@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 
 use super::state::Api;
-use crate::swarm::{SwarmStatus, Tier, WorkerStatus};
+use moex_swarm::{SwarmStatus, Tier, WorkerStatus};
 
 /// The exposition format that Prometheus and its kin read.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -122,7 +122,7 @@ mod tests {
             n += 1;
             json!(n)
         };
-        let mut totals = serde_json::to_value(crate::swarm::Totals::default()).unwrap();
+        let mut totals = serde_json::to_value(moex_swarm::Totals::default()).unwrap();
         for (_, value) in totals.as_object_mut().unwrap() {
             *value = next();
         }

@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::parameters::refuse_unsupported;
-use crate::engine::{MAX_STOP_BYTES, MAX_STOPS};
-use crate::sampler::{BIASES, MAX_BIASES};
+use moex_engine::sampler::{BIASES, MAX_BIASES};
+use moex_engine::{MAX_STOP_BYTES, MAX_STOPS};
 
 /// The most messages in a request.
 pub(super) const MAX_MESSAGES: usize = 4096;

@@ -10,12 +10,12 @@ use super::auth::ApiKey;
 use super::error::ApiError;
 use super::prompts::Prompts;
 use super::request::SamplingFields;
-use crate::engine::Engine;
-use crate::model::Checkpoint;
 use crate::net::SwarmHandle;
-use crate::sampler::Sampling;
-use crate::swarm::{Coverage, Readiness, SwarmStatus};
-use crate::text::Text;
+use moex_engine::Engine;
+use moex_engine::sampler::Sampling;
+use moex_model::Checkpoint;
+use moex_model::text::Text;
+use moex_swarm::{Coverage, Readiness, SwarmStatus};
 
 /// What the API serves.
 pub struct Api {

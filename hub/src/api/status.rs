@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::state::Api;
-use crate::swarm::{Readiness, SwarmStatus};
+use moex_swarm::{Readiness, SwarmStatus};
 
 /// `GET /v1/models`
 pub(super) async fn models(State(api): State<Arc<Api>>) -> Json<Value> {

@@ -14,7 +14,7 @@ use super::{
     compute::ComputeArgs,
     experts::{ExpertArgs, ModelArgs, describe, experts_for},
 };
-use crate::model::{Compute, Model};
+use moex_model::{Compute, Model};
 use peer::Peer;
 use report::Report;
 use runs::{Lengths, Runs};

@@ -9,7 +9,7 @@ use moex_kernels::{
     simd::{KvFormat, Processor, Simd},
 };
 
-use crate::model::{Compute, Fast, FloatWeights};
+use moex_model::{Compute, Fast, FloatWeights};
 
 /// What it is computed with.
 #[derive(clap::Args, Debug)]

@@ -20,11 +20,9 @@ use serde::Serialize;
 
 use super::compute::ComputeArgs;
 use super::experts::{ExpertArgs, ModelArgs, describe, experts_for};
-use crate::{
-    engine::{EngineConfig, Event, Request, Scheduler},
-    model::{Experts, Model},
-    text::{ChatInput, Text},
-};
+use moex_engine::{EngineConfig, Event, Request, Scheduler};
+use moex_model::text::{ChatInput, Text};
+use moex_model::{Experts, Model};
 
 /// The longest answer.
 const MAX_TOKENS: u32 = 200;
@@ -185,7 +183,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::model::{
+    use moex_model::{
         Checkpoint, Packing,
         local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
     };

@@ -8,16 +8,16 @@ use moex_worker::native::BusyPoll;
 
 use super::values::{secret, wire};
 use crate::{
-    model::{
-        Checkpoint, Compute, Expert, Experts, ExpertsError, Model, ModelError, Packing, Routing,
-        local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
-        panels::{Keep, PanelExperts, Panels, WorkerBlocks},
-    },
     net::{LocalSwarm, LocalSwarmConfig, SwarmHandle},
     server,
     shards::{ModelExperts, ShardStore},
-    swarm::{JoinToken, SwarmConfig},
 };
+use moex_model::{
+    Checkpoint, Compute, Expert, Experts, ExpertsError, Model, ModelError, Packing, Routing,
+    local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
+    panels::{Keep, PanelExperts, Panels, WorkerBlocks},
+};
+use moex_swarm::{JoinToken, SwarmConfig};
 
 /// How long workers may take to hold every block.
 const COVERAGE_DEADLINE: Duration = Duration::from_secs(600);

@@ -6,8 +6,8 @@ use moex_kernels::{ExpertFormat, WeightFormat, engine::ActivationFormat};
 use serde::Serialize;
 
 use super::{compute::ComputeArgs, experts::ModelArgs};
-use crate::engine::EngineConfig;
-use crate::model::{Checkpoint, Compute, KvPool, MemoryNeeds, MemoryPlan, Model, Packing, free_bytes};
+use moex_engine::EngineConfig;
+use moex_model::{Checkpoint, Compute, KvPool, MemoryNeeds, MemoryPlan, Model, Packing, free_bytes};
 
 /// What workers may hold a checkpoint's experts in that is worth comparing, where it is not quantised.
 const PACKINGS: [Packing; 2] = [
@@ -276,7 +276,7 @@ mod tests {
     use moex_kernels::ExpertShape;
 
     use super::*;
-    use crate::model::Config;
+    use moex_model::Config;
 
     fn info(counts: &[usize]) -> Info {
         let checkpoint = Checkpoint::demo().unwrap();

@@ -4,8 +4,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::model::Compute;
 use crate::server::{self, Hub, HubConfig, Listener};
+use moex_model::Compute;
 
 /// A running hub.
 pub(super) struct LocalHub {

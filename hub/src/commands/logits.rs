@@ -15,7 +15,7 @@ use super::{
     experts::{ExpertArgs, ModelArgs, experts_for},
     safetensors_file::{Planned, SafetensorsFile},
 };
-use crate::model::{Experts, ExpertsError, KvPool, KvTable, Model, Routing, Span, Wanted};
+use moex_model::{Experts, ExpertsError, KvPool, KvTable, Model, Routing, Span, Wanted};
 
 /// Rows of a step, as the engine's prefill has them.
 const CHUNK_ROWS: usize = 128;
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_comparison_counts_all_rows_and_those_that_chose_alike() {
-        let checkpoint = crate::model::Checkpoint::open(TINY.as_ref()).unwrap();
+        let checkpoint = moex_model::Checkpoint::open(TINY.as_ref()).unwrap();
         let config = &checkpoint.config;
         let path = format!("{TINY}/reference/reference.safetensors");
         let mut against = Against::open(path.as_ref(), config, 40).unwrap();

@@ -16,7 +16,7 @@ use super::door_args::DoorArgs;
 use super::values;
 use crate::net::WorkerProcesses;
 use crate::server::{self, Hub, HubConfig, Server};
-use crate::swarm::Hedge;
+use moex_swarm::Hedge;
 
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]

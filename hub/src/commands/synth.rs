@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use weights::Weights;
 
 use super::safetensors_file::{Planned, SafetensorsFile};
-use crate::model::{Checkpoint, Config, MAX_LAYERS, TokenizerSource};
+use moex_model::{Checkpoint, Config, MAX_LAYERS, TokenizerSource};
 
 /// Bytes after which a shard is closed, as published checkpoints have it.
 const SHARD_BYTES: usize = 4_000_000_000;
@@ -167,10 +167,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{
-        model::{KvPool, KvTable, Model, Span, Wanted, local_moe::CheckpointExperts},
-        text::Text,
-    };
+    use moex_model::text::Text;
+    use moex_model::{KvPool, KvTable, Model, Span, Wanted, local_moe::CheckpointExperts};
 
     fn synth(layers: usize, seed: u64) -> (tempfile::TempDir, Checkpoint) {
         let folder = tempfile::tempdir().unwrap();

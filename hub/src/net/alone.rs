@@ -1,8 +1,8 @@
 //! The experts of a hub that nobody has joined: computed by the thread that asks for them.
 
 use super::SwarmHandle;
-use crate::model::panels::PanelExperts;
-use crate::model::{Experts, ExpertsError, Routing};
+use moex_model::panels::PanelExperts;
+use moex_model::{Experts, ExpertsError, Routing};
 
 /// Computes layers where they are asked for while nobody else is there, and on the swarm from the first connection on. Both
 /// give the same bytes; what is saved is four threads that wake each other for every layer.
@@ -58,12 +58,12 @@ mod tests {
     use moex_protocol::Dtype;
 
     use super::*;
-    use crate::model::panels::Keep;
-    use crate::model::{Checkpoint, Compute, Fast, FloatWeights, Model, Packing};
     use crate::net::Hub;
     use crate::server::summary;
     use crate::shards::{ModelExperts, ShardStore};
-    use crate::swarm::{JoinToken, SwarmConfig};
+    use moex_model::panels::Keep;
+    use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Model, Packing};
+    use moex_swarm::{JoinToken, SwarmConfig};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_hub_alone_gives_the_bytes_of_its_swarm_and_counts_them_alike() {

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::driver::Event;
 use crate::shards::ShardStore;
-use crate::swarm::{ComputeId, MAX_JOBS};
+use moex_swarm::{ComputeId, MAX_JOBS};
 
 /// Starts the thread. It ends when the sender it gives is dropped, or the driver is gone.
 pub(super) fn start(

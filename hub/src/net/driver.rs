@@ -14,11 +14,12 @@ use tokio::time::Instant;
 use super::shards::ServedBytes;
 use super::socket::Outbox;
 use super::trace::Tracer;
-use crate::shards::{ComputeError, ShardStore};
-use crate::swarm::trace::{Record, micros};
-use crate::swarm::{
+use crate::shards::ShardStore;
+use moex_swarm::trace::{Record, micros};
+use moex_swarm::{
     Action, ComputeId, ConnectionId, JobError, JobId, LayerJob, Readiness, Swarm, SwarmConfig, SwarmStatus,
 };
+use moex_worker::core::answer::ComputeError;
 
 /// Events that are taken before their actions are carried out: enough to save work, few enough not to hold up answers.
 const MAX_EVENTS_AT_ONCE: usize = 16;

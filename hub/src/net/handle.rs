@@ -7,9 +7,9 @@ use moex_protocol::LayerId;
 use tokio::sync::mpsc;
 
 use super::driver::{Event, Shared};
-use crate::model::{Experts, ExpertsError, Routing};
-use crate::swarm::trace::{Record, micros};
-use crate::swarm::{JobError, LayerJob, Readiness, SwarmStatus};
+use moex_model::{Experts, ExpertsError, Routing};
+use moex_swarm::trace::{Record, micros};
+use moex_swarm::{JobError, LayerJob, Readiness, SwarmStatus};
 
 /// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
 /// before; this is for a hub that hangs.

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 use super::{Hub, SwarmHandle, WorkerEnded, WorkerProcesses, serve_forever};
 use crate::shards::ShardStore;
-use crate::swarm::SwarmConfig;
+use moex_swarm::SwarmConfig;
 
 /// How often the coverage is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -44,7 +44,7 @@ pub use self::worker_processes::{WorkerEnded, WorkerProcesses};
 use self::driver::{Event, Shared};
 use self::thread::Opened;
 use crate::shards::ShardStore;
-use crate::swarm::{Swarm, SwarmConfig};
+use moex_swarm::{Swarm, SwarmConfig};
 
 /// Events that wait for the driver. Senders wait beyond it: a socket stops reading, and TCP slows its peer down.
 const MAX_WAITING_EVENTS: usize = 64;

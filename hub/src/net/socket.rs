@@ -27,7 +27,7 @@ use super::Hub;
 use super::driver::Event;
 use super::stream::Stream;
 use super::thread::Opened;
-use crate::swarm::ConnectionId;
+use moex_swarm::ConnectionId;
 
 /// Messages that wait for a worker to read them. One that lets more gather is closed.
 const MAX_WAITING_MESSAGES: usize = 128;

@@ -3,6 +3,7 @@
 mod strangers;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +23,11 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::*;
-use crate::model::local_moe::PackedExperts;
-use crate::model::{Experts, Model, Packing, Routing};
 use crate::shards::ModelExperts;
 use crate::shards::tests::tiny;
-use crate::swarm::{JoinToken, SwarmStatus};
+use moex_model::local_moe::PackedExperts;
+use moex_model::{Checkpoint, Experts, Model, Packing, Routing};
+use moex_swarm::{JoinToken, SwarmStatus};
 
 const TOKEN: &str = "a-token-of-some-length";
 const HIDDEN: usize = 64;
@@ -197,7 +198,8 @@ async fn workers_and_the_hub_alone_give_the_same_bits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_holds_layers_of_several_formats() {
-    let checkpoint = crate::model::gguf_tests::mixed_tiny();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/tiny-mixed.gguf");
+    let checkpoint = Checkpoint::open(Path::new(path)).unwrap();
     let source = ModelExperts::new("mixed", Arc::new(Model::load(&checkpoint).unwrap()));
     let running = start_packed(&source, Packing::AsTheyAre, |config| {
         config.timeout = Duration::from_secs(20);

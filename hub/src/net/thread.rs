@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::driver::Event;
 use super::socket;
 use super::stream::Travelling;
-use crate::swarm::ConnectionId;
+use moex_swarm::ConnectionId;
 
 /// Sockets that wait to be taken over.
 const MAX_WAITING_SOCKETS: usize = 64;

@@ -4,7 +4,7 @@
 //! driver task, engine thread --records, bounded, never waited for--> writer thread --lines--> FILE
 //! ```
 //! A [`Tracer`] that finds the queue full drops the record and counts it; the last line says how many. What a record
-//! means is [`crate::swarm::trace`]'s matter.
+//! means is [`moex_swarm::trace`]'s matter.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::swarm::trace::Record;
+use moex_swarm::trace::Record;
 
 /// Records that wait for the writer: some seconds of a fast model, a few megabytes.
 const MAX_WAITING_RECORDS: usize = 8192;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::{Instant, sleep};
 
-use crate::peer_text::peer_text;
+use moex_protocol::peer_text;
 
 /// How long a worker outlives a hub that was killed before it could end its workers.
 const PATIENCE_SECONDS: &str = "10";

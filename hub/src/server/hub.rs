@@ -11,12 +11,12 @@ use moex_worker::native::BusyPoll;
 
 use super::PublicUrl;
 use crate::api::{Api, ApiKey, ApiParts};
-use crate::engine::{Engine, EngineConfig};
-use crate::model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
-use crate::swarm::{Hedge, JoinToken, SwarmConfig};
-use crate::text::{Text, TextError};
+use moex_engine::{Engine, EngineConfig};
+use moex_model::text::{Text, TextError};
+use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
+use moex_swarm::{Hedge, JoinToken, SwarmConfig};
 
 /// What a hub is made of; the default is the demo model's, with a token that has to be set.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{self, Identity, Manifest};
 use super::{ShardFile, ShardStore, StoredBlock};
-use crate::mapped::Mapped;
+use moex_model::mapped::Mapped;
 
 /// Beside the manifest: the files as they were when their hashes were last right.
 pub(super) const STAMPS_FILE: &str = "verified.json";

@@ -4,7 +4,7 @@ use moex_kernels::{ExpertFormat, ExpertShape};
 use serde::{Deserialize, Serialize};
 
 use super::{ExpertSource, ShardError};
-use crate::model::Packing;
+use moex_model::Packing;
 
 /// The manifest's name in the folder. It is written last: a folder without one is half-written.
 pub(super) const FILE_NAME: &str = "manifest.json";

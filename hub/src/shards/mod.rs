@@ -28,14 +28,13 @@ use bytes::Bytes;
 use moex_kernels::{ExpertShape, simd::Processor};
 use moex_protocol::{Block, BlockSource, Dtype, LayerId};
 
-pub use self::compute::{ComputeError, answer};
 pub use self::source::{ExpertSource, ModelExperts};
 
-use crate::mapped::Mapped;
-use crate::model::local_moe::Blocks;
-use crate::model::panels::{Keep, PanelExperts, Panels, WorkerBlocks};
-use crate::model::{Model, Packing};
-use crate::swarm::BlockCatalog;
+use moex_model::local_moe::Blocks;
+use moex_model::mapped::Mapped;
+use moex_model::panels::{Keep, PanelExperts, Panels, WorkerBlocks};
+use moex_model::{Model, Packing};
+use moex_swarm::BlockCatalog;
 
 /// The path under which a hub serves its shards.
 pub const URL_PREFIX: &str = "/shards/";
@@ -228,7 +227,7 @@ impl ShardStore {
     }
 }
 
-impl Blocks for Arc<ShardStore> {
+impl Blocks for ShardStore {
     fn shape(&self, layer: LayerId) -> Result<ExpertShape, String> {
         ShardStore::shape(self, layer).ok_or_else(|| format!("layer {layer} has no packed experts"))
     }

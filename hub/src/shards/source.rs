@@ -5,7 +5,7 @@ use std::sync::Arc;
 use moex_kernels::ExpertShape;
 use moex_protocol::Block;
 
-use crate::model::{Model, Packing};
+use moex_model::{Model, Packing};
 
 /// Weights up to this many bytes are hashed whole to name them, larger ones by samples.
 const MAX_HASHED_BYTES: usize = 256 << 20;
@@ -51,7 +51,7 @@ impl ModelExperts {
         Self { name: name.into(), model }
     }
 
-    fn experts(&self) -> impl Iterator<Item = (usize, &[crate::model::Expert])> {
+    fn experts(&self) -> impl Iterator<Item = (usize, &[moex_model::Expert])> {
         (0..self.model.config().layers.len())
             .map(|layer| (layer, self.model.experts(layer)))
             .filter(|(_, experts)| !experts.is_empty())
@@ -65,7 +65,7 @@ impl ExpertSource for ModelExperts {
 
     fn fingerprint(&self) -> String {
         let total: usize =
-            self.experts().flat_map(|(_, experts)| experts).map(crate::model::Expert::n_bytes).sum();
+            self.experts().flat_map(|(_, experts)| experts).map(moex_model::Expert::n_bytes).sum();
         let max_bytes = if total <= MAX_HASHED_BYTES { usize::MAX } else { SAMPLE_BYTES };
         let mut hasher = blake3::Hasher::new();
         for (layer, experts) in self.experts() {

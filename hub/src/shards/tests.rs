@@ -8,7 +8,7 @@ use moex_protocol::ExpertId;
 use safetensors::SafeTensors;
 
 use super::*;
-use crate::model::{Checkpoint, Model};
+use moex_model::{Checkpoint, Model};
 
 /// Two layers of eight experts, 64 wide, 32 inside.
 pub(crate) fn tiny() -> ModelExperts {

@@ -6,11 +6,9 @@ use std::{
     time::Duration,
 };
 
-use moex_hub::{
-    model::Routing,
-    swarm::{FormPolicy, JobError, JobId, LayerJob, SwarmConfig, WorkerStatus},
-};
+use moex_protocol::Routing;
 use moex_protocol::Visibility;
+use moex_swarm::{FormPolicy, JobError, JobId, LayerJob, SwarmConfig, WorkerStatus};
 
 use super::{JOB_DEADLINE, Scenario};
 use crate::world::{Model, PeerId, World};

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use moex_hub::swarm::Totals;
+use moex_swarm::Totals;
 
 use super::{Outcome, Violation, run};
 

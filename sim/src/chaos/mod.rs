@@ -18,8 +18,8 @@ use std::{
     time::Duration,
 };
 
-use moex_hub::swarm::{JobId, Totals};
 use moex_protocol::Visibility;
+use moex_swarm::{JobId, Totals};
 
 pub use self::many::{Summary, run_many};
 

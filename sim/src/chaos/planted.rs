@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use moex_hub::{
-    model::Routing,
-    swarm::{JobError, JobId, LayerJob},
-};
+use moex_protocol::Routing;
 use moex_protocol::{Block, ExpertId};
+use moex_swarm::{JobError, JobId, LayerJob};
 
 use super::{Chaos, SETTLING, Scenario};
 use crate::world::Notice;

@@ -2,12 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use moex_hub::{
-    model::Routing,
-    swarm::{FormPolicy, Hedge, JoinToken, LayerJob, SwarmConfig},
-};
 use moex_kernels::{ExpertShape, WeightFormat};
+use moex_protocol::Routing;
 use moex_protocol::{Compression, Dtype, LayerId, ModelSummary, WorkerId};
+use moex_swarm::{FormPolicy, Hedge, JoinToken, LayerJob, SwarmConfig};
 
 use crate::{
     monte_carlo::Random,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_hub::swarm::trace::AttemptKind;
+use moex_swarm::trace::AttemptKind;
 
 use super::{
     Fit,

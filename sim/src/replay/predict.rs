@@ -3,11 +3,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use moex_hub::{
-    model::Routing,
-    swarm::{JobId, JoinToken, LayerJob, SwarmConfig},
-};
+use moex_protocol::Routing;
 use moex_protocol::{LayerId, WorkerId};
+use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig};
 
 use super::{
     Figures, Fit, ReplayError,
@@ -110,7 +108,7 @@ impl<'a> Play<'a> {
             self.advance(self.world.now() + START_STEP);
             let status = self.world.swarm().status();
             let holds_all =
-                |worker: &moex_hub::swarm::WorkerStatus| worker.blocks_resident >= worker.blocks_assigned;
+                |worker: &moex_swarm::WorkerStatus| worker.blocks_resident >= worker.blocks_assigned;
             let n_running = self.peers.values().filter(|peer| self.world.is_running(**peer)).count();
             if status.workers.len() == n_running && status.workers.iter().all(holds_all) {
                 return;

@@ -1,14 +1,14 @@
 //! A trace as it is read: every line checked, layers put into the steps they belong to. Its lines are
-//! [`moex_hub::swarm::trace::Record`]s.
+//! [`moex_swarm::trace::Record`]s.
 
 use std::{
     collections::BTreeMap,
     io::{BufRead, Read as _},
 };
 
-use moex_hub::swarm::trace::{HubRecord, JoinedRecord, LayerRecord, Record, TRACE_VERSION};
 use moex_kernels::{ExpertFormat, ExpertShape};
 use moex_protocol::{WorkerId, limits};
+use moex_swarm::trace::{HubRecord, JoinedRecord, LayerRecord, Record, TRACE_VERSION};
 
 use super::ReplayError;
 use crate::world::Sizes;

@@ -15,9 +15,9 @@ use std::{
     time::Duration,
 };
 
-use moex_hub::model::Routing;
-use moex_hub::swarm::{JobId, JoinToken, LayerJob, SwarmConfig};
+use moex_protocol::Routing;
 use moex_protocol::{LayerId, WorkerId};
+use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig};
 
 pub use self::{
     histogram::Histogram,

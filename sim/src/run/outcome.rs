@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_hub::swarm::Totals;
+use moex_swarm::Totals;
 
 use crate::{
     report::{Cell, Column, Digits, Table},

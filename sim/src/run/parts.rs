@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_hub::swarm::trace::{AttemptRecord, Outcome as Ended};
+use moex_swarm::trace::{AttemptRecord, Outcome as Ended};
 
 use crate::world::{Leg, TimedLayer};
 

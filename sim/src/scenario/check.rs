@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use moex_hub::swarm::Hedge;
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::Dtype;
+use moex_swarm::Hedge;
 
 use super::{
     DeviceKeys, HedgeKey, LinkKeys, Named, Recorded, RoutingKeys, Scenario, ScenarioError,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_hub::swarm::{ConnectionId, Swarm};
+use moex_swarm::{ConnectionId, Swarm};
 
 use super::{
     Event, Notice, PeerId, Toward, World,

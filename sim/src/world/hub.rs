@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use moex_hub::swarm::{Action, ComputeId, Swarm};
 use moex_protocol::Dispatch;
+use moex_swarm::{Action, ComputeId, Swarm};
 
 use super::{Device, Event, Notice, World, link::Packet};
 

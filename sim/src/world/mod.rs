@@ -1,6 +1,6 @@
 //! The shipped swarm and the shipped workers on virtual time: one queue of events, one seed, no socket and no clock.
 //!
-//! The hub is [`moex_hub::swarm::Swarm`], a worker is [`moex_worker::core::Core`] with the CPU engine; nothing of what
+//! The hub is [`moex_swarm::Swarm`], a worker is [`moex_worker::core::Core`] with the CPU engine; nothing of what
 //! they decide is written again here. What is modelled is what they stand on: links (`link`), devices (`device`), and
 //! processes that start, freeze and die (`peer`). [`World`] is their driver, as thin as the ones that ship:
 //!
@@ -34,8 +34,8 @@ use std::{
     time::Duration,
 };
 
-use moex_hub::swarm::{ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig};
 use moex_protocol::{AttemptId, Block};
+use moex_swarm::{ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig};
 
 pub use self::{
     company::{Company, Member, Seen},

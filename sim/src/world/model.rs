@@ -1,14 +1,15 @@
 //! The model that a simulated swarm serves: its sizes, and for exact arithmetic its weights.
 
-use moex_hub::{
-    model::{Experts as _, ExpertsError, local_moe},
-    shards::{self, ComputeError},
-    swarm::{BlockCatalog, LayerJob},
-};
-use moex_kernels::{ExpertFormat, ExpertShape};
+use std::collections::BTreeMap;
+
+use half::f16;
+use moex_kernels::{ExpertFormat, ExpertShape, cpu};
 use moex_protocol::{
-    Answer, AnswerPart, Block, BlockSource, Dispatch, Dtype, ExpertId, Form, LayerId, ModelSummary,
+    Answer, AnswerPart, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, LayerId, ModelSummary,
+    Pair, tensor,
 };
+use moex_swarm::{BlockCatalog, LayerJob};
+use moex_worker::core::answer::{self, ComputeError};
 
 use crate::monte_carlo::Random;
 
@@ -109,22 +110,38 @@ impl Model {
         if self.blocks.is_empty() {
             return Ok(zeros(dispatch));
         }
-        shards::answer(&self.shape, |block| self.block(block), dispatch)
+        answer::answer(&self.shape, |block| self.block(block), dispatch)
     }
 
-    /// (T, D): what the hub alone computes for a job, rounding as the wire does.
-    pub fn alone(&self, job: &LayerJob, wire: Dtype) -> Result<Vec<f32>, ExpertsError> {
-        local_moe::PackedExperts::new(self, wire).apply(job.layer.0.into(), &job.rows, &job.routing)
-    }
-}
-
-impl local_moe::Blocks for &Model {
-    fn shape(&self, _: LayerId) -> Result<ExpertShape, String> {
-        Ok(self.shape)
-    }
-
-    fn block(&self, block: Block) -> Result<&[u8], String> {
-        Model::block(self, block).ok_or_else(|| format!("{block} is not in the model"))
+    /// (T, D): what one worker that holds everything answers to a job, each expert's rows added in f32 in ascending order.
+    pub fn alone(&self, job: &LayerJob, wire: Dtype) -> Result<Vec<f32>, ComputeError> {
+        let hidden = self.shape.hidden;
+        let mut rows = Vec::new();
+        tensor::encode_rows(wire, &job.rows, hidden, &mut rows);
+        let mut calls: BTreeMap<u16, Vec<Pair>> = BTreeMap::new();
+        for (at, (expert, gate)) in job.routing.experts.iter().zip(&job.routing.gates).enumerate() {
+            let pair = Pair { row: (at / job.routing.k) as u16, gate: f16::from_f32(*gate) };
+            calls.entry(*expert).or_default().push(pair);
+        }
+        let calls =
+            calls.into_iter().map(|(expert, pairs)| Call { expert: ExpertId(expert), pairs }).collect();
+        let dispatch = Dispatch {
+            layer: job.layer,
+            hidden: hidden as u16,
+            dtype: wire,
+            form: Form::RowsOnce,
+            calls,
+            rows: rows.into(),
+        };
+        let answer = self.answer(&dispatch)?;
+        let mut sum = vec![0.0; job.rows.len()]; // (T, D)
+        for (call, part) in dispatch.calls.iter().zip(&answer.parts) {
+            let rows = tensor::decode_rows(wire, &part.payload, hidden).map_err(|_| ComputeError::Shape)?; // (P, D)
+            for (pair, row) in call.pairs.iter().zip(rows.chunks_exact(hidden)) {
+                cpu::add(&mut sum[usize::from(pair.row) * hidden..][..hidden], row);
+            }
+        }
+        Ok(sum)
     }
 }
 

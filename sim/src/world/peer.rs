@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_hub::swarm::ConnectionId;
+use moex_swarm::ConnectionId;
 
 use super::{
     Death, Event, HostileSpec, Link, Notice, PeerId, WorkerSpec, World, hostile::Hostile, link::Packet,

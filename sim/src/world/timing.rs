@@ -1,14 +1,14 @@
 //! Where the time of a layer goes: what the swarm writes down of its own end, and the world of the way between.
 //!
-//! Kept where [`moex_hub::swarm::SwarmConfig::is_traced`] asks for it.
+//! Kept where [`moex_swarm::SwarmConfig::is_traced`] asks for it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
-use moex_hub::swarm::trace::{LayerRecord, Record};
 use moex_protocol::AttemptId;
+use moex_swarm::trace::{LayerRecord, Record};
 
 use super::World;
 

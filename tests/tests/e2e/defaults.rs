@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use moex_hub::gguf::Gguf;
+use moex_model::gguf::Gguf;
 use moex_tests::hub::{Hub, Moex, PATIENCE};
 use serde_json::Value;
 

@@ -16,6 +16,7 @@
 //! At most one [`Task::Compute`] and [`MAX_LOADS_IN_FLIGHT`] [`Task::Load`]s are out at any time. A driver may run a load and a
 //! computation in either order: a slot that a computation reads is never the target of a load.
 
+pub mod answer;
 mod batch;
 mod blocks;
 mod model;

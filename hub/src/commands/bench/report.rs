@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 use serde::Serialize;
 
 use super::{peer::Peer, runs::Runs};
-use crate::model::{Expert, Model};
+use moex_model::{Expert, Model};
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]

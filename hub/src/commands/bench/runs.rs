@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::ensure;
 
-use crate::model::{Experts, KvPool, KvTable, Model, Span, Stage, Wanted, Workspace};
+use moex_model::{Experts, KvPool, KvTable, Model, Span, Stage, Wanted, Workspace};
 
 /// How much is run.
 pub(super) struct Lengths {

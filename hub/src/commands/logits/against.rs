@@ -7,7 +7,8 @@ use bytes::Bytes;
 use moex_kernels::nmse;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::{mapped::Mapped, model::Config};
+use moex_model::Config;
+use moex_model::mapped::Mapped;
 
 /// A reference, and what was compared with it so far.
 pub(super) struct Against {

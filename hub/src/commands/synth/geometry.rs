@@ -170,7 +170,7 @@ impl Geometry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Config;
+    use moex_model::Config;
 
     #[test]
     fn every_geometry_is_a_model() {

@@ -7,14 +7,12 @@ use indicatif::ProgressBar;
 use moex_kernels::WeightFormat;
 
 use super::{Geometry, Weights, tokenizer_json};
-use crate::{
-    commands::part_file::PartFile,
-    gguf::{Header, MetaValue, Vocabulary, padding},
-    model::{
-        Checkpoint, Config,
-        gguf::{GgufTensor, tensors, write_keys},
-    },
-    text::Text,
+use crate::commands::part_file::PartFile;
+use moex_model::gguf::{Header, MetaValue, Vocabulary, padding};
+use moex_model::text::Text;
+use moex_model::{
+    Checkpoint, Config,
+    llama_cpp::{GgufTensor, tensors, write_keys},
 };
 
 /// Values quantised at a time, more or less: enough for every thread.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use moex_hub::swarm::trace::{AttemptRecord, Outcome};
 use moex_protocol::WorkerId;
+use moex_swarm::trace::{AttemptRecord, Outcome};
 
 use crate::replay::trace::{Step, Trace};
 

@@ -14,8 +14,8 @@ mod worker;
 
 use std::collections::BTreeMap;
 
-use moex_hub::swarm::trace::LayerRecord;
 use moex_protocol::WorkerId;
+use moex_swarm::trace::LayerRecord;
 
 use self::messages::Message;
 use super::trace::{Step, Trace};

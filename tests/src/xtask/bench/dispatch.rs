@@ -7,9 +7,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
-use moex_hub::swarm::trace::LayerRecord;
 use moex_protocol::WorkerId;
 use moex_sim::replay::Trace;
+use moex_swarm::trace::LayerRecord;
 
 use super::{generate, median};
 use crate::hub::{Moex, Signal};

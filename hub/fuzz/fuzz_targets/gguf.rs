@@ -1,4 +1,0 @@
-//! Any bytes as a GGUF file.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| moex_hub::gguf::fuzzing::parse(bytes));

@@ -1,0 +1,90 @@
+//! The sparse half of a layer, wherever it runs: the one line where the model meets the swarm.
+
+use moex_protocol::Routing;
+
+/// Computes the experts of a layer.
+pub trait Experts: Send {
+    /// The gated sum of the chosen experts (T, D) of the normalised `rows` (T, D) in layer `layer`.
+    ///
+    /// Every (row, expert) of `routing` counts exactly once; what cannot be computed is an error, never dropped.
+    ///
+    /// # Errors
+    /// Why a block could not be computed; the step is then void and the next one may succeed.
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError>;
+
+    /// A step begins: its layers follow. Of interest to those who keep times.
+    fn step_begins(&mut self) {}
+
+    /// The step is over; `n_rows` is T, and it gave so many tokens.
+    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
+        let _ = (n_rows, n_tokens);
+    }
+
+    /// [`Self::apply`] into memory the caller has, `sum` (T, D).
+    ///
+    /// # Errors
+    /// As [`Self::apply`]; `sum` is then of no use.
+    ///
+    /// # Panics
+    /// If `sum` is not as long as `rows`.
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        sum.copy_from_slice(&self.apply(layer, rows, routing)?);
+        Ok(())
+    }
+}
+
+impl Experts for Box<dyn Experts> {
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        (**self).apply(layer, rows, routing)
+    }
+
+    fn step_begins(&mut self) {
+        (**self).step_begins();
+    }
+
+    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
+        (**self).step_ends(n_rows, n_tokens);
+    }
+
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        (**self).apply_into(layer, rows, routing, sum)
+    }
+}
+
+/// Why a layer's experts were not computed. It ends the requests that had rows in the step, and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpertsError {
+    /// Nobody holds a block that the router chose.
+    #[error("no worker holds expert {expert} of layer {layer}, and the hub does not compute experts itself")]
+    NotCovered {
+        /// The block's layer.
+        layer: u16,
+        /// The block's expert.
+        expert: u16,
+    },
+    /// A block cannot be read.
+    #[error("expert {expert} of layer {layer} cannot be read: {reason}")]
+    Block {
+        /// The block's layer.
+        layer: u16,
+        /// The block's expert.
+        expert: u16,
+        /// Why not.
+        reason: String,
+    },
+    /// The swarm gave up on the layer, in its own words.
+    #[error("{0}")]
+    Swarm(String),
+}

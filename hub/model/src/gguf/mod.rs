@@ -1,0 +1,55 @@
+//! GGUF, the file format of llama.cpp: metadata by key and tensors by name, read where they lie and written front to back.
+//!
+//! What lives here knows the container and what its keys are called; which of them make a Qwen3-MoE is `model`'s matter.
+//!
+//! ```text
+//! magic "GGUF"   version u32   tensors u64   keys u64
+//! key string, value type u32, value              for each key
+//! name string, n u32, n dimensions u64, type u32, offset u64      for each tensor, columns first
+//! padding to general.alignment, then the tensors' bytes, each at a multiple of it
+//! ```
+//!
+//! Reading borrows from the file and allocates a list of keys and one of tensors, both within what the file's own length
+//! allows. Every length is checked before it is used: no file makes it panic.
+
+mod cursor;
+mod error;
+#[doc(hidden)]
+pub mod fuzzing;
+mod header;
+mod kind;
+mod split;
+mod value;
+mod vocabulary;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::GgufError;
+pub use header::{Gguf, TensorInfo};
+pub use split::shards;
+pub use value::{Array, Value};
+pub use vocabulary::{TokenKind, Vocabulary};
+pub use write::padding;
+pub use write::{Header, MetaValue};
+
+/// The first bytes of every file.
+pub const MAGIC: [u8; 4] = *b"GGUF";
+/// Where the tensors' bytes start, and each tensor's, unless `general.alignment` says otherwise.
+pub const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// The most keys that are read.
+pub const MAX_KEYS: u64 = 1 << 16;
+/// The most tensors that are read: far above 94 layers of 13.
+pub const MAX_TENSORS: u64 = 1 << 16;
+/// The longest key or tensor name that is read, in bytes.
+pub const MAX_NAME_BYTES: u64 = 1 << 10;
+/// The longest string that is read, in bytes: chat templates have some thousands.
+pub const MAX_STRING_BYTES: u64 = 1 << 24;
+/// The most elements of an array that are read: vocabularies have some 150,000.
+pub const MAX_ELEMENTS: u64 = 1 << 23;
+/// The most dimensions of a tensor.
+pub const MAX_DIMENSIONS: u32 = 4;
+/// The largest `general.alignment` that is read.
+pub const MAX_ALIGNMENT: u64 = 1 << 16;

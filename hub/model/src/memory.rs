@@ -1,0 +1,267 @@
+//! How much memory is free, and what the hub does with it: its own weights first, the experts if all of them fit, and
+//! keys and values with what is left. `serve` and `info` ask here before anything is loaded, and so say the same.
+
+use std::path::Path;
+
+use moex_kernels::{
+    WeightFormat,
+    simd::{PackedExpertShape, PackedShape},
+};
+
+use super::{
+    compute::{Compute, FloatWeights},
+    config::Config,
+    files::{Checkpoint, Stored},
+    kv::{KvPool, PAGE_POSITIONS},
+    packing::Packing,
+    panels::Keep,
+    transformer::Model,
+};
+
+/// Memory that is left free for everything else.
+pub(super) const RESERVE_BYTES: usize = 1 << 30;
+/// What counts as free where the system does not say.
+pub(super) const UNKNOWN_FREE_BYTES: usize = 6 << 30;
+/// Bytes of keys and values that there is always room for: a conversation of some thousand tokens.
+const LEAST_KV_BYTES: usize = 1 << 30;
+/// Keys and values get memory in steps of this, so that the small change of a busy machine moves no context.
+const KV_STEP_BYTES: usize = 256 << 20;
+
+/// Where the free memory goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Whether the hub keeps all experts in memory.
+    pub keep: Keep,
+    /// The most bytes of keys and values. They are allocated page by page, when a conversation needs them.
+    pub kv_bytes: usize,
+    /// Positions of prompt and answer together, all of one sequence's.
+    pub context: usize,
+}
+
+/// What takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryNeeds {
+    /// All weights but the experts.
+    pub shared_bytes: usize,
+    /// All experts once; 0 on a hub that computes none.
+    pub expert_bytes: usize,
+    /// What workers on this machine hold.
+    pub worker_bytes: usize,
+    /// Sequences that may be as long as the context.
+    pub n_sequences: usize,
+}
+
+impl MemoryNeeds {
+    /// Of a hub that computes `model` with `compute`, its experts packed as `packing` says.
+    ///
+    /// # Errors
+    /// If the experts of a layer have no shape in common.
+    pub fn of(
+        checkpoint: &Checkpoint,
+        model: &Model,
+        compute: &Compute,
+        packing: Packing,
+        n_sequences: usize,
+    ) -> Result<Self, String> {
+        let mut expert_bytes = 0_usize;
+        for layer in model.config().sparse_layers() {
+            let each = PackedExpertShape::from(packing.shape(model, layer)?).bytes();
+            expert_bytes = expert_bytes.saturating_add(each.saturating_mul(model.experts(layer).len()));
+        }
+        let shared_bytes = checkpoint.shared_bytes(compute);
+        Ok(Self { shared_bytes, expert_bytes, worker_bytes: 0, n_sequences })
+    }
+}
+
+impl MemoryPlan {
+    /// What to do with what is free, `UNKNOWN_FREE_BYTES` where the system did not say. A context that was `asked` for
+    /// is given, whatever is free.
+    pub fn new(
+        needs: &MemoryNeeds,
+        config: &Config,
+        compute: &Compute,
+        free_bytes: Option<usize>,
+        asked: Option<usize>,
+    ) -> Self {
+        let position_bytes = KvPool::position_bytes_for(compute, config);
+        let kv_of =
+            |positions: usize| positions.next_multiple_of(PAGE_POSITIONS).saturating_mul(position_bytes);
+        let longest = kv_of(asked.unwrap_or(config.max_positions));
+        let rest = free_bytes
+            .unwrap_or(UNKNOWN_FREE_BYTES)
+            .saturating_sub(RESERVE_BYTES)
+            .saturating_sub(needs.shared_bytes)
+            .saturating_sub(needs.worker_bytes);
+        let least_kv = LEAST_KV_BYTES.min(longest);
+        let (keep, rest) = match rest.checked_sub(needs.expert_bytes) {
+            Some(rest) if rest >= least_kv => (Keep::All, rest),
+            _ => (Keep::None, rest),
+        };
+        // One sequence may take all that is left; many share half of it.
+        let most = longest.max(rest / 2).min(longest.saturating_mul(needs.n_sequences.max(1)));
+        let stepped = rest / KV_STEP_BYTES * KV_STEP_BYTES;
+        let kv_bytes = stepped.max(LEAST_KV_BYTES).min(most);
+        let kv_bytes = if asked.is_some() { kv_bytes.max(longest) } else { kv_bytes };
+        let pool = KvPool::new_for(compute, config, kv_bytes, needs.n_sequences);
+        let context = asked.unwrap_or(config.max_positions).min(pool.max_positions());
+        Self { keep, kv_bytes, context }
+    }
+}
+
+impl Checkpoint {
+    /// Bytes of all that stays on the hub when it computes with `compute`: everything but the experts, packed or where it
+    /// lies.
+    pub fn shared_bytes(&self, compute: &Compute) -> usize {
+        let rounded = match compute.of(self) {
+            Compute::Fast(fast) => fast.weights,
+            Compute::Exact => FloatWeights::AsTheyAre,
+        };
+        let of_tensor = |(name, tensor): (&String, &super::files::Tensor)| match (
+            &tensor.stored,
+            rounded,
+            &*tensor.shape,
+        ) {
+            _ if name.contains(".experts.") || name.contains("_exps.") => 0,
+            (
+                Stored::Weights(WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16),
+                FloatWeights::To(format),
+                &[rows, cols],
+            ) => PackedShape { format, rows, cols }.bytes(),
+            _ => tensor.bytes.len(),
+        };
+        self.tensors.iter().map(of_tensor).fold(0, usize::saturating_add)
+    }
+}
+
+/// Memory that this process could have without swapping, within the limits that it is under; none where the system does
+/// not say.
+pub fn free_bytes() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let machine = line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)?;
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(machine.min(free_in_groups(Path::new("/sys/fs/cgroup"), &groups).unwrap_or(usize::MAX)))
+}
+
+/// What the control groups of a process leave it: `groups` is its `/proc/self/cgroup`, and `root` where they are mounted.
+fn free_in_groups(root: &Path, groups: &str) -> Option<usize> {
+    let mut least = None;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, files) = match controllers {
+            "" => (root.to_owned(), ["memory.max", "memory.current", ""]),
+            list if list.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"])
+            }
+            _ => continue,
+        };
+        // A limit of any group above counts too. In a container the path may be the host's: the root is its own.
+        let mut folder = root.join(path.trim_start_matches('/'));
+        loop {
+            least = [least, free_in_group(&folder, files)].into_iter().flatten().min();
+            if folder == root || !folder.pop() {
+                break;
+            }
+        }
+    }
+    least
+}
+
+/// What one group leaves: its limit less what is used, files that can be read again not counted.
+fn free_in_group(folder: &Path, [limit, used, prefix]: [&str; 3]) -> Option<usize> {
+    let number = |file: &str| std::fs::read_to_string(folder.join(file)).ok()?.trim().parse::<usize>().ok();
+    let limit = number(limit)?; // "max" is none
+    let used = number(used)?;
+    let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let files = ["inactive_file", "active_file"].map(|name| {
+        let name = format!("{prefix}{name} ");
+        stat.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse::<usize>().ok()).unwrap_or(0)
+    });
+    Some(limit.saturating_sub(used.saturating_sub(files[0] + files[1])))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use moex_kernels::simd::{KvFormat, Processor, Simd};
+
+    use super::*;
+    use crate::Fast;
+
+    const GIB: usize = 1 << 30;
+
+    /// Qwen3-30B-A3B's, which keeps 96 KiB of a token in f16.
+    fn config() -> Config {
+        let json = r#"{"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+            "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#;
+        Config::from_json(json.as_bytes()).unwrap()
+    }
+
+    fn fast() -> Compute {
+        let processor = Arc::new(Processor::new(Simd::detect(), 1));
+        Compute::Fast(Fast { processor, weights: FloatWeights::ByCheckpoint, kv: KvFormat::F16 })
+    }
+
+    fn plan(free_bytes: usize, asked: Option<usize>) -> MemoryPlan {
+        let needs =
+            MemoryNeeds { shared_bytes: GIB, expert_bytes: 16 * GIB, worker_bytes: 0, n_sequences: 16 };
+        MemoryPlan::new(&needs, &config(), &fast(), Some(free_bytes), asked)
+    }
+
+    #[test]
+    fn the_context_is_the_models_where_memory_allows_and_what_fits_where_not() {
+        assert_eq!(plan(24 * GIB, None).context, 40_960);
+        assert_eq!(plan(24 * GIB, None).keep, Keep::All);
+        let tight = plan(21 * GIB, None);
+        assert_eq!((tight.keep, tight.kv_bytes), (Keep::All, 3 * GIB));
+        assert!((30_000..40_960).contains(&tight.context), "{tight:?}");
+        let without_experts = plan(8 * GIB, None);
+        assert_eq!((without_experts.keep, without_experts.context), (Keep::None, 40_960));
+        let hopeless = plan(0, None);
+        assert_eq!((hopeless.keep, hopeless.kv_bytes), (Keep::None, LEAST_KV_BYTES));
+    }
+
+    #[test]
+    fn a_context_that_is_asked_for_is_given() {
+        assert_eq!(plan(0, Some(40_960)).context, 40_960);
+        assert_eq!(plan(64 * GIB, Some(1000)).context, 1000);
+    }
+
+    #[test]
+    fn many_conversations_get_half_of_what_is_left() {
+        let plan = plan(58 * GIB, None);
+        assert_eq!(plan.kv_bytes, 20 * GIB);
+        assert_eq!(plan.context, 40_960);
+    }
+
+    #[test]
+    fn a_little_more_or_less_free_memory_moves_no_context() {
+        let free = 20 * GIB + GIB / 2 + KV_STEP_BYTES / 2;
+        assert_eq!(plan(free, None), plan(free + (100 << 20), None));
+    }
+
+    #[test]
+    fn limits_of_control_groups_count_in_both_versions_and_from_every_level() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert_eq!(free_in_groups(root.path(), "0::/a/b"), None);
+        put("a/b/memory.max", "max\n");
+        put("a/b/memory.current", "100\n");
+        assert_eq!(free_in_groups(root.path(), "0::/a/b"), None, "no limit");
+        put("a/memory.max", "1000\n");
+        put("a/memory.current", "700\n");
+        put("a/memory.stat", "anon 400\ninactive_file 50\nactive_file 250\n");
+        assert_eq!(free_in_groups(root.path(), "0::/a/b"), Some(600), "files can be read again");
+        put("memory/memory.limit_in_bytes", "900\n");
+        put("memory/memory.usage_in_bytes", "500\n");
+        let both = "4:cpu,memory:/of/the/host\n0::/a/b\n";
+        assert_eq!(free_in_groups(root.path(), both), Some(400), "the smallest counts");
+    }
+}

@@ -1,0 +1,258 @@
+//! A layer's rows and routing as wire dispatches: what each expert is asked, and which worker gets which experts.
+//! Who may be asked is the caller's knowledge; what came back is `combine`'s.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use moex_protocol::{
+    Answer, AnswerPart, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, limits, tensor,
+};
+
+use super::combine::{Part, wire_gate};
+use super::{ConnectionId, JobError, LayerJob};
+
+/// Header bytes of a frame, for comparing the forms.
+const FRAME_BYTES: usize = 28;
+
+/// A row index and a gate.
+const PAIR_BYTES: usize = 4;
+
+/// How results come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FormPolicy {
+    /// A result per expert, whichever of plain and rows-once takes fewer bytes: the sum is independent of who answers.
+    #[default]
+    PerExpert,
+    /// The worker sums its experts: fewer bytes, but the last bits depend on the placement.
+    Summed,
+}
+
+/// A job on the wire: its rows, and for each expert that the router chose which of them, with which gates.
+#[derive(Clone, Debug)]
+pub(super) struct WireJob {
+    pub layer: LayerId,
+    pub n_rows: usize,
+    pub hidden: usize,
+    dtype: Dtype,
+    /// (T, D) in `dtype`
+    rows: Bytes,
+    /// Ascending by expert; `row` counts the job's rows.
+    pub calls: Vec<Call>,
+}
+
+impl WireJob {
+    /// Encodes a job, after checking that it has the shape it claims and fits one message to one worker.
+    pub(super) fn encode(
+        job: &LayerJob,
+        hidden: usize,
+        dtype: Dtype,
+        max_rows: usize,
+    ) -> Result<Self, JobError> {
+        let k = job.routing.k;
+        let n_rows = job.rows.len() / hidden.max(1);
+        let n_pairs = n_rows * k;
+        if n_rows * hidden != job.rows.len()
+            || job.routing.experts.len() != n_pairs
+            || job.routing.gates.len() != n_pairs
+        {
+            return Err(JobError::Shape { layer: job.layer });
+        }
+        let answer_bytes = n_pairs * (dtype.row_bytes(hidden) + FRAME_BYTES);
+        if n_rows > max_rows.min(limits::MAX_ROWS as usize) || answer_bytes > limits::MAX_MESSAGE_BYTES {
+            return Err(JobError::TooManyRows { rows: n_rows, max: max_rows });
+        }
+        let mut pairs: BTreeMap<u16, Vec<Pair>> = BTreeMap::new();
+        for (at, (expert, gate)) in job.routing.experts.iter().zip(&job.routing.gates).enumerate() {
+            let pair = Pair { row: (at / k) as u16, gate: wire_gate(*gate) };
+            pairs.entry(*expert).or_default().push(pair);
+        }
+        let calls =
+            pairs.into_iter().map(|(expert, pairs)| Call { expert: ExpertId(expert), pairs }).collect();
+        let mut rows = BytesMut::with_capacity(n_rows * dtype.row_bytes(hidden));
+        tensor::encode_rows(dtype, &job.rows, hidden, &mut rows);
+        Ok(Self { layer: job.layer, n_rows, hidden, dtype, rows: rows.freeze(), calls })
+    }
+
+    /// The message that asks one worker for `cells`, ascending indices of calls: only the rows they need, each once.
+    pub(super) fn dispatch(&self, cells: &[usize], policy: FormPolicy) -> Dispatch {
+        const UNUSED: u16 = u16::MAX;
+        let mut place = vec![UNUSED; self.n_rows];
+        for pair in cells.iter().flat_map(|cell| &self.calls[*cell].pairs) {
+            place[usize::from(pair.row)] = 0;
+        }
+        let row_bytes = self.dtype.row_bytes(self.hidden);
+        let mut rows = BytesMut::new();
+        let mut n_rows = 0;
+        for (row, place) in place.iter_mut().enumerate().filter(|(_, place)| **place != UNUSED) {
+            *place = n_rows;
+            n_rows += 1;
+            rows.extend_from_slice(&self.rows[row * row_bytes..][..row_bytes]);
+        }
+        let here = |call: &Call| Call {
+            expert: call.expert,
+            pairs: call.pairs.iter().map(|p| Pair { row: place[usize::from(p.row)], gate: p.gate }).collect(),
+        };
+        let calls: Vec<Call> = cells.iter().map(|cell| here(&self.calls[*cell])).collect();
+        let form = match policy {
+            FormPolicy::Summed => Form::Sum,
+            FormPolicy::PerExpert => shorter_form(row_bytes, usize::from(n_rows), &calls),
+        };
+        let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
+        Dispatch { layer, hidden, dtype, form, rows: rows.freeze(), calls }
+    }
+
+    /// What an answer says of `cells`, those that its dispatch asked for: a part a cell, or one for all of them when the
+    /// worker sums. None if it has another shape than was asked for, or a value in it is not finite.
+    pub(super) fn read(&self, cells: &[usize], policy: FormPolicy, answer: &Answer) -> Option<Vec<Part>> {
+        let groups: Vec<&[usize]> = match policy {
+            FormPolicy::Summed => vec![cells],
+            FormPolicy::PerExpert => cells.chunks(1).collect(),
+        };
+        let is_of_shape = answer.parts.len() == groups.len()
+            && (answer.layer, answer.dtype, usize::from(answer.hidden))
+                == (self.layer, self.dtype, self.hidden);
+        if !is_of_shape {
+            return None;
+        }
+        let read = |(cells, part): (&[usize], &AnswerPart)| {
+            let (rows, expert) = match policy {
+                FormPolicy::Summed => (self.rows_of(cells), None),
+                FormPolicy::PerExpert => {
+                    let call = &self.calls[*cells.first()?];
+                    (call.pairs.iter().map(|pair| pair.row).collect(), Some(call.expert))
+                }
+            };
+            let read = Part::read(cells.to_vec(), rows, part, answer.dtype, self.hidden);
+            read.filter(|_| part.expert == expert)
+        };
+        groups.into_iter().zip(&answer.parts).map(read).collect()
+    }
+
+    /// (row, expert) pairs of these cells.
+    pub(super) fn n_pairs(&self, cells: &[usize]) -> usize {
+        cells.iter().map(|cell| self.calls[*cell].pairs.len()).sum()
+    }
+
+    /// Bytes of these cells on the wire, there and back: what a copy of them costs.
+    pub(super) fn message_bytes(&self, cells: &[usize]) -> u64 {
+        let row_bytes = self.dtype.row_bytes(self.hidden);
+        let n_pairs = self.n_pairs(cells);
+        let there = self.rows_of(cells).len() * row_bytes + n_pairs * PAIR_BYTES;
+        (there + n_pairs * row_bytes + 2 * cells.len() * FRAME_BYTES) as u64
+    }
+
+    /// The rows that any of these cells touches, ascending.
+    pub(super) fn rows_of(&self, cells: &[usize]) -> Vec<u16> {
+        let mut rows: Vec<u16> =
+            cells.iter().flat_map(|cell| &self.calls[*cell].pairs).map(|pair| pair.row).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+}
+
+/// Rows once if rows shared between experts save more than the extra frame and the row indices cost.
+fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
+    let n_pairs: usize = calls.iter().map(|call| call.pairs.len()).sum();
+    let plain = n_pairs * (row_bytes + 2);
+    let rows_once = FRAME_BYTES + n_rows * row_bytes + n_pairs * PAIR_BYTES;
+    if rows_once < plain { Form::RowsOnce } else { Form::Plain }
+}
+
+/// What one worker is asked in one message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Indices of calls, ascending.
+    pub cells: Vec<usize>,
+    /// Of these, those that another worker is asked for in the same breath, and before this one.
+    pub copies: Vec<usize>,
+}
+
+/// Deals cells, ascending, out to all of their takers: one message a worker, however many cells it takes.
+pub(super) fn deal(
+    cells: impl IntoIterator<Item = (usize, Vec<ConnectionId>)>,
+) -> BTreeMap<ConnectionId, Share> {
+    let mut shares: BTreeMap<ConnectionId, Share> = BTreeMap::new();
+    for (cell, takers) in cells {
+        for (copy, worker) in takers.into_iter().enumerate() {
+            let share = shares.entry(worker).or_default();
+            share.cells.push(cell);
+            if copy > 0 {
+                share.copies.push(cell);
+            }
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use moex_protocol::Routing;
+
+    /// Three rows of two values; experts 5 and 9, row 1 goes to both.
+    fn job() -> LayerJob {
+        let routing = Routing { k: 2, experts: vec![9, 7, 5, 9, 7, 1], gates: vec![0.5; 6] };
+        LayerJob { layer: LayerId(4), rows: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], routing }
+    }
+
+    fn values(dispatch: &Dispatch) -> Vec<f32> {
+        tensor::decode_rows(dispatch.dtype, &dispatch.rows, usize::from(dispatch.hidden)).unwrap()
+    }
+
+    #[test]
+    fn calls_ascend_by_expert_and_name_their_rows() {
+        let wire = WireJob::encode(&job(), 2, Dtype::F16, 8).unwrap();
+        let shape: Vec<(u16, Vec<u16>)> =
+            wire.calls.iter().map(|c| (c.expert.0, c.pairs.iter().map(|p| p.row).collect())).collect();
+        assert_eq!(shape, [(1, vec![2]), (5, vec![1]), (7, vec![0, 2]), (9, vec![0, 1])]);
+        assert_eq!(wire.n_pairs(&[2, 3]), 4);
+        assert_eq!(wire.rows_of(&[0, 2]), [0, 2]);
+    }
+
+    #[test]
+    fn a_dispatch_carries_only_the_rows_it_needs() {
+        let wire = WireJob::encode(&job(), 2, Dtype::F16, 8).unwrap();
+        let dispatch = wire.dispatch(&[0, 1], FormPolicy::PerExpert);
+        assert_eq!(values(&dispatch), [3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(dispatch.calls[0].pairs[0].row, 1);
+        assert_eq!(dispatch.calls[1].pairs[0].row, 0);
+        assert_eq!(dispatch.form, Form::Plain);
+        assert_eq!(wire.dispatch(&[0], FormPolicy::Summed).form, Form::Sum);
+    }
+
+    #[test]
+    fn rows_go_once_when_that_is_shorter() {
+        let routing = Routing { k: 4, experts: vec![0, 1, 2, 3], gates: vec![0.25; 4] };
+        let job = LayerJob { layer: LayerId(0), rows: vec![0.5; 64], routing };
+        let wire = WireJob::encode(&job, 64, Dtype::F16, 8).unwrap();
+        assert_eq!(wire.dispatch(&[0, 1, 2, 3], FormPolicy::PerExpert).form, Form::RowsOnce);
+        assert_eq!(wire.dispatch(&[0], FormPolicy::PerExpert).form, Form::Plain);
+    }
+
+    #[test]
+    fn a_job_of_the_wrong_shape_or_too_long_is_refused() {
+        let encode = |job: &LayerJob| WireJob::encode(job, 2, Dtype::F16, 3).map(|_| ());
+        assert_eq!(encode(&job()), Ok(()));
+        let mut torn = job();
+        torn.rows.pop();
+        assert_eq!(encode(&torn), Err(JobError::Shape { layer: LayerId(4) }));
+        let mut torn = job();
+        torn.routing.gates.pop();
+        assert_eq!(encode(&torn), Err(JobError::Shape { layer: LayerId(4) }));
+        assert_eq!(
+            WireJob::encode(&job(), 2, Dtype::F16, 2).map(|_| ()),
+            Err(JobError::TooManyRows { rows: 3, max: 2 })
+        );
+    }
+
+    #[test]
+    fn copies_go_to_different_workers_and_a_worker_gets_one_message() {
+        let (a, b, c) = (ConnectionId(1), ConnectionId(2), ConnectionId(3));
+        let shares = deal([(0, vec![a, b]), (1, vec![b, c]), (2, vec![]), (3, vec![a])]);
+        let share =
+            |cells: &[usize], copies: &[usize]| Share { cells: cells.to_vec(), copies: copies.to_vec() };
+        let expected = [(a, share(&[0, 3], &[])), (b, share(&[0, 1], &[0])), (c, share(&[1], &[1]))];
+        assert_eq!(shares, BTreeMap::from(expected));
+    }
+}
