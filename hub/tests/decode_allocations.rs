@@ -88,10 +88,10 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
         let model = Arc::new(Model::load_for(&checkpoint, &Compute::Fast(fast))?);
         let panels = Panels::new(model.clone(), processor.clone(), Keep::All)?;
         let mut experts = PanelExperts::new(Arc::new(panels), wire);
-        let mut kv = KvPool::new_for(model.compute(), model.config(), usize::MAX, 1);
+        let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
         let (mut table, mut space) = (KvTable::default(), Workspace::default());
         assert!(kv.reserve(&mut table, PROMPT + 1 + TOKENS));
-        let vocab = model.config().vocab as u32;
+        let vocab = model.spec().vocab as u32;
         let ids: Vec<u32> = (0..(PROMPT + 1 + TOKENS) as u32).map(|i| i * 37 % vocab).collect();
         let mut step = |ids: &[u32], start: usize| {
             let span = Span { ids, start, table: &table, wanted: Wanted::Last };
@@ -103,7 +103,7 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
             let before = ALLOCATIONS.load(Ordering::Relaxed);
             let n_logits = step(&ids[position..=position], position)?;
             let n_allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            assert_eq!(n_logits, model.config().vocab);
+            assert_eq!(n_logits, model.spec().vocab);
             assert_eq!(n_allocations, 0, "allocations of the token at {position} over {wire}");
         }
     }

@@ -52,9 +52,9 @@ impl Scheduler {
         let max_rows = config.max_rows.max(1);
         let max_sequences = config.max_sequences.clamp(1, max_rows);
         let config = EngineConfig { max_rows, max_sequences, ..config };
-        let kv = KvPool::new_for(model.compute(), model.config(), config.kv_bytes, max_sequences);
-        let context = model.config().max_positions.min(kv.max_positions());
-        let limits = RequestLimits { context, vocabulary: model.config().vocab };
+        let kv = KvPool::new_for(model.compute(), model.spec(), config.kv_bytes, max_sequences);
+        let context = model.spec().max_positions.min(kv.max_positions());
+        let limits = RequestLimits { context, vocabulary: model.spec().vocab };
         let space = Workspace::default();
         let clock: Clock = Box::new(|| Duration::ZERO);
         Self { model, text, kv, space, limits, config, clock, running: Vec::new(), waiting: VecDeque::new() }

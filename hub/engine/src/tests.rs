@@ -190,7 +190,7 @@ fn when_pages_run_out_the_youngest_begins_anew_with_the_same_text() {
     let alone: Vec<String> = QUESTIONS.map(|question| run_one(request(question)).text()).into();
     let (model, _) = demo();
     // Six pages: less than four prompts and their answers need.
-    let kv_bytes = 6 * PAGE_POSITIONS * KvPool::position_bytes(model.config());
+    let kv_bytes = 6 * PAGE_POSITIONS * KvPool::position_bytes(model.spec());
     let config = EngineConfig { kv_bytes, ..EngineConfig::default() };
     let mut requests: Vec<Request> = QUESTIONS.map(request).into();
     requests.swap(0, 2);
@@ -207,7 +207,7 @@ fn max_tokens_and_the_context_end_a_text() {
     assert_eq!(heard.text(), "15, 1");
 
     let (model, _) = demo();
-    let kv_bytes = PAGE_POSITIONS * KvPool::position_bytes(model.config());
+    let kv_bytes = PAGE_POSITIONS * KvPool::position_bytes(model.spec());
     let request = request(QUESTIONS[1]);
     let room = PAGE_POSITIONS - request.prompt_ids.len();
     let heard = run_all(EngineConfig { kv_bytes, ..EngineConfig::default() }, vec![request]);

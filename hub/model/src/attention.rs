@@ -1,49 +1,60 @@
-//! Grouped-query attention with RMSNorm on each query and key head.
+//! Attention of one layer: queries, keys and values of its rows, what they attend to, and the output projection.
 
 use moex_kernels::{
-    cpu::{self, AttentionShape, CachedRows},
+    cpu::{self, AttentionShape, CachedRows, Scores},
     simd,
 };
 
 use super::{
+    checkpoint::Checkpoint,
     compute::{Compute, Linear, Rows},
-    config::Config,
     error::ModelError,
-    files::Checkpoint,
     kv::{KvPool, PAGE_POSITIONS},
-    transformer::Span,
+    projections::Projections,
+    spec::{AttentionSpec, ModelSpec, QkNorm},
+    step::Span,
     workspace::{AttentionSpace, Stage, Workspace, sized},
 };
 
 /// `self_attn` of one layer.
 pub(super) struct Attention {
+    spec: AttentionSpec,
     shape: AttentionShape,
     rms_eps: f32,
-    q_proj: Linear,   // (H*C, D)
-    k_proj: Linear,   // (G*C, D)
-    v_proj: Linear,   // (G*C, D)
-    o_proj: Linear,   // (D, H*C)
-    q_norm: Vec<f32>, // (C)
-    k_norm: Vec<f32>, // (C)
+    /// Which of the step's rotations are its own.
+    rope: usize,
+    projections: Projections,
+    q_norm: Vec<f32>, // (C), (H*C), or empty
+    k_norm: Vec<f32>, // (C), (G*C), or empty
+    o_proj: Linear,   // (D, H*Cv)
 }
 
 impl Attention {
-    pub(super) fn load(checkpoint: &Checkpoint, compute: &Compute, name: &str) -> Result<Self, ModelError> {
-        let Config { hidden, n_heads, n_kv_heads, head_width, rms_eps, attention_bias, .. } =
-            checkpoint.config;
-        let (q_width, kv_width) = (n_heads * head_width, n_kv_heads * head_width);
-        let linear = |part: &str, out, input| {
-            Linear::load(checkpoint, compute, &format!("{name}.{part}"), (out, input), attention_bias)
+    pub(super) fn load(
+        checkpoint: &Checkpoint,
+        compute: &Compute,
+        (layer, rope): (usize, usize),
+    ) -> Result<Self, ModelError> {
+        let ModelSpec { hidden, rms_eps, layers, .. } = &checkpoint.spec;
+        let spec = layers[layer].attention.clone();
+        let name = format!("model.layers.{layer}.self_attn");
+        let norm = |part: &str, row_width: usize| match spec.qk_norm {
+            QkNorm::None => Ok(Vec::new()),
+            QkNorm::Head => checkpoint.norm(&format!("{name}.{part}.weight"), spec.head_width),
+            QkNorm::Row => checkpoint.norm(&format!("{name}.{part}.weight"), row_width),
         };
+        let (q_norm, k_norm) = (norm("q_norm", spec.q_width())?, norm("k_norm", spec.kv_width())?);
+        let AttentionSpec { n_heads, n_kv_heads, head_width, value_width, .. } = spec;
+        let output = (*hidden, n_heads * value_width);
         Ok(Self {
             shape: AttentionShape { n_heads, n_kv_heads, head_width, page_positions: PAGE_POSITIONS },
-            rms_eps,
-            q_proj: linear("q_proj", q_width, hidden)?,
-            k_proj: linear("k_proj", kv_width, hidden)?,
-            v_proj: linear("v_proj", kv_width, hidden)?,
-            o_proj: linear("o_proj", hidden, q_width)?,
-            q_norm: checkpoint.vector(&format!("{name}.q_norm.weight"), head_width)?,
-            k_norm: checkpoint.vector(&format!("{name}.k_norm.weight"), head_width)?,
+            rms_eps: *rms_eps,
+            rope,
+            projections: Projections::load(checkpoint, compute, &name, &spec)?,
+            q_norm,
+            k_norm,
+            o_proj: Linear::load(checkpoint, compute, &format!("{name}.o_proj"), output, spec.output_bias)?,
+            spec,
         })
     }
 
@@ -57,23 +68,10 @@ impl Attention {
         kv: &mut KvPool,
         space: &mut Workspace,
     ) {
-        let AttentionShape { n_heads, n_kv_heads, head_width, .. } = self.shape;
-        let (q_width, kv_width) = (n_heads * head_width, n_kv_heads * head_width);
+        let (q_width, kv_width) = (self.spec.q_width(), self.spec.kv_width());
         let n_rows = space.step.places.len(); // T
-        {
-            let AttentionSpace { q, k, v, .. } = &mut space.attention;
-            let mut rows = Rows::new(&space.rows, &mut space.int8);
-            self.q_proj.forward(&mut rows, sized(q, n_rows * q_width));
-            self.k_proj.forward(&mut rows, sized(k, n_rows * kv_width));
-            self.v_proj.forward(&mut rows, sized(v, n_rows * kv_width));
-            let rope = &space.step.rope;
-            for (heads, width, norm) in [(q, q_width, &self.q_norm), (k, kv_width, &self.k_norm)] {
-                compute.each_row(heads, width, |t, row| {
-                    cpu::rms_norm_in_place(row, norm, self.rms_eps);
-                    cpu::rope_row(row, rope, t);
-                });
-            }
-        }
+        self.projections.forward(space);
+        self.rotate(compute, space);
         space.done(Stage::Projections);
 
         let AttentionSpace { q, k, v, heads, scratch, .. } = &mut space.attention;
@@ -86,16 +84,42 @@ impl Attention {
         match (compute, kv.shape()) {
             (Compute::Fast(fast), Some(shape)) => {
                 let pages = StepPages { kv, layer, spans, places };
-                simd::attention(&fast.processor, &shape, n_heads, q, &pages, scratch, heads);
+                simd::attention(&fast.processor, &shape, self.shape.n_heads, q, &pages, scratch, heads);
             }
             _ => self.attend_exactly(kv, layer, spans, places, q, heads),
         }
         space.done(Stage::Attention);
 
         let AttentionSpace { heads, out, .. } = &mut space.attention;
+        let heads = without_padding(heads, self.spec.head_width, self.spec.value_width); // (T, H*Cv)
         let mut rows = Rows::new(heads, &mut space.int8);
         self.o_proj.forward(&mut rows, sized(out, n_rows * self.o_proj.shape().0));
         space.done(Stage::Output);
+    }
+
+    /// Norms, clipping and rotation of `space`'s q (T, H*C) and k (T, G*C), clipping of its v (T, G*C).
+    fn rotate(&self, compute: &Compute, space: &mut Workspace) {
+        let AttentionSpec { head_width, clip, ref rope, .. } = self.spec;
+        let AttentionSpace { q, k, v, .. } = &mut space.attention;
+        let table = &space.step.ropes[self.rope];
+        let clip_row = |row: &mut [f32]| {
+            if let Some(clip) = clip {
+                row.iter_mut().for_each(|value| *value = value.clamp(-clip, clip));
+            }
+        };
+        let (q_width, kv_width) = (self.spec.q_width(), self.spec.kv_width());
+        for (heads, width, norm) in [(q, q_width, &self.q_norm), (k, kv_width, &self.k_norm)] {
+            compute.each_row(heads, width, |t, row| {
+                if !norm.is_empty() {
+                    cpu::rms_norm_in_place(row, norm, self.rms_eps);
+                }
+                clip_row(row);
+                cpu::rope_last_columns(row, head_width, rope.pairs, table, t);
+            });
+        }
+        if clip.is_some() {
+            clip_row(v);
+        }
     }
 
     fn attend_exactly(
@@ -108,7 +132,7 @@ impl Attention {
         heads: &mut [f32],
     ) {
         let pages: Vec<_> = spans.iter().map(|span| kv.pages(layer, span.table)).collect();
-        // Each row sees itself and everything before it.
+        // Each row sees itself and what is before it.
         let rows: Vec<CachedRows<'_>> = places
             .iter()
             .map(|&(span, position)| CachedRows {
@@ -117,12 +141,25 @@ impl Attention {
                 positions: position + 1,
             })
             .collect(); // (T)
-        cpu::attention(&self.shape, q, &rows, heads);
+        let AttentionSpec { scale, score_softcap: softcap, window, .. } = self.spec;
+        cpu::attention(&self.shape, &Scores { scale, softcap, window }, q, &rows, heads);
     }
 
     pub(super) fn n_bytes(&self) -> usize {
-        [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj].map(Linear::n_bytes).iter().sum()
+        self.projections.n_bytes() + self.o_proj.n_bytes()
     }
+}
+
+/// Heads of `width` columns of which only the first `kept` count, put together in place.
+fn without_padding(heads: &mut [f32], width: usize, kept: usize) -> &[f32] {
+    if kept == width {
+        return heads;
+    }
+    let n_heads = heads.len() / width;
+    for head in 0..n_heads {
+        heads.copy_within(head * width..head * width + kept, head * kept);
+    }
+    &heads[..n_heads * kept]
 }
 
 /// The packed pages that the rows of a step attend to.

@@ -9,7 +9,11 @@ use moex_kernels::{
     simd::{self, KvFormat, PackedShape, PageSize, Processor, Slab},
 };
 
-use super::{error::ModelError, files::Checkpoint, packing::Packing, weights::Matrix};
+use super::{
+    checkpoint::{Checkpoint, Matrix},
+    error::ModelError,
+    packing::Packing,
+};
 
 /// How everything but the experts is computed.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +112,11 @@ impl Compute {
     pub(super) fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         let width = weight.len();
         self.each_row(out, width, |t, out| cpu::rms_norm(&x[t * width..][..width], weight, eps, out));
+    }
+
+    /// [`Self::rms_norm`] where the rows are.
+    pub(super) fn rms_norm_in_place(&self, rows: &mut [f32], weight: &[f32], eps: f32) {
+        self.each_row(rows, weight.len(), |_, row| cpu::rms_norm_in_place(row, weight, eps));
     }
 
     /// `x` (T, D) += `y` (T, D).

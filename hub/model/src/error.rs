@@ -112,11 +112,16 @@ pub enum ConfigError {
     /// It is no JSON object of the expected field types.
     #[error("not a model config: {0}")]
     NotJson(#[from] serde_json::Error),
-    /// It describes another kind of model.
-    #[error("not a Qwen3-MoE: its model_type is {0}")]
-    NotQwen3Moe(String),
+    /// It describes a model of another family.
+    #[error("its model_type is {found}, and these can be run: {known}")]
+    UnknownFamily {
+        /// What it says.
+        found: String,
+        /// The families that are known.
+        known: String,
+    },
     /// A GGUF of another kind of model.
-    #[error("not a Qwen3-MoE: its general.architecture is {0:?}, not \"qwen3moe\"")]
+    #[error("its general.architecture is {0:?}, and a GGUF of \"qwen3moe\" can be run")]
     Architecture(String),
     /// A key of a GGUF is not what it must be.
     #[error(transparent)]

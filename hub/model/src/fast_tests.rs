@@ -59,7 +59,7 @@ fn ids() -> Vec<u32> {
 
 /// All logits, in steps of the given lengths.
 fn logits(model: &Arc<Model>, experts: &mut PanelExperts, steps: &[usize]) -> Vec<f32> {
-    let mut kv = KvPool::new_for(model.compute(), model.config(), usize::MAX, 1);
+    let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
     let (mut table, mut space) = (KvTable::default(), Workspace::default());
     let (ids, mut rows, mut start) = (ids(), Vec::new(), 0);
     for n in steps {
@@ -84,7 +84,7 @@ fn floats_are_near_the_oracle_and_rounded_weights_are_what_their_bits_cost() {
         let model = load(Simd::detect(), 2, weights, kv);
         let ours = logits(&model, &mut experts(&model, experts_format, Keep::All), &[70]);
         // Row by row: a row whose router chose otherwise is another row.
-        let vocab = model.config().vocab;
+        let vocab = model.spec().vocab;
         let mut errors: Vec<f64> =
             ours.chunks(vocab).zip(exact.chunks(vocab)).map(|(ours, exact)| nmse(ours, exact)).collect();
         errors.sort_by(f64::total_cmp);
@@ -126,7 +126,7 @@ fn formats_that_differ_between_layers_and_matrices_are_near_the_oracle() {
         let mut packed = experts_packed(&model, Some(Packing::AsTheyAre), keep);
         assert!(logits(&model, &mut packed, &[1, 69]) == own, "{keep:?}");
     }
-    let vocab = model.config().vocab;
+    let vocab = model.spec().vocab;
     let mut errors: Vec<f64> =
         own.chunks(vocab).zip(exact.chunks(vocab)).map(|(ours, exact)| nmse(ours, exact)).collect();
     errors.sort_by(f64::total_cmp);

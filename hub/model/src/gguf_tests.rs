@@ -18,7 +18,7 @@ const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tiny-q
 
 /// `checkpoint` as a GGUF whose tensors are in what `format` gives them.
 pub(crate) fn export(checkpoint: &Checkpoint, format: impl Fn(&GgufTensor) -> WeightFormat) -> Vec<u8> {
-    let config = &checkpoint.config;
+    let config = &checkpoint.spec;
     let mut header = Header::default();
     write_keys(config, "test", &mut header);
     if let Some(TokenizerSource::Json(json)) = &checkpoint.text.tokenizer {
@@ -36,7 +36,7 @@ pub(crate) fn export(checkpoint: &Checkpoint, format: impl Fn(&GgufTensor) -> We
         header.tensor(tensor.name.as_str(), format, &tensor.shape);
         for part in &tensor.parts {
             let stored = checkpoint.tensor(part).unwrap();
-            let files::Stored::Weights(from) = stored.stored else { panic!("{part}") };
+            let checkpoint::Stored::Weights(from) = stored.stored else { panic!("{part}") };
             let cols = *stored.shape.last().unwrap();
             let rows = stored.shape.iter().product::<usize>() / cols;
             let values = MatrixView::new(from, rows, cols, &stored.bytes).unwrap().dequantize();
@@ -96,8 +96,8 @@ fn in_bf16_it_is_the_folder_to_the_bit() {
             eos
         };
         assert_eq!(ends(&gguf), ends(&folder));
-        let config = Config { eos: folder.config.eos.clone(), ..gguf.config.clone() };
-        assert_eq!(config, folder.config);
+        let spec = ModelSpec { eos: folder.spec.eos.clone(), ..gguf.spec.clone() };
+        assert_eq!(spec, folder.spec);
     }
 }
 
@@ -183,7 +183,7 @@ fn experts_are_packed_as_they_are() {
     let mut packed = PackedExperts::new(MemoryBlocks::new(model.clone(), packing), moex_protocol::Dtype::F16);
     let ids = [5, 17, 300, 2, 9];
     let exact = all_logits(&model, &ids).0;
-    let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let span = Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All };
@@ -233,7 +233,7 @@ fn split(whole: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let mut header = Header::default();
         if with_keys {
             let demo = Checkpoint::demo().unwrap();
-            write_keys(&demo.config, "demo", &mut header);
+            write_keys(&demo.spec, "demo", &mut header);
         }
         header.key("split.count", MetaValue::U16(2));
         let mut data = Vec::new();
@@ -292,7 +292,7 @@ fn its_tokenizer_is_the_one_of_tokenizer_json() {
                 );
             }
         }
-        for id in 0..folder.config.vocab as u32 {
+        for id in 0..folder.spec.vocab as u32 {
             let decode = |text: &Text| text.tokenizer.decode(&[id], Special::Keep);
             assert_eq!(decode(&other), decode(&one), "{id}");
         }
@@ -344,7 +344,7 @@ fn what_cannot_be_run_is_one_sentence() {
     };
     assert_eq!(
         error(&replaced(b"qwen3moe", b"qwen2moe")),
-        "q.gguf: not a Qwen3-MoE: its general.architecture is \"qwen2moe\", not \"qwen3moe\""
+        "q.gguf: its general.architecture is \"qwen2moe\", and a GGUF of \"qwen3moe\" can be run"
     );
     assert_eq!(
         error(&replaced(b"qwen3moe.block_count", b"qwen3moe.block_cOunt")),

@@ -5,7 +5,7 @@
 
 use moex_kernels::simd::{KvFormat, KvShape, PageSize, Slab};
 
-use super::{compute::Compute, config::Config};
+use super::{compute::Compute, spec::ModelSpec};
 
 /// Positions in a page.
 pub const PAGE_POSITIONS: usize = moex_kernels::simd::PAGE_POSITIONS;
@@ -38,20 +38,20 @@ enum Page {
 impl KvPool {
     /// A pool of as many whole pages as fit into `budget_bytes`, at least one and at most what `n_sequences` of full
     /// length need, in rows of f32.
-    pub fn new(config: &Config, budget_bytes: usize, n_sequences: usize) -> Self {
-        Self::new_for(&Compute::Exact, config, budget_bytes, n_sequences)
+    pub fn new(spec: &ModelSpec, budget_bytes: usize, n_sequences: usize) -> Self {
+        Self::new_for(&Compute::Exact, spec, budget_bytes, n_sequences)
     }
 
     /// [`Self::new`] for a model computed with `compute`.
-    pub fn new_for(compute: &Compute, config: &Config, budget_bytes: usize, n_sequences: usize) -> Self {
-        let affordable = budget_bytes / (Self::position_bytes_for(compute, config) * PAGE_POSITIONS);
-        let useful = config.max_positions.div_ceil(PAGE_POSITIONS) * n_sequences;
+    pub fn new_for(compute: &Compute, spec: &ModelSpec, budget_bytes: usize, n_sequences: usize) -> Self {
+        let affordable = budget_bytes / (Self::position_bytes_for(compute, spec) * PAGE_POSITIONS);
+        let useful = spec.max_positions.div_ceil(PAGE_POSITIONS) * n_sequences;
         let max_pages = affordable.min(useful).clamp(1, u32::MAX as usize);
-        let (n_layers, width) = (config.layers.len(), config.kv_width());
+        let (n_layers, width) = (spec.layers.len(), spec.kv_width());
         Self {
             n_layers,
             width,
-            shape: shape_for(compute, config),
+            shape: shape_for(compute, spec),
             pages: Vec::new(),
             free: Vec::new(),
             max_pages,
@@ -59,15 +59,15 @@ impl KvPool {
     }
 
     /// Bytes of one cached position in all layers, in f32.
-    pub fn position_bytes(config: &Config) -> usize {
-        2 * config.layers.len() * config.kv_width() * KvFormat::F32.value_bytes()
+    pub fn position_bytes(spec: &ModelSpec) -> usize {
+        2 * spec.layers.len() * spec.kv_width() * KvFormat::F32.value_bytes()
     }
 
     /// Bytes of one cached position in all layers of a model computed with `compute`.
-    pub fn position_bytes_for(compute: &Compute, config: &Config) -> usize {
-        match shape_for(compute, config) {
-            None => Self::position_bytes(config),
-            Some(shape) => config.layers.len() * shape.page_bytes() / PAGE_POSITIONS,
+    pub fn position_bytes_for(compute: &Compute, spec: &ModelSpec) -> usize {
+        match shape_for(compute, spec) {
+            None => Self::position_bytes(spec),
+            Some(shape) => spec.layers.len() * shape.page_bytes() / PAGE_POSITIONS,
         }
     }
 
@@ -176,9 +176,13 @@ fn zeros(n: usize) -> Option<Box<[f32]>> {
     Some(values.into())
 }
 
-fn shape_for(compute: &Compute, config: &Config) -> Option<KvShape> {
+fn shape_for(compute: &Compute, spec: &ModelSpec) -> Option<KvShape> {
     let Compute::Fast(fast) = compute else { return None };
-    Some(KvShape { format: fast.kv, n_kv_heads: config.n_kv_heads, head_width: config.head_width })
+    // What the vector kernels do not compute is attended to in rows.
+    spec.has_plain_attention().then(|| {
+        let attention = spec.cached();
+        KvShape { format: fast.kv, n_kv_heads: attention.n_kv_heads, head_width: attention.head_width }
+    })
 }
 
 #[cfg(test)]
@@ -187,8 +191,8 @@ mod tests {
     use crate::Checkpoint;
 
     fn pool(pages: usize) -> KvPool {
-        let config = Checkpoint::demo().unwrap().config;
-        KvPool::new(&config, pages * PAGE_POSITIONS * KvPool::position_bytes(&config), 100)
+        let spec = Checkpoint::demo().unwrap().spec;
+        KvPool::new(&spec, pages * PAGE_POSITIONS * KvPool::position_bytes(&spec), 100)
     }
 
     #[test]
@@ -227,7 +231,7 @@ mod tests {
     #[test]
     fn a_tiny_budget_is_one_page_and_a_huge_one_what_is_useful() {
         assert_eq!(pool(0).max_positions(), PAGE_POSITIONS);
-        let config = Checkpoint::demo().unwrap().config;
-        assert_eq!(KvPool::new(&config, usize::MAX, 2).max_positions(), 2 * 2048);
+        let spec = Checkpoint::demo().unwrap().spec;
+        assert_eq!(KvPool::new(&spec, usize::MAX, 2).max_positions(), 2 * 2048);
     }
 }

@@ -1,6 +1,6 @@
-//! Qwen3-MoE, from the checkpoint to the logits.
+//! A transformer, from the checkpoint to the logits.
 //!
-//! What lives here: the config, the checkpoint's files and weights, the KV cache, the forward pass down to the line where
+//! What lives here: the model as data ([`ModelSpec`]), the checkpoint's files and weights, the KV cache, the forward pass down to the line where
 //! a layer's experts are asked for ([`Experts`]), and the two ways to compute them on this machine. What does not: text,
 //! sequences and sampling (`text`, `engine`, `sampler`), and the swarm.
 //!
@@ -10,27 +10,27 @@
 //! Every operation gives a row the same bits whatever other rows are in the step, so that a text does not depend on who
 //! else is talking.
 
-mod config;
-mod demo;
-mod error;
-mod files;
-mod folder;
-mod gptq;
-pub mod llama_cpp;
+pub mod spec;
 
+mod error;
+pub(crate) mod families;
+
+mod checkpoint;
 pub mod gguf;
 pub mod mapped;
 pub mod text;
 
-mod weights;
-
-mod attention;
 mod compute;
 mod kv;
+mod step;
+mod workspace;
+
+mod attention;
 mod layer;
+mod mlp;
+mod projections;
 mod router;
 mod transformer;
-mod workspace;
 
 mod experts;
 pub mod local_moe;
@@ -41,6 +41,8 @@ pub mod panels;
 #[cfg(test)]
 mod accuracy_tests;
 #[cfg(test)]
+mod family_tests;
+#[cfg(test)]
 mod fast_tests;
 #[cfg(test)]
 mod gguf_tests;
@@ -49,16 +51,15 @@ mod reference_tests;
 #[cfg(test)]
 mod variant_tests;
 
+pub use checkpoint::{Checkpoint, Expert, Matrix, TextFiles, TokenizerSource, llama_cpp};
 pub use compute::{Compute, Fast, FloatWeights};
-pub(crate) use config::OneOrMany;
-pub use config::{Config, MAX_EXPERTS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, MlpKind, MoeConfig};
 pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError};
-pub use files::{Checkpoint, TextFiles, TokenizerSource};
 pub use kv::{KvPool, KvTable, PAGE_POSITIONS};
 pub use memory::{MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_protocol::Routing;
 pub use packing::Packing;
-pub use transformer::{Model, Span, StepError, Wanted};
-pub use weights::{Expert, Matrix};
+pub use spec::{MAX_LAYERS, ModelSpec};
+pub use step::{Span, StepError, Wanted};
+pub use transformer::Model;
 pub use workspace::{Stage, Workspace};

@@ -31,8 +31,8 @@ impl CheckpointExperts {
 impl Experts for CheckpointExperts {
     fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
         let experts = self.model.experts(layer);
-        sum_of_experts(rows, self.model.config().hidden, routing, |expert, pairs| {
-            let mut answer = vec![0.0; pairs.len() * self.model.config().hidden]; // (P, D)
+        sum_of_experts(rows, self.model.spec().hidden, routing, |expert, pairs| {
+            let mut answer = vec![0.0; pairs.len() * self.model.spec().hidden]; // (P, D)
             let expert = experts.get(usize::from(expert)).ok_or_else(|| missing(layer, expert))?;
             cpu::expert_ffn(&expert.view(), rows, pairs, &mut answer);
             Ok(answer)
@@ -119,7 +119,7 @@ impl MemoryBlocks {
     /// Packs the experts of `model`.
     pub fn new(model: Arc<Model>, packing: Packing) -> Self {
         let of_layer = |layer| model.experts(layer).iter().map(|_| OnceLock::new()).collect();
-        let packed = (0..model.config().layers.len()).map(of_layer).collect();
+        let packed = (0..model.spec().layers.len()).map(of_layer).collect();
         Self { model, packing, packed }
     }
 }

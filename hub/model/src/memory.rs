@@ -9,12 +9,12 @@ use moex_kernels::{
 };
 
 use super::{
+    checkpoint::{Checkpoint, Stored, Tensor},
     compute::{Compute, FloatWeights},
-    config::Config,
-    files::{Checkpoint, Stored},
     kv::{KvPool, PAGE_POSITIONS},
     packing::Packing,
     panels::Keep,
+    spec::ModelSpec,
     transformer::Model,
 };
 
@@ -64,7 +64,7 @@ impl MemoryNeeds {
         n_sequences: usize,
     ) -> Result<Self, String> {
         let mut expert_bytes = 0_usize;
-        for layer in model.config().sparse_layers() {
+        for layer in model.spec().sparse_layers() {
             let each = PackedExpertShape::from(packing.shape(model, layer)?).bytes();
             expert_bytes = expert_bytes.saturating_add(each.saturating_mul(model.experts(layer).len()));
         }
@@ -78,15 +78,15 @@ impl MemoryPlan {
     /// is given, whatever is free.
     pub fn new(
         needs: &MemoryNeeds,
-        config: &Config,
+        spec: &ModelSpec,
         compute: &Compute,
         free_bytes: Option<usize>,
         asked: Option<usize>,
     ) -> Self {
-        let position_bytes = KvPool::position_bytes_for(compute, config);
+        let position_bytes = KvPool::position_bytes_for(compute, spec);
         let kv_of =
             |positions: usize| positions.next_multiple_of(PAGE_POSITIONS).saturating_mul(position_bytes);
-        let longest = kv_of(asked.unwrap_or(config.max_positions));
+        let longest = kv_of(asked.unwrap_or(spec.max_positions));
         let rest = free_bytes
             .unwrap_or(UNKNOWN_FREE_BYTES)
             .saturating_sub(RESERVE_BYTES)
@@ -102,8 +102,8 @@ impl MemoryPlan {
         let stepped = rest / KV_STEP_BYTES * KV_STEP_BYTES;
         let kv_bytes = stepped.max(LEAST_KV_BYTES).min(most);
         let kv_bytes = if asked.is_some() { kv_bytes.max(longest) } else { kv_bytes };
-        let pool = KvPool::new_for(compute, config, kv_bytes, needs.n_sequences);
-        let context = asked.unwrap_or(config.max_positions).min(pool.max_positions());
+        let pool = KvPool::new_for(compute, spec, kv_bytes, needs.n_sequences);
+        let context = asked.unwrap_or(spec.max_positions).min(pool.max_positions());
         Self { keep, kv_bytes, context }
     }
 }
@@ -116,11 +116,7 @@ impl Checkpoint {
             Compute::Fast(fast) => fast.weights,
             Compute::Exact => FloatWeights::AsTheyAre,
         };
-        let of_tensor = |(name, tensor): (&String, &super::files::Tensor)| match (
-            &tensor.stored,
-            rounded,
-            &*tensor.shape,
-        ) {
+        let of_tensor = |(name, tensor): (&String, &Tensor)| match (&tensor.stored, rounded, &*tensor.shape) {
             _ if name.contains(".experts.") || name.contains("_exps.") => 0,
             (
                 Stored::Weights(WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16),
@@ -193,11 +189,11 @@ mod tests {
     const GIB: usize = 1 << 30;
 
     /// Qwen3-30B-A3B's, which keeps 96 KiB of a token in f16.
-    fn config() -> Config {
+    fn spec() -> ModelSpec {
         let json = r#"{"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
             "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
             "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#;
-        Config::from_json(json.as_bytes()).unwrap()
+        ModelSpec::from_json(json.as_bytes()).unwrap()
     }
 
     fn fast() -> Compute {
@@ -208,7 +204,7 @@ mod tests {
     fn plan(free_bytes: usize, asked: Option<usize>) -> MemoryPlan {
         let needs =
             MemoryNeeds { shared_bytes: GIB, expert_bytes: 16 * GIB, worker_bytes: 0, n_sequences: 16 };
-        MemoryPlan::new(&needs, &config(), &fast(), Some(free_bytes), asked)
+        MemoryPlan::new(&needs, &spec(), &fast(), Some(free_bytes), asked)
     }
 
     #[test]

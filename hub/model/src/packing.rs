@@ -4,7 +4,7 @@ use std::fmt;
 
 use moex_kernels::{ExpertFormat, ExpertShape, WeightFormat};
 
-use super::{transformer::Model, weights::Expert};
+use super::{checkpoint::Expert, transformer::Model};
 
 /// How experts are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,12 @@ impl Packing {
     /// # Errors
     /// If the layer has no experts, or if as they are they do not all have the same formats.
     pub fn shape(self, model: &Model, layer: usize) -> Result<ExpertShape, String> {
-        let config = model.config();
+        let spec = model.spec();
         let format = match self {
             Self::To(format) => format,
             Self::AsTheyAre => of_layer(model, layer)?,
         };
-        Ok(ExpertShape { hidden: config.hidden, inner: config.moe.inner, format })
+        Ok(ExpertShape { hidden: spec.hidden, inner: spec.moe.inner, format })
     }
 }
 
@@ -67,6 +67,6 @@ fn of_layer(model: &Model, layer: usize) -> Result<ExpertFormat, String> {
 
 /// Whether the experts are stored in less than 16 bits a weight.
 fn is_quantised(model: &Model) -> bool {
-    let first = model.config().sparse_layers().find_map(|layer| model.experts(layer).first());
+    let first = model.spec().sparse_layers().find_map(|layer| model.experts(layer).first());
     first.is_some_and(Expert::is_quantised)
 }

@@ -48,7 +48,7 @@ pub trait ExpertSource: Send + Sync {
 /// The checkpoint's own, in its formats.
 impl ExpertSource for Arc<Model> {
     fn n_experts(&self) -> Vec<usize> {
-        (0..self.config().layers.len()).map(|layer| self.experts(layer).len()).collect()
+        (0..self.spec().layers.len()).map(|layer| self.experts(layer).len()).collect()
     }
 
     fn shape(&self, layer: usize) -> Result<ExpertShape, String> {
@@ -74,7 +74,7 @@ pub struct WorkerBlocks<B> {
 impl<B: Blocks> WorkerBlocks<B> {
     /// The blocks of `model`'s experts.
     pub fn new(blocks: B, model: &Model) -> Self {
-        let n_experts = (0..model.config().layers.len()).map(|layer| model.experts(layer).len()).collect();
+        let n_experts = (0..model.spec().layers.len()).map(|layer| model.experts(layer).len()).collect();
         Self { blocks, n_experts }
     }
 }

@@ -62,7 +62,7 @@ impl<E: Experts> Experts for Recorded<E> {
 
 /// All logits (T, V) of `ids` in one step, and every routing.
 pub(super) fn all_logits(model: &Arc<Model>, ids: &[u32]) -> (Vec<f32>, Vec<(usize, Routing)>) {
-    let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let mut experts = Recorded { experts: CheckpointExperts::new(model.clone()), asked: Vec::new() };
@@ -104,14 +104,14 @@ fn hidden_states_are_transformers() {
         assert!(error <= MAX_NMSE, "{name}: NMSE {error:e}");
     };
     let (model, ids) = (load(TINY), input_ids(&reference));
-    let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let spans = [Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All }];
     let mut experts = CheckpointExperts::new(model.clone());
 
     let (compute, space) = (Compute::Exact, &mut Workspace::default());
-    space.begin(&spans, model.rope());
+    space.begin(&spans, model.ropes());
     model.embed(&spans, space).unwrap();
     assert_near("embed_out", &space.x);
     for (index, layer) in model.layers().iter().enumerate() {
@@ -148,7 +148,7 @@ fn greedy_continuations_are_transformers() {
     let model = load(TINY);
     for continuation in reference.greedy {
         let mut experts = CheckpointExperts::new(model.clone());
-        let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+        let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
         let mut table = KvTable::default();
         let (mut ids, mut cached) = (continuation.prompt_ids.clone(), 0);
         for _ in &continuation.greedy_ids_ignore_eos {
@@ -167,11 +167,11 @@ fn rows_are_the_same_bits_in_any_step() {
     let model = load(TINY);
     let ids: Vec<u32> = (0..70).map(|i| i * 37 % 480).collect();
     let (whole, _) = all_logits(&model, &ids);
-    let vocab = model.config().vocab;
+    let vocab = model.spec().vocab;
 
     // In chunks that cross pages, beside another sequence in the same steps.
     let mut experts = CheckpointExperts::new(model.clone());
-    let mut kv = KvPool::new(model.config(), usize::MAX, 2);
+    let mut kv = KvPool::new(model.spec(), usize::MAX, 2);
     let (mut a, mut b) = (KvTable::default(), KvTable::default());
     let mut rows = Vec::new();
     let mut start = 0;
@@ -196,7 +196,7 @@ fn rows_are_the_same_bits_in_any_step() {
 #[test]
 fn a_token_beyond_the_vocabulary_is_an_error() {
     let model = load(TINY);
-    let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, 1));
     let span = Span { ids: &[512], start: 0, table: &table, wanted: Wanted::Last };
@@ -286,8 +286,11 @@ fn files_that_are_no_checkpoint_are_one_sentence() {
 
     fs::remove_file(&shard).unwrap();
     assert!(sentence(&folder).ends_with("it has no model.safetensors"));
-    fs::write(folder.join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
-    assert!(sentence(&folder).ends_with("config.json: not a Qwen3-MoE: its model_type is \"llama\""));
+    fs::write(folder.join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
+    assert!(
+        sentence(&folder)
+            .contains("config.json: its model_type is \"mamba\", and these can be run: qwen3_moe")
+    );
     fs::remove_file(folder.join("config.json")).unwrap();
     assert!(sentence(&folder).ends_with("is no model folder: it has no config.json"));
     assert!(sentence(&folder.join("nowhere")).ends_with("it has no config.json"));

@@ -3,23 +3,24 @@
 use moex_kernels::cpu::{self, OutOfVocabulary, Rope};
 
 use super::{
+    checkpoint::{Checkpoint, Expert, Matrix},
     compute::{Compute, Linear, Rounding, Rows},
-    config::Config,
     error::ModelError,
-    experts::{Experts, ExpertsError},
-    files::Checkpoint,
-    kv::{KvPool, KvTable},
+    experts::Experts,
+    kv::KvPool,
     layer::{Layer, Routed},
-    weights::{Expert, Matrix},
+    mapped::Mapped,
+    spec::{ModelSpec, RopeSpec},
+    step::{Span, StepError},
     workspace::{Stage, Workspace, sized},
 };
-use crate::mapped::Mapped;
 
-/// A Qwen3-MoE over its mapped checkpoint.
+/// A model over its mapped checkpoint.
 pub struct Model {
-    config: Config,
+    spec: ModelSpec,
     compute: Compute,
-    rope: Rope,
+    /// The rotations that its layers have, each once.
+    ropes: Vec<Rope>,
     embed_tokens: Matrix, // (V, D)
     layers: Vec<Layer>,
     norm: Vec<f32>,  // (D)
@@ -27,40 +28,6 @@ pub struct Model {
     is_tied: bool,
     /// Where matrices lie that are not packed.
     files: Vec<Mapped>,
-}
-
-/// Rows of one sequence in a step: tokens that follow what it has cached.
-pub struct Span<'a> {
-    /// The tokens, at least one.
-    pub ids: &'a [u32],
-    /// Positions already cached, and the position of the first token.
-    pub start: usize,
-    /// Its pages, with room for `start + ids.len()` positions.
-    pub table: &'a KvTable,
-    /// Whose logits are wanted.
-    pub wanted: Wanted,
-}
-
-/// The rows of a span whose logits are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// None: a prompt's chunk that others follow.
-    Nothing,
-    /// The last: the next token is drawn from it.
-    Last,
-    /// All of them.
-    All,
-}
-
-/// Why a step gave no logits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StepError {
-    /// A token the model has no embedding for.
-    #[error(transparent)]
-    Vocabulary(#[from] OutOfVocabulary),
-    /// The experts of a layer could not be computed.
-    #[error(transparent)]
-    Experts(#[from] ExpertsError),
 }
 
 impl Model {
@@ -78,28 +45,37 @@ impl Model {
     /// # Errors
     /// The first tensor that is missing, of another shape or of an unsupported type, or that there is no memory.
     pub fn load_for(checkpoint: &Checkpoint, compute: &Compute) -> Result<Self, ModelError> {
-        let config = checkpoint.config.clone();
+        let spec = checkpoint.spec.clone();
         let compute = &compute.of(checkpoint);
-        let embed_tokens = checkpoint.matrix("model.embed_tokens.weight", config.vocab, config.hidden)?;
-        let lm_head = match config.tied_head {
+        let embed_tokens = checkpoint.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)?;
+        let lm_head = match spec.tied_head {
             true => embed_tokens.clone(),
-            false => checkpoint.matrix("lm_head.weight", config.vocab, config.hidden)?,
+            false => checkpoint.matrix("lm_head.weight", spec.vocab, spec.hidden)?,
         };
-        let mut layers = Vec::with_capacity(config.layers.len());
-        for index in 0..config.layers.len() {
-            layers.push(Layer::load(checkpoint, compute, index)?);
+        let mut rotations: Vec<&RopeSpec> = Vec::new();
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for (index, layer) in spec.layers.iter().enumerate() {
+            let own = &layer.attention.rope;
+            let rope = rotations.iter().position(|rope| *rope == own).unwrap_or(rotations.len());
+            if rope == rotations.len() {
+                rotations.push(own);
+            }
+            layers.push(Layer::load(checkpoint, compute, index, rope)?);
             checkpoint.files.iter().for_each(Mapped::release);
         }
         let model = Self {
-            rope: Rope::new(config.head_width, config.rope_theta, config.yarn.as_ref()),
+            ropes: rotations
+                .iter()
+                .map(|rope| Rope::new(rope.width, rope.theta, rope.scaling.as_ref()))
+                .collect(),
             embed_tokens,
             layers,
-            norm: checkpoint.vector("model.norm.weight", config.hidden)?,
+            norm: checkpoint.norm("model.norm.weight", spec.hidden)?,
             lm_head: Linear::new(lm_head, compute, Rounding::Allowed)?,
-            is_tied: config.tied_head,
+            is_tied: spec.tied_head,
             compute: compute.clone(),
             files: checkpoint.files.clone(),
-            config,
+            spec,
         };
         model.release();
         Ok(model)
@@ -142,12 +118,12 @@ impl Model {
         experts: &mut dyn Experts,
         space: &'w mut Workspace,
     ) -> Result<&'w mut [f32], StepError> {
-        space.begin(spans, &self.rope);
+        space.begin(spans, &self.ropes);
         self.embed(spans, space)?; // x (T, D)
         for (index, layer) in self.layers.iter().enumerate() {
             layer.attend(&self.compute, spans, kv, space); // x (T, D)
             if index + 1 == self.layers.len() {
-                space.keep_wanted(spans, self.config.hidden); // x (W, D)
+                space.keep_wanted(spans, self.spec.hidden); // x (W, D)
                 if space.x.is_empty() {
                     space.logits.clear();
                     return Ok(&mut space.logits);
@@ -162,9 +138,9 @@ impl Model {
         Ok(&mut space.logits)
     }
 
-    /// Its config.
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// What it is.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
     /// The experts of a layer as they are in the checkpoint, none for a dense layer.
@@ -188,12 +164,15 @@ impl Model {
 
     /// To `space`'s x (T, D).
     pub(super) fn embed(&self, spans: &[Span<'_>], space: &mut Workspace) -> Result<(), OutOfVocabulary> {
-        let hidden = self.config.hidden;
+        let hidden = self.spec.hidden;
         let mut rest = sized(&mut space.x, space.step.places.len() * hidden);
         for span in spans {
             let rows;
             (rows, rest) = rest.split_at_mut(span.ids.len() * hidden);
             cpu::embed(&self.embed_tokens.view(), span.ids, rows)?;
+        }
+        if self.spec.embedding_scale != 1.0 {
+            space.x.iter_mut().for_each(|x| *x *= self.spec.embedding_scale);
         }
         space.done(Stage::Embed);
         Ok(())
@@ -203,9 +182,12 @@ impl Model {
     pub(super) fn head(&self, space: &mut Workspace) {
         let n_values = space.x.len();
         let rows = sized(&mut space.rows, n_values);
-        self.compute.rms_norm(&space.x, &self.norm, self.config.rms_eps, rows);
-        let logits = sized(&mut space.logits, n_values / self.config.hidden * self.config.vocab);
+        self.compute.rms_norm(&space.x, &self.norm, self.spec.rms_eps, rows);
+        let logits = sized(&mut space.logits, n_values / self.spec.hidden * self.spec.vocab);
         self.lm_head.forward(&mut Rows::new(rows, &mut space.int8), logits);
+        if let Some(cap) = self.spec.logit_softcap {
+            logits.iter_mut().for_each(|logit| *logit = cpu::soft_cap(*logit, cap));
+        }
         space.done(Stage::Head);
     }
 
@@ -215,7 +197,7 @@ impl Model {
     }
 
     #[cfg(test)]
-    pub(super) fn rope(&self) -> &Rope {
-        &self.rope
+    pub(super) fn ropes(&self) -> &[Rope] {
+        &self.ropes
     }
 }

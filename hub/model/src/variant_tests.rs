@@ -26,7 +26,7 @@ fn check(variant: &str, field: &str, otherwise: Value) {
     let error = nmse(&logits, &expected);
     // f32 in another order of additions.
     assert!(error <= 1e-9, "{variant}: NMSE {error:e}");
-    let sparse: Vec<usize> = model.config().sparse_layers().collect();
+    let sparse: Vec<usize> = model.spec().sparse_layers().collect();
     assert_eq!(asked.iter().map(|(layer, _)| *layer).collect::<Vec<_>>(), sparse);
     for (layer, routing) in &asked {
         reference.assert_choices(*layer, routing);
@@ -40,7 +40,7 @@ fn check(variant: &str, field: &str, otherwise: Value) {
     );
     config[field] = otherwise;
     let mut checkpoint = Checkpoint::open(folder.as_ref()).unwrap();
-    checkpoint.config = Config::from_json(config.to_string().as_bytes()).unwrap();
+    checkpoint.spec = ModelSpec::from_json(config.to_string().as_bytes()).unwrap();
     if let Ok(other) = Model::load(&checkpoint) {
         let error = nmse(&all_logits(&Arc::new(other), &ids).0, &expected);
         assert!(error > 1e-6, "{variant}: without it NMSE is {error:e} too");

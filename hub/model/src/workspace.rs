@@ -9,10 +9,9 @@ use moex_kernels::{
     simd::{AttentionScratch, ExpertScratch},
 };
 
-use super::{
-    Routing,
-    transformer::{Span, Wanted},
-};
+use moex_protocol::Routing;
+
+use super::step::{Span, Wanted};
 
 /// The memory of a step's values, kept from one to the next. One serves any number of steps of one model after another.
 #[derive(Default)]
@@ -28,9 +27,9 @@ pub struct Workspace {
     /// The MLP's output (T, D).
     pub(super) sum: Vec<f32>,
     pub(super) int8: Activations,
-    pub(super) dense: ExpertScratch,
-    /// Each row once (T), as a dense layer takes them.
-    pub(super) all_rows: Vec<Pair>,
+    /// What the expert that every row goes to gave (T, D).
+    pub(super) shared: Vec<f32>,
+    pub(super) mlp: MlpSpace,
     /// (W, V).
     pub(super) logits: Vec<f32>,
     pub(super) step: Step,
@@ -50,7 +49,24 @@ pub(super) struct AttentionSpace {
     pub(super) heads: Vec<f32>,
     /// (T, D).
     pub(super) out: Vec<f32>,
+    /// Rows on their way through narrow projections.
+    pub(super) narrow: Vec<f32>,
+    /// Keys and values of all heads (T, H, own + Cv), before they are told apart.
+    pub(super) wide: Vec<f32>,
     pub(super) scratch: AttentionScratch,
+}
+
+/// What an MLP on the hub needs in between.
+#[derive(Default)]
+pub(super) struct MlpSpace {
+    pub(super) scratch: ExpertScratch,
+    /// Each row once (T).
+    pub(super) all_rows: Vec<Pair>,
+    /// (T, F).
+    pub(super) gate: Vec<f32>,
+    /// (T, F).
+    pub(super) up: Vec<f32>,
+    pub(super) int8: Activations,
 }
 
 /// The rows of a step, as the layers see them.
@@ -58,8 +74,8 @@ pub(super) struct AttentionSpace {
 pub(super) struct Step {
     /// The span and the position of each row (T).
     pub(super) places: Vec<(usize, usize)>,
-    /// The rotation of each row.
-    pub(super) rope: RopeTable,
+    /// The rotation of each row, by each of the model's ropes.
+    pub(super) ropes: Vec<RopeTable>,
 }
 
 /// What a step has just done.
@@ -120,13 +136,16 @@ impl Workspace {
     }
 
     /// Takes up the rows of `spans`.
-    pub(super) fn begin(&mut self, spans: &[Span<'_>], rope: &Rope) {
-        let Step { places, rope: table } = &mut self.step;
+    pub(super) fn begin(&mut self, spans: &[Span<'_>], ropes: &[Rope]) {
+        let Step { places, ropes: tables } = &mut self.step;
         places.clear();
         for (index, span) in spans.iter().enumerate() {
             places.extend((0..span.ids.len()).map(|i| (index, span.start + i)));
         }
-        rope.fill(places.iter().map(|(_, position)| *position as u32), table);
+        tables.resize_with(ropes.len(), RopeTable::default);
+        for (rope, table) in ropes.iter().zip(tables) {
+            rope.fill(places.iter().map(|(_, position)| *position as u32), table);
+        }
     }
 
     /// Leaves of x (T, D) the rows whose logits are wanted (W, D).

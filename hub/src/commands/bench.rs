@@ -79,7 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let load_seconds = started.elapsed().as_secs_f64();
 
     let deepest = args.depth.iter().copied().max().unwrap_or(0).max(args.prompt) as usize;
-    let (longest, most) = (deepest + args.generate as usize, model.config().max_positions);
+    let (longest, most) = (deepest + args.generate as usize, model.spec().max_positions);
     ensure!(longest <= most, "{longest} tokens are more than the {most} that the model was made for");
     let lengths = Lengths {
         prompt: args.prompt as usize,

@@ -109,7 +109,7 @@ fn panel_experts(
     let processor = processor.clone();
     let panels = match Packing::or_default(args.experts, model) {
         Packing::AsTheyAre => {
-            let experts = (0..model.config().layers.len()).flat_map(|layer| model.experts(layer));
+            let experts = (0..model.spec().layers.len()).flat_map(|layer| model.experts(layer));
             let keep = Keep::if_it_fits(experts.map(Expert::n_bytes).sum());
             Panels::new(model.clone(), processor, keep)?
         }

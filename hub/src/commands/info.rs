@@ -121,36 +121,36 @@ impl Info {
         replicas: usize,
         free: Option<usize>,
     ) -> anyhow::Result<Self> {
-        let config = model.config();
-        let sparse_layers = config.sparse_layers().count();
-        let n_blocks = sparse_layers * config.moe.n_experts;
+        let spec = model.spec();
+        let sparse_layers = spec.sparse_layers().count();
+        let n_blocks = sparse_layers * spec.moe.n_experts;
         let expert_bytes =
-            config.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
-        let kv_position_bytes = KvPool::position_bytes_for(compute, config) as u64;
-        let blocks = packed(model)?;
+            spec.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
+        let kv_position_bytes = KvPool::position_bytes_for(compute, spec) as u64;
+        let blocks = if n_blocks == 0 { Vec::new() } else { packed(model)? };
         let packing = Packing::or_default(None, model);
         let n_sequences = EngineConfig::default().max_sequences;
         let needs =
             MemoryNeeds::of(checkpoint, model, compute, packing, n_sequences).map_err(anyhow::Error::msg)?;
-        let memory = MemoryPlan::new(&needs, config, compute, free, None);
+        let memory = MemoryPlan::new(&needs, spec, compute, free, None);
         Ok(Self {
             name: checkpoint.name.clone(),
-            layers: config.layers.len(),
+            layers: spec.layers.len(),
             sparse_layers,
-            hidden: config.hidden,
-            experts: config.moe.n_experts,
-            experts_per_token: config.moe.n_chosen,
-            expert_inner: config.moe.inner,
-            vocabulary: config.vocab,
+            hidden: spec.hidden,
+            experts: spec.moe.n_experts,
+            experts_per_token: spec.moe.n_chosen,
+            expert_inner: spec.moe.inner,
+            vocabulary: spec.vocab,
             context: memory.context,
-            model_context: config.max_positions,
+            model_context: spec.max_positions,
             compute: compute.describe(packing),
             checkpoint_bytes: checkpoint.weight_bytes(),
-            expert_parameters: 3 * (n_blocks * config.hidden * config.moe.inner) as u64,
+            expert_parameters: 3 * (n_blocks * spec.hidden * spec.moe.inner) as u64,
             hub: Hub {
                 shared_bytes: model.shared_bytes() as u64,
                 kv_position_bytes,
-                kv_context_bytes: kv_position_bytes * config.max_positions as u64,
+                kv_context_bytes: kv_position_bytes * spec.max_positions as u64,
                 expert_bytes: expert_bytes.sum(),
             },
             workers: counts
@@ -167,26 +167,27 @@ impl Info {
     fn text(&self) -> String {
         let mut text = String::new();
         let hub = &self.hub;
+        let experts = match self.sparse_layers {
+            0 => "without experts".to_owned(),
+            n => format!(
+                "{n} with {} experts, {} of them per token, expert inner {}",
+                self.experts, self.experts_per_token, self.expert_inner
+            ),
+        };
         let _ = writeln!(
             text,
-            "{}: {} layers ({} with {} experts, {} of them per token), hidden {}, expert inner {}, vocabulary {}, context {}",
-            self.name,
-            self.layers,
-            self.sparse_layers,
-            self.experts,
-            self.experts_per_token,
-            self.hidden,
-            self.expert_inner,
-            self.vocabulary,
-            self.model_context
+            "{}: {} layers ({experts}), hidden {}, vocabulary {}, context {}",
+            self.name, self.layers, self.hidden, self.vocabulary, self.model_context
         );
-        let _ = writeln!(
-            text,
-            "checkpoint {}, of which experts {} ({:.2} B parameters)\n",
-            size(self.checkpoint_bytes),
-            size(hub.expert_bytes),
-            self.expert_parameters as f64 / 1e9
-        );
+        let of_experts = match self.sparse_layers {
+            0 => String::new(),
+            _ => format!(
+                ", of which experts {} ({:.2} B parameters)",
+                size(hub.expert_bytes),
+                self.expert_parameters as f64 / 1e9
+            ),
+        };
+        let _ = writeln!(text, "checkpoint {}{of_experts}\n", size(self.checkpoint_bytes));
         let _ =
             writeln!(text, "Served on this machine with a context of {}, {}.\n", self.context, self.compute);
         let _ = writeln!(
@@ -196,6 +197,10 @@ impl Info {
             size(hub.kv_position_bytes),
             size(hub.kv_context_bytes)
         );
+        if self.sparse_layers == 0 {
+            text.push_str("The hub computes it alone: only experts go to workers.\n");
+            return text;
+        }
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::UTF8_FULL_CONDENSED);
         table.set_header(["workers", "replicas", "format", "experts each", "memory each"]);
@@ -234,7 +239,7 @@ fn packed(model: &Model) -> anyhow::Result<Vec<PackedBlock>> {
     let block = |packing: Packing| {
         let mut formats = Vec::new();
         let mut bytes = 0;
-        for layer in model.config().sparse_layers() {
+        for layer in model.spec().sparse_layers() {
             let shape = packing.shape(model, layer).map_err(anyhow::Error::msg)?;
             bytes = bytes.max(shape.block_bytes() as u64);
             let format = shape.format.to_string();
@@ -276,7 +281,7 @@ mod tests {
     use moex_kernels::ExpertShape;
 
     use super::*;
-    use moex_model::Config;
+    use moex_model::ModelSpec;
 
     fn info(counts: &[usize]) -> Info {
         let checkpoint = Checkpoint::demo().unwrap();
@@ -313,8 +318,8 @@ mod tests {
         let json = r#"{"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
             "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
             "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#;
-        let config = Config::from_json(json.as_bytes()).unwrap();
-        let shape = ExpertShape::uniform(config.hidden, config.moe.inner, WeightFormat::Int4G128);
+        let spec = ModelSpec::from_json(json.as_bytes()).unwrap();
+        let shape = ExpertShape::uniform(spec.hidden, spec.moe.inner, WeightFormat::Int4G128);
         let block = PackedBlock { format: "int4".to_owned(), bytes: shape.block_bytes() as u64 };
         let share = Share::of(&block, 48 * 128, 16, 2);
         assert_eq!(share.blocks, 768);

@@ -55,22 +55,22 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let checkpoint = args.model.checkpoint()?;
     let compute = args.compute.compute(ActivationFormat::F32)?;
     let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
-    let config = model.config();
+    let spec = model.spec();
     let n_rows = args.ids.len(); // T
     ensure!(
-        n_rows <= config.max_positions,
+        n_rows <= spec.max_positions,
         "{n_rows} ids are more than the context of {} tokens",
-        config.max_positions
+        spec.max_positions
     );
 
     let mut tensors =
-        vec![Planned { name: "logits".to_owned(), dtype: Dtype::F32, shape: vec![n_rows, config.vocab] }];
-    tensors.extend(config.sparse_layers().map(|layer| Planned {
+        vec![Planned { name: "logits".to_owned(), dtype: Dtype::F32, shape: vec![n_rows, spec.vocab] }];
+    tensors.extend(spec.sparse_layers().map(|layer| Planned {
         name: format!("layer{layer}.topk_indices"),
         dtype: Dtype::I32,
-        shape: vec![n_rows, config.moe.n_chosen],
+        shape: vec![n_rows, spec.moe.n_chosen],
     }));
-    let against = args.against.as_deref().map(|path| Against::open(path, config, n_rows));
+    let against = args.against.as_deref().map(|path| Against::open(path, spec, n_rows));
     let mut against = against.transpose()?;
     let name = args.out.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let file = args.out.as_deref().map(|path| SafetensorsFile::create(path, &tensors));
@@ -78,9 +78,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
     let mut experts = Recorded {
         experts: experts_for(&args.experts, &checkpoint, &model, CHUNK_ROWS)?,
-        chosen: vec![Vec::new(); config.layers.len()],
+        chosen: vec![Vec::new(); spec.layers.len()],
     };
-    let mut kv = KvPool::new_for(&compute, config, usize::MAX, 1);
+    let mut kv = KvPool::new_for(&compute, spec, usize::MAX, 1);
     let mut table = KvTable::default();
     for (chunk, ids) in args.ids.chunks(CHUNK_ROWS).enumerate() {
         let start = chunk * CHUNK_ROWS;
@@ -91,18 +91,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             file.write(&logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<_>>())?;
         }
         if let Some(against) = &mut against {
-            against.add(&logits, config.vocab);
+            against.add(&logits, spec.vocab);
         }
     }
     if let Some(mut file) = file {
-        for layer in config.sparse_layers() {
+        for layer in spec.sparse_layers() {
             let indices = experts.chosen[layer].iter().flat_map(|expert| i32::from(*expert).to_le_bytes());
             file.write(&indices.collect::<Vec<_>>())?;
         }
         file.finish().context(name)?;
     }
     if let Some(against) = against {
-        print!("{}", against.report(config, &experts.chosen));
+        print!("{}", against.report(spec, &experts.chosen));
     }
     Ok(())
 }
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn a_comparison_counts_all_rows_and_those_that_chose_alike() {
         let checkpoint = moex_model::Checkpoint::open(TINY.as_ref()).unwrap();
-        let config = &checkpoint.config;
+        let spec = &checkpoint.spec;
         let path = format!("{TINY}/reference/reference.safetensors");
-        let mut against = Against::open(path.as_ref(), config, 40).unwrap();
+        let mut against = Against::open(path.as_ref(), spec, 40).unwrap();
         let reference = std::fs::read(&path).unwrap();
         // The reference itself, but for the first row, which is twice as large and chose other experts.
         let mut rows = f32(&reference, "logits");
@@ -192,22 +192,22 @@ mod tests {
         chosen[0][0] ^= 7;
         against.add(&rows[..512 * 13], 512);
         against.add(&rows[512 * 13..], 512);
-        let report = against.report(config, &chosen);
+        let report = against.report(spec, &chosen);
         let lines: Vec<&str> = report.lines().collect();
         assert!(lines[0].starts_with("40 rows against ") && lines[0].ends_with("1.00e0 at most"), "{report}");
         let alike = "39 of them chose the same experts in every layer: NMSE 0.00e0; by rows 0.00e0 at the median, \
                      0.00e0 at most";
         assert_eq!(lines[1], alike);
 
-        let error = Against::open(path.as_ref(), config, 41).err().unwrap().to_string();
+        let error = Against::open(path.as_ref(), spec, 41).err().unwrap().to_string();
         assert!(
             error.ends_with("its logits are F32 [40, 512], those of the given ids F32 [41, 512]"),
             "{error}"
         );
         let other = format!("{TINY}/config.json");
-        let error = Against::open(other.as_ref(), config, 40).err().unwrap().to_string();
+        let error = Against::open(other.as_ref(), spec, 40).err().unwrap().to_string();
         assert!(error.ends_with("config.json: no safetensors file"), "{error}");
-        assert!(Against::open("nowhere".as_ref(), config, 40).is_err());
+        assert!(Against::open("nowhere".as_ref(), spec, 40).is_err());
     }
 
     #[test]

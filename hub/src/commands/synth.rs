@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use weights::Weights;
 
 use super::safetensors_file::{Planned, SafetensorsFile};
-use moex_model::{Checkpoint, Config, MAX_LAYERS, TokenizerSource};
+use moex_model::{Checkpoint, MAX_LAYERS, ModelSpec, TokenizerSource};
 
 /// Bytes after which a shard is closed, as published checkpoints have it.
 const SHARD_BYTES: usize = 4_000_000_000;
@@ -102,7 +102,7 @@ fn write(
         fs::write(folder.join(name), bytes).with_context(|| folder.join(name).display().to_string())
     };
     let config = serde_json::to_vec_pretty(&geometry.config())?;
-    Config::from_json(&config).context("the geometry is no model")?;
+    ModelSpec::from_json(&config).context("the geometry is no model")?;
     put("config.json", &config)?;
     let text = Checkpoint::demo()?.text;
     let files = [
@@ -180,7 +180,7 @@ mod tests {
 
     fn logits(checkpoint: &Checkpoint) -> Vec<f32> {
         let model = Arc::new(Model::load(checkpoint).unwrap());
-        let mut kv = KvPool::new(model.config(), usize::MAX, 1);
+        let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
         let mut table = KvTable::default();
         assert!(kv.reserve(&mut table, 3));
         let span = Span { ids: &[5, 6, 7], start: 0, table: &table, wanted: Wanted::Last };
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_written_is_a_model_that_runs() {
         let (_keep, checkpoint) = synth(2, 1);
-        assert_eq!(checkpoint.config.layers.len(), 2);
+        assert_eq!(checkpoint.spec.layers.len(), 2);
         assert!(Text::load(&checkpoint).unwrap().template.is_some());
         let logits = logits(&checkpoint);
         assert!(logits.iter().all(|logit| logit.is_finite()));

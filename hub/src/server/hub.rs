@@ -119,7 +119,7 @@ impl HubConfig {
         if !self.hub_compute {
             needs.expert_bytes = 0;
         }
-        Ok(MemoryPlan::new(&needs, &checkpoint.config, &self.compute, free, self.context_tokens))
+        Ok(MemoryPlan::new(&needs, &checkpoint.spec, &self.compute, free, self.context_tokens))
     }
 }
 
@@ -217,12 +217,12 @@ impl Loaded {
             None => Checkpoint::demo()?,
         };
         let free = free_bytes();
-        let most = checkpoint.config.max_positions;
+        let most = checkpoint.spec.max_positions;
         if let Some(asked) = config.context_tokens {
             if asked > most {
                 return Err(OpenError::Context { asked, most });
             }
-            checkpoint.config.max_positions = asked;
+            checkpoint.spec.max_positions = asked;
         }
         let model = Arc::new(Model::load_for(&checkpoint, &config.compute)?);
         let text = Arc::new(Text::load(&checkpoint)?);
@@ -282,9 +282,12 @@ impl Loaded {
             }
             _ => String::new(),
         };
-        let description = format!(
-            "{name}: {n_layers} layers, {n_experts} experts in {format}, context {context}{less}\n{arithmetic}"
-        );
+        let experts = match n_experts {
+            0 => "no experts, so that the hub computes alone".to_owned(),
+            n => format!("{n} experts in {format}"),
+        };
+        let description =
+            format!("{name}: {n_layers} layers, {experts}, context {context}{less}\n{arithmetic}");
         Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description, reach })
     }
 }
@@ -301,9 +304,9 @@ pub(crate) fn summary(
     activations: ActivationFormat,
     max_rows: usize,
 ) -> ModelSummary {
-    let config = &checkpoint.config;
-    let max_pairs = max_rows.saturating_mul(config.moe.n_chosen);
-    let formats: Vec<Option<String>> = (0..config.layers.len())
+    let spec = &checkpoint.spec;
+    let max_pairs = max_rows.saturating_mul(spec.moe.n_chosen);
+    let formats: Vec<Option<String>> = (0..spec.layers.len())
         .map(|layer| Some(store.shape(LayerId(u16::try_from(layer).ok()?))?.format.to_string()))
         .collect();
     let format = formats.iter().flatten().next().cloned().unwrap_or_default();
@@ -313,11 +316,11 @@ pub(crate) fn summary(
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     ModelSummary {
         name: checkpoint.name.clone(),
-        hidden: number(config.hidden),
-        inner: number(config.moe.inner),
-        n_layers: number(config.layers.len()),
-        n_experts: number(config.moe.n_experts),
-        n_experts_per_token: number(config.moe.n_chosen),
+        hidden: number(spec.hidden),
+        inner: number(spec.moe.inner),
+        n_layers: number(spec.layers.len()),
+        n_experts: number(spec.moe.n_experts),
+        n_experts_per_token: number(spec.moe.n_chosen),
         format,
         layer_formats: if is_one { Vec::new() } else { layer_formats },
         activations: activations.name().to_owned(),

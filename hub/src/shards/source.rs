@@ -52,7 +52,7 @@ impl ModelExperts {
     }
 
     fn experts(&self) -> impl Iterator<Item = (usize, &[moex_model::Expert])> {
-        (0..self.model.config().layers.len())
+        (0..self.model.spec().layers.len())
             .map(|layer| (layer, self.model.experts(layer)))
             .filter(|(_, experts)| !experts.is_empty())
     }

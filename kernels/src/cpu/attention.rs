@@ -1,5 +1,7 @@
 //! Causal grouped-query attention over a paged KV cache.
 
+use std::ops::Range;
+
 use super::{dot, parallel, softmax};
 
 /// The widths of a model's attention.
@@ -15,6 +17,36 @@ pub struct AttentionShape {
     pub page_positions: usize,
 }
 
+/// What becomes of a product of query and key before softmax, and which of them there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scores {
+    /// What products are multiplied by.
+    pub scale: f32,
+    /// Scores are `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// The positions that a row sees, its own and those before it; all where there is none.
+    pub window: Option<usize>,
+}
+
+impl Scores {
+    /// `q . k / sqrt(C)` over all positions.
+    pub fn plain(head_width: usize) -> Self {
+        Self { scale: 1.0 / (head_width as f32).sqrt(), softcap: None, window: None }
+    }
+
+    fn of(&self, product: f32) -> f32 {
+        match self.softcap {
+            None => product * self.scale,
+            Some(cap) => soft_cap(product * self.scale, cap),
+        }
+    }
+}
+
+/// `cap * tanh(x / cap)`.
+pub fn soft_cap(x: f32, cap: f32) -> f32 {
+    libm::tanhf(x / cap) * cap
+}
+
 /// What one row attends to: the first `positions` of the cached keys and values of its sequence, its own included.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedRows<'a> {
@@ -26,12 +58,18 @@ pub struct CachedRows<'a> {
     pub positions: usize,
 }
 
-/// `softmax(q . k / sqrt(C)) v` for each row and head: `q` (T, H, C), row `t` over `cached[t]`, to `out` (T, H, C).
+/// `softmax(scores(q . k)) v` for each row and head: `q` (T, H, C), row `t` over `cached[t]`, to `out` (T, H, C).
 /// Query head `h` reads key and value head `h / (H / G)`. The rows may be of different sequences.
 ///
 /// # Panics
 /// If lengths do not fit the shape, or a row attends to nothing or to more than its pages hold.
-pub fn attention(shape: &AttentionShape, q: &[f32], cached: &[CachedRows<'_>], out: &mut [f32]) {
+pub fn attention(
+    shape: &AttentionShape,
+    scoring: &Scores,
+    q: &[f32],
+    cached: &[CachedRows<'_>],
+    out: &mut [f32],
+) {
     let AttentionShape { n_heads, n_kv_heads, head_width, page_positions } = *shape;
     assert!(n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "query heads share key heads evenly");
     assert_eq!(q.len(), cached.len() * n_heads * head_width, "rows of (H, C)");
@@ -47,7 +85,7 @@ pub fn attention(shape: &AttentionShape, q: &[f32], cached: &[CachedRows<'_>], o
         for (i, out) in out.chunks_exact_mut(head_width).enumerate() {
             let head = chunk * heads_per_task + i; // of all T * H
             let (row, kv_head) = (&cached[head / n_heads], head % n_heads / (n_heads / n_kv_heads));
-            attend(shape, &q[head * head_width..][..head_width], kv_head, row, &mut scores, out);
+            attend(shape, scoring, &q[head * head_width..][..head_width], kv_head, row, &mut scores, out);
         }
     });
 }
@@ -55,34 +93,39 @@ pub fn attention(shape: &AttentionShape, q: &[f32], cached: &[CachedRows<'_>], o
 /// One head of one row: `q` (C) to `out` (C).
 fn attend(
     shape: &AttentionShape,
+    scoring: &Scores,
     q: &[f32],
     kv_head: usize,
     row: &CachedRows<'_>,
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    let scale = 1.0 / (shape.head_width as f32).sqrt();
+    let first = scoring.window.map_or(0, |window| row.positions.saturating_sub(window));
+    let seen = |pages| positions(shape, pages, kv_head, first..row.positions);
     scores.clear();
-    scores.extend(positions(shape, row.keys, kv_head, row.positions).map(|key| dot(q, key) * scale));
+    scores.extend(seen(row.keys).map(|key| scoring.of(dot(q, key))));
     softmax(scores);
     out.fill(0.0);
-    for (weight, value) in scores.iter().zip(positions(shape, row.values, kv_head, row.positions)) {
+    for (weight, value) in scores.iter().zip(seen(row.values)) {
         for (out, value) in out.iter_mut().zip(value) {
             *out += weight * value;
         }
     }
 }
 
-/// Key or value head `kv_head` (C) of positions 0..n.
+/// Key or value head `kv_head` (C) of these positions.
 fn positions<'a>(
     shape: &AttentionShape,
     pages: &'a [&'a [f32]],
     kv_head: usize,
-    n: usize,
+    range: Range<usize>,
 ) -> impl Iterator<Item = &'a [f32]> {
     let (width, stride) = (shape.head_width, shape.n_kv_heads * shape.head_width);
     let heads = move |position: &'a [f32]| &position[kv_head * width..][..width];
-    pages.iter().flat_map(move |page| page.chunks_exact(stride).map(heads)).take(n)
+    let first_page = range.start / shape.page_positions;
+    let (skipped, n) = (range.start - first_page * shape.page_positions, range.len());
+    let pages = pages[first_page..].iter();
+    pages.flat_map(move |page| page.chunks_exact(stride).map(heads)).skip(skipped).take(n)
 }
 
 #[cfg(test)]
@@ -127,12 +170,37 @@ mod tests {
             .map(|positions| CachedRows { keys: &key_pages, values: &value_pages, positions })
             .collect();
         let mut out = vec![f32::NAN; q.len()];
-        attention(&SHAPE, &q, &cached, &mut out);
+        let plain = Scores::plain(SHAPE.head_width);
+        attention(&SHAPE, &plain, &q, &cached, &mut out);
         for (t, (q, together)) in q.chunks(row_len).zip(out.chunks(row_len)).enumerate() {
             assert!(nmse(together, &plainly(q, &keys, &values, t + 1)) < 1e-10);
             let mut alone = vec![f32::NAN; row_len];
-            attention(&SHAPE, q, &cached[t..=t], &mut alone);
+            attention(&SHAPE, &plain, q, &cached[t..=t], &mut alone);
             assert_eq!(alone, together);
         }
+    }
+
+    #[test]
+    fn a_window_is_a_shorter_past_and_a_cap_bends_scores() {
+        let page_len = SHAPE.page_positions * SHAPE.n_kv_heads * SHAPE.head_width;
+        let (keys, values) = (noise(1, 3 * page_len, 2.0), noise(2, 3 * page_len, 1.0));
+        let (key_pages, value_pages): (Vec<_>, Vec<_>) =
+            (keys.chunks(page_len).collect(), values.chunks(page_len).collect());
+        let q = noise(3, SHAPE.n_heads * SHAPE.head_width, 2.0);
+        let row = CachedRows { keys: &key_pages, values: &value_pages, positions: 11 };
+        let run = |scores: Scores| {
+            let mut out = vec![f32::NAN; q.len()];
+            attention(&SHAPE, &scores, &q, &[row], &mut out);
+            out
+        };
+        let plain = Scores::plain(SHAPE.head_width);
+        // Of 11 positions the last five: the first six are not there.
+        let skip = 6 * SHAPE.n_kv_heads * SHAPE.head_width;
+        let expected = plainly(&q, &keys[skip..], &values[skip..], 5);
+        assert!(nmse(&run(Scores { window: Some(5), ..plain }), &expected) < 1e-10);
+        assert_eq!(run(Scores { window: Some(11), ..plain }), run(plain), "as wide as the past");
+        let capped = run(Scores { softcap: Some(1e4), ..plain });
+        assert!(nmse(&capped, &run(plain)) < 1e-6, "a cap far above all scores");
+        assert!(nmse(&run(Scores { softcap: Some(0.5), ..plain }), &run(plain)) > 1e-3);
     }
 }

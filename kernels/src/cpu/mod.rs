@@ -1,4 +1,4 @@
-//! Every operation of a Qwen3-MoE forward pass on the CPU, one file each, over plain f32 slices.
+//! Every operation of a forward pass on the CPU, one file each, over plain f32 slices.
 //!
 //! They are what every other kernel is checked against, so they are written to be read, and they keep one promise: a row
 //! gets the same bits whatever other rows are with it, however many threads there are, natively and in a browser. For
@@ -12,25 +12,31 @@ mod attention;
 mod dot;
 mod embed;
 mod expert_ffn;
+mod gelu_mul;
 mod linear;
+mod llama3;
 pub(crate) mod parallel;
 mod rms_norm;
 mod rope;
 mod router;
+mod sigmoid;
 mod silu_mul;
 mod softmax;
 mod yarn;
 
 pub use add::{add, add_bias};
-pub use attention::{AttentionShape, CachedRows, attention};
+pub use attention::{AttentionShape, CachedRows, Scores, attention, soft_cap};
 pub(crate) use dot::fold;
 pub use dot::{LANES, dot};
 pub use embed::{OutOfVocabulary, embed};
 pub use expert_ffn::expert_ffn;
+pub use gelu_mul::gelu_mul;
 pub use linear::linear;
+pub use llama3::Llama3;
 pub use rms_norm::{rms_norm, rms_norm_in_place};
-pub use rope::{Rope, RopeTable, rope, rope_row};
-pub use router::{Renormalise, route};
+pub use rope::{Rope, RopePairs, RopeScaling, RopeTable, rope, rope_last_columns, rope_row};
+pub use router::{Groups, Renormalise, route, route_in_groups};
+pub use sigmoid::scale_by_sigmoid;
 pub use silu_mul::silu_mul;
 pub use softmax::softmax;
 pub use yarn::Yarn;

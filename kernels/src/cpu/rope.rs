@@ -1,6 +1,17 @@
 //! RoPE: positions as rotations of pairs of columns, in the rotate-half form (column `i` pairs with `i + C/2`).
 
-use super::Yarn;
+use super::{Llama3, Yarn};
+
+/// How frequencies are changed for contexts longer than a model was first trained on (config `rope_scaling`).
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// All divided by this.
+    Linear(f64),
+    /// Llama 3's.
+    Llama3(Llama3),
+    /// YaRN.
+    Yarn(Yarn),
+}
 
 /// The frequencies of a model's rotations.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,22 +34,27 @@ pub struct RopeTable {
 }
 
 impl Rope {
-    /// For heads of `head_width` C columns: `theta^(-2i / C)` (config `rope_theta`), changed by YaRN if the model has it
-    /// (config `rope_scaling`).
-    pub fn new(head_width: usize, theta: f32, yarn: Option<&Yarn>) -> Self {
-        let inverse = (0..head_width / 2).map(|i| {
-            let exponent = (2 * i) as f32 / head_width as f32;
+    /// For `width` C rotated columns: `theta^(-2i / C)` (config `rope_theta`), changed as `scaling` says.
+    pub fn new(width: usize, theta: f32, scaling: Option<&RopeScaling>) -> Self {
+        let inverse = (0..width / 2).map(|i| {
+            let exponent = (2 * i) as f32 / width as f32;
             // Through f64 to the nearest f32, as near as torch's own pow comes.
             1.0 / (libm::pow(f64::from(theta), f64::from(exponent)) as f32)
         });
-        let frequencies: Vec<f32> = inverse.collect();
-        match yarn {
-            None => Self { frequencies, scale: 1.0 },
-            Some(yarn) => Self {
-                frequencies: yarn.stretch(&frequencies, head_width, theta),
-                scale: yarn.attention_scale(),
-            },
+        let mut frequencies: Vec<f32> = inverse.collect();
+        let mut scale = 1.0;
+        match scaling {
+            None => {}
+            Some(RopeScaling::Linear(factor)) => frequencies.iter_mut().for_each(|f| *f /= *factor as f32),
+            Some(RopeScaling::Llama3(llama3)) => {
+                frequencies.iter_mut().for_each(|f| *f = llama3.stretch(*f));
+            }
+            Some(RopeScaling::Yarn(yarn)) => {
+                frequencies = yarn.stretch(&frequencies, width, theta);
+                scale = yarn.attention_scale();
+            }
         }
+        Self { frequencies, scale }
     }
 
     /// The rotations of T rows at these positions.
@@ -78,6 +94,39 @@ pub fn rope_row(row: &mut [f32], table: &RopeTable, t: usize) {
             let (a, b) = (first[i], second[i]);
             first[i] = a * cos[i] - b * sin[i];
             second[i] = b * cos[i] + a * sin[i];
+        }
+    }
+}
+
+/// Which columns turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePairs {
+    /// `i` and `i + width / 2`.
+    Halves,
+    /// `2 i` and `2 i + 1`.
+    Neighbours,
+}
+
+/// Rotates the last columns, as many as the table has, of each head of `head_width` in row `t`, `row` (H, `head_width`).
+///
+/// # Panics
+/// If there is no such row, or heads are narrower than the table.
+pub fn rope_last_columns(row: &mut [f32], head_width: usize, pairs: RopePairs, table: &RopeTable, t: usize) {
+    let half = table.half;
+    if pairs == RopePairs::Halves && head_width == 2 * half {
+        return rope_row(row, table, t);
+    }
+    let (cos, sin) = (&table.cos[t * half..][..half], &table.sin[t * half..][..half]);
+    for head in row.chunks_exact_mut(head_width) {
+        let columns = &mut head[head_width - 2 * half..];
+        match pairs {
+            RopePairs::Halves => rope_row(columns, table, t),
+            RopePairs::Neighbours => {
+                for (pair, (cos, sin)) in columns.as_chunks_mut::<2>().0.iter_mut().zip(cos.iter().zip(sin)) {
+                    let [a, b] = *pair;
+                    *pair = [a * cos - b * sin, b * cos + a * sin];
+                }
+            }
         }
     }
 }

@@ -37,6 +37,11 @@ impl Yarn {
         }
     }
 
+    /// `0.1 m ln(factor) + 1`: what a longer context makes of the sharpness of attention.
+    pub fn mscale(&self, m: f64) -> f64 {
+        mscale(self.factor, m)
+    }
+
     /// What sine and cosine are multiplied by.
     pub(super) fn attention_scale(&self) -> f32 {
         let given = |value: Option<f64>| value.filter(|&v| v != 0.0);

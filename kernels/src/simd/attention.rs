@@ -370,7 +370,7 @@ fn softmax<I: Isa>(isa: I, scores: &mut [f32; SEGMENT], n: usize) -> [f32; 2] {
 mod tests {
     use super::*;
     use crate::{
-        cpu::{self, AttentionShape, CachedRows},
+        cpu::{self, AttentionShape, CachedRows, Scores},
         nmse,
         noise::noise,
         simd::Simd,
@@ -417,7 +417,7 @@ mod tests {
                     .map(|&positions| CachedRows { keys: &key_pages, values: &value_pages, positions })
                     .collect();
                 let mut twin = vec![f32::NAN; q.len()];
-                cpu::attention(&twin_shape, &q, &rows, &mut twin);
+                cpu::attention(&twin_shape, &Scores::plain(head_width), &q, &rows, &mut twin);
 
                 let mut expected: Option<Vec<u32>> = None;
                 for simd in Simd::available() {

@@ -1,8 +1,8 @@
-//! The body of the fuzz target in `hub/fuzz`, here so that ordinary tests run it too. It panics on a broken rule and is no
+//! The body of the fuzz target in `hub/model/fuzz`, here so that ordinary tests run it too. It panics on a broken rule and is no
 //! part of the crate's interface.
 
 use super::{Gguf, Vocabulary};
-use crate::Config;
+use crate::llama_cpp;
 
 /// Any bytes as a file: parsing ends without a panic, every tensor it names lies in the file, and whatever reads the keys
 /// ends without a panic too.
@@ -15,7 +15,7 @@ pub fn parse(bytes: &[u8]) {
     }
     let vocab = gguf.tensors().first().map_or(1, |tensor| tensor.shape[0]);
     // Which error it is does not matter here.
-    drop(Config::from_gguf(&gguf, vocab, true));
+    drop(llama_cpp::spec(&gguf, vocab, true));
     if let Ok(Some(vocabulary)) = Vocabulary::read(&gguf) {
         assert_eq!(vocabulary.tokens.len(), vocabulary.kinds.len());
         drop(crate::text::Tokenizer::from_vocabulary(&vocabulary));

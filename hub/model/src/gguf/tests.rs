@@ -219,8 +219,8 @@ fn a_vocabulary_must_fit_together() {
 /// The seeds of the fuzz target. `MOEX_BLESS=1 cargo test -p moex-hub seeds` writes them anew.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut model = Header::default();
-    let config = crate::Checkpoint::demo().unwrap().config;
-    crate::llama_cpp::write_keys(&config, "seed", &mut model);
+    let spec = crate::Checkpoint::demo().unwrap().spec;
+    crate::llama_cpp::write_keys(&spec, "seed", &mut model);
     let vocabulary = Vocabulary {
         tokens: ["a", "b", "ab", "<|im_end|>"].map(str::to_owned).to_vec(),
         kinds: vec![TokenKind::Normal, TokenKind::Normal, TokenKind::Normal, TokenKind::Control],

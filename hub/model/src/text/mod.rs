@@ -43,7 +43,7 @@ impl Text {
             parse("generation_config.json", files.generation_config.as_deref())?;
 
         let tokens = config.special_tokens();
-        let eos = match (generation.eos_token_id, checkpoint.config.eos.as_slice()) {
+        let eos = match (generation.eos_token_id, checkpoint.spec.eos.as_slice()) {
             (Some(ids), _) => ids.into_vec(),
             (None, ids @ [_, ..]) => ids.to_vec(),
             (None, []) => tokens
@@ -111,7 +111,7 @@ pub enum TextError {
 
 #[derive(Default, Deserialize)]
 struct GenerationConfig {
-    eos_token_id: Option<crate::OneOrMany>,
+    eos_token_id: Option<crate::families::OneOrMany>,
 }
 
 #[derive(Default, Deserialize)]

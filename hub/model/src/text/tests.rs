@@ -114,7 +114,7 @@ fn eos_comes_from_the_generation_config_first() {
     let mut checkpoint = Checkpoint::open(&folder).unwrap();
     checkpoint.text.generation_config = None;
     assert_eq!(Text::load(&checkpoint).unwrap().eos, [482], "config.json's");
-    checkpoint.config.eos.clear();
+    checkpoint.spec.eos.clear();
     assert_eq!(Text::load(&checkpoint).unwrap().eos, [482], "the tokenizer's <|im_end|>");
 }
 

@@ -50,7 +50,7 @@ impl Report {
             depth: *depth,
             decode_tokens_per_s: rate(lengths.generate, *taken),
         });
-        let experts = (0..model.config().layers.len()).flat_map(|layer| model.experts(layer));
+        let experts = (0..model.spec().layers.len()).flat_map(|layer| model.experts(layer));
         Self {
             model: name,
             compute,

@@ -43,7 +43,7 @@ struct Stages {
 
 impl Runs {
     pub(super) fn new(model: &Arc<Model>, lengths: Lengths) -> anyhow::Result<Self> {
-        let mut kv = KvPool::new_for(model.compute(), model.config(), usize::MAX, 1);
+        let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
         let mut table = KvTable::default();
         let longest =
             lengths.depths.iter().copied().max().unwrap_or(0).max(lengths.prompt) + lengths.generate;
@@ -116,7 +116,7 @@ impl Runs {
     pub(super) fn kv_bytes(&self) -> usize {
         let longest = self.lengths.depths.iter().copied().max().unwrap_or(0).max(self.lengths.prompt);
         (longest + self.lengths.generate)
-            * KvPool::position_bytes_for(self.model.compute(), self.model.config())
+            * KvPool::position_bytes_for(self.model.compute(), self.model.spec())
     }
 
     fn prompt(&mut self, n: usize, experts: &mut dyn Experts) -> anyhow::Result<Duration> {
@@ -152,7 +152,7 @@ impl Runs {
 
     /// Any token of the vocabulary: what the model says does not matter.
     fn id(&self, position: usize) -> u32 {
-        ((position * 7919 + 17) % self.model.config().vocab) as u32
+        ((position * 7919 + 17) % self.model.spec().vocab) as u32
     }
 }
 

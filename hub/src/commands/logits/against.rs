@@ -7,7 +7,7 @@ use bytes::Bytes;
 use moex_kernels::nmse;
 use safetensors::{Dtype, SafeTensors};
 
-use moex_model::Config;
+use moex_model::ModelSpec;
 use moex_model::mapped::Mapped;
 
 /// A reference, and what was compared with it so far.
@@ -33,21 +33,21 @@ impl Against {
     ///
     /// # Errors
     /// If it cannot be read or holds logits of another shape or type.
-    pub(super) fn open(path: &Path, config: &Config, n_rows: usize) -> anyhow::Result<Self> {
+    pub(super) fn open(path: &Path, spec: &ModelSpec, n_rows: usize) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let file = Mapped::open(path).with_context(|| name.clone())?.bytes();
         let tensors =
             SafeTensors::deserialize(&file).with_context(|| format!("{name}: no safetensors file"))?;
         let logits = tensors.tensor("logits").with_context(|| name.clone())?;
         ensure!(
-            logits.dtype() == Dtype::F32 && logits.shape() == [n_rows, config.vocab],
+            logits.dtype() == Dtype::F32 && logits.shape() == [n_rows, spec.vocab],
             "{name}: its logits are {:?} {:?}, those of the given ids F32 {:?}",
             logits.dtype(),
             logits.shape(),
-            [n_rows, config.vocab]
+            [n_rows, spec.vocab]
         );
-        let k = config.moe.n_chosen;
-        let choices = config.sparse_layers().map(|layer| {
+        let k = spec.moe.n_chosen;
+        let choices = spec.sparse_layers().map(|layer| {
             let indices = tensors.tensor(&format!("layer{layer}.topk_indices")).ok()?;
             let fits = indices.dtype() == Dtype::I32 && indices.shape() == [n_rows, k];
             let indices =
@@ -68,14 +68,14 @@ impl Against {
     }
 
     /// What there is to say once all rows were added, with the choices (L)(T, K) of the router.
-    pub(super) fn report(&self, config: &Config, chosen: &[Vec<u16>]) -> String {
+    pub(super) fn report(&self, spec: &ModelSpec, chosen: &[Vec<u16>]) -> String {
         let mut text = format!("{} rows against {}: {}\n", self.rows.len(), self.name, measures(&self.rows));
-        let k = config.moe.n_chosen;
+        let k = spec.moe.n_chosen;
         let Some(choices) = &self.choices else {
             writeln!(text, "the reference has no router choices of every layer").expect("text has room");
             return text;
         };
-        let ours: Vec<_> = config.sparse_layers().map(|layer| sorted(chosen[layer].clone(), k)).collect();
+        let ours: Vec<_> = spec.sparse_layers().map(|layer| sorted(chosen[layer].clone(), k)).collect();
         let alike = |t: usize| ours.iter().zip(choices).all(|(a, b)| a[t * k..][..k] == b[t * k..][..k]);
         let rows = self.rows.iter().enumerate().filter(|(t, _)| alike(*t)).map(|(_, row)| *row);
         let rows: Vec<Row> = rows.collect();

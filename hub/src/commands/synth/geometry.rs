@@ -170,7 +170,7 @@ impl Geometry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use moex_model::Config;
+    use moex_model::ModelSpec;
 
     #[test]
     fn every_geometry_is_a_model() {
@@ -178,7 +178,7 @@ mod tests {
             [(Like::Qwen330bA3b, 48), (Like::Qwen3235bA22b, 94), (Like::Tiny, 2), (Like::Dispatch, 4)]
         {
             let config = like.geometry(None).config().to_string();
-            assert_eq!(Config::from_json(config.as_bytes()).unwrap().layers.len(), layers);
+            assert_eq!(ModelSpec::from_json(config.as_bytes()).unwrap().layers.len(), layers);
         }
         let params = |like: Like| like.geometry(None).tensors().iter().map(Planned::n_values).sum::<usize>();
         assert_eq!(params(Like::Qwen330bA3b), 30_532_122_624, "as published");

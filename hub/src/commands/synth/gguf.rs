@@ -11,7 +11,7 @@ use crate::commands::part_file::PartFile;
 use moex_model::gguf::{Header, MetaValue, Vocabulary, padding};
 use moex_model::text::Text;
 use moex_model::{
-    Checkpoint, Config,
+    Checkpoint, ModelSpec,
     llama_cpp::{GgufTensor, tensors, write_keys},
 };
 
@@ -43,12 +43,12 @@ pub(super) fn write(
     seed: u64,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
-    let config =
-        Config::from_json(&serde_json::to_vec(&geometry.config())?).context("the geometry is no model")?;
-    let tensors = tensors(&config);
+    let spec =
+        ModelSpec::from_json(&serde_json::to_vec(&geometry.config())?).context("the geometry is no model")?;
+    let tensors = tensors(&spec);
     let formats: Vec<WeightFormat> =
-        tensors.iter().map(|tensor| mix.format(tensor, config.layers.len())).collect();
-    let header = header(&config, &tensors, &formats)?;
+        tensors.iter().map(|tensor| mix.format(tensor, spec.layers.len())).collect();
+    let header = header(&spec, &tensors, &formats)?;
     let context = || path.display().to_string();
     let mut file = PartFile::create(path).with_context(context)?;
     file.write(&header.encode()).with_context(context)?;
@@ -102,17 +102,17 @@ fn has_more_bits(name: &str, n_layers: usize) -> bool {
     (part("attn_v") || part("ffn_down") || part("ffn_down_exps")) && layer.is_some_and(is_chosen)
 }
 
-fn header(config: &Config, tensors: &[GgufTensor], formats: &[WeightFormat]) -> anyhow::Result<Header> {
+fn header(spec: &ModelSpec, tensors: &[GgufTensor], formats: &[WeightFormat]) -> anyhow::Result<Header> {
     let mut demo = Checkpoint::demo()?;
     let template = Text::template_source(&demo.text)?.unwrap_or_default();
     let json = tokenizer_json(demo.text.tokenizer.take()).context("the demo model has a tokenizer.json")?;
-    let mut vocabulary = Vocabulary::from_tokenizer_json(&json, config.vocab)?;
+    let mut vocabulary = Vocabulary::from_tokenizer_json(&json, spec.vocab)?;
     vocabulary.eos = vocabulary.id("<|im_end|>");
     vocabulary.bos = vocabulary.id("<|endoftext|>");
     vocabulary.pad = vocabulary.bos;
 
     let mut header = Header::default();
-    write_keys(config, "moex-synth", &mut header);
+    write_keys(spec, "moex-synth", &mut header);
     vocabulary.write(&mut header);
     header.key("tokenizer.chat_template", MetaValue::Text(template));
     for (tensor, format) in tensors.iter().zip(formats) {

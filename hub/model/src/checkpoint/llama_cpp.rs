@@ -1,0 +1,103 @@
+//! A GGUF as a checkpoint: which tensor is which, and the keys that say what a folder's files say.
+//!
+//! Dimensions are listed columns first there, and are rows first here. Rows of q and k need no reordering: of this
+//! architecture they are stored for the rotation of halves, as in the folder.
+
+mod keys;
+mod layout;
+
+pub(crate) use keys::spec;
+pub use layout::{GgufTensor, tensors, write_keys};
+
+use std::{collections::HashMap, path::Path};
+
+use serde_json::json;
+
+use super::{
+    names::{HEAD, TOKEN_EMBEDDING},
+    tensors::{Checkpoint, Naming, Stored, Tensor, TextFiles, TokenizerSource},
+};
+use crate::{
+    error::ModelError,
+    gguf::{self, Gguf, GgufError, Vocabulary},
+    mapped::Mapped,
+};
+
+/// Opens a GGUF: one file, or all files of a split one, whichever of them `path` is.
+pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
+    let (mut tensors, mut files) = (HashMap::new(), Vec::new());
+    let mut header = None;
+    let paths = gguf::shards(path);
+    for path in &paths {
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mapped = Mapped::open(path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let bytes = mapped.bytes();
+        files.push(mapped);
+        let wrong = |source: GgufError| ModelError::Gguf { file: file.clone(), source };
+        let parsed = Gguf::parse(&bytes).map_err(wrong)?;
+        for tensor in parsed.tensors() {
+            let stored = Tensor {
+                file: file.clone(),
+                stored: Stored::Weights(tensor.format),
+                shape: tensor.shape.clone(),
+                bytes: bytes.slice(tensor.bytes.clone()),
+            };
+            if tensors.insert(tensor.name.to_owned(), stored).is_some() {
+                return Err(wrong(GgufError::Duplicate(tensor.name.to_owned())));
+            }
+        }
+        check_split(&parsed, paths.len()).map_err(wrong)?;
+        // A split model says everything in its first file.
+        header.get_or_insert((file, bytes));
+    }
+    let Some((file, bytes)) = header else { return Err(ModelError::NotAGguf { path: path.to_owned() }) };
+    let wrong = |source: GgufError| ModelError::Gguf { file: file.clone(), source };
+    let parsed = Gguf::parse(&bytes).map_err(wrong)?;
+    let embedding = tensors.get(TOKEN_EMBEDDING).and_then(|tensor| tensor.shape.first());
+    let vocab = *embedding.ok_or_else(|| ModelError::MissingTensor { tensor: TOKEN_EMBEDDING.to_owned() })?;
+    let tied_head = !tensors.contains_key(HEAD);
+    let spec = spec(&parsed, vocab, tied_head)
+        .map_err(|source| ModelError::Config { path: file.clone().into(), source })?;
+    let text = text_files(&parsed).map_err(wrong)?;
+    let (name, naming) = (model_name(&paths[0]), Naming::Gguf);
+    Ok(Checkpoint { name, spec, text, tensors, naming, quantisation: None, files })
+}
+
+/// A file of a split model says how many there are.
+fn check_split(gguf: &Gguf<'_>, n_files: usize) -> Result<(), GgufError> {
+    let key = "split.count";
+    match gguf.integer(key)? {
+        Some(n) if n as usize != n_files.max(1) && n > 0 => Err(GgufError::WrongValue {
+            key: key.to_owned(),
+            expected: "the number of files: name one that ends in -00001-of-0000N.gguf, beside the others",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The metadata about text, as the folder's files say it.
+fn text_files(gguf: &Gguf<'_>) -> Result<TextFiles, GgufError> {
+    let Some(vocabulary) = Vocabulary::read(gguf)? else { return Ok(TextFiles::default()) };
+    let token = |id: Option<u32>| id.map(|id| vocabulary.tokens[id as usize].as_str());
+    let special = json!({
+        "bos_token": token(vocabulary.bos),
+        "eos_token": token(vocabulary.eos),
+        "pad_token": token(vocabulary.pad),
+    });
+    let template = gguf.text("tokenizer.chat_template")?;
+    Ok(TextFiles {
+        tokenizer_config: Some(special.to_string().into_bytes().into()),
+        generation_config: None,
+        chat_template: template.map(|template| template.as_bytes().to_vec().into()),
+        tokenizer: Some(TokenizerSource::Vocabulary(vocabulary)),
+    })
+}
+
+/// The first file's name, without what says that it is one.
+fn model_name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    match stem.split_once("-00001-of-") {
+        Some((name, _)) => name.to_owned(),
+        None => stem.into_owned(),
+    }
+}

@@ -1,0 +1,48 @@
+//! A checkpoint's files: a Hugging Face folder, a GGUF in one file or several, or the demo model inside this binary.
+//!
+//! Files are mapped, never read whole; what a tensor's bytes mean is `weights`'s. Every header is checked against its file
+//! when the checkpoint is opened, so that a broken download is found before anything is computed.
+
+mod names;
+mod quantisation;
+mod tensors;
+
+mod gptq;
+mod weights;
+
+mod demo;
+mod folder;
+pub mod llama_cpp;
+
+use std::path::Path;
+
+pub use self::tensors::{Checkpoint, TextFiles, TokenizerSource};
+pub(crate) use self::tensors::{Stored, Tensor};
+pub use self::weights::{Expert, Matrix};
+
+use crate::error::ModelError;
+
+impl Checkpoint {
+    /// Opens a folder with `config.json` and `model.safetensors`, or shards with their index; or a `.gguf` file, with those
+    /// that belong to it.
+    ///
+    /// # Errors
+    /// The file that is missing, truncated or no such file, with the tensor it holds where that is known.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        if !path.is_file() {
+            return folder::open(path);
+        }
+        if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("gguf")) {
+            return Err(ModelError::NotAGguf { path: path.to_owned() });
+        }
+        llama_cpp::open(path)
+    }
+
+    /// The demo model that every hub carries.
+    ///
+    /// # Errors
+    /// None unless this binary was built from broken files.
+    pub fn demo() -> Result<Self, ModelError> {
+        folder::demo()
+    }
+}

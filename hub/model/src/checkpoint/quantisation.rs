@@ -1,0 +1,79 @@
+//! How a folder says that it was quantised, by GPTQ or AWQ.
+
+use moex_kernels::quant::GROUP;
+use serde::Deserialize;
+
+use crate::error::ConfigError;
+
+/// How a folder was quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantisation {
+    Gptq {
+        /// What is added to a stored zero point.
+        zero_offset: u8,
+    },
+    Awq,
+}
+
+/// `quantization_config` in `config.json`, or `quantize_config.json`.
+#[derive(Deserialize)]
+struct Raw {
+    quant_method: Option<String>,
+    bits: Option<u32>,
+    group_size: Option<i64>,
+    desc_act: Option<bool>,
+    checkpoint_format: Option<String>,
+    version: Option<String>,
+}
+
+impl Quantisation {
+    /// Of a folder's `config.json` and `quantize_config.json`; none if neither speaks of it.
+    ///
+    /// # Errors
+    /// The field that says it is quantised in a way that is not read.
+    pub(super) fn read(config: &[u8], quantize_config: Option<&[u8]>) -> Result<Option<Self>, ConfigError> {
+        #[derive(Deserialize)]
+        struct Outer {
+            quantization_config: Option<Raw>,
+        }
+        let raw = match (serde_json::from_slice::<Outer>(config)?.quantization_config, quantize_config) {
+            (Some(raw), _) => raw,
+            (None, Some(json)) => serde_json::from_slice(json)?,
+            (None, None) => return Ok(None),
+        };
+        let invalid = |field, value: String, reason: &str| {
+            Err(ConfigError::Invalid { field, value, reason: reason.to_owned() })
+        };
+        // The file beside `config.json` is GPTQ's own, and names no method.
+        let method = raw.quant_method.as_deref().unwrap_or("gptq");
+        if !matches!(method, "gptq" | "awq") {
+            return invalid("quant_method", format!("{method:?}"), "and \"gptq\" and \"awq\" are supported");
+        }
+        if raw.bits != Some(4) {
+            let bits = raw.bits.map_or_else(|| "absent".to_owned(), |bits| bits.to_string());
+            return invalid("bits", bits, "and 4 are supported");
+        }
+        if raw.group_size != Some(GROUP as i64) {
+            let size = raw.group_size.map_or_else(|| "absent".to_owned(), |size| size.to_string());
+            return invalid("group_size", size, "and 128 is supported");
+        }
+        if raw.desc_act == Some(true) {
+            return invalid(
+                "desc_act",
+                "true".to_owned(),
+                "and columns out of their order are not supported",
+            );
+        }
+        match (method, raw.checkpoint_format.as_deref(), raw.version.as_deref()) {
+            ("gptq", None | Some("gptq"), _) => Ok(Some(Self::Gptq { zero_offset: 1 })),
+            ("gptq", Some("gptq_v2"), _) => Ok(Some(Self::Gptq { zero_offset: 0 })),
+            ("gptq", Some(other), _) => invalid(
+                "checkpoint_format",
+                format!("{other:?}"),
+                "and \"gptq\" and \"gptq_v2\" are supported",
+            ),
+            (_, _, None | Some("gemm" | "GEMM")) => Ok(Some(Self::Awq)),
+            (_, _, Some(other)) => invalid("version", format!("{other:?}"), "and \"gemm\" is supported"),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Gemma 2 and Gemma 3 (text): norms that multiply by one plus their weights, before and after each half of a layer; GELU;
+//! scaled embeddings; layers with windows among those without.
+
+use super::{
+    Family, Raw,
+    raw::{FULL, SLIDING, bounded, invalid},
+};
+use crate::{
+    error::ConfigError,
+    spec::{Activation, MAX_POSITIONS, ModelSpec, MoeSpec, NormPlaces, NormWeights, QkNorm},
+};
+
+/// Both generations.
+pub(super) const GEMMA: Family = Family {
+    model_types: &["gemma2", "gemma3_text"],
+    architecture: "Gemma2ForCausalLM",
+    spec,
+    // The norm before the second half has the name that other families give it after the first.
+    names: &[
+        (".post_attention_layernorm.", ".pre_feedforward_layernorm."),
+        (".attention_output_layernorm.", ".post_attention_layernorm."),
+        (".feedforward_output_layernorm.", ".post_feedforward_layernorm."),
+    ],
+};
+
+fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
+    let is_third = raw.model_type.as_deref() == Some("gemma3_text");
+    let activation = raw.hidden_activation.as_deref().or(raw.hidden_act.as_deref());
+    if let Some(act) = activation.filter(|act| *act != "gelu_pytorch_tanh") {
+        return Err(invalid(
+            "hidden_activation",
+            format!("{act:?}"),
+            "and \"gelu_pytorch_tanh\" is supported",
+        ));
+    }
+    let dense = raw.dense(Activation::GeluTanh)?;
+    let mut spec = raw.spec(if is_third { "gemma3" } else { "gemma2" }, |_| dense, MoeSpec::NONE)?;
+    spec.norm_weights = NormWeights::OnePlus;
+    spec.embedding_scale = (spec.hidden as f32).sqrt();
+    spec.logit_softcap = positive("final_logit_softcapping", raw.final_logit_softcapping)?;
+    // The families' default, which older configs leave out.
+    spec.tied_head = raw.tie_word_embeddings.unwrap_or(true);
+    let window = bounded("sliding_window", raw.sliding_window, MAX_POSITIONS)?;
+    let pattern = raw.sliding_window_pattern.unwrap_or(if is_third { 6 } else { 2 });
+    let pattern = bounded("sliding_window_pattern", Some(pattern), MAX_POSITIONS)?;
+    let scalar = raw.query_pre_attn_scalar.ok_or(ConfigError::Missing("query_pre_attn_scalar"))?;
+    if !(scalar.is_finite() && scalar > 0.0) {
+        return Err(invalid("query_pre_attn_scalar", scalar, "and must be more than 0"));
+    }
+    if let Some(types) = raw.layer_types.as_ref().filter(|types| types.len() != spec.layers.len()) {
+        return Err(invalid("layer_types", types.len(), format!("entries for {} layers", spec.layers.len())));
+    }
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        let slides = match &raw.layer_types {
+            Some(types) => types[index] == SLIDING,
+            None => !(index + 1).is_multiple_of(pattern),
+        };
+        layer.norms = NormPlaces::BeforeAndAfter;
+        let attention = &mut layer.attention;
+        attention.window = slides.then_some(window);
+        attention.scale = scalar.powf(-0.5) as f32;
+        attention.score_softcap = positive("attn_logit_softcapping", raw.attn_logit_softcapping)?;
+        if is_third {
+            attention.qk_norm = QkNorm::Head;
+            attention.rope = raw.rope(if slides { SLIDING } else { FULL }, attention.head_width)?;
+            // To transformers 4 layers with windows have a theta of their own, and no scaling.
+            if let Some(theta) = raw.rope_local_base_freq.filter(|_| slides && raw.rope_parameters.is_none())
+            {
+                attention.rope.theta = theta;
+                attention.rope.scaling = None;
+            }
+        }
+    }
+    Ok(spec)
+}
+
+fn positive(field: &'static str, value: Option<f32>) -> Result<Option<f32>, ConfigError> {
+    match value {
+        Some(value) if !(value.is_finite() && value > 0.0) => {
+            Err(invalid(field, value, "and must be more than 0"))
+        }
+        value => Ok(value),
+    }
+}

@@ -1,0 +1,23 @@
+//! OLMoE: RMSNorm of all query heads and of all key heads together, then q, k and v clipped.
+
+use super::{Family, raw::invalid};
+use crate::spec::{FfnSpec, QkNorm};
+
+/// The family.
+pub(super) const OLMOE: Family = Family {
+    model_types: &["olmoe"],
+    architecture: "OlmoeForCausalLM",
+    spec: |raw| {
+        raw.only_silu()?;
+        if let Some(clip) = raw.clip_qkv.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
+            return Err(invalid("clip_qkv", clip, "and must be more than 0"));
+        }
+        let mut spec = raw.spec("olmoe", |_| FfnSpec::Sparse, raw.moe(false, raw.intermediate_size)?)?;
+        for layer in &mut spec.layers {
+            layer.attention.qk_norm = QkNorm::Row;
+            layer.attention.clip = raw.clip_qkv;
+        }
+        Ok(spec)
+    },
+    names: &[],
+};

@@ -1,0 +1,371 @@
+//! The fields of a `config.json` as they may stand there, as transformers 4 and 5 write it, and what families share in
+//! reading them. Every size is bounded.
+
+use std::collections::BTreeMap;
+
+use moex_kernels::cpu::{Llama3, Renormalise, RopeScaling, Yarn};
+use serde::Deserialize;
+
+use crate::{
+    error::ConfigError,
+    spec::{
+        Activation, AttentionSpec, FfnSpec, LayerSpec, MAX_EXPERTS, MAX_INNER, MAX_LAYERS, MAX_POSITIONS,
+        MAX_VOCAB, MAX_WIDTH, ModelSpec, MoeSpec, NormPlaces, NormWeights, Projection, QkNorm, RopePairs,
+        RopeSpec, Scoring, default_scale,
+    },
+};
+
+/// One value or a list of them, as `eos_token_id` may be.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrMany {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl OneOrMany {
+    pub(crate) fn into_vec(self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
+/// The fields.
+#[derive(Default, Deserialize)]
+pub(crate) struct Raw {
+    pub(crate) architectures: Option<Vec<String>>,
+    pub(crate) model_type: Option<String>,
+    pub(crate) hidden_act: Option<String>,
+    pub(crate) hidden_activation: Option<String>,
+    pub(crate) hidden_size: Option<usize>,
+    pub(crate) num_hidden_layers: Option<usize>,
+    pub(crate) num_attention_heads: Option<usize>,
+    pub(crate) num_key_value_heads: Option<usize>,
+    pub(crate) head_dim: Option<usize>,
+    pub(crate) vocab_size: Option<usize>,
+    pub(crate) max_position_embeddings: Option<usize>,
+    pub(crate) intermediate_size: Option<usize>,
+    pub(crate) attention_bias: Option<bool>,
+    pub(crate) qkv_bias: Option<bool>,
+    pub(crate) mlp_bias: Option<bool>,
+    pub(crate) rms_norm_eps: Option<f32>,
+    pub(crate) tie_word_embeddings: Option<bool>,
+    pub(crate) eos_token_id: Option<OneOrMany>,
+    pub(crate) clip_qkv: Option<f32>,
+    // Windows: every layer's by `layer_types` to transformers 5, a pattern or a switch before.
+    pub(crate) sliding_window: Option<usize>,
+    pub(crate) use_sliding_window: Option<bool>,
+    pub(crate) sliding_window_pattern: Option<usize>,
+    pub(crate) layer_types: Option<Vec<String>>,
+    // Gemma.
+    pub(crate) query_pre_attn_scalar: Option<f64>,
+    pub(crate) attn_logit_softcapping: Option<f32>,
+    pub(crate) final_logit_softcapping: Option<f32>,
+    pub(crate) rope_local_base_freq: Option<f32>,
+    // The experts' count is `num_experts` to transformers 4 and `num_local_experts` to transformers 5 and to Mixtral.
+    #[serde(alias = "n_routed_experts")]
+    pub(crate) num_experts: Option<usize>,
+    pub(crate) num_local_experts: Option<usize>,
+    pub(crate) num_experts_per_tok: Option<usize>,
+    pub(crate) moe_intermediate_size: Option<usize>,
+    pub(crate) shared_expert_intermediate_size: Option<usize>,
+    pub(crate) norm_topk_prob: Option<bool>,
+    pub(crate) decoder_sparse_step: Option<usize>,
+    pub(crate) mlp_only_layers: Option<Vec<usize>>,
+    // DeepSeek.
+    pub(crate) first_k_dense_replace: Option<usize>,
+    pub(crate) moe_layer_freq: Option<usize>,
+    pub(crate) n_shared_experts: Option<usize>,
+    pub(crate) n_group: Option<usize>,
+    pub(crate) topk_group: Option<usize>,
+    pub(crate) routed_scaling_factor: Option<f32>,
+    pub(crate) scoring_func: Option<String>,
+    pub(crate) topk_method: Option<String>,
+    pub(crate) q_lora_rank: Option<usize>,
+    pub(crate) kv_lora_rank: Option<usize>,
+    pub(crate) qk_nope_head_dim: Option<usize>,
+    pub(crate) qk_rope_head_dim: Option<usize>,
+    pub(crate) v_head_dim: Option<usize>,
+    pub(crate) rope_interleave: Option<bool>,
+    // RoPE is `rope_theta` and `rope_scaling` to transformers 4, `rope_parameters` with both inside to transformers 5.
+    pub(crate) rope_theta: Option<f32>,
+    pub(crate) rope_scaling: Option<RawRope>,
+    pub(crate) rope_parameters: Option<RopeParameters>,
+}
+
+/// One set for all layers, or one for each kind of layer.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum RopeParameters {
+    ByKind(BTreeMap<String, RawRope>),
+    One(RawRope),
+}
+
+#[derive(Clone, Default, Deserialize)]
+pub(crate) struct RawRope {
+    pub(crate) rope_type: Option<String>,
+    /// The name of `rope_type` in old configs.
+    pub(crate) r#type: Option<String>,
+    pub(crate) rope_theta: Option<f32>,
+    pub(crate) factor: Option<f64>,
+    pub(crate) attention_factor: Option<f64>,
+    pub(crate) beta_fast: Option<f64>,
+    pub(crate) beta_slow: Option<f64>,
+    pub(crate) mscale: Option<f64>,
+    pub(crate) mscale_all_dim: Option<f64>,
+    pub(crate) original_max_position_embeddings: Option<usize>,
+    pub(crate) truncate: Option<bool>,
+    pub(crate) partial_rotary_factor: Option<f64>,
+    pub(crate) low_freq_factor: Option<f64>,
+    pub(crate) high_freq_factor: Option<f64>,
+}
+
+/// What layers are called in `layer_types`.
+pub(crate) const FULL: &str = "full_attention";
+/// See [`FULL`].
+pub(crate) const SLIDING: &str = "sliding_attention";
+
+impl Raw {
+    /// A spec of layers that are all alike: separate projections, rotated whole, full attention, `ffn(layer)` after it.
+    pub(crate) fn spec(
+        &self,
+        family: &'static str,
+        ffn: impl Fn(usize) -> FfnSpec,
+        moe: MoeSpec,
+    ) -> Result<ModelSpec, ConfigError> {
+        let hidden = bounded("hidden_size", self.hidden_size, MAX_WIDTH)?;
+        let n_layers = self.n_layers()?;
+        let attention = self.attention(hidden)?;
+        let declared = self.declared_positions()?;
+        let stretched = match &attention.rope.scaling {
+            Some(RopeScaling::Yarn(yarn)) => (yarn.factor * yarn.original_max_positions) as usize,
+            _ => 0,
+        };
+        let layer =
+            |index| LayerSpec { attention: attention.clone(), ffn: ffn(index), norms: NormPlaces::Before };
+        Ok(ModelSpec {
+            family,
+            hidden,
+            vocab: bounded("vocab_size", self.vocab_size, MAX_VOCAB)?,
+            rms_eps: self.rms_norm_eps.unwrap_or(1e-6),
+            norm_weights: NormWeights::Plain,
+            embedding_scale: 1.0,
+            logit_softcap: None,
+            tied_head: self.tie_word_embeddings.unwrap_or(false),
+            max_positions: declared.max(stretched).min(MAX_POSITIONS),
+            dense_inner: self.intermediate_size.unwrap_or(0),
+            layers: (0..n_layers).map(layer).collect(),
+            moe,
+            eos: self.eos_token_id.clone().map(OneOrMany::into_vec).unwrap_or_default(),
+        })
+    }
+
+    /// A dense layer's second half.
+    pub(crate) fn dense(&self, activation: Activation) -> Result<FfnSpec, ConfigError> {
+        let inner = bounded("intermediate_size", self.intermediate_size, MAX_INNER)?;
+        Ok(FfnSpec::Dense { inner, activation })
+    }
+
+    /// Which layers have experts: `decoder_sparse_step` and `mlp_only_layers`.
+    pub(crate) fn sparse_or_dense(&self) -> Result<Vec<FfnSpec>, ConfigError> {
+        let n_layers = self.n_layers()?;
+        let step = bounded("decoder_sparse_step", Some(self.decoder_sparse_step.unwrap_or(1)), MAX_LAYERS)?;
+        let dense_only = self.mlp_only_layers.as_deref().unwrap_or_default();
+        if let Some(layer) = dense_only.iter().find(|layer| **layer >= n_layers) {
+            return Err(invalid("mlp_only_layers", layer, format!("and there are {n_layers} layers")));
+        }
+        let of = |layer: usize| match !dense_only.contains(&layer) && (layer + 1).is_multiple_of(step) {
+            true => Ok(FfnSpec::Sparse),
+            false => self.dense(Activation::Silu),
+        };
+        (0..n_layers).map(of).collect()
+    }
+
+    /// Experts chosen by softmax; `norm_topk_prob` is `renormalise` where it is absent.
+    pub(crate) fn moe(&self, renormalise: bool, inner: Option<usize>) -> Result<MoeSpec, ConfigError> {
+        let n_experts = bounded("num_experts", self.num_experts.or(self.num_local_experts), MAX_EXPERTS)?;
+        let n_chosen = bounded("num_experts_per_tok", self.num_experts_per_tok, MAX_EXPERTS)?;
+        if n_chosen > n_experts {
+            let reason = format!("more than the {n_experts} experts");
+            return Err(invalid("num_experts_per_tok", n_chosen, reason));
+        }
+        let field = if self.moe_intermediate_size.is_some() || inner.is_none() {
+            "moe_intermediate_size"
+        } else {
+            "intermediate_size"
+        };
+        let inner = bounded(field, self.moe_intermediate_size.or(inner), MAX_WIDTH)?;
+        let renormalise =
+            if self.norm_topk_prob.unwrap_or(renormalise) { Renormalise::Yes } else { Renormalise::No };
+        Ok(MoeSpec {
+            n_experts,
+            n_chosen,
+            inner,
+            scoring: Scoring::Softmax,
+            renormalise,
+            gate_scale: 1.0,
+            shared: None,
+        })
+    }
+
+    /// The activation must be SiLU.
+    pub(crate) fn only_silu(&self) -> Result<(), ConfigError> {
+        match self.hidden_act.as_deref().filter(|act| *act != "silu") {
+            None => Ok(()),
+            Some(act) => {
+                Err(invalid("hidden_act", format!("{act:?}"), "and \"silu\" is supported for this family"))
+            }
+        }
+    }
+
+    /// No layer may have a window.
+    pub(crate) fn no_window(&self) -> Result<(), ConfigError> {
+        let slides = self.layer_types.as_ref().is_some_and(|types| types.iter().any(|kind| kind == SLIDING));
+        match (self.sliding_window.filter(|window| *window > 0), self.use_sliding_window) {
+            (Some(window), Some(true)) => Err(invalid(
+                "sliding_window",
+                window,
+                "and attention over all positions is what is supported for this family",
+            )),
+            _ if slides => Err(invalid("layer_types", SLIDING, "and this family has full attention")),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn n_layers(&self) -> Result<usize, ConfigError> {
+        bounded("num_hidden_layers", self.num_hidden_layers, MAX_LAYERS)
+    }
+
+    pub(crate) fn declared_positions(&self) -> Result<usize, ConfigError> {
+        bounded("max_position_embeddings", self.max_position_embeddings, MAX_POSITIONS)
+    }
+
+    fn attention(&self, hidden: usize) -> Result<AttentionSpec, ConfigError> {
+        let n_heads = bounded("num_attention_heads", self.num_attention_heads, MAX_WIDTH)?;
+        let n_kv_heads =
+            bounded("num_key_value_heads", self.num_key_value_heads.or(Some(n_heads)), MAX_WIDTH)?;
+        if !n_heads.is_multiple_of(n_kv_heads) {
+            let reason = format!("which does not divide the {n_heads} query heads");
+            return Err(invalid("num_key_value_heads", n_kv_heads, reason));
+        }
+        let head_width = bounded("head_dim", self.head_dim.or(Some(hidden / n_heads)), MAX_WIDTH)?;
+        if !head_width.is_multiple_of(2) {
+            return Err(invalid("head_dim", head_width, "and RoPE rotates pairs"));
+        }
+        if n_heads * head_width > MAX_INNER {
+            return Err(invalid("num_attention_heads", n_heads, format!("too many of {head_width} columns")));
+        }
+        Ok(AttentionSpec {
+            n_heads,
+            n_kv_heads,
+            head_width,
+            value_width: head_width,
+            projection: Projection::Separate,
+            qkv_bias: self.attention_bias.unwrap_or(false),
+            output_bias: self.attention_bias.unwrap_or(false),
+            qk_norm: QkNorm::None,
+            clip: None,
+            rope: self.rope(FULL, head_width)?,
+            window: None,
+            scale: default_scale(head_width),
+            score_softcap: None,
+        })
+    }
+
+    /// The rotations of layers of one kind, of `width` columns.
+    pub(crate) fn rope(&self, kind: &str, width: usize) -> Result<RopeSpec, ConfigError> {
+        let of_kind = match &self.rope_parameters {
+            Some(RopeParameters::One(rope)) => Some(rope),
+            Some(RopeParameters::ByKind(kinds)) => kinds.get(kind),
+            None => None,
+        };
+        let scaling = of_kind.or(self.rope_scaling.as_ref());
+        // 10,000 is transformers' default where no theta is given.
+        let theta = scaling.and_then(|rope| rope.rope_theta).or(self.rope_theta).unwrap_or(10_000.0);
+        if !(theta.is_finite() && theta > 1.0) {
+            return Err(invalid("rope_theta", theta, "and it must be more than 1"));
+        }
+        if scaling.and_then(|rope| rope.partial_rotary_factor).is_some_and(|factor| factor != 1.0) {
+            return Err(invalid("partial_rotary_factor", "not 1", "and whole heads are rotated"));
+        }
+        let scaling = match scaling {
+            None => None,
+            Some(rope) => rope.scaling(self.declared_positions()?)?,
+        };
+        Ok(RopeSpec { theta, scaling, width, pairs: RopePairs::Halves })
+    }
+}
+
+impl RawRope {
+    fn scaling(&self, declared_positions: usize) -> Result<Option<RopeScaling>, ConfigError> {
+        match self.rope_type.as_deref().or(self.r#type.as_deref()).unwrap_or("default") {
+            "default" => Ok(None),
+            "linear" => Ok(Some(RopeScaling::Linear(self.at_least_one(None)?))),
+            "llama3" => Ok(Some(RopeScaling::Llama3(self.llama3(declared_positions)?))),
+            "yarn" => Ok(Some(RopeScaling::Yarn(self.yarn(declared_positions)?))),
+            other => Err(invalid(
+                "rope_type",
+                format!("{other:?}"),
+                "and \"default\", \"linear\", \"llama3\" and \"yarn\" are supported",
+            )),
+        }
+    }
+
+    fn at_least_one(&self, default: Option<f64>) -> Result<f64, ConfigError> {
+        let factor = self.factor.or(default).ok_or(ConfigError::Missing("factor"))?;
+        match (1.0..=1e6).contains(&factor) {
+            true => Ok(factor),
+            false => Err(invalid("factor", factor, "and a context is stretched by 1 or more")),
+        }
+    }
+
+    fn llama3(&self, declared_positions: usize) -> Result<Llama3, ConfigError> {
+        let original = self.original_max_position_embeddings.or(Some(declared_positions));
+        let original = bounded("original_max_position_embeddings", original, MAX_POSITIONS)?;
+        let low = self.low_freq_factor.ok_or(ConfigError::Missing("low_freq_factor"))?;
+        let high = self.high_freq_factor.ok_or(ConfigError::Missing("high_freq_factor"))?;
+        if !(low > 0.0 && high > low) {
+            return Err(invalid(
+                "high_freq_factor",
+                high,
+                format!("and must be more than low_freq_factor, {low}"),
+            ));
+        }
+        Ok(Llama3 { factor: self.at_least_one(None)?, low, high, original_max_positions: original as f64 })
+    }
+
+    fn yarn(&self, declared_positions: usize) -> Result<Yarn, ConfigError> {
+        let original = self.original_max_position_embeddings.or(Some(declared_positions));
+        let original = bounded("original_max_position_embeddings", original, MAX_POSITIONS)?;
+        let factor = self.at_least_one(Some(declared_positions as f64 / original as f64))?;
+        let defaults = Yarn::new(factor, original as f64);
+        let positive = |value: Option<f64>, default: f64| value.filter(|v| *v > 0.0).unwrap_or(default);
+        Ok(Yarn {
+            attention_factor: self.attention_factor,
+            beta_fast: positive(self.beta_fast, defaults.beta_fast),
+            beta_slow: positive(self.beta_slow, defaults.beta_slow),
+            mscale: self.mscale,
+            mscale_all_dim: self.mscale_all_dim,
+            truncate: self.truncate.unwrap_or(defaults.truncate),
+            ..defaults
+        })
+    }
+}
+
+/// A size that must be there, from 1 to `most`.
+pub(crate) fn bounded(field: &'static str, value: Option<usize>, most: usize) -> Result<usize, ConfigError> {
+    match value {
+        None => Err(ConfigError::Missing(field)),
+        Some(value) if value == 0 || value > most => {
+            Err(invalid(field, value, format!("not between 1 and {most}")))
+        }
+        Some(value) => Ok(value),
+    }
+}
+
+/// A field that cannot be as it is.
+pub(crate) fn invalid(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid { field, value: value.to_string(), reason: reason.into() }
+}

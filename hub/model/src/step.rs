@@ -1,0 +1,39 @@
+//! What a step is asked for: rows of sequences, and which of their logits.
+
+use moex_kernels::cpu::OutOfVocabulary;
+
+use super::{experts::ExpertsError, kv::KvTable};
+
+/// Rows of one sequence in a step: tokens that follow what it has cached.
+pub struct Span<'a> {
+    /// The tokens, at least one.
+    pub ids: &'a [u32],
+    /// Positions already cached, and the position of the first token.
+    pub start: usize,
+    /// Its pages, with room for `start + ids.len()` positions.
+    pub table: &'a KvTable,
+    /// Whose logits are wanted.
+    pub wanted: Wanted,
+}
+
+/// The rows of a span whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// None: a prompt's chunk that others follow.
+    Nothing,
+    /// The last: the next token is drawn from it.
+    Last,
+    /// All of them.
+    All,
+}
+
+/// Why a step gave no logits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// A token the model has no embedding for.
+    #[error(transparent)]
+    Vocabulary(#[from] OutOfVocabulary),
+    /// The experts of a layer could not be computed.
+    #[error(transparent)]
+    Experts(#[from] ExpertsError),
+}
