@@ -52,10 +52,20 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, ModelError> {
         read_shard(&file, &first, &mapped.bytes(), &mut tensors)?;
         files.push(mapped);
     }
-    let name = folder.canonicalize().ok();
-    let name = name.as_deref().unwrap_or(folder).file_name().map(|name| name.to_string_lossy().into_owned());
-    let name = name.unwrap_or_else(|| "model".to_owned());
+    let name = model_name(&folder.canonicalize().unwrap_or_else(|_| folder.to_owned()));
     Ok(Checkpoint { name, spec, text, tensors, naming: Naming::HuggingFace(family), quantisation, files })
+}
+
+/// The folder's name; in Hugging Face's cache, where that is a commit, the repository's:
+/// `models--OWNER--REPO/snapshots/COMMIT`.
+fn model_name(folder: &Path) -> String {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let cached = || {
+        let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"))?;
+        let repo = name(snapshots.parent()?)?;
+        Some(repo.strip_prefix("models--")?.rsplit("--").next()?.to_owned())
+    };
+    cached().or_else(|| name(folder)).unwrap_or_else(|| "model".to_owned())
 }
 
 /// Opens the demo model inside this binary.
@@ -172,5 +182,23 @@ fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, ModelError> {
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(ModelError::Io { path, source }),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_of_the_cache_is_called_as_its_repository_is() {
+        for (folder, name) in [
+            ("/models/Qwen3-30B-A3B", "Qwen3-30B-A3B"),
+            ("/hub/models--Qwen--Qwen3-30B-A3B/snapshots/0123abc", "Qwen3-30B-A3B"),
+            ("/hub/other/snapshots/0123abc", "0123abc"),
+            ("/snapshots/0123abc", "0123abc"),
+            ("/", "model"),
+        ] {
+            assert_eq!(model_name(Path::new(folder)), name, "{folder}");
+        }
     }
 }
