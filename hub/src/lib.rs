@@ -5,6 +5,7 @@ pub mod commands;
 pub mod door;
 pub mod log;
 pub mod net;
+pub mod pull;
 pub mod server;
 pub mod shards;
 pub mod web;

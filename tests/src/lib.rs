@@ -4,6 +4,7 @@
 //! Chromium. Nothing here is linked into the product. Only [`peer`] knows the wire, to misuse it,
 //! and only [`replay`] the simulator.
 
+pub mod hf_hub;
 #[cfg(target_os = "linux")]
 pub mod host;
 #[cfg(not(target_os = "linux"))]

@@ -6,7 +6,10 @@ use moex_kernels::{ExpertFormat, simd::Processor};
 use moex_protocol::Dtype;
 use moex_worker::native::BusyPoll;
 
-use super::values::{secret, wire};
+use super::{
+    model_path,
+    values::{secret, wire},
+};
 use crate::{
     net::{LocalSwarm, LocalSwarmConfig, SwarmHandle},
     server,
@@ -25,21 +28,31 @@ const COVERAGE_DEADLINE: Duration = Duration::from_secs(600);
 /// Which model.
 #[derive(clap::Args, Debug)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face folder of a Qwen3-MoE, or a GGUF file; without it, the demo model.
-    #[arg(long, env = "MOEX_MODEL", value_name = "PATH")]
-    pub(super) model: Option<PathBuf>,
+    /// A Hugging Face folder of a Qwen3-MoE, or a GGUF file: its path, or its name on huggingface.co, by which it is
+    /// downloaded unless it is in the cache (see `moex pull`); without it, the demo model.
+    #[arg(long, env = "MOEX_MODEL", value_name = "PATH|NAME")]
+    model: Option<PathBuf>,
 }
 
 impl ModelArgs {
     /// Opens it.
     ///
     /// # Errors
-    /// What is wrong with its files.
-    pub(super) fn checkpoint(&self) -> Result<Checkpoint, ModelError> {
-        match &self.model {
-            Some(folder) => Checkpoint::open(folder),
-            None => Checkpoint::demo(),
-        }
+    /// Why it cannot be downloaded, or what is wrong with its files.
+    pub(super) fn checkpoint(&self) -> anyhow::Result<Checkpoint> {
+        Ok(match self.path(&mut |_, _| {})? {
+            Some(path) => Checkpoint::open(&path)?,
+            None => Checkpoint::demo()?,
+        })
+    }
+
+    /// Where it lies; none is the demo model. Blocks while it is downloaded, and reports the bytes that are there, of how
+    /// many.
+    ///
+    /// # Errors
+    /// Why it cannot be downloaded.
+    pub(super) fn path(&self, report: &mut dyn FnMut(u64, u64)) -> anyhow::Result<Option<PathBuf>> {
+        self.model.as_deref().map(|model| model_path::locate(model, report)).transpose()
     }
 }
 

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod eval;
 pub mod info;
 pub mod logits;
+pub mod pull;
 pub mod serve;
 pub mod synth;
 pub mod worker;
@@ -19,6 +20,7 @@ mod find_hub;
 mod hub_client;
 mod listen;
 mod local_hub;
+mod model_path;
 mod part_file;
 mod safetensors_file;
 mod values;
@@ -42,6 +44,7 @@ pub enum Command {
     Serve(Box<serve::Args>),
     Worker(worker::Args),
     Chat(chat::Args),
+    Pull(pull::Args),
     Info(info::Args),
     Logits(logits::Args),
     Eval(eval::Args),
@@ -68,6 +71,7 @@ impl Command {
             Self::Serve(args) => serve::run(*args),
             Self::Worker(args) => worker::run(args),
             Self::Chat(args) => chat::run(args),
+            Self::Pull(args) => pull::run(args),
             Self::Info(args) => info::run(args),
             Self::Logits(args) => logits::run(args),
             Self::Eval(args) => eval::run(args),

@@ -13,6 +13,7 @@ use moex_worker::native::BusyPoll;
 
 use super::compute::ComputeArgs;
 use super::door_args::DoorArgs;
+use super::experts::ModelArgs;
 use super::values;
 use crate::net::WorkerProcesses;
 use crate::server::{self, Hub, HubConfig, Server};
@@ -21,9 +22,8 @@ use moex_swarm::Hedge;
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A Hugging Face folder of a Qwen3-MoE, or a GGUF file; without it, the demo model.
-    #[arg(long, env = "MOEX_MODEL", value_name = "PATH")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
 
     #[command(flatten)]
     door: DoorArgs,
@@ -112,8 +112,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let mut door = args.door.open(args.workers > 0).await?;
     // Workers of its own share its machine, where waking a thread takes longer than its messages.
     let busy_poll = BusyPoll::new(args.busy_poll || args.workers > 0);
-    let config = HubConfig {
-        model: args.model,
+    let mut config = HubConfig {
+        model: None,
         experts: args.experts,
         compute: args.compute.compute(ActivationFormat::Int8)?,
         wire: args.wire,
@@ -139,6 +139,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     };
     let server = Server::start(std::mem::take(&mut door.listeners), &config.reach())?;
     eprintln!("{}/ answers, and says how far the hub is while it gets ready.", door.url());
+    let loading = server.loading();
+    let located = tokio::task::spawn_blocking(move || {
+        args.model.path(&mut |done, total| loading.downloaded(done, total))
+    });
+    config.model = located.await??;
     let (bar, loading) = (packing_bar()?, server.loading());
     let progress = move |done, total| {
         loading.packed(done, total);

@@ -22,15 +22,16 @@ pub struct Loading(Arc<Mutex<State>>);
 #[derive(Clone, Copy, Debug)]
 struct State {
     phase: Phase,
-    done: usize,
-    total: usize,
-    /// When the first of `total` was begun.
-    packing_since: Option<Instant>,
+    done: u64,
+    total: u64,
+    /// When the phase was begun, and what was done then.
+    begun: Option<(Instant, u64)>,
 }
 
 /// What the hub is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    Downloading,
     Reading,
     Packing,
     Starting,
@@ -39,6 +40,7 @@ enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Downloading => "downloading the model",
             Self::Reading => "reading the model",
             Self::Packing => "packing experts",
             Self::Starting => "starting",
@@ -46,20 +48,37 @@ impl fmt::Display for Phase {
     }
 }
 
+impl Phase {
+    fn takes_time(self) -> bool {
+        matches!(self, Self::Downloading | Self::Packing)
+    }
+}
+
 impl Default for Loading {
     fn default() -> Self {
-        let state = State { phase: Phase::Reading, done: 0, total: 0, packing_since: None };
+        let state = State { phase: Phase::Reading, done: 0, total: 0, begun: None };
         Self(Arc::new(Mutex::new(state)))
     }
 }
 
 impl Loading {
+    /// So many bytes of `total` are downloaded.
+    pub fn downloaded(&self, done: u64, total: u64) {
+        self.reached(if done < total { Phase::Downloading } else { Phase::Reading }, done, total);
+    }
+
     /// So many experts of `total` are packed.
     pub fn packed(&self, done: usize, total: usize) {
+        let phase = if done < total { Phase::Packing } else { Phase::Starting };
+        self.reached(phase, done as u64, total as u64);
+    }
+
+    fn reached(&self, phase: Phase, done: u64, total: u64) {
         let mut state = self.state();
-        state.packing_since.get_or_insert_with(Instant::now);
-        state.phase = if done < total { Phase::Packing } else { Phase::Starting };
-        (state.done, state.total) = (done, total);
+        if state.phase != phase {
+            state.begun = Some((Instant::now(), done));
+        }
+        (state.phase, state.done, state.total) = (phase, done, total);
     }
 
     /// Answers any request that wants the hub.
@@ -97,17 +116,19 @@ impl Loading {
         format!("moex is getting ready: {percent}{}{left}", self.state().phase)
     }
 
-    /// Of the packing, which is what takes time.
-    fn percent(&self) -> Option<usize> {
+    /// Of downloading and packing, which are what takes time.
+    fn percent(&self) -> Option<u64> {
         let State { phase, done, total, .. } = *self.state();
-        (phase == Phase::Packing).then(|| (done.saturating_mul(100)).checked_div(total).unwrap_or(0))
+        phase.takes_time().then(|| (done.saturating_mul(100)).checked_div(total).unwrap_or(0))
     }
 
     /// As long as the rest takes at the speed so far.
     fn eta(&self) -> Option<Duration> {
-        let State { phase, done, total, packing_since } = *self.state();
-        let begun = packing_since.filter(|_| phase == Phase::Packing && done > 0)?;
-        Some(begun.elapsed().mul_f64((total - done) as f64 / done as f64))
+        let State { phase, done, total, begun } = *self.state();
+        let (since, done_before) = begun.filter(|_| phase.takes_time())?;
+        let n_done = done.checked_sub(done_before).filter(|n| *n > 0)?;
+        let seconds = since.elapsed().as_secs_f64() * total.saturating_sub(done) as f64 / n_done as f64;
+        Duration::try_from_secs_f64(seconds).ok()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -141,6 +162,24 @@ mod tests {
         );
         loading.packed(200, 200);
         assert_eq!(loading.sentence(), "moex is getting ready: starting");
+    }
+
+    #[test]
+    fn a_download_counts_from_where_it_went_on() {
+        let loading = Loading::default();
+        loading.downloaded(0, 0);
+        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        loading.downloaded(600, 1000);
+        assert_eq!(loading.sentence(), "moex is getting ready: 60 %, downloading the model");
+        std::thread::sleep(Duration::from_millis(20));
+        loading.downloaded(700, 1000);
+        let said = loading.sentence();
+        assert!(
+            said.starts_with("moex is getting ready: 70 %, downloading the model, about 0 s left"),
+            "{said}"
+        );
+        loading.downloaded(1000, 1000);
+        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
     }
 
     #[test]

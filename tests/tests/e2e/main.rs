@@ -17,6 +17,7 @@ mod lan;
 mod lan_chromium;
 mod logits;
 mod pages;
+mod pull;
 mod reach;
 mod strangers;
 
