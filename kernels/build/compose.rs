@@ -1,5 +1,5 @@
-//! A preprocessor of four lines: `#import NAME` (once each, from `shared/`), `#ifdef FLAG`, `#else`, `#endif`. Comments and
-//! indentation are dropped, since the text travels to browsers.
+//! A preprocessor of four lines: `#import NAME` (once each, from `shared/`; `WEIGHTS` is the format's), `#ifdef FLAG`,
+//! `#else`, `#endif`. Comments and indentation are dropped, since the text travels to browsers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,11 +20,17 @@ impl Composer {
         Ok(Self { kernels: read_folder(folder)?, shared: read_folder(&folder.join("shared"))? })
     }
 
-    /// The text of `kernel` with these flags, in the pieces between its files and directives.
-    pub(crate) fn compose(&self, kernel: &str, flags: &BTreeSet<&str>) -> Result<Vec<String>, String> {
-        let source = self.kernels.get(kernel).ok_or_else(|| format!("no shader {kernel}.wgsl"))?;
+    /// The text of `file` with these flags and `weights` for the format's, in the pieces between its files and directives.
+    pub(crate) fn compose(
+        &self,
+        file: &str,
+        weights: &str,
+        flags: &BTreeSet<&str>,
+    ) -> Result<Vec<String>, String> {
+        let source = self.kernels.get(file).or_else(|| self.shared.get(file));
+        let source = source.ok_or_else(|| format!("no shader {file}.wgsl"))?;
         let mut out = vec![String::new()];
-        self.expand(kernel, source, flags, &mut BTreeSet::new(), &mut out)?;
+        self.expand(file, source, (weights, flags), &mut BTreeSet::new(), &mut out)?;
         out.retain(|piece| !piece.is_empty());
         Ok(out)
     }
@@ -33,7 +39,7 @@ impl Composer {
         &'a self,
         name: &str,
         source: &'a str,
-        flags: &BTreeSet<&str>,
+        chosen: (&str, &BTreeSet<&str>),
         imported: &mut BTreeSet<&'a str>,
         out: &mut Vec<String>,
     ) -> Result<(), String> {
@@ -46,7 +52,7 @@ impl Composer {
                 out.push(String::new());
             }
             match directive {
-                "#ifdef" => conditions.push(flags.contains(argument)),
+                "#ifdef" => conditions.push(chosen.1.contains(argument)),
                 "#else" => {
                     let condition = conditions.last_mut().ok_or_else(|| error("#else without #ifdef"))?;
                     *condition = !*condition;
@@ -56,10 +62,11 @@ impl Composer {
                 }
                 _ if line.is_empty() || conditions.contains(&false) => {}
                 "#import" => {
+                    let name = if argument == "WEIGHTS" { chosen.0 } else { argument };
                     let (name, source) =
-                        self.shared.get_key_value(argument).ok_or_else(|| error("no such import"))?;
+                        self.shared.get_key_value(name).ok_or_else(|| error("no such import"))?;
                     if imported.insert(name) {
-                        self.expand(name, source, flags, imported, out)?;
+                        self.expand(name, source, chosen, imported, out)?;
                     }
                 }
                 _ if line.starts_with('#') => return Err(error("no such directive")),

@@ -1,7 +1,9 @@
 //! What naga says of a composed shader: that it is valid, what it binds, which constants it wants, how its structs lie.
 
+use std::collections::BTreeMap;
+
 use naga::{
-    AddressSpace, Handle, Module, StorageAccess, Type, TypeInner,
+    AddressSpace, Expression, Handle, Literal, Module, StorageAccess, Type, TypeInner,
     valid::{Capabilities, ValidationFlags, Validator},
 };
 
@@ -11,6 +13,8 @@ pub(crate) struct Reflection {
     pub(crate) bindings: Vec<String>,
     /// The names of its override constants.
     pub(crate) overrides: Vec<String>,
+    /// Its constants that are u32, by name.
+    pub(crate) constants: BTreeMap<String, u32>,
     /// Assertions on the engine's structs of the same names.
     pub(crate) layouts: Vec<String>,
 }
@@ -43,7 +47,13 @@ pub(crate) fn reflect(source: &str) -> Result<Reflection, String> {
         layouts.extend(struct_layout(&module, variable.ty));
     }
     let overrides = module.overrides.iter().filter_map(|(_, o)| o.name.clone()).collect();
-    Ok(Reflection { bindings, overrides, layouts })
+    let constants = module.constants.iter().filter_map(|(_, constant)| {
+        match module.global_expressions[constant.init] {
+            Expression::Literal(Literal::U32(value)) => Some((constant.name.clone()?, value)),
+            _ => None,
+        }
+    });
+    Ok(Reflection { bindings, overrides, constants: constants.collect(), layouts })
 }
 
 /// For a struct or an array of one: that the Rust struct of its name has its size and its members' offsets.

@@ -1,4 +1,5 @@
-//! Which shaders there are: each kernel for each weight format, with and without each optional feature.
+//! Which shaders there are: each kernel for each weight format, with and without each optional feature. What a format
+//! decodes its weights with stands in `shader/shared/weights_NAME.wgsl`.
 
 use std::{collections::BTreeSet, env, error::Error, fmt::Write, fs, path::Path};
 
@@ -7,43 +8,43 @@ use crate::{compose::Composer, reflect};
 /// A kernel: the name of its file and of its entry point, and of the engine's enum.
 const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 
-/// A weight format: the name its shaders know it by, the engine's, and whether `shader-f16` changes its shaders.
-const FORMATS: [(&str, &str, bool); 13] = [
-    ("F32", "F32", false),
-    ("F16", "F16", true),
-    ("BF16", "Bf16", false),
-    ("INT4", "Int4G128", true),
-    ("INT4_ZP", "Int4ZpG128", false),
-    ("Q8_0", "Q8_0", false),
-    ("Q4_0", "Q4_0", false),
-    ("Q4_1", "Q4_1", false),
-    ("Q5_0", "Q5_0", false),
-    ("Q5_1", "Q5_1", false),
-    ("Q4_K", "Q4K", false),
-    ("Q5_K", "Q5K", false),
-    ("Q6_K", "Q6K", false),
-];
+include!("../src/quant/list.rs");
+
+macro_rules! names {
+    ([] $($(#[doc = $doc:literal])* $format:ident $name:literal $definition:path;)*) => {
+        &[$((stringify!($format), $name)),*]
+    };
+}
+/// The weight formats: the engine's names, and those of files.
+const FORMATS: &[(&str, &str)] = with_formats!(names);
 
 /// Writes `OUT_DIR/shaders.rs`.
 pub(crate) fn write() -> Result<(), Box<dyn Error>> {
     let composer = Composer::read(Path::new("shader"))?;
     let web = env::var("CARGO_CFG_TARGET_ARCH")? == "wasm32";
     let mut code = String::from("pub(super) const SHADERS: &[Shader] = &[\n");
-    let mut layouts = BTreeSet::new();
+    let (mut layouts, mut units) = (BTreeSet::new(), BTreeSet::new());
     let mut pieces = Pieces::default();
     for (file, kernel) in KERNELS {
-        for (format_flag, format, has_f16) in FORMATS {
+        for (format, name) in FORMATS {
+            let weights = format!("weights_{}", name.to_lowercase().replace('-', "_"));
+            // Whether `shader-f16` changes what it decodes with.
+            let has_f16 = composer.compose(&weights, &weights, &BTreeSet::from(["SHADER_F16"]))?
+                != composer.compose(&weights, &weights, &BTreeSet::new())?;
             for shader_f16 in [false, true].into_iter().filter(|f16| has_f16 || !f16) {
                 for subgroups in [false, true] {
-                    let mut flags = BTreeSet::from([format_flag]);
-                    flags.extend(shader_f16.then_some("SHADER_F16"));
+                    let mut flags = BTreeSet::from_iter(shader_f16.then_some("SHADER_F16"));
                     flags.extend(subgroups.then_some("SUBGROUPS"));
-                    let source = composer.compose(file, &flags)?.concat();
+                    let source = composer.compose(file, &weights, &flags)?.concat();
                     let reflection =
-                        reflect::reflect(&source).map_err(|e| format!("{file} {flags:?}: {e}"))?;
+                        reflect::reflect(&source).map_err(|e| format!("{file} {name} {flags:?}: {e}"))?;
                     layouts.extend(reflection.layouts);
+                    let [octets, row_unit] = ["CHUNK_OCTETS", "ROW_UNIT"].map(|name| {
+                        reflection.constants.get(name).ok_or_else(|| format!("{weights} has no {name}"))
+                    });
+                    units.insert((*format, 8 * octets?, *row_unit?));
                     flags.extend(web.then_some("WEB"));
-                    let source = pieces.numbers(composer.compose(file, &flags)?)?;
+                    let source = pieces.numbers(composer.compose(file, &weights, &flags)?)?;
                     writeln!(
                         code,
                         "Shader {{ kernel: Kernel::{kernel}, entry_point: {file:?}, format: WeightFormat::{format}, \
@@ -55,6 +56,14 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
                 }
             }
         }
+    }
+    code.push_str("];\n");
+    code.push_str("const UNITS: &[(WeightFormat, Units)] = &[");
+    for (format, chunk_cols, row_unit) in units {
+        write!(
+            code,
+            "(WeightFormat::{format}, Units {{ chunk_cols: {chunk_cols}, row_unit: {row_unit} }}), "
+        )?;
     }
     code.push_str("];\n");
     writeln!(code, "pub(super) const PIECES: &[&str] = &{:?};", pieces.0)?;

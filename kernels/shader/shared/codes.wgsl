@@ -2,6 +2,8 @@
 // codes to weights. A chunk is up to 32 columns of one scale, a byte a code, four columns a word. Places count 16 bytes, as
 // everywhere; ROW, the blocks and what is read of them count halves of a word.
 
+const ROW_UNIT: u32 = 2u;
+
 @group(0) @binding(2) var<storage, read> weights: array<u32>;
 
 struct Chunk {

@@ -4,49 +4,6 @@
 //   decode(chunk)                         its next octet, not yet scaled
 //   advance(chunk)                        the chunk behind that octet
 //   scale(chunk)                          what its octets' products are multiplied by
-// and ROW, what a row occupies.
+//   ROW_UNIT                              the bytes that ROW, what a row occupies, counts
 override ROW: u32;
-
-#ifdef INT4
-#import weights_int4
-#endif
-#ifdef INT4_ZP
-#import weights_int4_zp
-#endif
-#ifdef F16
-#ifdef SHADER_F16
-#import weights_f16_native
-#else
-#import weights_f16
-#endif
-#endif
-#ifdef BF16
-#import weights_bf16
-#endif
-#ifdef F32
-#import weights_f32
-#endif
-#ifdef Q8_0
-#import weights_q8_0
-#endif
-#ifdef Q4_0
-#import weights_q4_0
-#endif
-#ifdef Q4_1
-#import weights_q4_1
-#endif
-#ifdef Q5_0
-#import weights_q5_0
-#endif
-#ifdef Q5_1
-#import weights_q5_1
-#endif
-#ifdef Q4_K
-#import weights_q4_k
-#endif
-#ifdef Q5_K
-#import weights_q5_k
-#endif
-#ifdef Q6_K
-#import weights_q6_k
-#endif
+#import WEIGHTS

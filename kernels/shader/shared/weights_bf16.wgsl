@@ -1,5 +1,6 @@
 // bf16, the upper halves of f32: a chunk is 16 bytes, one octet. Places and ROW count 16 bytes.
 const CHUNK_OCTETS: u32 = 1u;
+const ROW_UNIT: u32 = 16u;
 
 @group(0) @binding(2) var<storage, read> weights: array<vec4<u32>>;
 

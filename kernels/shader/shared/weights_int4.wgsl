@@ -1,6 +1,7 @@
 // int4-g128: a chunk is 16 bytes, 32 columns, a quarter of a group. Places and ROW count 16 bytes; a row's scales, one for
 // four chunks, follow each other as f16.
 const CHUNK_OCTETS: u32 = 4u;
+const ROW_UNIT: u32 = 16u;
 
 @group(0) @binding(2) var<storage, read> weights: array<vec4<u32>>;
 #ifdef SHADER_F16

@@ -1,5 +1,6 @@
 // int4-g128 with zero points: as int4, and a word for each group, the scale in its lower half, the zero point above.
 const CHUNK_OCTETS: u32 = 4u;
+const ROW_UNIT: u32 = 16u;
 
 @group(0) @binding(2) var<storage, read> weights: array<vec4<u32>>;
 

@@ -1,6 +1,9 @@
 //! Rows of activations in int8, as the integer dot products of a weight format want them.
 
-use super::{Geometry, WeightFormat, parts::MAX_COLS};
+use super::{
+    Geometry, WeightFormat,
+    parts::{MAX_COLS, MAX_GROUPS},
+};
 
 /// Rows (T, in), quantised once for every product with matrices of one format.
 ///
@@ -40,7 +43,7 @@ pub(crate) enum Terms {
     /// One word: the sum of the columns times their scale, f32 bits.
     Sum,
     /// What minimums are multiplied with, the sums of the groups' columns times their scales, in i16: a word for the scale
-    /// of all, f32 bits, then one for every two groups, which are units, the first in the lower half.
+    /// of all, f32 bits, then one for every two groups, the first in the lower half.
     Pairs,
 }
 
@@ -190,29 +193,37 @@ fn fill_unit(x: &[f32], columns: &mut [u8], sums: &mut [i32]) -> f32 {
 /// The [`Terms`] of a block, from the sums of each sixteen columns.
 #[inline(always)]
 fn fill_terms(geometry: Geometry, scales: &[i32], sums: &[i32], terms: &mut [i32]) {
-    let units = sums.chunks_exact(geometry.unit() / HALF).zip(scales);
-    let units = units.map(|(sums, scale)| sums.iter().sum::<i32>() as f32 * f32::from_bits(*scale as u32));
+    let groups = sums.chunks_exact(geometry.group / HALF);
     match Terms::of(geometry) {
         Terms::Biases { zero } => {
-            for (term, sums) in terms.iter_mut().zip(sums.chunks_exact(geometry.group / HALF)) {
+            for (term, sums) in terms.iter_mut().zip(groups) {
                 *term = -i32::from(zero) * sums.iter().sum::<i32>();
             }
         }
-        Terms::Sum => terms[0] = units.sum::<f32>().to_bits() as i32,
+        Terms::Sum => terms[0] = scaled_sum(sums, scales[0]).to_bits() as i32,
         Terms::Pairs => {
             const TOP: f32 = i16::MAX as f32;
-            let mut groups = [0.0; MAX_COLS / UNIT];
-            groups.iter_mut().zip(units).for_each(|(group, sum)| *group = sum);
-            let largest = largest_magnitude(&groups);
+            let mut scaled = [0.0; MAX_GROUPS];
+            let a_unit = geometry.unit() / geometry.group;
+            for (g, (scaled, sums)) in scaled.iter_mut().zip(groups).take(geometry.n_groups()).enumerate() {
+                *scaled = scaled_sum(sums, scales[g / a_unit]);
+            }
+            let largest = largest_magnitude(&scaled);
             let inverse = steps(TOP, largest);
             let (scale, pairs) = terms.split_at_mut(1);
             scale[0] = (largest / TOP).to_bits() as i32;
-            for (pair, sums) in pairs.iter_mut().zip(groups.as_chunks::<2>().0) {
+            for (pair, sums) in pairs.iter_mut().zip(scaled.as_chunks::<2>().0) {
                 let [low, high] = sums.map(|sum| nearest(sum * inverse, TOP) & 0xffff);
                 *pair = low | high << 16;
             }
         }
     }
+}
+
+/// The sum of sums of columns, times their scale.
+#[inline(always)]
+fn scaled_sum(sums: &[i32], scale: i32) -> f32 {
+    sums.iter().sum::<i32>() as f32 * f32::from_bits(scale as u32)
 }
 
 /// The largest `|x|`; what is not a number is larger than all: it becomes the scale, and every result of the row says so.

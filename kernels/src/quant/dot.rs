@@ -1,6 +1,6 @@
 //! The integer dot product of every format, naive on purpose: what the vector kernels are checked against, bit for bit.
 //!
-//! For each block of columns in order, with `p[g]` the exact integer `sum of (code - zero) * activation` of a group and
+//! For each block of columns in order, with `p[g]` the exact integer `sum of (value - zero) * activation` of a group and
 //! `a[u]` the scale of its unit of activations:
 //!
 //! ```text
@@ -19,32 +19,34 @@
 //! in f32, each operation rounded by itself, in this order; the bracket of the last line is an exact integer. No operation
 //! is fused, so every machine gives the same bits.
 
-use super::{Activations, Geometry, MatrixView, Parts, Terms, block_words, columns_at};
+use super::{Activations, Definition, MatrixView, Parts, Terms, block_words, columns_at};
 
 /// Row `row` of `w` times row `t` of `x`; 0 for the float formats.
 ///
 /// # Panics
 /// If there is no such row, or `x` was filled for another format or width.
 pub fn dot_int8(w: &MatrixView<'_>, row: usize, x: &Activations, t: usize) -> f32 {
-    let Some(geometry) = w.format().geometry() else { return 0.0 };
+    let Some(definition) = w.format().definition() else { return 0.0 };
     assert!(x.fits(w.format(), w.cols()), "activations of this format and width");
     let mut parts = Parts::default();
     let mut sum = 0.0;
-    for (block, words) in x.row(t).chunks_exact(block_words(geometry)).enumerate() {
+    for (block, words) in x.row(t).chunks_exact(block_words(definition.geometry())).enumerate() {
         w.read_block(row, block, &mut parts);
-        sum = add_block(geometry, &parts, words, sum);
+        sum = add_block(definition, &parts, words, sum);
     }
     sum
 }
 
-fn add_block(geometry: Geometry, parts: &Parts, words: &[i32], mut sum: f32) -> f32 {
+fn add_block(definition: &Definition, parts: &Parts, words: &[i32], mut sum: f32) -> f32 {
+    let geometry = definition.geometry();
     let float = |at: usize| f32::from_bits(words[at] as u32);
     let columns = words[columns_at(geometry)..].iter().flat_map(|quad| quad.to_le_bytes());
     let columns: Vec<i32> = columns.map(|column| i32::from(column as i8)).collect();
     let zero = geometry.zero.map_or(0, i32::from);
     for (g, columns) in columns.chunks_exact(geometry.group).enumerate() {
         let codes = &parts.codes[g * geometry.group..];
-        let p: i32 = codes.iter().zip(columns).map(|(code, x)| (i32::from(*code) - zero) * x).sum();
+        let value = |code: &u8| i32::from(definition.value(*code));
+        let p: i32 = codes.iter().zip(columns).map(|(code, x)| (value(code) - zero) * x).sum();
         let scale = parts.d * f32::from(parts.scales[g]);
         sum += p as f32 * (scale * float(g * geometry.group / geometry.unit()));
     }

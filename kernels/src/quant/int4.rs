@@ -2,45 +2,44 @@
 
 use half::f16;
 
-use super::parts::Geometry;
+use super::{
+    definition::{Definition, Plane, Zero},
+    format::Integer,
+    parts::Parts,
+};
 
 /// The columns that share a scale.
 pub const GROUP: usize = 128;
-/// The bytes of a group's nibbles.
-pub(super) const GROUP_BYTES: usize = GROUP / 2;
 
-/// The nibble of weight 0.
-pub(super) const ZERO: u8 = 8;
-pub(super) const GEOMETRY: Geometry =
-    Geometry { cols: GROUP, group: GROUP, has_minimums: false, zero: Some(ZERO) };
+/// What both int4 formats are but for their zeros.
+pub(super) const BLOCK: Definition = Definition {
+    cols: GROUP,
+    group: GROUP,
+    bytes: GROUP / 2,
+    codes: &[Plane { at: 0, bits: 4, width: 1 }],
+    ..Definition::BLOCK
+};
+
+pub(crate) struct Int4;
+
+impl Integer for Int4 {
+    const DEFINITION: Definition = Definition { plane_bytes: 2, zero: Zero::Fixed(8), ..BLOCK };
+    #[cfg(test)]
+    const NOISE_LOSS: f64 = 1.2 / (14.0 * 14.0);
+
+    fn fit(values: &[f32], parts: &mut Parts) {
+        let Some(values) = values.as_array() else { return };
+        parts.d = best_scale(values).to_f32();
+        for (place, x) in parts.codes.iter_mut().zip(values) {
+            *place = (code(*x, parts.d) + 8.0) as u8;
+        }
+    }
+}
 
 /// Scales tried for each group. The first takes the largest weight to 7, the others cut it off in favour of the rest.
 const CANDIDATES: u8 = 16;
 /// What one candidate is smaller than the one before it, as a part of the first.
 const CANDIDATE_STEP: f32 = 0.02;
-
-pub(super) fn n_groups(cols: usize) -> usize {
-    cols.div_ceil(GROUP)
-}
-
-pub(super) fn encode(cols: usize, values: &[f32]) -> Vec<u8> {
-    let rows = values.len().checked_div(cols).unwrap_or(0);
-    let n_scales = rows * n_groups(cols);
-    let mut nibbles = Vec::with_capacity(n_scales * (GROUP_BYTES + 2));
-    let mut scales = Vec::with_capacity(n_scales * 2);
-    for row in values.chunks_exact(cols.max(1)) {
-        for group in row.chunks(GROUP) {
-            let mut padded = [0.0; GROUP];
-            padded[..group.len()].copy_from_slice(group);
-            let scale = best_scale(&padded);
-            scales.extend(scale.to_le_bytes());
-            let codes = padded.map(|x| (code(x, scale.to_f32()) + 8.0) as u8);
-            nibbles.extend(codes.as_chunks::<2>().0.iter().map(|[low, high]| low | high << 4));
-        }
-    }
-    nibbles.extend(scales);
-    nibbles
-}
 
 /// The scale among the candidates with the smallest squared error, the largest of equals.
 fn best_scale(group: &[f32; GROUP]) -> f16 {
@@ -77,22 +76,6 @@ fn code(x: f32, scale: f32) -> f32 {
     let quotient = if scale > 0.0 { x / scale } else { 0.0 };
     let quotient = if quotient.is_nan() { 0.0 } else { quotient };
     quotient.clamp(-8.0, 7.0) + ROUNDER - ROUNDER
-}
-
-/// One row: its whole groups of nibbles and their scales, both as stored, to the first `out.len()` columns.
-pub(super) fn decode_row(nibbles: &[u8], scales: &[u8], out: &mut [f32]) {
-    let groups = nibbles.as_chunks::<GROUP_BYTES>().0.iter().zip(scales.as_chunks().0);
-    for ((nibbles, scale), out) in groups.zip(out.chunks_mut(GROUP)) {
-        let scale = f16::from_le_bytes(*scale).to_f32();
-        let value = |nibble: u8| f32::from(nibble as i8 - 8) * scale;
-        let (pairs, last) = out.as_chunks_mut::<2>();
-        for (pair, &byte) in pairs.iter_mut().zip(nibbles) {
-            *pair = [value(byte & 15), value(byte >> 4)];
-        }
-        if let [last] = last {
-            *last = value(nibbles[pairs.len()] & 15);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,27 @@
-//! What q4_K and q5_K share: eight groups of 32 columns, each with a 6-bit scale and a 6-bit minimum.
+//! What q4_K and q5_K share: eight groups of 32 columns, each with a 6-bit scale and a 6-bit minimum; and the fitting of such
+//! groups.
 //!
 //! The sixteen 6-bit numbers lie in 12 bytes. For groups 0..4, byte `g` holds the scale and byte `g + 4` the minimum in
 //! their low six bits. For groups 4..8, byte `g + 4` holds the low four bits of the scale (low nibble) and of the
 //! minimum (high nibble), and the top two bits of bytes `g - 4` and `g` what is missing of the scale and the minimum.
 
-use super::parts::{Geometry, MAX_COLS, Parts, nearest, reciprocal, to_f16};
+use super::{
+    definition::{Definition, Minimum, Plane, Steps},
+    parts::{MAX_COLS, MAX_GROUPS, Parts, nearest, reciprocal, to_f16},
+};
 
-pub(super) const GROUP: usize = 32;
-pub(super) const N_GROUPS: usize = 8;
-pub(super) const GEOMETRY: Geometry =
-    Geometry { cols: MAX_COLS, group: GROUP, has_minimums: true, zero: None };
+/// What q4_K and q5_K are but for their codes.
+pub(super) const BLOCK: Definition = Definition {
+    cols: MAX_COLS,
+    minimum: Some(Minimum::Subtracted(2)),
+    steps: Steps::Affine(4),
+    ..Definition::BLOCK
+};
 
-/// The largest scale and minimum.
-const TOP_SCALE: f32 = 63.0;
+/// Of each 64 columns, the first 32 in the low nibbles of 32 bytes, the others in the high ones.
+pub(super) const fn nibbles(at: usize) -> Plane {
+    Plane { at, bits: 4, width: 32 }
+}
 
 #[inline]
 pub(super) fn read_scales(bytes: &[u8], parts: &mut Parts) {
@@ -33,45 +42,25 @@ pub(super) fn write_scales(parts: &Parts, bytes: &mut [u8]) {
     }
 }
 
-/// The low four bits of all codes: of each 64 columns, the first 32 in the low nibbles of 32 bytes, the others in the
-/// high ones.
-#[inline]
-pub(super) fn read_nibbles(bytes: &[u8], parts: &mut Parts) {
-    for (codes, bytes) in parts.codes.chunks_exact_mut(2 * GROUP).zip(bytes.chunks_exact(GROUP)) {
-        let (low, high) = codes.split_at_mut(GROUP);
-        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
-            (*low, *high) = (byte & 15, byte >> 4);
-        }
-    }
-}
-
-pub(super) fn write_nibbles(parts: &Parts, bytes: &mut [u8]) {
-    for (codes, bytes) in parts.codes.chunks_exact(2 * GROUP).zip(bytes.chunks_exact_mut(GROUP)) {
-        let (low, high) = codes.split_at(GROUP);
-        for ((byte, low), high) in bytes.iter_mut().zip(low).zip(high) {
-            *byte = low & 15 | high << 4;
-        }
-    }
-}
-
-/// Codes 0..=`top`: each group is fitted alone, then its scale and minimum are rounded to what six bits can say, then
-/// its codes are chosen for those.
-pub(super) fn fit(top: u8, values: &[f32], parts: &mut Parts) {
-    let mut lines = [Line::default(); N_GROUPS];
-    for (line, values) in lines.iter_mut().zip(values.chunks_exact(GROUP)) {
+/// Codes 0..=`top` in groups of N: each group is fitted alone, then its scale and minimum are rounded to what integers up
+/// to `top_step` can say, then its codes are chosen for those.
+pub(super) fn fit<const N: usize>(top: u8, top_step: u8, values: &[f32], parts: &mut Parts) {
+    let (groups, _) = values.as_chunks::<N>();
+    let mut lines = [Line::default(); MAX_GROUPS];
+    for (line, values) in lines.iter_mut().zip(groups) {
         *line = Line::through(values, f32::from(top));
     }
+    let top_step = f32::from(top_step);
     let largest = |part: fn(&Line) -> f32| lines.iter().map(part).fold(0.0, f32::max);
-    parts.d = to_f16(largest(|line| line.scale) / TOP_SCALE);
-    parts.m = to_f16(largest(|line| line.depth) / TOP_SCALE);
+    parts.d = to_f16(largest(|line| line.scale) / top_step);
+    parts.m = to_f16(largest(|line| line.depth) / top_step);
     let (to_scale, to_min) = (reciprocal(parts.d), reciprocal(parts.m));
-    for (g, line) in lines.iter().enumerate() {
-        parts.scales[g] = (line.scale * to_scale).round().min(TOP_SCALE) as i8;
-        parts.mins[g] = (line.depth * to_min).round().min(TOP_SCALE) as u8;
+    for (g, (line, values)) in lines.iter().zip(groups).enumerate() {
+        parts.scales[g] = (line.scale * to_scale).round().min(top_step) as i8;
+        parts.mins[g] = (line.depth * to_min).round().min(top_step) as u8;
         let inverse = reciprocal(parts.d * f32::from(parts.scales[g]));
         let depth = parts.m * f32::from(parts.mins[g]);
-        let place = g * GROUP..(g + 1) * GROUP;
-        for (code, x) in parts.codes[place.clone()].iter_mut().zip(&values[place]) {
+        for (code, x) in parts.codes[g * N..].iter_mut().zip(values) {
             *code = (((x + depth) * inverse).round() as u8).min(top);
         }
     }

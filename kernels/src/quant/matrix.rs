@@ -1,6 +1,6 @@
 //! A matrix in any format, seen through its bytes.
 
-use super::{Layout, Parts, ShapeError, WeightFormat, float, int4, int4_zp};
+use super::{Encoding, Parts, ShapeError, WeightFormat, float};
 
 /// A row-major (rows, cols) = (out, in) matrix over borrowed bytes whose length has been checked.
 #[derive(Clone, Copy, Debug)]
@@ -59,45 +59,18 @@ impl<'a> MatrixView<'a> {
     /// If there is no such row or `out` has another length.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "columns of a row");
-        let values = self.values(row);
-        match self.format {
-            WeightFormat::F32 => float::decode_f32(values, out),
-            WeightFormat::F16 => float::decode_f16(values, out),
-            WeightFormat::Bf16 => float::decode_bf16(values, out),
-            WeightFormat::Int4G128 => int4::decode_row(values, self.scales(row), out),
-            WeightFormat::Int4ZpG128 => int4_zp::decode_row(values, self.scales(row), out),
-            _ => {
-                if let Layout::Blocks(blocks) = self.format.layout() {
-                    (blocks.decode_row)(values, out);
-                }
-            }
+        match self.format.encoding() {
+            Encoding::Float { decode, .. } => decode(self.values(row), out),
+            Encoding::Integer { decode_row, .. } => decode_row(self.values(row), self.scales(row), out),
         }
     }
 
     /// Opens block `block` of row `row`, a multiple of [`WeightFormat::block_cols`] columns in. A float format has none
     /// and leaves `parts` alone.
     pub(crate) fn read_block(&self, row: usize, block: usize, parts: &mut Parts) {
-        let (bytes, scales) = self.block_bytes(row, block);
-        match self.format.layout() {
-            Layout::Values { .. } => {}
-            Layout::Planes { .. } => match *scales {
-                [low, high] => int4_zp::read(bytes, &[low, high, int4::ZERO, 0], parts),
-                _ => int4_zp::read(bytes, scales, parts),
-            },
-            Layout::Blocks(blocks) => (blocks.read)(bytes, parts),
-        }
-    }
-
-    /// The bytes of block `block` of row `row`, and those of its scales where they lie apart. Not for float formats.
-    pub(crate) fn block_bytes(&self, row: usize, block: usize) -> (&'a [u8], &'a [u8]) {
-        let values = self.values(row);
-        match self.format.layout() {
-            Layout::Values { .. } => (&[], &[]),
-            Layout::Planes { scale_bytes, .. } => (
-                &values[block * int4::GROUP_BYTES..][..int4::GROUP_BYTES],
-                &self.scales(row)[block * scale_bytes..][..scale_bytes],
-            ),
-            Layout::Blocks(blocks) => (&values[block * blocks.bytes..][..blocks.bytes], &[]),
+        if let Some(definition) = self.format.definition() {
+            let (block, parameters) = definition.block(self.values(row), self.scales(row), block);
+            definition.read(block, parameters, parts);
         }
     }
 
@@ -127,12 +100,14 @@ impl<'a> MatrixView<'a> {
         values
     }
 
-    fn values(&self, row: usize) -> &'a [u8] {
+    /// The blocks or values of row `row`.
+    pub(crate) fn values(&self, row: usize) -> &'a [u8] {
         let row_bytes = self.format.value_bytes(1, self.cols);
         &self.bytes[row * row_bytes..][..row_bytes]
     }
 
-    fn scales(&self, row: usize) -> &'a [u8] {
+    /// The parameters of its blocks, where they have a plane of their own.
+    pub(crate) fn scales(&self, row: usize) -> &'a [u8] {
         let plane = &self.bytes[self.format.value_bytes(self.rows, self.cols)..];
         let row_bytes = self.format.scale_bytes(1, self.cols);
         &plane[row * row_bytes..][..row_bytes]

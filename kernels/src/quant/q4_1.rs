@@ -7,27 +7,24 @@
 //! | 4..20 | nibbles: byte `i` holds column `i` (low) and column `i + 16` (high) |
 
 use super::{
-    parts::{Block, Geometry, Parts, f16_at, put_f16},
+    definition::{Definition, Minimum},
+    format::Integer,
+    parts::Parts,
     simple,
 };
 
-pub(super) struct Q4_1;
+pub(crate) struct Q4_1;
 
-impl Block for Q4_1 {
-    const GEOMETRY: Geometry = simple::geometry(true, None);
-    const BYTES: usize = 20;
-
-    #[inline]
-    fn read(bytes: &[u8], parts: &mut Parts) {
-        (parts.d, parts.m) = (f16_at(bytes, 0), -f16_at(bytes, 2));
-        simple::read_nibbles(&bytes[4..20], parts);
-    }
-
-    fn write(parts: &Parts, bytes: &mut [u8]) {
-        put_f16(bytes, 0, parts.d);
-        put_f16(bytes, 2, -parts.m);
-        simple::write_nibbles(parts, &mut bytes[4..20]);
-    }
+impl Integer for Q4_1 {
+    const DEFINITION: Definition = Definition {
+        bytes: 20,
+        codes: &[simple::nibbles(4)],
+        minimum: Some(Minimum::Added(2)),
+        gguf: Some(3),
+        ..Definition::BLOCK
+    };
+    #[cfg(test)]
+    const NOISE_LOSS: f64 = 1.2 / (15.0 * 15.0);
 
     fn fit(values: &[f32], parts: &mut Parts) {
         simple::fit_affine(4, values, parts);

@@ -7,32 +7,17 @@
 //! | 4..16 | eight scales and eight minimums, 6 bits each, as in [`super::k_affine`] |
 //! | 16..144 | nibbles: byte `32 c + i` holds column `64 c + i` (low) and column `64 c + 32 + i` (high) |
 
-use super::{
-    k_affine,
-    parts::{Block, Geometry, Parts, f16_at, put_f16},
-};
+use super::{definition::Definition, format::Integer, k_affine, parts::Parts};
 
-pub(super) struct Q4K;
+pub(crate) struct Q4K;
 
-impl Block for Q4K {
-    const GEOMETRY: Geometry = k_affine::GEOMETRY;
-    const BYTES: usize = 144;
-
-    #[inline]
-    fn read(bytes: &[u8], parts: &mut Parts) {
-        (parts.d, parts.m) = (f16_at(bytes, 0), f16_at(bytes, 2));
-        k_affine::read_scales(&bytes[4..16], parts);
-        k_affine::read_nibbles(&bytes[16..144], parts);
-    }
-
-    fn write(parts: &Parts, bytes: &mut [u8]) {
-        put_f16(bytes, 0, parts.d);
-        put_f16(bytes, 2, parts.m);
-        k_affine::write_scales(parts, &mut bytes[4..16]);
-        k_affine::write_nibbles(parts, &mut bytes[16..144]);
-    }
+impl Integer for Q4K {
+    const DEFINITION: Definition =
+        Definition { bytes: 144, codes: &[k_affine::nibbles(16)], gguf: Some(12), ..k_affine::BLOCK };
+    #[cfg(test)]
+    const NOISE_LOSS: f64 = 1.2 / (15.0 * 15.0);
 
     fn fit(values: &[f32], parts: &mut Parts) {
-        k_affine::fit(15, values, parts);
+        k_affine::fit::<32>(15, 63, values, parts);
     }
 }

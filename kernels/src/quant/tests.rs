@@ -5,23 +5,6 @@ use proptest::prelude::*;
 use super::{MatrixView, WeightFormat};
 use crate::{nmse, noise::noise};
 
-/// The most that uniform noise may lose, as NMSE. A step of `2 / levels` errs by a twelfth of its square against a power
-/// of a third: `1 / levels^2`, and a fifth more for scales rounded to f16 or six bits
-/// (from a magnitude of 0.1 on, so that the f16 is a normal number).
-fn noise_bound(format: WeightFormat) -> f64 {
-    let levels = match format {
-        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => 256.0,
-        WeightFormat::Int4G128 => 14.0,
-        WeightFormat::Int4ZpG128 | WeightFormat::Q4_1 | WeightFormat::Q4K => 15.0,
-        WeightFormat::Q4_0 => 16.0,
-        WeightFormat::Q5_1 | WeightFormat::Q5K => 31.0,
-        WeightFormat::Q5_0 => 32.0,
-        WeightFormat::Q6K => 63.0,
-        WeightFormat::Q8_0 => 254.0,
-    };
-    1.2 / (levels * levels)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
@@ -30,7 +13,7 @@ proptest! {
         for format in WeightFormat::ALL {
             let bytes = format.quantize(8, 512, &values);
             let decoded = MatrixView::new(format, 8, 512, &bytes).unwrap().dequantize();
-            prop_assert!(nmse(&decoded, &values) < noise_bound(format), "{format} {}", nmse(&decoded, &values));
+            prop_assert!(nmse(&decoded, &values) < format.noise_loss(), "{format} {}", nmse(&decoded, &values));
         }
     }
 

@@ -9,11 +9,14 @@ use super::{
     Processor,
     disjoint::Disjoint,
     exp::exp,
-    float_panel::{F16, F32, Value},
+    float_panel::Value,
     isa::{Isa, Kernel, ROWS},
     kv::{KvFormat, KvShape, PAGE_POSITIONS},
 };
-use crate::cpu::fold;
+use crate::{
+    cpu::fold,
+    quant::float::{F16, F32},
+};
 
 /// Positions whose scores are normalised together; a part of the result's definition.
 const SEGMENT: usize = 256;

@@ -4,6 +4,7 @@ use super::{
     format::{Panel, UNIT},
     isa::{AHEAD, Isa, ROWS},
 };
+use crate::quant::float::{Bf16, F16, F32};
 
 /// Sums that do not wait for each other; a part of the result's definition.
 const SUMS: usize = 4;
@@ -43,7 +44,6 @@ fn product<I: Isa, V: Value, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T
 macro_rules! values {
     ($($name:ident, $bytes:expr, $load:ident;)*) => {
         $(
-            pub(super) struct $name;
             impl Value for $name {
                 const BYTES: usize = $bytes;
                 #[inline(always)]

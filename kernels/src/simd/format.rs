@@ -1,8 +1,8 @@
-//! Formats as types, so that kernels are compiled for each.
+//! What kernels are compiled for: a format's definition, and where a block of it lies in a panel.
 
 /// The columns whose codes a kernel holds in registers at once.
 pub(super) use crate::quant::UNIT;
-use crate::{WeightFormat, quant::Geometry};
+use crate::quant::{Definition, Geometry, Integer, Scale};
 
 use super::{
     isa::{Isa, QUAD_BYTES, ROWS},
@@ -21,25 +21,42 @@ pub(super) trait Panel {
 
 /// An integer format, packed. A panel is its rows' codes, block by block, then their parameters, block by block:
 ///
-/// * codes of a block: for each unit of 32 columns, that is eight quads of four, vectors of 64 bytes (16 rows of 4 columns):
-///   of eight bits, one vector a quad; of less, four vectors with quad `v` in the low nibbles of vector `v` and quad `v + 4`
-///   in the high ones; then, of five bits, one vector whose bit `q` is bit 4 of quad `q`; of six bits, two vectors whose bits
-///   `2 q, 2 q + 1` are bits 4 and 5 of quad `q`, and of quad `q + 4`.
+/// * codes of a block: for each unit of 32 columns, that is eight quads of four, vectors of 64 bytes (16 rows of 4 columns).
+///   Of eight bits, one vector a quad. Of four to six, four vectors with quad `v` in the low nibbles of vector `v` and quad
+///   `v + 4` in the high ones; then, of five bits, one vector whose bit `q` is bit 4 of quad `q`; of six bits, two vectors
+///   whose bits `2 q, 2 q + 1` are bits 4 and 5 of quad `q`, and of quad `q + 4`. Of two and three, two vectors whose bits
+///   `2 q, 2 q + 1` are the lowest of quad `q`, and of quad `q + 4`; then, of three bits, one vector whose bit `q` is bit 2
+///   of quad `q`.
 /// * parameters of a block, each for 16 rows: `d` as f16; `m` as f16 in formats with minimums; the zero as u8 where it
 ///   differs between blocks; with integer scales, an i8 for each group; with integer minimums, for every two groups pairs
 ///   of u8.
-pub(super) trait Format {
-    const FORMAT: WeightFormat;
-    const GEOMETRY: Geometry = match Self::FORMAT.geometry() {
-        Some(geometry) => geometry,
-        None => panic!("an integer format"),
-    };
-    const LAYOUT: BlockLayout = BlockLayout::of(Self::GEOMETRY, Self::FORMAT.code_bits());
+pub(super) trait Format: Integer {
+    const GEOMETRY: Geometry = Self::DEFINITION.geometry();
+    const LAYOUT: BlockLayout = BlockLayout::of(&Self::DEFINITION);
+    /// What codes stand for, if the panel's own bits do not say.
+    const TABLE: Option<&'static [u8; 16]> = Self::DEFINITION.table;
+    /// Whether values take the eighth bit.
+    const IS_WIDE: bool = Self::DEFINITION.top() > 127;
+}
+
+impl<F: Integer> Format for F {}
+
+impl<F: Integer> Panel for F {
+    #[inline(always)]
+    fn product<I: Isa, const T: usize, const N: usize>(
+        isa: I,
+        panels: [&[u8]; N],
+        x: [&[i32]; T],
+    ) -> [[I::Floats; T]; N] {
+        panel::product::<I, F, T, N>(isa, panels, x)
+    }
 }
 
 /// Where a block's parts lie in a panel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockLayout {
+    /// The bits of a code.
+    pub(super) code_bits: usize,
     /// The bytes of a unit's codes.
     pub(super) unit_bytes: usize,
     /// The bytes of a block's codes.
@@ -57,17 +74,23 @@ pub(super) struct BlockLayout {
 }
 
 impl BlockLayout {
-    pub(super) const fn of(geometry: Geometry, code_bits: u32) -> Self {
+    pub(super) const fn of(definition: &Definition) -> Self {
+        let geometry = definition.geometry();
         let n_groups = geometry.n_groups();
-        let unit_bytes = QUAD_BYTES * if code_bits == 8 { 8 } else { code_bits as usize };
+        let code_bits = definition.code_bits();
+        let unit_bytes = QUAD_BYTES * code_bits;
         let several = n_groups > 1;
-        let m = if geometry.has_minimums { Some(2 * ROWS) } else { None };
-        let zeros = if !geometry.has_minimums && geometry.zero.is_none() { Some(2 * ROWS) } else { None };
+        let scale_bytes = match definition.scale {
+            Scale::F16(_) => 2 * ROWS,
+        };
+        let m = if geometry.has_minimums { Some(scale_bytes) } else { None };
+        let zeros = if !geometry.has_minimums && geometry.zero.is_none() { Some(scale_bytes) } else { None };
         let after =
-            2 * ROWS + if m.is_some() { 2 * ROWS } else { 0 } + if zeros.is_some() { ROWS } else { 0 };
+            scale_bytes + if m.is_some() { 2 * ROWS } else { 0 } + if zeros.is_some() { ROWS } else { 0 };
         let after_scales = after + if several { n_groups * ROWS } else { 0 };
         let with_mins = several && geometry.has_minimums;
         Self {
+            code_bits,
             unit_bytes,
             code_bytes: geometry.cols / UNIT * unit_bytes,
             parameter_bytes: after_scales + if with_mins { n_groups * ROWS } else { 0 },
@@ -78,25 +101,3 @@ impl BlockLayout {
         }
     }
 }
-
-macro_rules! formats {
-    ($($name:ident),*) => {
-        $(
-            pub(super) struct $name;
-            impl Format for $name {
-                const FORMAT: WeightFormat = WeightFormat::$name;
-            }
-            impl Panel for $name {
-                #[inline(always)]
-                fn product<I: Isa, const T: usize, const N: usize>(
-                    isa: I,
-                    panels: [&[u8]; N],
-                    x: [&[i32]; T],
-                ) -> [[I::Floats; T]; N] {
-                    panel::product::<I, Self, T, N>(isa, panels, x)
-                }
-            }
-        )*
-    };
-}
-formats!(Int4G128, Int4ZpG128, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4K, Q5K, Q6K);

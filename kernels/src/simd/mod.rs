@@ -18,6 +18,7 @@ mod isa;
 mod kv;
 mod linear;
 mod pack;
+mod pack_row;
 mod panel;
 mod peak;
 mod processor;
@@ -25,9 +26,6 @@ mod round;
 mod rows;
 mod silu_mul;
 mod slab;
-// A browser downloads every byte of it for what it does once a block.
-#[cfg(not(target_arch = "wasm32"))]
-mod words;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

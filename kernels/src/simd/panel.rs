@@ -222,9 +222,10 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
     for q in 0..Q {
         for n in 0..N {
             let sum = if q % apart == 1 { &mut odd[n] } else { &mut sums[n] };
-            *sum = match F::FORMAT.code_bits() {
-                8 => isa.dot_codes(*sum, weights[n][q], x[first + q]),
-                _ => isa.dot(*sum, weights[n][q], x[first + q]),
+            *sum = if F::IS_WIDE {
+                isa.dot_codes(*sum, weights[n][q], x[first + q])
+            } else {
+                isa.dot(*sum, weights[n][q], x[first + q])
             };
         }
     }
@@ -240,7 +241,7 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
 #[inline(always)]
 fn start<I: Isa, F: Format>(isa: I, x: &[i32], group: usize) -> I::Ints {
     match const { Terms::of(F::GEOMETRY) } {
-        Terms::Biases { .. } if I::RAISED || F::FORMAT.code_bits() < 8 => {
+        Terms::Biases { .. } if I::RAISED || !F::IS_WIDE => {
             isa.splat_int(x[F::GEOMETRY.n_units() + group])
         }
         _ => isa.splat_int(0),
@@ -252,7 +253,7 @@ fn start<I: Isa, F: Format>(isa: I, x: &[i32], group: usize) -> I::Ints {
 fn unpack<I: Isa, F: Format>(isa: I, codes: &[u8]) -> [I::Bytes; QUADS] {
     let mut quads = [isa.bytes(part(codes, 0)); QUADS];
     for (q, quad) in quads.iter_mut().enumerate() {
-        *quad = match F::FORMAT.code_bits() {
+        *quad = match F::LAYOUT.code_bits {
             8 => isa.codes(vector(isa, codes, q)),
             5 => isa.or(nibbles(isa, codes, q), isa.bits(vector(isa, codes, 4), q as i32 - 4, 16)),
             6 => {

@@ -5,14 +5,13 @@ use std::marker::PhantomData;
 use super::{
     Simd,
     disjoint::Disjoint,
-    float_panel::{Bf16, F16, F32},
-    format::{Int4G128, Int4ZpG128, Panel, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0},
+    format::Panel,
     isa::{Isa, Kernel, ROWS},
 };
 use crate::{
     WeightFormat,
     pool::Pool,
-    quant::{Activations, Geometry, fill_row},
+    quant::{Activations, Geometry, by_format, fill_row, with_formats},
 };
 
 /// The most rows that [`multiply`] takes.
@@ -26,21 +25,7 @@ pub(super) fn multiply(
     x: &[&[i32]],
     out: &mut [[f32; ROWS]],
 ) {
-    match format {
-        WeightFormat::F32 => in_tiles::<F32>(simd, panels, x, out),
-        WeightFormat::F16 => in_tiles::<F16>(simd, panels, x, out),
-        WeightFormat::Bf16 => in_tiles::<Bf16>(simd, panels, x, out),
-        WeightFormat::Int4G128 => in_tiles::<Int4G128>(simd, panels, x, out),
-        WeightFormat::Int4ZpG128 => in_tiles::<Int4ZpG128>(simd, panels, x, out),
-        WeightFormat::Q8_0 => in_tiles::<Q8_0>(simd, panels, x, out),
-        WeightFormat::Q4_0 => in_tiles::<Q4_0>(simd, panels, x, out),
-        WeightFormat::Q4_1 => in_tiles::<Q4_1>(simd, panels, x, out),
-        WeightFormat::Q5_0 => in_tiles::<Q5_0>(simd, panels, x, out),
-        WeightFormat::Q5_1 => in_tiles::<Q5_1>(simd, panels, x, out),
-        WeightFormat::Q4K => in_tiles::<Q4K>(simd, panels, x, out),
-        WeightFormat::Q5K => in_tiles::<Q5K>(simd, panels, x, out),
-        WeightFormat::Q6K => in_tiles::<Q6K>(simd, panels, x, out),
-    }
+    with_formats!(by_format format => in_tiles(simd, panels, x, out));
 }
 
 /// The largest tiles first, until no row is left.

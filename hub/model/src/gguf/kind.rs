@@ -2,21 +2,6 @@
 
 use moex_kernels::WeightFormat;
 
-/// The types that are read and written.
-const FORMATS: [(u32, WeightFormat); 11] = [
-    (0, WeightFormat::F32),
-    (1, WeightFormat::F16),
-    (2, WeightFormat::Q4_0),
-    (3, WeightFormat::Q4_1),
-    (6, WeightFormat::Q5_0),
-    (7, WeightFormat::Q5_1),
-    (8, WeightFormat::Q8_0),
-    (12, WeightFormat::Q4K),
-    (13, WeightFormat::Q5K),
-    (14, WeightFormat::Q6K),
-    (30, WeightFormat::Bf16),
-];
-
 /// Other types that files have, for those who ask why theirs is not read.
 const OTHERS: [(u32, &str); 19] = [
     (9, "q8_1"),
@@ -43,18 +28,14 @@ const OTHERS: [(u32, &str); 19] = [
 /// The format of a type's number, or what to call a type that is not read.
 pub(super) fn format(kind: u32) -> Result<WeightFormat, String> {
     let other = || OTHERS.iter().find(|(number, _)| *number == kind).map(|(_, name)| (*name).to_owned());
-    match FORMATS.iter().find(|(number, _)| *number == kind) {
-        Some((_, format)) => Ok(*format),
-        None => Err(other().unwrap_or_else(|| kind.to_string())),
-    }
+    let known = WeightFormat::ALL.into_iter().find(|format| format.gguf_type() == Some(kind));
+    known.ok_or_else(|| other().unwrap_or_else(|| kind.to_string()))
 }
 
-/// The number of a format's type, none for the formats that GGUF has not.
-pub(super) fn number(format: WeightFormat) -> Option<u32> {
-    FORMATS.iter().find(|(_, known)| *known == format).map(|(number, _)| *number)
-}
-
-/// The types that are read, in words.
+/// The types that are read, in words, in the order of their numbers.
 pub(super) fn known() -> String {
-    FORMATS.map(|(_, format)| format.name()).join(", ")
+    let mut formats = WeightFormat::ALL;
+    formats.sort_by_key(|format| format.gguf_type());
+    let known = formats.iter().filter(|format| format.gguf_type().is_some()).map(|format| format.name());
+    known.collect::<Vec<_>>().join(", ")
 }

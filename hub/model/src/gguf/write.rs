@@ -2,7 +2,7 @@
 
 use moex_kernels::WeightFormat;
 
-use super::{DEFAULT_ALIGNMENT, MAGIC, kind};
+use super::{DEFAULT_ALIGNMENT, MAGIC};
 
 /// The version that is written.
 const VERSION: u32 = 3;
@@ -60,7 +60,7 @@ impl Header {
     /// # Panics
     /// If GGUF has no such format, or rows are no whole blocks of it.
     pub fn tensor(&mut self, name: impl Into<String>, format: WeightFormat, shape: &[usize]) -> &mut Self {
-        assert!(kind::number(format).is_some(), "a format of GGUF");
+        assert!(format.gguf_type().is_some(), "a format of GGUF");
         assert!(
             shape.last().is_some_and(|cols| cols.is_multiple_of(format.block_cols())),
             "rows of whole blocks"
@@ -84,7 +84,7 @@ impl Header {
             put_text(&mut out, &tensor.name);
             out.extend((tensor.shape.len() as u32).to_le_bytes());
             out.extend(tensor.shape.iter().rev().flat_map(|n| (*n as u64).to_le_bytes()));
-            out.extend(kind::number(tensor.format).unwrap_or_default().to_le_bytes());
+            out.extend(tensor.format.gguf_type().unwrap_or_default().to_le_bytes());
             out.extend((offset as u64).to_le_bytes());
             offset += tensor.n_bytes() + padding(tensor.n_bytes());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::shaders::Kernel;
+use super::shaders::{Kernel, Units};
 use crate::{
     ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, EngineError, EnginePlan},
@@ -234,7 +234,7 @@ impl Layout {
             ("X_STRIDE", padded(cols) / 4),
             ("CHUNKS", projection.chunks()),
             ("LANES", projection.lanes() as usize),
-            ("ROW", format.value_bytes(1, cols) / row_unit(format)),
+            ("ROW", format.value_bytes(1, cols) / Units::of(format).row_unit),
             ("GATE", block.gate.values / 16),
             ("GATE_SCALES", block.gate.scales / 16),
             ("UP", block.up.values / 16),
@@ -265,7 +265,7 @@ impl Projection {
 
     /// Chunks of a row of weights, those of mere padding left out.
     fn chunks(&self) -> usize {
-        self.cols.div_ceil(chunk_cols(self.format))
+        self.cols.div_ceil(Units::of(self.format).chunk_cols)
     }
 
     /// Threads that share a row of weights: enough to read whole cache lines together, and so many that the fewest of
@@ -274,27 +274,6 @@ impl Projection {
         let chunks = self.chunks() as u32;
         let rounded = |lanes: u32| chunks.next_multiple_of(lanes);
         [16, 8, 4].into_iter().min_by_key(|&lanes| rounded(lanes)).unwrap_or(16)
-    }
-}
-
-/// The columns of a chunk in `shader/shared/weights_*.wgsl`.
-fn chunk_cols(format: WeightFormat) -> usize {
-    match format {
-        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => 8,
-        WeightFormat::Q6K => 16,
-        _ => 32,
-    }
-}
-
-/// The bytes that ROW counts there: those of a `vec4<u32>`, or of the halves of words in which llama.cpp's blocks lie.
-fn row_unit(format: WeightFormat) -> usize {
-    match format {
-        WeightFormat::F32
-        | WeightFormat::F16
-        | WeightFormat::Bf16
-        | WeightFormat::Int4G128
-        | WeightFormat::Int4ZpG128 => 16,
-        _ => 2,
     }
 }
 

@@ -36,6 +36,22 @@ pub(super) enum Kernel {
     Down,
 }
 
+/// What a format's shaders count its weights by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Units {
+    /// The columns of a chunk.
+    pub(super) chunk_cols: usize,
+    /// The bytes that the constant ROW counts.
+    pub(super) row_unit: usize,
+}
+
+impl Units {
+    pub(super) fn of(format: WeightFormat) -> Self {
+        let found = UNITS.iter().find(|(of, _)| *of == format);
+        found.expect("the build script writes those of every format").1
+    }
+}
+
 /// One resource of a shader.
 #[derive(Debug)]
 pub(super) struct Binding {
@@ -88,9 +104,9 @@ mod tests {
             for format in WeightFormat::ALL {
                 for (shader_f16, subgroups) in [(false, false), (false, true), (true, false), (true, true)] {
                     let shader = shader(kernel, format, shader_f16, subgroups);
-                    let uses_f16 = shader_f16 && matches!(format, WeightFormat::F16 | WeightFormat::Int4G128);
-                    assert_eq!((shader.shader_f16, shader.subgroups), (uses_f16, subgroups));
-                    assert_eq!(shader.source().contains("enable f16;"), uses_f16);
+                    assert!(shader.subgroups == subgroups && (shader_f16 || !shader.shader_f16));
+                    assert!(format != WeightFormat::F16 || shader.shader_f16 == shader_f16);
+                    assert_eq!(shader.source().contains("enable f16;"), shader.shader_f16);
                     assert_eq!(shader.source().contains("subgroupShuffleXor"), subgroups);
                     let storage = shader.bindings.iter().filter(|b| b.kind != BindingKind::Uniform);
                     assert!(storage.count() <= 8);

@@ -47,16 +47,16 @@ fn int4_experts_with_zero_points_agree_with_their_twin() {
 
 #[test]
 fn experts_in_blocks_of_32_agree_with_their_twin() {
-    for format in
-        [WeightFormat::Q8_0, WeightFormat::Q4_0, WeightFormat::Q4_1, WeightFormat::Q5_0, WeightFormat::Q5_1]
-    {
-        every_variant(format);
-    }
+    every_variant_in_blocks_of(32);
 }
 
 #[test]
 fn experts_in_blocks_of_256_agree_with_their_twin() {
-    for format in [WeightFormat::Q4K, WeightFormat::Q5K, WeightFormat::Q6K] {
+    every_variant_in_blocks_of(256);
+}
+
+fn every_variant_in_blocks_of(cols: usize) {
+    for format in WeightFormat::ALL.into_iter().filter(|format| format.block_cols() == cols) {
         every_variant(format);
     }
 }

@@ -1,0 +1,376 @@
+//! What an integer format is, as data: where the bits of a block lie, and what they mean.
+//!
+//! A format's file holds its [`Definition`]. Opening a block, writing one, packing panels, random weights and the numbers
+//! that the tests expect follow from it; what a shader does with the same bytes stands in `shader/shared/weights_*.wgsl`.
+
+use half::f16;
+
+use super::{
+    activations::UNIT,
+    parts::{MAX_GROUPS, Parts},
+};
+
+/// An integer format. A block is a run of columns of one row with their parameters; fields count bytes from its start, or
+/// from the start of its parameters where those have a plane of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Definition {
+    /// Columns of a block: those that share `d`, `m` and the zero.
+    pub(crate) cols: usize,
+    /// Columns of a group: those that share an integer scale and minimum.
+    pub(crate) group: usize,
+    /// The bytes of a block, without parameters that lie elsewhere.
+    pub(crate) bytes: usize,
+    /// The bytes of a block's parameters in a plane behind all blocks; 0 where they lie in the block.
+    pub(crate) plane_bytes: usize,
+    /// The bits of the codes, the lowest first.
+    pub(crate) codes: &'static [Plane],
+    /// What the codes are combined with, bit by bit, to be counted from 0.
+    pub(crate) flip: u8,
+    /// What a code stands for, where that is not its number: at most sixteen values.
+    pub(crate) table: Option<&'static [u8; 16]>,
+    /// `d`.
+    pub(crate) scale: Scale,
+    /// `m`.
+    pub(crate) minimum: Option<Minimum>,
+    /// What stands for weight 0, where it is not 0 itself.
+    pub(crate) zero: Zero,
+    /// Integer scales and minimums of the groups.
+    pub(crate) steps: Steps,
+    /// The number of its type in a GGUF.
+    pub(crate) gguf: Option<u32>,
+}
+
+/// Some bits of every column, or of every group: `8 / bits` runs of `width` columns share `width` bytes, the first run in
+/// the lowest bits; then the next such runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plane {
+    /// Where it starts.
+    pub(crate) at: usize,
+    /// 1, 2, 4 or 8.
+    pub(crate) bits: usize,
+    /// Neighbouring columns in neighbouring bytes: 1, or a multiple of 4.
+    pub(crate) width: usize,
+}
+
+/// The scale of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scale {
+    /// An f16 there.
+    F16(usize),
+}
+
+/// The minimum of a block, an f16.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Minimum {
+    /// It is subtracted.
+    Subtracted(usize),
+    /// It is added: [`Parts::m`] is its negative.
+    Added(usize),
+}
+
+/// What stands for weight 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Zero {
+    /// In all blocks the same.
+    Fixed(u8),
+    /// In each block the byte there.
+    At(usize),
+}
+
+/// The integer scales of a block's groups, and behind them their minimums if the format has any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Steps {
+    /// One group, or groups without.
+    None,
+    /// Numbers in planes, the lowest bits first; a scale is its number less `zero`.
+    Planes {
+        /// Their bits.
+        planes: &'static [Plane],
+        /// The number of scale 0.
+        zero: i8,
+        /// The largest magnitude of a scale.
+        top: u8,
+    },
+    /// Eight scales and eight minimums of six bits in twelve bytes, as `k_affine` draws them.
+    Affine(usize),
+}
+
+/// How the columns of a format are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Columns of a block: those that share `d`, `m` and `zero`.
+    pub(crate) cols: usize,
+    /// Columns of a group: those that share an integer scale and minimum.
+    pub(crate) group: usize,
+    /// Whether values are lowered by a minimum.
+    pub(crate) has_minimums: bool,
+    /// What stands for weight 0, where it is the same in all blocks and not 0 itself.
+    pub(crate) zero: Option<u8>,
+}
+
+impl Geometry {
+    pub(crate) const fn n_groups(self) -> usize {
+        self.cols / self.group
+    }
+
+    /// Columns that share a scale of activations: a group, or two if groups are narrow.
+    pub(crate) const fn unit(self) -> usize {
+        if self.group > UNIT { self.group } else { UNIT }
+    }
+
+    pub(crate) const fn n_units(self) -> usize {
+        self.cols / self.unit()
+    }
+}
+
+impl Definition {
+    /// Blocks of 32 columns and nothing else said.
+    pub(crate) const BLOCK: Self = Self {
+        cols: UNIT,
+        group: UNIT,
+        bytes: 0,
+        plane_bytes: 0,
+        codes: &[],
+        flip: 0,
+        table: None,
+        scale: Scale::F16(0),
+        minimum: None,
+        zero: Zero::Fixed(0),
+        steps: Steps::None,
+        gguf: None,
+    };
+
+    /// Its geometry.
+    pub(crate) const fn geometry(&self) -> Geometry {
+        let has_minimums = self.minimum.is_some();
+        let zero = match self.zero {
+            Zero::Fixed(zero) if !has_minimums => Some(zero),
+            _ => None,
+        };
+        Geometry { cols: self.cols, group: self.group, has_minimums, zero }
+    }
+
+    /// The bits of a code.
+    pub(crate) const fn code_bits(&self) -> usize {
+        let (mut bits, mut i) = (0, 0);
+        while i < self.codes.len() {
+            bits += self.codes[i].bits;
+            i += 1;
+        }
+        bits
+    }
+
+    /// The largest of what codes stand for.
+    pub(crate) const fn top(&self) -> u8 {
+        let Some(table) = self.table else { return (u16::MAX >> (16 - self.code_bits())) as u8 };
+        let (mut top, mut i) = (0, 0);
+        while i < table.len() {
+            if table[i] > top {
+                top = table[i];
+            }
+            i += 1;
+        }
+        top
+    }
+
+    /// What a code stands for.
+    #[inline(always)]
+    pub(crate) fn value(&self, code: u8) -> u8 {
+        match self.table {
+            Some(table) => table[usize::from(code & 15)],
+            None => code,
+        }
+    }
+
+    /// The largest integer scale of a group.
+    pub(crate) const fn top_step(&self) -> u8 {
+        match self.steps {
+            Steps::None => 1,
+            Steps::Planes { top, .. } => top,
+            Steps::Affine(_) => 63,
+        }
+    }
+
+    /// The bytes of block `i` of a row, and those that its parameters lie in: the same unless there is a plane of them.
+    #[inline]
+    pub(crate) fn block<'a>(&self, blocks: &'a [u8], parameters: &'a [u8], i: usize) -> (&'a [u8], &'a [u8]) {
+        let block = &blocks[i * self.bytes..][..self.bytes];
+        match self.plane_bytes {
+            0 => (block, block),
+            n => (block, &parameters[i * n..][..n]),
+        }
+    }
+
+    /// Opens a block; fields that the format has not stay as [`Parts::default`] has them.
+    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+    pub(crate) fn read(&self, block: &[u8], parameters: &[u8], parts: &mut Parts) {
+        let codes = &mut parts.codes[..self.cols];
+        read_planes(self.codes, block, codes);
+        if self.flip != 0 {
+            codes.iter_mut().for_each(|code| *code ^= self.flip);
+        }
+        self.read_floats(parameters, parts);
+        self.read_steps(parameters, parts);
+    }
+
+    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+    fn read_floats(&self, bytes: &[u8], parts: &mut Parts) {
+        let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32();
+        parts.d = match self.scale {
+            Scale::F16(at) => half(at),
+        };
+        match self.minimum {
+            Some(Minimum::Subtracted(at)) => parts.m = half(at),
+            Some(Minimum::Added(at)) => parts.m = -half(at),
+            None => {}
+        }
+        parts.zero = match self.zero {
+            Zero::Fixed(zero) => zero,
+            Zero::At(at) => bytes[at],
+        };
+    }
+
+    /// Opens the integer scales and minimums of a block.
+    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+    pub(crate) fn read_steps(&self, bytes: &[u8], parts: &mut Parts) {
+        match self.steps {
+            Steps::None => {}
+            Steps::Planes { planes, zero, .. } => {
+                let mut numbers = [0; 2 * MAX_GROUPS];
+                let n_groups = self.n_groups();
+                read_planes(planes, bytes, &mut numbers[..self.n_steps()]);
+                for (scale, number) in parts.scales.iter_mut().zip(&numbers[..n_groups]) {
+                    *scale = (*number as i8).wrapping_sub(zero);
+                }
+                if self.minimum.is_some() {
+                    parts.mins[..n_groups].copy_from_slice(&numbers[n_groups..][..n_groups]);
+                }
+            }
+            Steps::Affine(at) => super::k_affine::read_scales(&bytes[at..at + 12], parts),
+        }
+    }
+
+    /// Writes a block and its parameters, given in the order of [`Self::block`]; `parameters` is none where they lie in the
+    /// block.
+    pub(crate) fn write(&self, parts: &Parts, block: &mut [u8], parameters: Option<&mut [u8]>) {
+        let mut codes = parts.codes;
+        codes.iter_mut().for_each(|code| *code ^= self.flip);
+        block.fill(0);
+        write_planes(self.codes, &codes[..self.cols], block);
+        self.write_parameters(parts, parameters.unwrap_or(block));
+    }
+
+    fn write_parameters(&self, parts: &Parts, bytes: &mut [u8]) {
+        let mut put_half = |at: usize, value: f32| {
+            bytes[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+        };
+        match self.scale {
+            Scale::F16(at) => put_half(at, parts.d),
+        }
+        match self.minimum {
+            Some(Minimum::Subtracted(at)) => put_half(at, parts.m),
+            Some(Minimum::Added(at)) => put_half(at, -parts.m),
+            None => {}
+        }
+        if let Zero::At(at) = self.zero {
+            bytes[at] = parts.zero;
+        }
+        match self.steps {
+            Steps::None => {}
+            Steps::Planes { planes, zero, .. } => {
+                let mut numbers = [0; 2 * MAX_GROUPS];
+                let n_groups = self.n_groups();
+                for (number, scale) in numbers[..n_groups].iter_mut().zip(parts.scales) {
+                    *number = scale.wrapping_add(zero) as u8;
+                }
+                numbers[n_groups..2 * n_groups].copy_from_slice(&parts.mins[..n_groups]);
+                write_planes(planes, &numbers[..self.n_steps()], bytes);
+            }
+            Steps::Affine(at) => super::k_affine::write_scales(parts, &mut bytes[at..at + 12]),
+        }
+    }
+
+    const fn n_groups(&self) -> usize {
+        self.cols / self.group
+    }
+
+    /// The integer scales and minimums of a block.
+    const fn n_steps(&self) -> usize {
+        self.n_groups() * if self.minimum.is_some() { 2 } else { 1 }
+    }
+
+    /// The codes of columns `column` to `column + 3`, a multiple of 4, as they are stored: a byte each, the first in the
+    /// lowest.
+    #[inline(always)]
+    pub(crate) fn quad(&self, block: &[u8], column: usize) -> u32 {
+        let (mut quad, mut place) = (u32::from(self.flip) * LOW_BITS, 0);
+        for plane in self.codes {
+            quad ^= plane.quad(block, column) << place;
+            place += plane.bits;
+        }
+        quad
+    }
+}
+
+/// The lowest bit of each byte.
+const LOW_BITS: u32 = 0x0101_0101;
+
+impl Plane {
+    #[inline(always)]
+    fn quad(&self, block: &[u8], column: usize) -> u32 {
+        let mask = 0xff >> (8 - self.bits);
+        if self.width == 1 {
+            // 4, 8 or 16 bits in a row, spread over four bytes.
+            let at = self.at + column * self.bits / 8;
+            let high = if self.bits == 4 { block[at + 1] } else { 0 };
+            let bits = u32::from(u16::from_le_bytes([block[at], high])) >> (column * self.bits % 8);
+            let bit = |i: usize| (bits >> (i * self.bits) & mask) << (8 * i);
+            return bit(0) | bit(1) | bit(2) | bit(3);
+        }
+        let (run, n) = (column / self.width, 8 / self.bits);
+        let at = self.at + run / n * self.width + column % self.width;
+        let word = u32::from_le_bytes(*block[at..].first_chunk().expect("whole blocks"));
+        word >> (run % n * self.bits) & mask * LOW_BITS
+    }
+}
+
+/// Each number's bits from all planes.
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+fn read_planes(planes: &[Plane], bytes: &[u8], numbers: &mut [u8]) {
+    let mut place = 0;
+    for plane in planes {
+        let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
+        // Kept by the first plane of none: what was there before goes.
+        let keep = if place == 0 { 0 } else { 0xff };
+        let bytes = &bytes[plane.at..];
+        if plane.width == 1 {
+            for (numbers, byte) in numbers.chunks_mut(n).zip(bytes) {
+                for (i, number) in numbers.iter_mut().enumerate() {
+                    *number = *number & keep | (byte >> (i * plane.bits) & mask) << place;
+                }
+            }
+        } else {
+            for (run, numbers) in numbers.chunks_exact_mut(plane.width).enumerate() {
+                let shift = run % n * plane.bits;
+                for (number, byte) in numbers.iter_mut().zip(&bytes[run / n * plane.width..]) {
+                    *number = *number & keep | (byte >> shift & mask) << place;
+                }
+            }
+        }
+        place += plane.bits;
+    }
+}
+
+/// The opposite, into bytes whose bits there are 0.
+fn write_planes(planes: &[Plane], numbers: &[u8], bytes: &mut [u8]) {
+    let mut place = 0;
+    for plane in planes {
+        let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
+        for (i, number) in numbers.iter().enumerate() {
+            let run = i / plane.width;
+            bytes[plane.at + run / n * plane.width + i % plane.width] |=
+                (number >> place & mask) << (run % n * plane.bits);
+        }
+        place += plane.bits;
+    }
+}

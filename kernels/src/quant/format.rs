@@ -1,0 +1,89 @@
+//! A weight format as a type: what its file implements, and what follows for all of them.
+
+use super::{
+    definition::Definition,
+    parts::{MAX_COLS, Parts},
+};
+
+/// Any format.
+pub(crate) trait Format {
+    const ENCODING: Encoding;
+
+    /// The number of its type in a GGUF.
+    const GGUF: Option<u32>;
+
+    /// The most that uniform noise may lose, as NMSE, from a magnitude of 0.1 on.
+    #[cfg(test)]
+    const NOISE_LOSS: f64;
+
+    /// The bytes of rows of `cols` values, rounded to nearest.
+    fn quantize(cols: usize, values: &[f32]) -> Vec<u8>;
+}
+
+/// How the bytes of a matrix become values.
+#[derive(Clone, Copy)]
+pub(crate) enum Encoding {
+    /// One value after another, of so many bytes.
+    Float { bytes: usize, decode: fn(&[u8], &mut [f32]) },
+    /// Rows of whole blocks: their bytes, those of their parameters, and what they decode to.
+    Integer { definition: &'static Definition, decode_row: fn(&[u8], &[u8], &mut [f32]) },
+}
+
+/// An integer format.
+pub(crate) trait Integer {
+    /// Where its bits lie, and what they mean.
+    const DEFINITION: Definition;
+
+    /// The most that uniform noise may lose, as NMSE. Steps of `2 / n` for `n` levels err by a twelfth of their square
+    /// against a power of a third: `1 / n^2`, and a fifth more for scales that are rounded themselves.
+    #[cfg(test)]
+    const NOISE_LOSS: f64;
+
+    /// The parts nearest to the values of a block.
+    fn fit(values: &[f32], parts: &mut Parts);
+}
+
+impl<I: Integer> Format for I {
+    const ENCODING: Encoding =
+        Encoding::Integer { definition: &Self::DEFINITION, decode_row: decode_row::<Self> };
+    const GGUF: Option<u32> = Self::DEFINITION.gguf;
+    #[cfg(test)]
+    const NOISE_LOSS: f64 = <Self as Integer>::NOISE_LOSS;
+
+    /// The last block of a row is filled up with zeros.
+    fn quantize(cols: usize, values: &[f32]) -> Vec<u8> {
+        let definition = &Self::DEFINITION;
+        let rows = values.len().checked_div(cols).unwrap_or(0);
+        let n_blocks = rows * cols.div_ceil(definition.cols);
+        let mut bytes = vec![0; n_blocks * (definition.bytes + definition.plane_bytes)];
+        let (blocks, parameters) = bytes.split_at_mut(n_blocks * definition.bytes);
+        let mut blocks = blocks.chunks_exact_mut(definition.bytes);
+        let mut parameters = parameters.chunks_exact_mut(definition.plane_bytes.max(1));
+        let mut parts = Parts::default();
+        for row in values.chunks_exact(cols.max(1)) {
+            for (values, block) in row.chunks(definition.cols).zip(&mut blocks) {
+                let mut padded = [0.0; MAX_COLS];
+                padded[..values.len()].copy_from_slice(values);
+                Self::fit(&padded[..definition.cols], &mut parts);
+                definition.write(&parts, block, parameters.next());
+            }
+        }
+        bytes
+    }
+}
+
+/// One row: its whole blocks and their parameters, both as stored, to the first `out.len()` columns.
+fn decode_row<I: Integer>(blocks: &[u8], parameters: &[u8], out: &mut [f32]) {
+    decode_blocks(const { &I::DEFINITION }, blocks, parameters, out);
+}
+
+// Where bytes count, one for all formats.
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+fn decode_blocks(definition: &Definition, blocks: &[u8], parameters: &[u8], out: &mut [f32]) {
+    let mut parts = Parts::default();
+    for (i, out) in out.chunks_mut(definition.cols).enumerate() {
+        let (block, parameters) = definition.block(blocks, parameters, i);
+        definition.read(block, parameters, &mut parts);
+        parts.values(definition, out);
+    }
+}
