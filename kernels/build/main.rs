@@ -15,6 +15,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=shader");
+    println!("cargo::rerun-if-changed=src/quant/list.rs");
     #[cfg(feature = "gpu")]
     if let Err(error) = variants::write() {
         eprintln!("{error}");

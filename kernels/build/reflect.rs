@@ -47,12 +47,11 @@ pub(crate) fn reflect(source: &str) -> Result<Reflection, String> {
         layouts.extend(struct_layout(&module, variable.ty));
     }
     let overrides = module.overrides.iter().filter_map(|(_, o)| o.name.clone()).collect();
-    let constants = module.constants.iter().filter_map(|(_, constant)| {
-        match module.global_expressions[constant.init] {
+    let constants =
+        module.constants.iter().filter_map(|(_, constant)| match module.global_expressions[constant.init] {
             Expression::Literal(Literal::U32(value)) => Some((constant.name.clone()?, value)),
             _ => None,
-        }
-    });
+        });
     Ok(Reflection { bindings, overrides, constants: constants.collect(), layouts })
 }
 

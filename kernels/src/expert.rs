@@ -192,7 +192,9 @@ mod tests {
                 assert_eq!(block.len(), shape.block_bytes());
                 let view = shape.view(&block).unwrap();
                 for (matrix, values) in [(view.gate, &gate), (view.up, &up), (view.down, &down)] {
-                    assert!(crate::nmse(&matrix.dequantize(), values) < 0.01);
+                    // Few values by themselves are sometimes fitted worse than noise at large.
+                    let most = (2.0 * format.noise_loss()).max(0.01);
+                    assert!(crate::nmse(&matrix.dequantize(), values) < most, "{format}");
                 }
                 assert!(shape.view(&block[1..]).is_err());
             }

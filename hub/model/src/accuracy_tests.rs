@@ -81,6 +81,11 @@ fn int8_activations_cost_a_gguf_of_any_format_less_than_a_thousandth() {
         (Q4K, Q5_0),
         (Q5K, Q5_1),
         (Q6K, Q8_0),
+        (Mxfp4, Mxfp4),
+        (Iq4Nl, Iq4Nl),
+        (Iq4Xs, Iq4Nl),
+        (Q2K, Q4_0),
+        (Q3K, Q4_0),
     ] {
         let (_keep, checkpoint) = through_gguf(&demo, |tensor| match tensor.name.contains("ffn_down_exps") {
             true => down,

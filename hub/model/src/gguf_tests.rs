@@ -113,6 +113,10 @@ fn a_quantised_model_is_its_dequantised_values() {
         (WeightFormat::Q4K, WeightFormat::Q5_0),
         (WeightFormat::Q5K, WeightFormat::Q8_0),
         (WeightFormat::Q6K, WeightFormat::Bf16),
+        (WeightFormat::Mxfp4, WeightFormat::Mxfp4),
+        (WeightFormat::Iq4Xs, WeightFormat::Iq4Nl),
+        (WeightFormat::Q2K, WeightFormat::Q4_0),
+        (WeightFormat::Q3K, WeightFormat::Q4_0),
     ] {
         let mix = |tensor: &GgufTensor| {
             if tensor.name.contains("ffn_down_exps") { down } else { matrices(format)(tensor) }

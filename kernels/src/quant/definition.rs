@@ -8,6 +8,7 @@ use half::f16;
 use super::{
     activations::UNIT,
     parts::{MAX_GROUPS, Parts},
+    planes::{LOW_BITS, Plane, read_planes, write_planes},
 };
 
 /// An integer format. A block is a run of columns of one row with their parameters; fields count bytes from its start, or
@@ -40,23 +41,26 @@ pub(crate) struct Definition {
     pub(crate) gguf: Option<u32>,
 }
 
-/// Some bits of every column, or of every group: `8 / bits` runs of `width` columns share `width` bytes, the first run in
-/// the lowest bits; then the next such runs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plane {
-    /// Where it starts.
-    pub(crate) at: usize,
-    /// 1, 2, 4 or 8.
-    pub(crate) bits: usize,
-    /// Neighbouring columns in neighbouring bytes: 1, or a multiple of 4.
-    pub(crate) width: usize,
-}
-
 /// The scale of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scale {
     /// An f16 there.
     F16(usize),
+    /// A byte `e` there, for `2^(e - 128)`: half of what the standard's e8m0 is, whose values are twice our codes'.
+    E8m0(usize),
+}
+
+impl Scale {
+    /// `2^(e - 128)`, exactly: the two smallest are no normal numbers.
+    pub(crate) fn power(e: u8) -> f32 {
+        f32::from_bits(if e < 2 { 0x20_0000 << e } else { u32::from(e - 1) << 23 })
+    }
+
+    /// The byte of the power of two that is `d`, or else of the next one below.
+    pub(super) fn exponent(d: f32) -> u8 {
+        let bits = d.to_bits();
+        if bits < 1 << 23 { (bits >> 22) as u8 } else { (bits >> 23) as u8 + 1 }
+    }
 }
 
 /// The minimum of a block, an f16.
@@ -218,6 +222,7 @@ impl Definition {
         let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32();
         parts.d = match self.scale {
             Scale::F16(at) => half(at),
+            Scale::E8m0(at) => Scale::power(bytes[at]),
         };
         match self.minimum {
             Some(Minimum::Subtracted(at)) => parts.m = half(at),
@@ -264,13 +269,16 @@ impl Definition {
         let mut put_half = |at: usize, value: f32| {
             bytes[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
         };
-        match self.scale {
-            Scale::F16(at) => put_half(at, parts.d),
+        if let Scale::F16(at) = self.scale {
+            put_half(at, parts.d);
         }
         match self.minimum {
             Some(Minimum::Subtracted(at)) => put_half(at, parts.m),
             Some(Minimum::Added(at)) => put_half(at, -parts.m),
             None => {}
+        }
+        if let Scale::E8m0(at) = self.scale {
+            bytes[at] = Scale::exponent(parts.d);
         }
         if let Zero::At(at) = self.zero {
             bytes[at] = parts.zero;
@@ -309,68 +317,5 @@ impl Definition {
             place += plane.bits;
         }
         quad
-    }
-}
-
-/// The lowest bit of each byte.
-const LOW_BITS: u32 = 0x0101_0101;
-
-impl Plane {
-    #[inline(always)]
-    fn quad(&self, block: &[u8], column: usize) -> u32 {
-        let mask = 0xff >> (8 - self.bits);
-        if self.width == 1 {
-            // 4, 8 or 16 bits in a row, spread over four bytes.
-            let at = self.at + column * self.bits / 8;
-            let high = if self.bits == 4 { block[at + 1] } else { 0 };
-            let bits = u32::from(u16::from_le_bytes([block[at], high])) >> (column * self.bits % 8);
-            let bit = |i: usize| (bits >> (i * self.bits) & mask) << (8 * i);
-            return bit(0) | bit(1) | bit(2) | bit(3);
-        }
-        let (run, n) = (column / self.width, 8 / self.bits);
-        let at = self.at + run / n * self.width + column % self.width;
-        let word = u32::from_le_bytes(*block[at..].first_chunk().expect("whole blocks"));
-        word >> (run % n * self.bits) & mask * LOW_BITS
-    }
-}
-
-/// Each number's bits from all planes.
-#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
-fn read_planes(planes: &[Plane], bytes: &[u8], numbers: &mut [u8]) {
-    let mut place = 0;
-    for plane in planes {
-        let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
-        // Kept by the first plane of none: what was there before goes.
-        let keep = if place == 0 { 0 } else { 0xff };
-        let bytes = &bytes[plane.at..];
-        if plane.width == 1 {
-            for (numbers, byte) in numbers.chunks_mut(n).zip(bytes) {
-                for (i, number) in numbers.iter_mut().enumerate() {
-                    *number = *number & keep | (byte >> (i * plane.bits) & mask) << place;
-                }
-            }
-        } else {
-            for (run, numbers) in numbers.chunks_exact_mut(plane.width).enumerate() {
-                let shift = run % n * plane.bits;
-                for (number, byte) in numbers.iter_mut().zip(&bytes[run / n * plane.width..]) {
-                    *number = *number & keep | (byte >> shift & mask) << place;
-                }
-            }
-        }
-        place += plane.bits;
-    }
-}
-
-/// The opposite, into bytes whose bits there are 0.
-fn write_planes(planes: &[Plane], numbers: &[u8], bytes: &mut [u8]) {
-    let mut place = 0;
-    for plane in planes {
-        let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
-        for (i, number) in numbers.iter().enumerate() {
-            let run = i / plane.width;
-            bytes[plane.at + run / n * plane.width + i % plane.width] |=
-                (number >> place & mask) << (run % n * plane.bits);
-        }
-        place += plane.bits;
     }
 }

@@ -3,9 +3,10 @@
 use half::f16;
 
 use super::{
-    definition::{Definition, Plane, Zero},
+    definition::{Definition, Zero},
     format::Integer,
     parts::Parts,
+    planes::Plane,
 };
 
 /// The columns that share a scale.

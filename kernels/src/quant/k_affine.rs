@@ -6,8 +6,9 @@
 //! minimum (high nibble), and the top two bits of bytes `g - 4` and `g` what is missing of the scale and the minimum.
 
 use super::{
-    definition::{Definition, Minimum, Plane, Steps},
+    definition::{Definition, Minimum, Steps},
     parts::{MAX_COLS, MAX_GROUPS, Parts, nearest, reciprocal, to_f16},
+    planes::Plane,
 };
 
 /// What q4_K and q5_K are but for their codes.

@@ -33,12 +33,22 @@ macro_rules! with_formats {
             Q5_0 "q5_0" crate::quant::q5_0::Q5_0;
             /// llama.cpp's q5_1: 5 bits, a scale and a minimum for each 32 columns.
             Q5_1 "q5_1" crate::quant::q5_1::Q5_1;
+            /// llama.cpp's q2_K: 2 bits in blocks of 256 columns, a 4-bit scale and minimum for each 16.
+            Q2K "q2_K" crate::quant::q2_k::Q2K;
+            /// llama.cpp's q3_K: 3 bits in blocks of 256 columns, a 6-bit scale for each 16.
+            Q3K "q3_K" crate::quant::q3_k::Q3K;
             /// llama.cpp's q4_K: 4 bits in blocks of 256 columns, a 6-bit scale and minimum for each 32.
             Q4K "q4_K" crate::quant::q4_k::Q4K;
             /// llama.cpp's q5_K: 5 bits in blocks of 256 columns, a 6-bit scale and minimum for each 32.
             Q5K "q5_K" crate::quant::q5_k::Q5K;
             /// llama.cpp's q6_K: 6 bits in blocks of 256 columns, an 8-bit scale for each 16.
             Q6K "q6_K" crate::quant::q6_k::Q6K;
+            /// llama.cpp's iq4_nl: 4 bits that a table turns into values, and a scale for each 32 columns.
+            Iq4Nl "iq4_nl" crate::quant::iq4::Iq4Nl;
+            /// llama.cpp's iq4_xs: iq4_nl's table in blocks of 256 columns, a 6-bit scale for each 32.
+            Iq4Xs "iq4_xs" crate::quant::iq4::Iq4Xs;
+            /// mxfp4 of the OCP's Microscaling Formats, as in GPT-OSS: 4-bit floats, and a power of two for each 32 columns.
+            Mxfp4 "mxfp4" crate::quant::mxfp4::Mxfp4;
         }
     };
 }

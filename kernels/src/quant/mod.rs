@@ -12,6 +12,7 @@ mod format;
 mod matrix;
 mod noise;
 mod parts;
+mod planes;
 
 // What formats share.
 mod k_affine;
@@ -22,6 +23,10 @@ mod simple;
 pub(crate) mod float;
 pub(crate) mod int4;
 pub(crate) mod int4_zp;
+pub(crate) mod iq4;
+pub(crate) mod mxfp4;
+pub(crate) mod q2_k;
+pub(crate) mod q3_k;
 pub(crate) mod q4_0;
 pub(crate) mod q4_1;
 pub(crate) mod q4_k;
@@ -41,6 +46,7 @@ pub use dot::dot_int8;
 pub use error::ShapeError;
 pub use int4::GROUP;
 pub use matrix::MatrixView;
+pub use mxfp4::mxfp4_from_planes;
 
 use std::{fmt, str::FromStr};
 
@@ -104,14 +110,14 @@ macro_rules! weight_formats {
             }
 
             #[cfg(test)]
-            fn noise_loss(self) -> f64 {
+            pub(crate) fn noise_loss(self) -> f64 {
                 match self {
                     $(Self::$format => <$definition as Format>::NOISE_LOSS,)*
                 }
             }
 
             /// The bytes of `values` (rows, cols) in this format, rounded to nearest. The same values give the same bytes
-            /// everywhere; for q8_0, q4_0, q4_1, q5_0 and q5_1 those of llama.cpp's reference quantisers.
+            /// everywhere; for q8_0, q4_0, q4_1, q5_0, q5_1 and mxfp4 those of llama.cpp's reference quantisers.
             ///
             /// # Panics
             /// If there are not `rows * cols` values.

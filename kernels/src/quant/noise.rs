@@ -48,13 +48,17 @@ impl Definition {
             (None, Zero::Fixed(zero)) => f32::from(zero.max(top - zero)),
             (None, Zero::At(_)) => f32::from(zero),
         };
-        match self.scale {
-            Scale::F16(at) => put(at, magnitude / (step * span)),
+        let scale = magnitude / (step * span);
+        if let Scale::F16(at) = self.scale {
+            put(at, scale);
         }
         match self.minimum {
             Some(Minimum::Subtracted(at)) => put(at, magnitude / step),
             Some(Minimum::Added(at)) => put(at, -magnitude / step),
             None => {}
+        }
+        if let Scale::E8m0(at) = self.scale {
+            bytes[at] = Scale::exponent(scale);
         }
         if let Zero::At(at) = self.zero {
             bytes[at..].fill(0);

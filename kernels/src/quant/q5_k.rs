@@ -8,12 +8,7 @@
 //! | 16..48 | bit `g` of byte `i` is bit 4 of the code of column `32 g + i` |
 //! | 48..176 | nibbles: byte `32 c + i` holds column `64 c + i` (low) and column `64 c + 32 + i` (high) |
 
-use super::{
-    definition::{Definition, Plane},
-    format::Integer,
-    k_affine,
-    parts::Parts,
-};
+use super::{definition::Definition, format::Integer, k_affine, parts::Parts, planes::Plane};
 
 pub(crate) struct Q5K;
 

@@ -9,10 +9,11 @@
 //! | 208..210 | `d`, f16 |
 
 use super::{
-    definition::{Definition, Plane, Scale, Steps, Zero},
+    definition::{Definition, Scale, Steps, Zero},
     format::Integer,
     k_symmetric,
     parts::{MAX_COLS, Parts},
+    planes::Plane,
 };
 
 pub(crate) struct Q6K;

@@ -6,9 +6,10 @@
 //! | 2..34 | `q`, an i8 for each column; its code is `q + 128` |
 
 use super::{
-    definition::{Definition, Plane, Zero},
+    definition::{Definition, Zero},
     format::Integer,
     parts::{Parts, extreme, reciprocal, to_f16},
+    planes::Plane,
 };
 
 pub(crate) struct Q8_0;

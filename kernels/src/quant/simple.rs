@@ -1,8 +1,8 @@
 //! Fitting 32 columns to one scale, or to a scale and a minimum, as llama.cpp's reference quantisers do, bit for bit.
 
 use super::{
-    definition::Plane,
     parts::{Parts, extreme, reciprocal, to_f16},
+    planes::Plane,
 };
 
 /// Low nibbles are columns 0..16, high nibbles 16..32.

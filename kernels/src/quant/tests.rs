@@ -67,9 +67,14 @@ fn sizes_are_those_of_the_formats() {
         ("q4_1", 5.0),
         ("q5_0", 5.5),
         ("q5_1", 6.0),
+        ("q2_K", 2.625),
+        ("q3_K", 3.4375),
         ("q4_K", 4.5),
         ("q5_K", 5.5),
         ("q6_K", 6.5625),
+        ("iq4_nl", 4.5),
+        ("iq4_xs", 4.25),
+        ("mxfp4", 4.25),
     ] {
         let format: WeightFormat = name.parse().unwrap();
         assert_eq!(format.matrix_bytes(3, 2048) as f64, 3.0 * 2048.0 * bits / 8.0, "{name}");

@@ -107,6 +107,11 @@ impl Isa for Avx2 {
         both!(i => vector!(_mm256_xor_si256(a[i], _mm256_set1_epi8(-128))))
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes {
+        let table = vector!(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())));
+        both!(i => vector!(_mm256_shuffle_epi8(table, a[i])))
+    }
+    #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
         let x = vector!(_mm256_set1_epi32(quad));
         both!(i => dot_lanes(sums[i], a[i], x))
@@ -152,6 +157,17 @@ impl Isa for Avx2 {
     fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats {
         let from = halves::<32, 16>(from);
         both!(i => vector!(_mm256_cvtph_ps(_mm_loadu_si128(from[i].as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn powers(self, from: &[u8; ROWS]) -> Self::Floats {
+        let from = halves::<16, 8>(from);
+        both!(i => vector!({
+            let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from[i].as_ptr().cast()));
+            let one = _mm256_set1_epi32(1);
+            let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, one));
+            let smallest = _mm256_slli_epi32::<21>(_mm256_add_epi32(e, one));
+            _mm256_castsi256_ps(_mm256_max_epi32(normal, smallest))
+        }))
     }
     #[inline(always)]
     fn bfloats(self, from: &[u8; 2 * ROWS]) -> Self::Floats {

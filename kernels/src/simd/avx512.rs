@@ -73,6 +73,13 @@ impl Isa for Avx512 {
         a
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes {
+        vector!({
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, a)
+        })
+    }
+    #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
         vector!(_mm512_dpbusd_epi32(sums, a, _mm512_set1_epi32(quad)))
     }
@@ -112,6 +119,16 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats {
         vector!(_mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn powers(self, from: &[u8; ROWS]) -> Self::Floats {
+        vector!({
+            let e = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let one = _mm512_set1_epi32(1);
+            let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, one));
+            let smallest = _mm512_slli_epi32::<21>(_mm512_add_epi32(e, one));
+            _mm512_castsi512_ps(_mm512_max_epi32(normal, smallest))
+        })
     }
     #[inline(always)]
     fn bfloats(self, from: &[u8; 2 * ROWS]) -> Self::Floats {

@@ -27,7 +27,7 @@ pub(super) trait Panel {
 ///   whose bits `2 q, 2 q + 1` are bits 4 and 5 of quad `q`, and of quad `q + 4`. Of two and three, two vectors whose bits
 ///   `2 q, 2 q + 1` are the lowest of quad `q`, and of quad `q + 4`; then, of three bits, one vector whose bit `q` is bit 2
 ///   of quad `q`.
-/// * parameters of a block, each for 16 rows: `d` as f16; `m` as f16 in formats with minimums; the zero as u8 where it
+/// * parameters of a block, each for 16 rows: `d` as f16, or its exponent as u8 if it is a power of two; `m` as f16 in formats with minimums; the zero as u8 where it
 ///   differs between blocks; with integer scales, an i8 for each group; with integer minimums, for every two groups pairs
 ///   of u8.
 pub(super) trait Format: Integer {
@@ -82,6 +82,7 @@ impl BlockLayout {
         let several = n_groups > 1;
         let scale_bytes = match definition.scale {
             Scale::F16(_) => 2 * ROWS,
+            Scale::E8m0(_) => ROWS,
         };
         let m = if geometry.has_minimums { Some(scale_bytes) } else { None };
         let zeros = if !geometry.has_minimums && geometry.zero.is_none() { Some(scale_bytes) } else { None };

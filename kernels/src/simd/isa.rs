@@ -52,6 +52,8 @@ pub(crate) trait Isa: Copy {
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// Eight-bit codes as [`Self::dot_codes`] wants them: less 128 unless [`Self::RAISED`].
     fn codes(self, a: Self::Bytes) -> Self::Bytes;
+    /// In each byte what the table has for it, 0 to 15.
+    fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes;
     /// To each row the dot product of its four bytes, 0 to 127 each, with the four i8 of `quad`.
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints;
     /// To each row the dot product of its four [`Self::codes`] with the four i8 of `quad`, none of which is -128.
@@ -72,6 +74,8 @@ pub(crate) trait Isa: Copy {
     fn floats(self, from: &[u8; 4 * ROWS]) -> Self::Floats;
     /// f16, little-endian, infinities and what is not a number included.
     fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats;
+    /// `2^(e - 128)` for each byte `e`, exactly.
+    fn powers(self, from: &[u8; ROWS]) -> Self::Floats;
     /// bf16, little-endian.
     fn bfloats(self, from: &[u8; 2 * ROWS]) -> Self::Floats;
     /// i8.

@@ -91,6 +91,11 @@ impl Isa for Neon {
         a.map(|a| vector!(veorq_u8(a, vdupq_n_u8(128))))
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes {
+        let table = vector!(vld1q_u8(table.as_ptr()));
+        a.map(|a| vector!(vqtbl1q_u8(table, a)))
+    }
+    #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
         let x = vector!(vreinterpretq_s8_s32(vdupq_n_s32(quad)));
         std::array::from_fn(|i| sdot(sums[i], vector!(vreinterpretq_s8_u8(a[i])), x))
@@ -145,6 +150,25 @@ impl Isa for Neon {
                 let sign = vshlq_n_u32::<16>(vandq_u32(half, vdupq_n_u32(half_bits::SIGN)));
                 let bits = vorrq_u32(vreinterpretq_u32_f32(scaled), vorrq_u32(special, sign));
                 vreinterpretq_f32_u32(bits)
+            })
+        })
+    }
+    #[inline(always)]
+    fn powers(self, from: &[u8; ROWS]) -> Self::Floats {
+        vector!({
+            let from = vld1q_u8(from.as_ptr());
+            let (low, high) = (vmovl_u8(vget_low_u8(from)), vmovl_high_u8(from));
+            let ints = [
+                vmovl_u16(vget_low_u16(low)),
+                vmovl_high_u16(low),
+                vmovl_u16(vget_low_u16(high)),
+                vmovl_high_u16(high),
+            ];
+            ints.map(|e| {
+                let (e, one) = (vreinterpretq_s32_u32(e), vdupq_n_s32(1));
+                let normal = vshlq_n_s32::<23>(vsubq_s32(e, one));
+                let smallest = vshlq_n_s32::<21>(vaddq_s32(e, one));
+                vreinterpretq_f32_s32(vmaxq_s32(normal, smallest))
             })
         })
     }

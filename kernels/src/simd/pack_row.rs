@@ -83,6 +83,7 @@ fn pack_parameters(
 ) {
     match definition.scale {
         Scale::F16(at) => out[2 * place..2 * place + 2].copy_from_slice(&parameters[at..at + 2]),
+        Scale::E8m0(at) => out[place] = parameters[at],
     }
     if let (Some(to), Some(minimum)) = (layout.m, definition.minimum) {
         let (at, sign) = match minimum {

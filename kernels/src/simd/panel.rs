@@ -3,7 +3,7 @@
 //! Written in loops, not in closures: a closure is a function of its own, compiled without the instructions that the
 //! kernel around it is compiled for.
 
-use crate::quant::{Terms, block_words, columns_at};
+use crate::quant::{Scale, Terms, block_words, columns_at};
 
 use super::{
     format::{Format, UNIT},
@@ -97,7 +97,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
     fn scales<I: Isa, F: Format>(&self, isa: I, group: usize) -> [I::Floats; N] {
         let mut scales = [isa.splat(0.0); N];
         for (scales, parameters) in scales.iter_mut().zip(self.parameters) {
-            *scales = isa.halves(part(parameters, 0));
+            *scales = scale::<I, F>(isa, parameters);
             if let Some(at) = F::LAYOUT.scales {
                 *scales = isa.mul(*scales, isa.signed(part(parameters, at + group * ROWS)));
             }
@@ -177,12 +177,21 @@ fn add_products<I: Isa, const T: usize, const N: usize>(
     }
 }
 
+/// The scales of a block's rows.
+#[inline(always)]
+fn scale<I: Isa, F: Format>(isa: I, parameters: &[u8]) -> I::Floats {
+    match F::DEFINITION.scale {
+        Scale::F16(_) => isa.halves(part(parameters, 0)),
+        Scale::E8m0(_) => isa.powers(part(parameters, 0)),
+    }
+}
+
 /// How far a block's rows lie below their codes: `m`, or zero points in steps of `d`.
 #[inline(always)]
 fn depth<I: Isa, F: Format>(isa: I, parameters: &[u8]) -> I::Floats {
     match (F::LAYOUT.m, F::LAYOUT.zeros) {
         (Some(at), _) => isa.halves(part(parameters, at)),
-        (None, Some(at)) => isa.mul(isa.halves(part(parameters, 0)), isa.unsigned(part(parameters, at))),
+        (None, Some(at)) => isa.mul(scale::<I, F>(isa, parameters), isa.unsigned(part(parameters, at))),
         (None, None) => isa.splat(0.0),
     }
 }
@@ -241,14 +250,12 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
 #[inline(always)]
 fn start<I: Isa, F: Format>(isa: I, x: &[i32], group: usize) -> I::Ints {
     match const { Terms::of(F::GEOMETRY) } {
-        Terms::Biases { .. } if I::RAISED || !F::IS_WIDE => {
-            isa.splat_int(x[F::GEOMETRY.n_units() + group])
-        }
+        Terms::Biases { .. } if I::RAISED || !F::IS_WIDE => isa.splat_int(x[F::GEOMETRY.n_units() + group]),
         _ => isa.splat_int(0),
     }
 }
 
-/// A unit's codes, a vector for each quad.
+/// What a unit's codes stand for, a vector for each quad.
 #[inline(always)]
 fn unpack<I: Isa, F: Format>(isa: I, codes: &[u8]) -> [I::Bytes; QUADS] {
     let mut quads = [isa.bytes(part(codes, 0)); QUADS];
@@ -260,8 +267,21 @@ fn unpack<I: Isa, F: Format>(isa: I, codes: &[u8]) -> [I::Bytes; QUADS] {
                 let high = isa.bits(vector(isa, codes, 4 + q / 4), 2 * (q as i32 % 4) - 4, 48);
                 isa.or(nibbles(isa, codes, q), high)
             }
-            _ => nibbles(isa, codes, q),
+            4 => nibbles(isa, codes, q),
+            _ => {
+                let pairs = isa.bits(vector(isa, codes, q / 4), 2 * (q as i32 % 4), 3);
+                match F::LAYOUT.code_bits {
+                    3 => isa.or(pairs, isa.bits(vector(isa, codes, 2), q as i32 - 2, 4)),
+                    _ => pairs,
+                }
+            }
         };
+        if let Some(table) = F::TABLE {
+            *quad = isa.lookup(table, *quad);
+            if F::IS_WIDE {
+                *quad = isa.codes(*quad);
+            }
+        }
     }
     quads
 }

@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
+use crate::quant::Scale;
 
 /// Any machine.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,10 @@ impl Isa for Scalar {
     #[inline(always)]
     fn codes(self, a: Self::Bytes) -> Self::Bytes {
         a
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes {
+        a.map(|a| table[usize::from(a & 15)])
     }
     #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
@@ -77,6 +82,10 @@ impl Isa for Scalar {
     #[inline(always)]
     fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats {
         std::array::from_fn(|i| f16::from_le_bytes([from[2 * i], from[2 * i + 1]]).to_f32())
+    }
+    #[inline(always)]
+    fn powers(self, from: &[u8; ROWS]) -> Self::Floats {
+        from.map(Scale::power)
     }
     #[inline(always)]
     fn bfloats(self, from: &[u8; 2 * ROWS]) -> Self::Floats {

@@ -66,6 +66,11 @@ impl Isa for Wasm {
         a.map(|a| v128_xor(a, u8x16_splat(128)))
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes {
+        let table = load(table, 0);
+        a.map(|a| u8x16_swizzle(table, a))
+    }
+    #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
         // The four columns as i16, twice: two rows at once.
         let x = i16x8_extend_low_i8x16(i32x4_splat(quad));
@@ -124,6 +129,21 @@ impl Isa for Wasm {
             let special = v128_and(special, u32x4_splat(half_bits::INFINITY));
             let sign = u32x4_shl(v128_and(half, u32x4_splat(half_bits::SIGN)), 16);
             v128_or(scaled, v128_or(special, sign))
+        })
+    }
+    #[inline(always)]
+    fn powers(self, from: &[u8; ROWS]) -> Self::Floats {
+        let from = load(from, 0);
+        let (low, high) = (u16x8_extend_low_u8x16(from), u16x8_extend_high_u8x16(from));
+        let ints = [
+            u32x4_extend_low_u16x8(low),
+            u32x4_extend_high_u16x8(low),
+            u32x4_extend_low_u16x8(high),
+            u32x4_extend_high_u16x8(high),
+        ];
+        ints.map(|e| {
+            let normal = i32x4_shl(i32x4_sub(e, i32x4_splat(1)), 23);
+            i32x4_max(normal, i32x4_shl(i32x4_add(e, i32x4_splat(1)), 21))
         })
     }
     #[inline(always)]

@@ -3,26 +3,21 @@
 use moex_kernels::WeightFormat;
 
 /// Other types that files have, for those who ask why theirs is not read.
-const OTHERS: [(u32, &str); 19] = [
+const OTHERS: [(u32, &str); 14] = [
     (9, "q8_1"),
-    (10, "q2_K"),
-    (11, "q3_K"),
     (15, "q8_K"),
     (16, "iq2_xxs"),
     (17, "iq2_xs"),
     (18, "iq3_xxs"),
     (19, "iq1_s"),
-    (20, "iq4_nl"),
     (21, "iq3_s"),
     (22, "iq2_s"),
-    (23, "iq4_xs"),
     (24, "i8"),
     (26, "i32"),
     (28, "f64"),
     (29, "iq1_m"),
     (34, "tq1_0"),
     (35, "tq2_0"),
-    (39, "mxfp4"),
 ];
 
 /// The format of a type's number, or what to call a type that is not read.

@@ -137,7 +137,7 @@ fn what_is_wrong_is_named() {
         (with("first", 0, &[0]), "first has 0 dimensions, and 1 to 4 are read"),
         (with("first", 0, &[9]), "first has 9 dimensions, and 1 to 4 are read"),
         (with("first", 20, &[77, 0, 0, 0]), "first has the type 77: f32, f16, q4_0,"),
-        (with("first", 20, &[23, 0, 0, 0]), "first has the type iq4_xs: f32, f16, q4_0,"),
+        (with("first", 20, &[16, 0, 0, 0]), "first has the type iq2_xxs: f32, f16, q4_0,"),
         (
             with("first", 4, &u64s(1 << 62)),
             "the size of first overflows: its dimensions are [4611686018427387904, 2]",

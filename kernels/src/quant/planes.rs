@@ -1,0 +1,76 @@
+//! Where bits of codes and of integer scales lie: planes of neighbours in neighbouring bytes.
+
+/// Some bits of every column, or of every group: `8 / bits` runs of `width` columns share `width` bytes, the first run in
+/// the lowest bits; then the next such runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plane {
+    /// Where it starts.
+    pub(crate) at: usize,
+    /// 1, 2, 4 or 8.
+    pub(crate) bits: usize,
+    /// Neighbouring columns in neighbouring bytes: 1, or a multiple of 4.
+    pub(crate) width: usize,
+}
+
+/// The lowest bit of each byte.
+pub(super) const LOW_BITS: u32 = 0x0101_0101;
+
+impl Plane {
+    #[inline(always)]
+    pub(super) fn quad(&self, block: &[u8], column: usize) -> u32 {
+        let mask = 0xff >> (8 - self.bits);
+        if self.width == 1 {
+            // 4, 8 or 16 bits in a row, spread over four bytes.
+            let at = self.at + column * self.bits / 8;
+            let high = if self.bits == 4 { block[at + 1] } else { 0 };
+            let bits = u32::from(u16::from_le_bytes([block[at], high])) >> (column * self.bits % 8);
+            let bit = |i: usize| (bits >> (i * self.bits) & mask) << (8 * i);
+            return bit(0) | bit(1) | bit(2) | bit(3);
+        }
+        let (run, n) = (column / self.width, 8 / self.bits);
+        let at = self.at + run / n * self.width + column % self.width;
+        let word = u32::from_le_bytes(*block[at..].first_chunk().expect("whole blocks"));
+        word >> (run % n * self.bits) & mask * LOW_BITS
+    }
+}
+
+/// Each number's bits from all planes.
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+pub(super) fn read_planes(planes: &[Plane], bytes: &[u8], numbers: &mut [u8]) {
+    let mut place = 0;
+    for plane in planes {
+        let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
+        // The first plane takes the place of what was there before.
+        let keep = if place == 0 { 0 } else { 0xff };
+        let bytes = &bytes[plane.at..];
+        if plane.width == 1 {
+            for (numbers, byte) in numbers.chunks_mut(n).zip(bytes) {
+                for (i, number) in numbers.iter_mut().enumerate() {
+                    *number = *number & keep | (byte >> (i * plane.bits) & mask) << place;
+                }
+            }
+        } else {
+            for (run, numbers) in numbers.chunks_exact_mut(plane.width).enumerate() {
+                let shift = run % n * plane.bits;
+                for (number, byte) in numbers.iter_mut().zip(&bytes[run / n * plane.width..]) {
+                    *number = *number & keep | (byte >> shift & mask) << place;
+                }
+            }
+        }
+        place += plane.bits;
+    }
+}
+
+/// The opposite, into bytes whose bits there are 0.
+pub(super) fn write_planes(planes: &[Plane], numbers: &[u8], bytes: &mut [u8]) {
+    let mut place = 0;
+    for plane in planes {
+        let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
+        for (i, number) in numbers.iter().enumerate() {
+            let run = i / plane.width;
+            bytes[plane.at + run / n * plane.width + i % plane.width] |=
+                (number >> place & mask) << (run % n * plane.bits);
+        }
+        place += plane.bits;
+    }
+}
