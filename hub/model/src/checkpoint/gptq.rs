@@ -53,6 +53,7 @@ impl Quantised {
         let packed = match how {
             Quantisation::Gptq { .. } => [cols.div_ceil(NIBBLES), rows],
             Quantisation::Awq => [cols, rows.div_ceil(NIBBLES)],
+            Quantisation::Fp8 => return Ok(None),
         };
         let n_words = |shape: &[usize]| shape.iter().product::<usize>().saturating_mul(4);
         let integers = |name: String, shape: &[usize]| -> Result<Bytes, ModelError> {
@@ -107,18 +108,20 @@ impl Quantised {
         // Where row n lies among the eight of an i32.
         let place = |n: usize| match how {
             Quantisation::Gptq { .. } => n % NIBBLES,
-            Quantisation::Awq => {
+            Quantisation::Awq | Quantisation::Fp8 => {
                 AWQ_ORDER.iter().position(|row| *row == n % NIBBLES).expect("an order of eight has all eight")
             }
         };
         let nibble = |word: u32, place: usize| (word >> (4 * place) & 15) as u8;
         let weight = |n: usize, k: usize| match how {
             Quantisation::Gptq { .. } => nibble(weights[k / NIBBLES * rows + n], k % NIBBLES),
-            Quantisation::Awq => nibble(weights[k * (rows / NIBBLES) + n / NIBBLES], place(n)),
+            Quantisation::Awq | Quantisation::Fp8 => {
+                nibble(weights[k * (rows / NIBBLES) + n / NIBBLES], place(n))
+            }
         };
         let zero_offset = match how {
             Quantisation::Gptq { zero_offset } => zero_offset,
-            Quantisation::Awq => 0,
+            Quantisation::Awq | Quantisation::Fp8 => 0,
         };
         let mut bytes = Vec::with_capacity(WeightFormat::Int4ZpG128.matrix_bytes(rows, cols));
         for n in 0..rows {
@@ -144,7 +147,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word))
 }
 
-fn wrong(name: &str, tensor: Tensor, expected: &str) -> ModelError {
+pub(super) fn wrong(name: &str, tensor: Tensor, expected: &str) -> ModelError {
     let stored = match tensor.stored {
         Stored::Weights(format) => format.to_string(),
         Stored::Other(name) => name,

@@ -7,6 +7,7 @@ mod names;
 mod quantisation;
 mod tensors;
 
+mod fp8;
 mod gptq;
 mod weights;
 

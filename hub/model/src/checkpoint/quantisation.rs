@@ -1,9 +1,12 @@
-//! How a folder says that it was quantised, by GPTQ or AWQ.
+//! How a folder says that it was quantised, by GPTQ or AWQ, or to FP8.
 
 use moex_kernels::quant::GROUP;
 use serde::Deserialize;
 
 use crate::error::ConfigError;
+
+/// Rows and columns that share a scale in FP8.
+pub(super) const FP8_BLOCK: usize = 128;
 
 /// How a folder was quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub(crate) enum Quantisation {
         zero_offset: u8,
     },
     Awq,
+    /// As `fp8` reads it.
+    Fp8,
 }
 
 /// `quantization_config` in `config.json`, or `quantize_config.json`.
@@ -23,6 +28,8 @@ struct Raw {
     group_size: Option<i64>,
     desc_act: Option<bool>,
     checkpoint_format: Option<String>,
+    fmt: Option<String>,
+    weight_block_size: Option<Vec<usize>>,
     version: Option<String>,
 }
 
@@ -46,8 +53,21 @@ impl Quantisation {
         };
         // The file beside `config.json` is GPTQ's own, and names no method.
         let method = raw.quant_method.as_deref().unwrap_or("gptq");
+        if method == "fp8" {
+            let block = raw.weight_block_size.unwrap_or_default();
+            return match raw.fmt.as_deref() {
+                Some(other) if other != "e4m3" => {
+                    invalid("fmt", format!("{other:?}"), "and \"e4m3\" is supported")
+                }
+                _ if block != [FP8_BLOCK; 2] => {
+                    invalid("weight_block_size", format!("{block:?}"), "and [128, 128] is supported")
+                }
+                _ => Ok(Some(Self::Fp8)),
+            };
+        }
         if !matches!(method, "gptq" | "awq") {
-            return invalid("quant_method", format!("{method:?}"), "and \"gptq\" and \"awq\" are supported");
+            let reason = "and \"gptq\", \"awq\" and \"fp8\" are supported";
+            return invalid("quant_method", format!("{method:?}"), reason);
         }
         if raw.bits != Some(4) {
             let bits = raw.bits.map_or_else(|| "absent".to_owned(), |bits| bits.to_string());

@@ -1,7 +1,7 @@
 //! Tensors of a checkpoint with the shapes the config gives them.
 //!
-//! Matrices stay in the checkpoint's format, where they lie, but for those of GPTQ and AWQ folders, which are turned into
-//! our int4 when they are needed; vectors, being small, become f32.
+//! Matrices stay in the checkpoint's format, where they lie, but for those of GPTQ, AWQ and FP8 folders, which are turned
+//! into our int4 or into bf16 when they are needed; vectors, being small, become f32.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use moex_kernels::{ExpertFormat, ExpertView, MatrixView, WeightFormat};
 
 use super::{
+    fp8::Fp8,
     gptq::Quantised,
     tensors::{Checkpoint, Stored, Tensor},
 };
@@ -29,7 +30,37 @@ enum Storage {
     /// In the file.
     Mapped(Bytes),
     /// To be made from what is in the file, when they are first asked for; then they are kept.
-    Converted { from: Quantised, bytes: Arc<OnceLock<Vec<u8>>> },
+    Converted { from: Source, bytes: Arc<OnceLock<Vec<u8>>> },
+}
+
+/// What a matrix is made of, where its file has none that kernels take.
+#[derive(Clone, Debug)]
+enum Source {
+    Int4(Quantised),
+    Fp8(Fp8),
+}
+
+impl Source {
+    fn format(&self) -> WeightFormat {
+        match self {
+            Self::Int4(_) => WeightFormat::Int4ZpG128,
+            Self::Fp8(_) => Fp8::FORMAT,
+        }
+    }
+
+    fn convert(&self) -> Vec<u8> {
+        match self {
+            Self::Int4(from) => from.convert(),
+            Self::Fp8(from) => from.convert(),
+        }
+    }
+
+    fn stored(&self) -> [&[u8]; 3] {
+        match self {
+            Self::Int4(from) => from.stored(),
+            Self::Fp8(from) => from.stored(),
+        }
+    }
 }
 
 impl Matrix {
@@ -97,7 +128,7 @@ impl Expert {
         ExpertView { gate: self.gate.view(), up: self.up.view(), down: self.down.view() }
     }
 
-    /// The same for `read` alone: of a GPTQ or AWQ folder nothing is kept in memory.
+    /// The same for `read` alone: of a GPTQ, AWQ or FP8 folder nothing is kept in memory.
     pub fn read<R>(&self, read: impl FnOnce(&ExpertView<'_>) -> R) -> R {
         self.gate.read(|gate| self.up.read(|up| self.down.read(|down| read(&ExpertView { gate, up, down }))))
     }
@@ -134,8 +165,9 @@ impl Checkpoint {
     /// The (rows, cols) matrix called `name`.
     pub(crate) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix, ModelError> {
         if let Some(from) = self.quantised(name, rows, cols)? {
+            let format = from.format();
             let bytes = Storage::Converted { from, bytes: Arc::default() };
-            return Ok(Matrix { format: WeightFormat::Int4ZpG128, rows, cols, bytes });
+            return Ok(Matrix { format, rows, cols, bytes });
         }
         let (tensor, format) = self.checked(name, &[rows, cols])?;
         Ok(Matrix { format, rows, cols, bytes: Storage::Mapped(tensor.bytes) })
@@ -177,11 +209,12 @@ impl Checkpoint {
         first.is_ok_and(|expert| expert.is_quantised())
     }
 
-    fn quantised(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Quantised>, ModelError> {
-        match name.strip_suffix(".weight") {
-            Some(stem) => Quantised::find(self, stem, rows, cols),
-            None => Ok(None),
+    fn quantised(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Source>, ModelError> {
+        let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
+        if let Some(from) = Quantised::find(self, stem, rows, cols)? {
+            return Ok(Some(Source::Int4(from)));
         }
+        Ok(Fp8::find(self, stem, rows, cols)?.map(Source::Fp8))
     }
 
     fn checked(&self, name: &str, shape: &[usize]) -> Result<(Tensor, WeightFormat), ModelError> {

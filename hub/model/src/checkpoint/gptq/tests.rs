@@ -142,7 +142,10 @@ fn what_is_not_read_is_named() {
         (gptq(1).with("bits", json!(8)), "the field bits is 8, and 4 are supported"),
         (gptq(1).with("group_size", json!(-1)), "the field group_size is -1, and 128 is supported"),
         (gptq(1).with("desc_act", json!(true)), "the field desc_act is true, and columns out of their order"),
-        (gptq(1).with("quant_method", json!("fp8")), "the field quant_method is \"fp8\", and \"gptq\" and"),
+        (
+            gptq(1).with("quant_method", json!("hqq")),
+            "the field quant_method is \"hqq\", and \"gptq\", \"awq\" and",
+        ),
         (gptq(1).with("checkpoint_format", json!("marlin")), "the field checkpoint_format is \"marlin\""),
         (awq().with("version", json!("gemv")), "the field version is \"gemv\", and \"gemm\""),
     ] {
