@@ -19,14 +19,15 @@ impl Matrix {
         let bytes = std::fs::read(file).with_context(|| format!("{} was not written", file.display()))?;
         let tensors = SafeTensors::deserialize(&bytes)?;
         let tensor = tensors.tensor(name).with_context(|| format!("{name} in {}", file.display()))?;
-        ensure!(tensor.shape().len() == 2, "{name} has the shape {:?}", tensor.shape());
+        ensure!(tensor.shape().len() >= 2, "{name} has the shape {:?}", tensor.shape());
         let words = tensor.data().as_chunks::<4>().0.iter();
         let values = match tensor.dtype() {
             Dtype::F32 => words.map(|&word| f64::from(f32::from_le_bytes(word))).collect(),
             Dtype::I32 => words.map(|&word| f64::from(i32::from_le_bytes(word))).collect(),
             other => anyhow::bail!("{name} is {other:?}"),
         };
-        Ok(Self { values, width: tensor.shape()[1] })
+        let width = *tensor.shape().last().context("checked above")?;
+        Ok(Self { values, width })
     }
 
     /// The rows, in order.

@@ -29,6 +29,7 @@ pub(super) struct Layer {
     feedforward_output_layernorm: Option<Vec<f32>>, // (D)
 }
 
+#[expect(clippy::large_enum_variant, reason = "one a layer, made at load and never moved")]
 enum Ffn {
     Sparse { router: Router, experts: Vec<Expert>, shared: Option<SharedExpert> },
     Dense(Mlp),

@@ -15,6 +15,7 @@ use super::{
 };
 
 /// `down(activation(gate(x)) * up(x))`.
+#[expect(clippy::large_enum_variant, reason = "one a layer, made at load and never moved")]
 pub(super) enum Mlp {
     /// Computed as an expert that every row goes to.
     Silu { mlp: Box<Expert>, packed: Option<(PackedExpertShape, Slab)> },

@@ -11,6 +11,7 @@ use super::{
 };
 
 /// The projections of one layer.
+#[expect(clippy::large_enum_variant, reason = "one a layer, made at load and never moved")]
 pub(super) enum Projections {
     /// A matrix each.
     Separate {

@@ -16,7 +16,7 @@ use crate::{
     shards::{ModelExperts, ShardStore},
 };
 use moex_model::{
-    Checkpoint, Compute, Expert, Experts, ExpertsError, Model, ModelError, Packing, Routing,
+    Checkpoint, Compute, Expert, Experts, ExpertsError, Model, Packing, Routing,
     local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
     panels::{Keep, PanelExperts, Panels, WorkerBlocks},
 };
@@ -28,7 +28,7 @@ const COVERAGE_DEADLINE: Duration = Duration::from_secs(600);
 /// Which model.
 #[derive(clap::Args, Debug)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face folder of a Qwen3-MoE, or a GGUF file: its path, or its name on huggingface.co, by which it is
+    /// A Hugging Face folder, or a GGUF file: its path, or its name on huggingface.co, by which it is
     /// downloaded unless it is in the cache (see `moex pull`); without it, the demo model.
     #[arg(long, env = "MOEX_MODEL", value_name = "PATH|NAME")]
     model: Option<PathBuf>,

@@ -94,7 +94,12 @@ pub fn sentence(error: &anyhow::Error) -> String {
             said = format!("{said}: {cause}");
         }
     }
-    said
+    // Part of it may be a peer's words: they write no terminal's commands.
+    let shown = |character: char| match character.is_control() && character != '\n' {
+        true => character.escape_unicode().to_string(),
+        false => character.to_string(),
+    };
+    said.chars().map(shown).collect()
 }
 
 #[cfg(test)]
@@ -102,6 +107,12 @@ mod tests {
     use anyhow::anyhow;
 
     use super::sentence;
+
+    #[test]
+    fn what_a_peer_said_commands_no_terminal() {
+        let error = anyhow!("\u{1b}[2Jgone").context("the hub refuses this worker");
+        assert_eq!(sentence(&error), "the hub refuses this worker: \\u{1b}[2Jgone");
+    }
 
     #[test]
     fn a_cause_that_an_error_names_is_not_said_again() {

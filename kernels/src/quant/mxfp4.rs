@@ -101,7 +101,7 @@ mod tests {
             .map(|i| {
                 let code = usize::from(blocks[i / 2] >> (i % 2 * 4) & 15);
                 let value = if code < 8 { table[code] } else { -table[code - 8] };
-                value * 2.0_f32.powi(i32::from(scales[i / 32]) - 127)
+                value * 2.0_f32.powi(scales[i / 32] - 127)
             })
             .collect();
         let bytes = mxfp4_from_planes(2, 64, &blocks, &scales.map(|scale| scale as u8)).unwrap();

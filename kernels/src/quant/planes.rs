@@ -30,7 +30,7 @@ impl Plane {
         let (run, n) = (column / self.width, 8 / self.bits);
         let at = self.at + run / n * self.width + column % self.width;
         let word = u32::from_le_bytes(*block[at..].first_chunk().expect("whole blocks"));
-        word >> (run % n * self.bits) & mask * LOW_BITS
+        (word >> (run % n * self.bits)) & (mask * LOW_BITS)
     }
 }
 

@@ -12,6 +12,7 @@ mod defaults;
 mod demo;
 mod door;
 mod eval;
+mod families;
 mod join_page;
 mod lan;
 mod lan_chromium;

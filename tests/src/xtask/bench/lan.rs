@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -27,6 +27,9 @@ pub struct Args {
     tabs: Option<usize>,
 }
 
+/// Longer than the hub takes to look at its addresses once more.
+const CERTIFICATE_RENEWED: Duration = Duration::from_secs(7);
+
 /// Starts the browsers, opens the link in all of them at once, and says when each served.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let n_tabs = args.tabs.map_or_else(tabs_that_fit, Ok)?.min(args.workers);
@@ -39,6 +42,9 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         browsers.push((Browser::launch_trusting(&host, Path::new(&authority)).await?, host));
         eprintln!("browser {} of {n_tabs} is up", n + 1);
     }
+    let hosts = (n_tabs..args.workers).map(|_| Ok(Arc::new(Host::new()?))).collect::<Result<Vec<_>>>()?;
+    // The hub's addresses on these hosts' networks are new: its certificate names them within this time.
+    tokio::time::sleep(CERTIFICATE_RENEWED).await;
     let link = |host: &Host, url: &Value| -> Result<String> {
         let (_, rest) = url.as_str().and_then(|url| url.rsplit_once(':')).context("a URL has a port")?;
         Ok(format!("https://{}:{rest}", host.gateway()))
@@ -49,8 +55,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     for (browser, host) in &browsers {
         tabs.push(browser.open(&link(host, &hub.started["join_url"])?).await?);
     }
-    for n in n_tabs..args.workers {
-        let host = Arc::new(Host::new()?);
+    for (n, host) in hosts.into_iter().enumerate() {
         let there = moex.clone().on(host.clone());
         natives.push(there.worker(&format!("worker-{n}"), &link(&host, &hub.started["worker_url"])?, &[])?);
     }

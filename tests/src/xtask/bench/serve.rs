@@ -43,17 +43,18 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     table.set_header(["workers", "bench tok/s", "serve tok/s", "ratio", "context"]);
     for &n_workers in &args.workers {
         let workers = n_workers.to_string();
-        let mut serve = vec!["--model", model];
-        if n_workers > 0 {
-            serve.extend(["--workers", &workers]);
-        }
         let (mut benched, mut served) = (Vec::new(), Vec::new());
         let mut context = Value::Null;
         for _ in 0..args.runs {
             benched.push(bench(moex, model, n_workers, args.tokens)?);
             // One at a time: the cores are the measured one's.
-            let hub = moex.hub(&serve)?;
-            hub.wait_for_workers(n_workers).await?;
+            let hub = moex.hub(&["--model", model])?;
+            // Each by the link alone, as somebody else's machine would.
+            let started = (0..n_workers).map(|n| moex.worker(&format!("worker {n}"), &hub.join_url, &[]));
+            let _workers = started.collect::<Result<Vec<_>>>()?;
+            if n_workers > 0 {
+                hub.wait_for_workers(n_workers).await?;
+            }
             answer(&hub, args.tokens).await?;
             served.push(answer(&hub, args.tokens).await?);
             context = hub.get("/v1/models").await?["data"][0]["context_length"].clone();
