@@ -28,7 +28,7 @@ fn experts_of_every_family_run_on_workers() {
         let expected = Path::new(&model).join("expected.safetensors");
         let ids: Vec<String> = Matrix::read(&expected, "input_ids").unwrap().rows().next().unwrap()[..LENGTH]
             .iter()
-            .map(|id| id.to_string())
+            .map(ToString::to_string)
             .collect();
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("logits.safetensors");
