@@ -167,16 +167,16 @@ impl Info {
     fn text(&self) -> String {
         let mut text = String::new();
         let hub = &self.hub;
-        let experts = match self.sparse_layers {
-            0 => "without experts".to_owned(),
-            n => format!(
-                "{n} with {} experts, {} of them per token, expert inner {}",
-                self.experts, self.experts_per_token, self.expert_inner
+        let (experts, inner) = match self.sparse_layers {
+            0 => ("without experts".to_owned(), String::new()),
+            n => (
+                format!("{n} with {} experts, {} of them per token", self.experts, self.experts_per_token),
+                format!(", expert inner {}", self.expert_inner),
             ),
         };
         let _ = writeln!(
             text,
-            "{}: {} layers ({experts}), hidden {}, vocabulary {}, context {}",
+            "{}: {} layers ({experts}), hidden {}{inner}, vocabulary {}, context {}",
             self.name, self.layers, self.hidden, self.vocabulary, self.model_context
         );
         let of_experts = match self.sparse_layers {

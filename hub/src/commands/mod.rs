@@ -59,7 +59,7 @@ impl Command {
     /// What is logged unless `MOEX_LOG` says otherwise: a hub that serves tells who comes, goes and fails.
     pub fn log_filter(&self) -> &'static str {
         match self {
-            Self::Serve(_) => "warn,moex_hub=info",
+            Self::Serve(_) => "warn,moex_hub=info,moex_engine=info,moex_model=info,moex_swarm=info",
             _ => "warn",
         }
     }

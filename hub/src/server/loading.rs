@@ -76,7 +76,9 @@ impl Loading {
     fn reached(&self, phase: Phase, done: u64, total: u64) {
         let mut state = self.state();
         if state.phase != phase {
-            state.begun = Some((Instant::now(), done));
+            // Of a download what was there before says nothing about the rest; experts are packed from the first one on.
+            let before = if phase == Phase::Downloading { done } else { 0 };
+            state.begun = Some((Instant::now(), before));
         }
         (state.phase, state.done, state.total) = (phase, done, total);
     }
