@@ -16,7 +16,7 @@ use moex_kernels::{
     simd::{KvFormat, Processor, Simd},
 };
 use moex_model::{
-    Checkpoint, Compute, Fast, FloatWeights, KvPool, KvTable, Model, Span, Wanted, Workspace,
+    Checkpoint, Compute, Fast, FloatWeights, KvTable, Model, Span, Wanted, Workspace,
     panels::{Keep, PanelExperts, Panels},
 };
 use moex_protocol::Dtype;
@@ -88,7 +88,7 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
         let model = Arc::new(Model::load_for(&checkpoint, &Compute::Fast(fast))?);
         let panels = Panels::new(model.clone(), processor.clone(), Keep::All)?;
         let mut experts = PanelExperts::new(Arc::new(panels), wire);
-        let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
+        let mut kv = model.kv_pool(usize::MAX, 1);
         let (mut table, mut space) = (KvTable::default(), Workspace::default());
         assert!(kv.reserve(&mut table, PROMPT + 1 + TOKENS));
         let vocab = model.spec().vocab as u32;

@@ -116,7 +116,7 @@ fn decode(
     gate_up: WeightFormat,
     down: WeightFormat,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let shape = PackedExpertShape { hidden: HIDDEN, inner: INNER, format: ExpertFormat { gate_up, down } };
+    let shape = PackedExpertShape { hidden: HIDDEN, inner: INNER, format: ExpertFormat::new(gate_up, down) };
     let n_experts = (slab_bytes / shape.bytes()).max(CHOSEN);
     let mut slab = Slab::new(n_experts * shape.bytes(), PageSize::Huge)?;
     let packed = pack_one(&shape)?;
@@ -164,7 +164,7 @@ fn prefill(
     n_rows: usize,
 ) -> Result<(), Box<dyn std::error::Error>> {
     const EXPERTS: usize = 2;
-    let shape = PackedExpertShape { hidden: HIDDEN, inner: INNER, format: ExpertFormat { gate_up, down } };
+    let shape = PackedExpertShape { hidden: HIDDEN, inner: INNER, format: ExpertFormat::new(gate_up, down) };
     let mut slab = Slab::new(EXPERTS * shape.bytes(), PageSize::Huge)?;
     let packed = pack_one(&shape)?;
     for expert in slab.chunks_exact_mut(shape.bytes()) {

@@ -8,6 +8,7 @@
 
 override DOWN: u32;
 override DOWN_SCALES: u32;
+override DOWN_BIAS: u32;
 
 // x: h (P, F); result: y (P, D).
 @compute @workgroup_size(WORKGROUP)
@@ -57,6 +58,10 @@ fn down(
 
     let out = first_out + thread;
     if thread < WORKGROUP / LANES && out < OUT {
-        write_results(tile, out, team_sum(thread, width, 0u) * tile.gates);
+        var y = team_sum(thread, width, 0u);
+        if KIND == 1u {
+            y += bias(tile, DOWN_BIAS, out);
+        }
+        write_results(tile, out, y * tile.gates);
     }
 }

@@ -1,5 +1,5 @@
-// The first half of an expert: h = silu(gate x) * (up x), for the pairs of one tile a workgroup.
-// CPU twin: src/cpu/expert_ffn.rs, its two first projections and silu_mul.
+// The first half of an expert: h = silu(gate x) * (up x), or what its kind does, for the pairs of one tile a workgroup.
+// CPU twin: src/cpu/expert_ffn.rs, its two first projections and silu_mul or clamped_swiglu.
 #import enable
 #import bindings
 #import octet
@@ -11,6 +11,8 @@ override GATE: u32;
 override GATE_SCALES: u32;
 override UP: u32;
 override UP_SCALES: u32;
+override GATE_BIAS: u32;
+override UP_BIAS: u32;
 
 // x: rows (R, D); result: h (P, F).
 @compute @workgroup_size(WORKGROUP)
@@ -74,8 +76,14 @@ fn gate_up(
 
     let out = first_out + thread;
     if thread < WORKGROUP / LANES && out < OUT {
-        let g = team_sum(thread, width, 0u);
-        let h = g / (1.0 + exp(-g)) * team_sum(thread, width, 1u);
-        write_results(tile, out, h);
+        var g = team_sum(thread, width, 0u);
+        var u = team_sum(thread, width, 1u);
+        var slope = 1.0;
+        if KIND == 1u {
+            g = min(g + bias(tile, GATE_BIAS, out), vec4<f32>(7.0));
+            u = clamp(u + bias(tile, UP_BIAS, out), vec4<f32>(-7.0), vec4<f32>(7.0)) + 1.0;
+            slope = 1.702;
+        }
+        write_results(tile, out, g / (1.0 + exp(-slope * g)) * u);
     }
 }

@@ -1,9 +1,11 @@
-//! One expert: three matrices in one contiguous, kernel-ready block of bytes.
+//! One expert: three matrices, and biases if its kind has any, in one contiguous, kernel-ready block of bytes.
 
 use std::borrow::Cow;
 
 use crate::{
     expert_format::ExpertFormat,
+    expert_kind::ExpertKind,
+    noise::noise,
     quant::{MatrixView, ShapeError, WeightFormat},
 };
 
@@ -32,7 +34,8 @@ pub struct MatrixLayout {
     pub end: usize,
 }
 
-/// Where everything lies in a block: gate (F, D), up (F, D), down (D, F), in this order, each plane aligned to 16.
+/// Where everything lies in a block: gate (F, D), up (F, D), down (D, F), and where there are biases those of gate (F),
+/// up (F) and down (D) in f32, in this order, each plane aligned to 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLayout {
     /// The gate projection.
@@ -41,6 +44,8 @@ pub struct BlockLayout {
     pub up: MatrixLayout,
     /// The down projection.
     pub down: MatrixLayout,
+    /// Where the biases of gate, up and down start; the end of the block where there are none.
+    pub biases: [usize; 3],
     /// The length of a block, a multiple of 16.
     pub bytes: usize,
 }
@@ -54,6 +59,28 @@ pub struct ExpertView<'a> {
     pub up: MatrixView<'a>,
     /// The down projection (D, F).
     pub down: MatrixView<'a>,
+    /// Its biases, if it is of a kind that has them.
+    pub biases: Option<ExpertBiases<'a>>,
+}
+
+/// The biases of an expert's projections, in f32.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertBiases<'a> {
+    /// What is done between the projections.
+    pub kind: ExpertKind,
+    /// Of the gate projection (1, F).
+    pub gate: MatrixView<'a>,
+    /// Of the up projection (1, F).
+    pub up: MatrixView<'a>,
+    /// Of the down projection (1, D).
+    pub down: MatrixView<'a>,
+}
+
+impl ExpertView<'_> {
+    /// What it does between its projections.
+    pub fn kind(&self) -> ExpertKind {
+        self.biases.map_or(ExpertKind::Silu, |biases| biases.kind)
+    }
 }
 
 impl ExpertShape {
@@ -69,35 +96,48 @@ impl ExpertShape {
 
     /// Where the planes of a block lie.
     pub fn layout(&self) -> BlockLayout {
-        let ExpertFormat { gate_up, down } = self.format;
+        let ExpertFormat { gate_up, down, kind } = self.format;
         let gate = matrix_layout(gate_up, 0, self.inner, self.hidden);
         let up = matrix_layout(gate_up, align(gate.end), self.inner, self.hidden);
         let down = matrix_layout(down, align(up.end), self.hidden, self.inner);
-        BlockLayout { gate, up, down, bytes: align(down.end) }
+        let mut end = align(down.end);
+        let biases = self.bias_widths().map(|width| {
+            let start = end;
+            if kind.has_biases() {
+                end = align(start.saturating_add(width.saturating_mul(4)));
+            }
+            start
+        });
+        BlockLayout { gate, up, down, biases, bytes: end }
     }
 
-    /// The block of `gate` (F, D), `up` (F, D) and `down` (D, F).
+    /// The block of `gate` (F, D), `up` (F, D) and `down` (D, F); biases, if there are any, are zero.
     ///
     /// # Panics
     /// If one of them has another length.
     pub fn pack(&self, gate: &[f32], up: &[f32], down: &[f32]) -> Vec<u8> {
-        let ExpertFormat { gate_up, down: of_down } = self.format;
-        self.join(
-            &gate_up.quantize(self.inner, self.hidden, gate),
-            &gate_up.quantize(self.inner, self.hidden, up),
-            &of_down.quantize(self.hidden, self.inner, down),
-        )
+        let ExpertFormat { gate_up, down: of_down, .. } = self.format;
+        let matrices = [
+            gate_up.quantize(self.inner, self.hidden, gate),
+            gate_up.quantize(self.inner, self.hidden, up),
+            of_down.quantize(self.hidden, self.inner, down),
+        ];
+        self.join(matrices.each_ref().map(Vec::as_slice), [&[]; 3])
     }
 
     /// A block of random weights, few of them above `magnitude`, for trying kernels; the same for the same seed.
     pub fn noise(&self, seed: u64, magnitude: f32) -> Vec<u8> {
-        let ExpertFormat { gate_up, down } = self.format;
+        let ExpertFormat { gate_up, down, .. } = self.format;
         let [first, second, third] = [1, 2, 3].map(|i| seed.wrapping_mul(4).wrapping_add(i));
-        self.join(
-            &gate_up.noise(self.inner, self.hidden, first, magnitude),
-            &gate_up.noise(self.inner, self.hidden, second, magnitude),
-            &down.noise(self.hidden, self.inner, third, magnitude),
-        )
+        let matrices = [
+            gate_up.noise(self.inner, self.hidden, first, magnitude),
+            gate_up.noise(self.inner, self.hidden, second, magnitude),
+            down.noise(self.hidden, self.inner, third, magnitude),
+        ];
+        // Gate and up of a row of noise sum to about one: biases count as much.
+        let biases = self.bias_widths().map(|width| noise(seed.wrapping_mul(4), width, 1.0));
+        let biases = biases.each_ref().map(|bias| bytemuck::cast_slice(bias));
+        self.join(matrices.each_ref().map(Vec::as_slice), biases)
     }
 
     /// The block of an expert in any formats: a matrix that is in its place's format already is copied as it is, any other
@@ -106,24 +146,40 @@ impl ExpertShape {
     /// # Panics
     /// If a matrix has another shape.
     pub fn convert(&self, expert: &ExpertView<'_>) -> Vec<u8> {
-        let ExpertFormat { gate_up, down } = self.format;
-        self.join(
-            &in_format(&expert.gate, gate_up, self.inner, self.hidden),
-            &in_format(&expert.up, gate_up, self.inner, self.hidden),
-            &in_format(&expert.down, down, self.hidden, self.inner),
-        )
+        let ExpertFormat { gate_up, down, .. } = self.format;
+        let matrices = [
+            in_format(&expert.gate, gate_up, self.inner, self.hidden),
+            in_format(&expert.up, gate_up, self.inner, self.hidden),
+            in_format(&expert.down, down, self.hidden, self.inner),
+        ];
+        let biases = match &expert.biases {
+            Some(biases) => [biases.gate, biases.up, biases.down].map(|bias| bias.bytes()),
+            None => [&[][..]; 3],
+        };
+        self.join(matrices.each_ref().map(|matrix| &**matrix), biases)
     }
 
-    /// The block of three matrices' bytes, each as long as its place.
-    fn join(&self, gate: &[u8], up: &[u8], down: &[u8]) -> Vec<u8> {
+    /// The block of three matrices' bytes, each as long as its place, and of biases, each as long as its place or empty.
+    fn join(&self, matrices: [&[u8]; 3], biases: [&[u8]; 3]) -> Vec<u8> {
         let layout = self.layout();
         let mut block = Vec::with_capacity(layout.bytes);
-        for (place, bytes) in [(layout.gate, gate), (layout.up, up), (layout.down, down)] {
+        for (place, bytes) in [layout.gate, layout.up, layout.down].iter().zip(matrices) {
             block.resize(place.values, 0);
             block.extend_from_slice(bytes);
         }
+        if self.format.kind.has_biases() {
+            for (start, bytes) in layout.biases.into_iter().zip(biases) {
+                block.resize(start, 0);
+                block.extend_from_slice(bytes);
+            }
+        }
         block.resize(layout.bytes, 0);
         block
+    }
+
+    /// F, F and D, the widths of the biases of gate, up and down.
+    fn bias_widths(&self) -> [usize; 3] {
+        [self.inner, self.inner, self.hidden]
     }
 
     /// The expert in `block`.
@@ -135,7 +191,15 @@ impl ExpertShape {
         if block.len() != layout.bytes {
             return Err(ShapeError::BlockLength { expected: layout.bytes, actual: block.len() });
         }
-        let ExpertFormat { gate_up, down } = self.format;
+        let ExpertFormat { gate_up, down, kind } = self.format;
+        let bias = |index: usize| {
+            let (start, width) = (layout.biases[index], self.bias_widths()[index]);
+            MatrixView::new(WeightFormat::F32, 1, width, &block[start..start + 4 * width])
+        };
+        let biases = match kind.has_biases() {
+            false => None,
+            true => Some(ExpertBiases { kind, gate: bias(0)?, up: bias(1)?, down: bias(2)? }),
+        };
         let matrix = |place: MatrixLayout, format, rows, cols| {
             MatrixView::new(format, rows, cols, &block[place.values..place.end])
         };
@@ -143,6 +207,7 @@ impl ExpertShape {
             gate: matrix(layout.gate, gate_up, self.inner, self.hidden)?,
             up: matrix(layout.up, gate_up, self.inner, self.hidden)?,
             down: matrix(layout.down, down, self.hidden, self.inner)?,
+            biases,
         })
     }
 }
@@ -203,7 +268,7 @@ mod tests {
 
     #[test]
     fn each_matrix_has_the_format_of_its_place() {
-        let format = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
+        let format = ExpertFormat::new(WeightFormat::Q4K, WeightFormat::Q6K);
         let shape = ExpertShape { hidden: 512, inner: 256, format };
         let [gate, up, down] = [1, 2, 3].map(|seed| noise(seed, 512 * 256, 1.0));
         let block = shape.pack(&gate, &up, &down);
@@ -217,6 +282,22 @@ mod tests {
         let converted = other.view(&converted).unwrap();
         assert_eq!(converted.gate.bytes(), view.gate.bytes(), "nothing is quantised twice");
         assert!(crate::nmse(&converted.down.dequantize(), &down) < 0.01);
+    }
+
+    #[test]
+    fn biases_follow_the_matrices() {
+        let kind = ExpertKind::ClampedSwiglu;
+        let plain = ExpertShape::uniform(64, 40, WeightFormat::Mxfp4);
+        let shape = ExpertShape { format: plain.format.of_kind(kind), ..plain };
+        assert_eq!(shape.block_bytes(), plain.block_bytes() + 4 * (40 + 40 + 64));
+        let block = shape.noise(7, 0.1);
+        assert_eq!(block[..plain.block_bytes()], plain.noise(7, 0.1));
+        let view = shape.view(&block).unwrap();
+        assert_eq!(view.kind(), kind);
+        let biases = view.biases.unwrap();
+        assert_eq!([biases.gate, biases.up, biases.down].map(|bias| bias.cols()), [40, 40, 64]);
+        assert_eq!(shape.convert(&view), block, "not a bit is lost");
+        assert_eq!(plain.view(&block[..plain.block_bytes()]).unwrap().kind(), ExpertKind::Silu);
     }
 
     #[test]

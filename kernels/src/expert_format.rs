@@ -1,14 +1,18 @@
-//! The formats of an expert's matrices: one for all three, or another one for the down projection.
+//! How an expert is stored: the formats of its matrices, and its kind.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::quant::{ShapeError, WeightFormat};
+use crate::{
+    expert_kind::ExpertKind,
+    quant::{ShapeError, WeightFormat},
+};
 
-/// How an expert's matrices are stored. Mixes of llama.cpp give down more bits than gate and up.
+/// How an expert is stored. Mixes of llama.cpp give down more bits than gate and up.
 ///
-/// Its name is the format's, or `q4_K+q6_K`: gate and up's, then down's.
+/// Its name is the format's, or `q4_K+q6_K`: gate and up's, then down's; a kind that is not the usual one follows a slash,
+/// `mxfp4/clamped-swiglu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ExpertFormat {
@@ -16,12 +20,24 @@ pub struct ExpertFormat {
     pub gate_up: WeightFormat,
     /// Of the down projection (D, F).
     pub down: WeightFormat,
+    /// What is done between them, and whether there are biases.
+    pub kind: ExpertKind,
 }
 
 impl ExpertFormat {
-    /// One format for all three.
+    /// Of the usual kind.
+    pub const fn new(gate_up: WeightFormat, down: WeightFormat) -> Self {
+        Self { gate_up, down, kind: ExpertKind::Silu }
+    }
+
+    /// One format for all three, of the usual kind.
     pub const fn uniform(format: WeightFormat) -> Self {
-        Self { gate_up: format, down: format }
+        Self::new(format, format)
+    }
+
+    /// The same formats for experts of another kind.
+    pub const fn of_kind(self, kind: ExpertKind) -> Self {
+        Self { kind, ..self }
     }
 }
 
@@ -34,9 +50,10 @@ impl From<WeightFormat> for ExpertFormat {
 impl fmt::Display for ExpertFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gate_up == self.down {
-            true => f.write_str(self.gate_up.name()),
-            false => write!(f, "{}+{}", self.gate_up, self.down),
+            true => f.write_str(self.gate_up.name())?,
+            false => write!(f, "{}+{}", self.gate_up, self.down)?,
         }
+        f.write_str(self.kind.suffix())
     }
 }
 
@@ -44,10 +61,15 @@ impl FromStr for ExpertFormat {
     type Err = ShapeError;
 
     fn from_str(name: &str) -> Result<Self, ShapeError> {
-        match name.split_once('+') {
-            Some((gate_up, down)) => Ok(Self { gate_up: gate_up.parse()?, down: down.parse()? }),
-            None => Ok(Self::uniform(name.parse()?)),
-        }
+        let (formats, kind) = match name.split_once('/') {
+            Some((formats, kind)) => (formats, kind.parse()?),
+            None => (name, ExpertKind::Silu),
+        };
+        let format = match formats.split_once('+') {
+            Some((gate_up, down)) => Self::new(gate_up.parse()?, down.parse()?),
+            None => Self::uniform(formats.parse()?),
+        };
+        Ok(format.of_kind(kind))
     }
 }
 
@@ -73,16 +95,19 @@ mod tests {
     fn names_are_read_as_they_are_written() {
         for gate_up in WeightFormat::ALL {
             for down in WeightFormat::ALL {
-                let format = ExpertFormat { gate_up, down };
-                assert_eq!(format.to_string().parse(), Ok(format));
+                for kind in ExpertKind::ALL {
+                    let format = ExpertFormat { gate_up, down, kind };
+                    assert_eq!(format.to_string().parse(), Ok(format));
+                }
             }
         }
         assert_eq!(ExpertFormat::uniform(WeightFormat::Q4K).to_string(), "q4_K");
-        assert_eq!(
-            ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K }.to_string(),
-            "q4_K+q6_K"
-        );
-        for wrong in ["", "+", "q4_K+", "q4_K+q9_K", "q4_K+q6_K+q6_K"] {
+        let mixed = ExpertFormat::new(WeightFormat::Q4K, WeightFormat::Q6K);
+        assert_eq!(mixed.to_string(), "q4_K+q6_K");
+        assert_eq!(mixed.of_kind(ExpertKind::ClampedSwiglu).to_string(), "q4_K+q6_K/clamped-swiglu");
+        for wrong in
+            ["", "+", "q4_K+", "q4_K+q9_K", "q4_K+q6_K+q6_K", "q4_K/", "q4_K/silu", "/clamped-swiglu"]
+        {
             assert!(wrong.parse::<ExpertFormat>().is_err(), "{wrong}");
         }
     }

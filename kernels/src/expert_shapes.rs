@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn each_format_is_there_once() {
         let uniform = ExpertFormat::uniform(WeightFormat::Q4K);
-        let mixed = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
+        let mixed = ExpertFormat::new(WeightFormat::Q4K, WeightFormat::Q6K);
         let shapes = ExpertShapes::new(512, 256, mixed, [uniform, mixed, uniform]).unwrap();
         let formats: Vec<_> = shapes.iter().map(|shape| shape.format).collect();
         assert_eq!(formats, [mixed, uniform]);

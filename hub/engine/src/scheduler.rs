@@ -52,10 +52,10 @@ impl Scheduler {
         let max_rows = config.max_rows.max(1);
         let max_sequences = config.max_sequences.clamp(1, max_rows);
         let config = EngineConfig { max_rows, max_sequences, ..config };
-        let kv = KvPool::new_for(model.compute(), model.spec(), config.kv_bytes, max_sequences);
+        let kv = model.kv_pool(config.kv_bytes, max_sequences);
         let context = model.spec().max_positions.min(kv.max_positions());
         let limits = RequestLimits { context, vocabulary: model.spec().vocab };
-        let space = Workspace::default();
+        let space = model.workspace(config.max_rows, max_sequences);
         let clock: Clock = Box::new(|| Duration::ZERO);
         Self { model, text, kv, space, limits, config, clock, running: Vec::new(), waiting: VecDeque::new() }
     }

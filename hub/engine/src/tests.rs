@@ -16,7 +16,7 @@ use super::*;
 use crate::sampler::Sampling;
 use moex_model::text::ChatInput;
 use moex_model::{
-    Checkpoint, ExpertsError, KvPool, PAGE_POSITIONS, Routing, StepError, local_moe::CheckpointExperts,
+    Checkpoint, ExpertsError, PAGE_POSITIONS, Routing, StepError, local_moe::CheckpointExperts,
 };
 
 /// Waits for no memory that never comes.
@@ -190,7 +190,7 @@ fn when_pages_run_out_the_youngest_begins_anew_with_the_same_text() {
     let alone: Vec<String> = QUESTIONS.map(|question| run_one(request(question)).text()).into();
     let (model, _) = demo();
     // Six pages: less than four prompts and their answers need.
-    let kv_bytes = 6 * PAGE_POSITIONS * KvPool::position_bytes(model.spec());
+    let kv_bytes = 6 * PAGE_POSITIONS * model.compute().kv_layout(model.spec()).position_bytes();
     let config = EngineConfig { kv_bytes, ..EngineConfig::default() };
     let mut requests: Vec<Request> = QUESTIONS.map(request).into();
     requests.swap(0, 2);
@@ -207,7 +207,7 @@ fn max_tokens_and_the_context_end_a_text() {
     assert_eq!(heard.text(), "15, 1");
 
     let (model, _) = demo();
-    let kv_bytes = PAGE_POSITIONS * KvPool::position_bytes(model.spec());
+    let kv_bytes = PAGE_POSITIONS * model.compute().kv_layout(model.spec()).position_bytes();
     let request = request(QUESTIONS[1]);
     let room = PAGE_POSITIONS - request.prompt_ids.len();
     let heard = run_all(EngineConfig { kv_bytes, ..EngineConfig::default() }, vec![request]);

@@ -36,7 +36,7 @@ fn conversations() -> Vec<u32> {
 /// All logits (T, V) of the conversations.
 fn logits(model: &Model, experts: &mut dyn Experts) -> Vec<f32> {
     let ids = conversations();
-    let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let span = Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All };

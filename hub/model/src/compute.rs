@@ -1,27 +1,28 @@
-//! What the model's arithmetic runs on, and its matrices made ready for it.
+//! What the model's arithmetic runs on.
 
 use std::sync::Arc;
 
 use moex_kernels::{
-    WeightFormat, cpu,
+    WeightFormat,
     engine::ActivationFormat,
-    quant::Activations,
-    simd::{self, KvFormat, PackedShape, PageSize, Processor, Slab},
+    graph::{Graph, KvLayout, Program},
+    simd::{KvFormat, Processor},
 };
 
 use super::{
-    checkpoint::{Checkpoint, Matrix},
+    checkpoint::Checkpoint,
     error::ModelError,
     packing::Packing,
+    spec::{LayerSpec, Mixer, ModelSpec},
 };
 
 /// How everything but the experts is computed.
 #[derive(Clone, Debug, Default)]
 pub enum Compute {
-    /// In f32 by the kernels of [`cpu`], weights where they lie in the checkpoint: the oracle.
+    /// In f32 by the kernels of [`moex_kernels::cpu`], weights where they lie in the checkpoint: the oracle.
     #[default]
     Exact,
-    /// By the kernels of [`simd`], weights packed at load, activations in int8 where weights are integers.
+    /// By the kernels of [`moex_kernels::simd`], weights packed at load, activations in int8 where weights are integers.
     Fast(Fast),
 }
 
@@ -100,138 +101,38 @@ impl Compute {
         }
     }
 
-    /// Runs `work(t, row)` for each row (T, `width`), in any order.
-    pub(super) fn each_row(&self, rows: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
-        match self {
-            Self::Exact => rows.chunks_exact_mut(width).enumerate().for_each(|(t, row)| work(t, row)),
-            Self::Fast(fast) => fast.processor.each_row(rows, width, work),
-        }
-    }
-
-    /// RMSNorm of `x` (T, D) to `out` (T, D).
-    pub(super) fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        let width = weight.len();
-        self.each_row(out, width, |t, out| cpu::rms_norm(&x[t * width..][..width], weight, eps, out));
-    }
-
-    /// [`Self::rms_norm`] where the rows are.
-    pub(super) fn rms_norm_in_place(&self, rows: &mut [f32], weight: &[f32], eps: f32) {
-        self.each_row(rows, weight.len(), |_, row| cpu::rms_norm_in_place(row, weight, eps));
-    }
-
-    /// `x` (T, D) += `y` (T, D).
-    pub(super) fn add(&self, x: &mut [f32], y: &[f32], width: usize) {
-        self.each_row(x, width, |t, x| cpu::add(x, &y[t * width..][..width]));
-    }
-}
-
-/// Whether a matrix of floats may be rounded as [`Fast::weights`] says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rounding {
-    /// As its user wishes.
-    Allowed,
-    /// What is small and decides much stays as it is.
-    Never,
-}
-
-/// A projection, ready for products, with its bias if it has one.
-#[derive(Debug)]
-pub(super) struct Linear {
-    weights: Weights,       // (out, in)
-    bias: Option<Vec<f32>>, // (out)
-}
-
-#[derive(Debug)]
-enum Weights {
-    Exact(Matrix),
-    Packed { processor: Arc<Processor>, shape: PackedShape, panels: Slab },
-}
-
-/// Rows on their way through matrices, quantised once for all of one format.
-pub(super) struct Rows<'a> {
-    /// (T, in).
-    x: &'a [f32],
-    int8: &'a mut Activations,
-    is_filled: bool,
-}
-
-impl<'a> Rows<'a> {
-    pub(super) fn new(x: &'a [f32], int8: &'a mut Activations) -> Self {
-        Self { x, int8, is_filled: false }
-    }
-
-    /// As matrices of this format and width take them.
-    fn quantized(&mut self, processor: &Processor, shape: PackedShape) -> &Activations {
-        if !self.is_filled || !self.int8.fits(shape.format, shape.cols) {
-            simd::fill(processor.simd(), processor.pool(), self.int8, shape.format, shape.cols, self.x);
-            self.is_filled = true;
-        }
-        self.int8
-    }
-}
-
-impl Linear {
-    /// `{name}.weight` (out, in), and `{name}.bias` (out) if there is to be one.
-    pub(super) fn load(
-        checkpoint: &Checkpoint,
-        compute: &Compute,
-        name: &str,
-        (out, input): (usize, usize),
-        has_bias: bool,
-    ) -> Result<Self, ModelError> {
-        let matrix = checkpoint.matrix(&format!("{name}.weight"), out, input)?;
-        let bias = has_bias.then(|| checkpoint.vector(&format!("{name}.bias"), out));
-        Ok(Self { bias: bias.transpose()?, ..Self::new(matrix, compute, Rounding::Allowed)? })
-    }
-
-    /// A matrix without bias.
-    pub(super) fn new(matrix: Matrix, compute: &Compute, rounding: Rounding) -> Result<Self, ModelError> {
-        let Compute::Fast(fast) = compute else {
-            return Ok(Self { weights: Weights::Exact(matrix), bias: None });
+    /// A recorded forward pass made ready for it; `packed` is called after each matrix that was read.
+    ///
+    /// # Errors
+    /// If there is no memory for the matrices.
+    pub(super) fn program(&self, graph: Graph, packed: impl FnMut()) -> Result<Program, ModelError> {
+        let Self::Fast(fast) = self else { return Ok(Program::exact(graph)) };
+        let weights = match fast.weights {
+            FloatWeights::To(format) => Some(format),
+            FloatWeights::ByCheckpoint | FloatWeights::AsTheyAre => None,
         };
-        let processor = fast.processor.clone();
-        matrix.read(|view| {
-            let shape = PackedShape::of(&view);
-            let is_float = matches!(shape.format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16);
-            let format = match fast.weights {
-                FloatWeights::To(format) if is_float && rounding == Rounding::Allowed => format,
-                _ => shape.format,
-            };
-            let shape = PackedShape { format, ..shape };
-            let mut panels = Slab::new(shape.bytes(), PageSize::Huge).map_err(ModelError::NoMemory)?;
-            shape.pack_as(processor.pool(), &view, &mut panels);
-            Ok(Self { weights: Weights::Packed { processor, shape, panels }, bias: None })
-        })
+        Program::simd(graph, fast.processor.clone(), weights, packed).map_err(ModelError::NoMemory)
     }
 
-    /// (T, in) to `out` (T, out).
-    pub(super) fn forward(&self, rows: &mut Rows<'_>, out: &mut [f32]) {
-        match &self.weights {
-            Weights::Exact(matrix) => cpu::linear(rows.x, &matrix.view(), out),
-            Weights::Packed { processor, shape, panels } => {
-                let view = shape.view(panels).expect("packed in this shape");
-                let x = rows.quantized(processor, *shape);
-                simd::linear(processor.simd(), processor.pool(), &view, x, out);
-            }
-        }
-        if let Some(bias) = &self.bias {
-            cpu::add_bias(out, bias);
-        }
-    }
-
-    /// Its width out and in.
-    pub(super) fn shape(&self) -> (usize, usize) {
-        match &self.weights {
-            Weights::Exact(matrix) => (matrix.rows(), matrix.cols()),
-            Weights::Packed { shape, .. } => (shape.rows, shape.cols),
-        }
-    }
-
-    /// Bytes of its weights as they are computed with.
-    pub(super) fn n_bytes(&self) -> usize {
-        match &self.weights {
-            Weights::Exact(matrix) => matrix.n_bytes(),
-            Weights::Packed { panels, .. } => panels.len(),
+    /// What is kept of each position and each sequence of a model of this spec.
+    pub fn kv_layout(&self, spec: &ModelSpec) -> KvLayout {
+        let attention = spec.cached();
+        let packed = match self {
+            // What the vector kernels do not compute is attended to in rows.
+            Self::Fast(fast) if spec.has_plain_attention() => Some(fast.kv),
+            _ => None,
+        };
+        let state_len = |layer: &LayerSpec| match &layer.mixer {
+            Mixer::Attention(_) => None,
+            Mixer::DeltaNet(shape) => Some(shape.state_len()),
+        };
+        KvLayout {
+            n_layers: spec.attentions().count(),
+            n_kv_heads: attention.n_kv_heads,
+            head_width: attention.head_width,
+            packed,
+            state_lens: spec.layers.iter().filter_map(state_len).collect(),
+            max_positions: spec.max_positions,
         }
     }
 }

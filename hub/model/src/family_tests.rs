@@ -33,7 +33,7 @@ fn folder(family: &str, config: &str) -> TempDir {
 
 /// All logits (T, V) of a sequence read in `chunks`, and every routing.
 fn run(model: &Model, experts: &mut dyn Experts, ids: &[u32], chunks: usize) -> Vec<f32> {
-    let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     let mut logits = Vec::new();
     for (index, chunk) in ids.chunks(ids.len().div_ceil(chunks)).enumerate() {
@@ -93,7 +93,10 @@ fn int8_is_near(family: &str, expected: &[f32], ids: &[u32]) {
         Recorded { experts: PanelExperts::new(panels, moex_protocol::Dtype::F16), asked: Vec::new() };
     let vocab = model.spec().vocab;
     let logits = run(&model, &mut experts, &ids[..LENGTH], 1);
-    let mut alike = 0;
+    // With weights of four bits, rows of int8 show in models so narrow: of all rows together, then, and of none by far.
+    let is_quantised = model.spec().sparse_layers().any(|layer| model.experts(layer)[0].is_quantised());
+    let most = if is_quantised { 5e-3 } else { 1e-3 };
+    let (mut alike, mut all, mut all_expected) = (0, Vec::new(), Vec::new());
     for (row, (ours, expected)) in logits.chunks(vocab).zip(expected.chunks(vocab)).enumerate() {
         let same = experts.asked.iter().all(|(layer, routing)| {
             let chosen = reference.i32(&format!("layer{layer}.topk_indices"));
@@ -107,10 +110,13 @@ fn int8_is_near(family: &str, expected: &[f32], ids: &[u32]) {
         if same {
             alike += 1;
             let error = nmse(ours, expected);
-            assert!(error <= 1e-3, "{family} in int8, row {row}: NMSE {error:e}");
+            assert!(error <= most, "{family} in int8, row {row}: NMSE {error:e}");
+            all.extend_from_slice(ours);
+            all_expected.extend_from_slice(expected);
         }
     }
     assert!(alike * 2 > LENGTH, "{family}: {alike} rows routed alike");
+    assert!(nmse(&all, &all_expected) <= 1e-3, "{family} in int8: NMSE {:e}", nmse(&all, &all_expected));
 }
 
 #[test]
@@ -151,4 +157,19 @@ fn gemma2() {
 #[test]
 fn gemma3() {
     check("gemma3");
+}
+
+#[test]
+fn gpt_oss() {
+    check("gpt-oss");
+}
+
+#[test]
+fn gpt_oss_as_published_in_mxfp4() {
+    check("gpt-oss-mxfp4");
+}
+
+#[test]
+fn qwen3_next() {
+    check("qwen3-next");
 }

@@ -59,7 +59,7 @@ fn ids() -> Vec<u32> {
 
 /// All logits, in steps of the given lengths.
 fn logits(model: &Arc<Model>, experts: &mut PanelExperts, steps: &[usize]) -> Vec<f32> {
-    let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let (mut table, mut space) = (KvTable::default(), Workspace::default());
     let (ids, mut rows, mut start) = (ids(), Vec::new(), 0);
     for n in steps {

@@ -187,7 +187,7 @@ fn experts_are_packed_as_they_are() {
     let mut packed = PackedExperts::new(MemoryBlocks::new(model.clone(), packing), moex_protocol::Dtype::F16);
     let ids = [5, 17, 300, 2, 9];
     let exact = all_logits(&model, &ids).0;
-    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let span = Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All };

@@ -21,15 +21,7 @@ pub mod mapped;
 pub mod text;
 
 mod compute;
-mod kv;
-mod step;
-mod workspace;
-
-mod attention;
-mod layer;
-mod mlp;
-mod projections;
-mod router;
+mod forward;
 mod transformer;
 
 mod experts;
@@ -55,11 +47,12 @@ pub use checkpoint::{Checkpoint, Expert, Matrix, TextFiles, TokenizerSource, lla
 pub use compute::{Compute, Fast, FloatWeights};
 pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError};
-pub use kv::{KvPool, KvTable, PAGE_POSITIONS};
 pub use memory::{MemoryNeeds, MemoryPlan, free_bytes};
+pub use moex_kernels::{
+    graph::{KvLayout, KvPool, KvTable, PlanBytes, Span, Stage, Wanted},
+    simd::PAGE_POSITIONS,
+};
 pub use moex_protocol::Routing;
 pub use packing::Packing;
 pub use spec::{MAX_LAYERS, ModelSpec};
-pub use step::{Span, StepError, Wanted};
-pub use transformer::Model;
-pub use workspace::{Stage, Workspace};
+pub use transformer::{Model, StepError, Workspace};

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use moex_kernels::{
     WeightFormat,
-    simd::{PackedExpertShape, PackedShape},
+    graph::KvPool,
+    simd::{PAGE_POSITIONS, PackedExpertShape, PackedShape},
 };
 
 use super::{
     checkpoint::{Checkpoint, Stored, Tensor},
     compute::{Compute, FloatWeights},
-    kv::{KvPool, PAGE_POSITIONS},
     packing::Packing,
     panels::Keep,
     spec::ModelSpec,
@@ -83,7 +83,8 @@ impl MemoryPlan {
         free_bytes: Option<usize>,
         asked: Option<usize>,
     ) -> Self {
-        let position_bytes = KvPool::position_bytes_for(compute, spec);
+        let layout = compute.kv_layout(spec);
+        let position_bytes = layout.position_bytes();
         let kv_of =
             |positions: usize| positions.next_multiple_of(PAGE_POSITIONS).saturating_mul(position_bytes);
         let longest = kv_of(asked.unwrap_or(spec.max_positions));
@@ -91,6 +92,7 @@ impl MemoryPlan {
             .unwrap_or(UNKNOWN_FREE_BYTES)
             .saturating_sub(RESERVE_BYTES)
             .saturating_sub(needs.shared_bytes)
+            .saturating_sub(layout.state_bytes().saturating_mul(needs.n_sequences))
             .saturating_sub(needs.worker_bytes);
         let least_kv = LEAST_KV_BYTES.min(longest);
         let (keep, rest) = match rest.checked_sub(needs.expert_bytes) {
@@ -102,7 +104,8 @@ impl MemoryPlan {
         let stepped = rest / KV_STEP_BYTES * KV_STEP_BYTES;
         let kv_bytes = stepped.max(LEAST_KV_BYTES).min(most);
         let kv_bytes = if asked.is_some() { kv_bytes.max(longest) } else { kv_bytes };
-        let pool = KvPool::new_for(compute, spec, kv_bytes, needs.n_sequences);
+        let kv_bytes = kv_bytes + layout.state_bytes().saturating_mul(needs.n_sequences);
+        let pool = KvPool::new(layout, kv_bytes, needs.n_sequences);
         let context = asked.unwrap_or(spec.max_positions).min(pool.max_positions());
         Self { keep, kv_bytes, context }
     }

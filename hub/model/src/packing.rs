@@ -32,7 +32,7 @@ impl Packing {
     pub fn shape(self, model: &Model, layer: usize) -> Result<ExpertShape, String> {
         let spec = model.spec();
         let format = match self {
-            Self::To(format) => format,
+            Self::To(format) => format.of_kind(spec.moe.kind),
             Self::AsTheyAre => of_layer(model, layer)?,
         };
         Ok(ExpertShape { hidden: spec.hidden, inner: spec.moe.inner, format })

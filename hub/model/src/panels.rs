@@ -18,7 +18,6 @@ use super::{
     memory::{RESERVE_BYTES, UNKNOWN_FREE_BYTES, free_bytes},
     packing::Packing,
     transformer::Model,
-    workspace::sized,
 };
 
 /// What may be resident of experts both as they lie in their file and in panels.
@@ -345,7 +344,8 @@ impl Experts for PanelExperts {
         self.rows.clear();
         self.rows.extend_from_slice(rows);
         through_wire(processor, *wire, &mut self.rows, hidden, bytes);
-        let answers = sized(&mut self.answers, self.pairs.len() * hidden);
+        self.answers.resize(self.pairs.len() * hidden, 0.0);
+        let answers = self.answers.as_mut_slice();
         panels
             .compute(layer, &self.calls, &self.pairs, &self.rows, &mut self.space, answers)
             .map_err(|(expert, reason)| ExpertsError::Block { layer: layer as u16, expert, reason })?;

@@ -2,12 +2,15 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use moex_kernels::nmse;
+use moex_kernels::{
+    graph::{self, Op, Pause},
+    nmse,
+};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::{layer::Routed, local_moe::CheckpointExperts, *};
+use super::{local_moe::CheckpointExperts, *};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tiny-qwen3-moe");
 
@@ -62,7 +65,7 @@ impl<E: Experts> Experts for Recorded<E> {
 
 /// All logits (T, V) of `ids` in one step, and every routing.
 pub(super) fn all_logits(model: &Arc<Model>, ids: &[u32]) -> (Vec<f32>, Vec<(usize, Routing)>) {
-    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let mut experts = Recorded { experts: CheckpointExperts::new(model.clone()), asked: Vec::new() };
@@ -104,29 +107,50 @@ fn hidden_states_are_transformers() {
         assert!(error <= MAX_NMSE, "{name}: NMSE {error:e}");
     };
     let (model, ids) = (load(TINY), input_ids(&reference));
-    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let spans = [Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All }];
     let mut experts = CheckpointExperts::new(model.clone());
 
-    let (compute, space) = (Compute::Exact, &mut Workspace::default());
-    space.begin(&spans, model.ropes());
-    model.embed(&spans, space).unwrap();
-    assert_near("embed_out", &space.x);
-    for (index, layer) in model.layers().iter().enumerate() {
-        let before = space.x.clone();
-        layer.attend(&compute, &spans, &mut kv, space);
-        let attended: Vec<f32> = space.x.iter().zip(&before).map(|(after, before)| after - before).collect();
-        assert_near(&format!("layer{index}.attn_out"), &attended);
-        assert_eq!(layer.route(&compute, space), Routed::Sparse, "layer {index}");
-        space.sum = experts.apply(index, &space.rows, &space.routing).unwrap();
-        assert_near(&format!("layer{index}.moe_out"), &space.sum);
-        layer.absorb(&compute, space);
-        assert_near(&format!("layer{index}.out"), &space.x);
+    let (program, mut space) = (model.program(), graph::Workspace::default());
+    program.begin(&spans, &mut space);
+    let (mut layer, mut residual, mut n_looked_at) = (0, None, 0);
+    loop {
+        let op = program.ops().get(space.next_op());
+        match program.run_next(&spans, &mut kv, &mut space).unwrap() {
+            Some(Pause::Done) => break,
+            Some(Pause::Experts(wanted)) => {
+                let call = program.experts(&mut space, wanted);
+                let (experts_of_rows, gates) = (call.experts.to_vec(), call.gates.to_vec());
+                let routing = Routing { k: call.n_chosen, experts: experts_of_rows, gates };
+                experts.apply_into(wanted.layer, call.rows, &routing, call.sum).unwrap();
+                assert_near(&format!("layer{layer}.moe_out"), call.sum);
+            }
+            None => {}
+        }
+        let (name, tensor) = match op {
+            Some(Op::Embed { out, .. }) => ("embed_out".to_owned(), *out),
+            Some(Op::Linear { projection, .. })
+                if program.graph().tensor(projection.out).name == "o_proj" =>
+            {
+                (format!("layer{layer}.attn_out"), projection.out)
+            }
+            Some(Op::Add { x, .. }) => {
+                residual = Some(*x);
+                continue;
+            }
+            Some(Op::Done(Stage::Experts)) => {
+                layer += 1;
+                (format!("layer{}.out", layer - 1), residual.unwrap())
+            }
+            _ => continue,
+        };
+        assert_near(&name, program.tensor(tensor, &mut space));
+        n_looked_at += 1;
     }
-    model.head(space);
-    assert_near("logits", &space.logits);
+    assert_near("logits", program.logits(&mut space));
+    assert_eq!(n_looked_at, 1 + 2 * model.spec().layers.len());
 }
 
 #[derive(Deserialize)]
@@ -148,7 +172,7 @@ fn greedy_continuations_are_transformers() {
     let model = load(TINY);
     for continuation in reference.greedy {
         let mut experts = CheckpointExperts::new(model.clone());
-        let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
+        let mut kv = model.kv_pool(usize::MAX, 1);
         let mut table = KvTable::default();
         let (mut ids, mut cached) = (continuation.prompt_ids.clone(), 0);
         for _ in &continuation.greedy_ids_ignore_eos {
@@ -171,7 +195,7 @@ fn rows_are_the_same_bits_in_any_step() {
 
     // In chunks that cross pages, beside another sequence in the same steps.
     let mut experts = CheckpointExperts::new(model.clone());
-    let mut kv = KvPool::new(model.spec(), usize::MAX, 2);
+    let mut kv = model.kv_pool(usize::MAX, 2);
     let (mut a, mut b) = (KvTable::default(), KvTable::default());
     let mut rows = Vec::new();
     let mut start = 0;
@@ -196,7 +220,7 @@ fn rows_are_the_same_bits_in_any_step() {
 #[test]
 fn a_token_beyond_the_vocabulary_is_an_error() {
     let model = load(TINY);
-    let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, 1));
     let span = Span { ids: &[512], start: 0, table: &table, wanted: Wanted::Last };

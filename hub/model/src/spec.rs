@@ -2,9 +2,15 @@
 //!
 //! What differs between families is a field with a meaning. Which config says what is `families`' matter.
 
-use moex_kernels::cpu::{Renormalise, RopeScaling};
+use moex_kernels::{
+    ExpertKind,
+    cpu::{DeltaNetShape, Renormalise, RopeScaling},
+};
 
-pub use moex_kernels::cpu::RopePairs;
+pub use moex_kernels::{
+    cpu::{RopePairs, RopePlace},
+    graph::Activation,
+};
 
 /// The most layers a model may have.
 pub const MAX_LAYERS: usize = 1024;
@@ -59,15 +65,24 @@ pub enum NormWeights {
     OnePlus,
 }
 
-/// One layer: attention, then a feed-forward part, each added to the residual stream.
+/// One layer: what mixes its rows, then a feed-forward part, each added to the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// The first half.
-    pub attention: AttentionSpec,
+    pub mixer: Mixer,
     /// The second half.
     pub ffn: FfnSpec,
     /// Where its norms stand.
     pub norms: NormPlaces,
+}
+
+/// How a layer's rows see those before them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    /// Attention over cached positions.
+    Attention(AttentionSpec),
+    /// A gated delta net: a state for each sequence, however long it is.
+    DeltaNet(DeltaNetShape),
 }
 
 /// Where a layer has its norms.
@@ -108,6 +123,10 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Scores are `cap * tanh(score / cap)`.
     pub score_softcap: Option<f32>,
+    /// A learned score for each query head joins the softmax and is dropped from it (attention sinks).
+    pub has_sinks: bool,
+    /// What a head gives is multiplied by the sigmoid of as many columns that `q_proj` gives beside its query.
+    pub has_output_gate: bool,
 }
 
 /// How queries, keys and values are made of a row.
@@ -143,10 +162,12 @@ pub struct RopeSpec {
     pub theta: f32,
     /// How frequencies are changed for longer contexts.
     pub scaling: Option<RopeScaling>,
-    /// The rotated columns of a head, its last ones where they are not all.
+    /// The rotated columns of a head.
     pub width: usize,
     /// Which columns turn together.
     pub pairs: RopePairs,
+    /// Where the rotated columns are, where they are not all.
+    pub place: RopePlace,
 }
 
 /// The second half of a layer.
@@ -163,15 +184,6 @@ pub enum FfnSpec {
     },
 }
 
-/// The function between gate and up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// GELU by its approximation with tanh.
-    GeluTanh,
-}
-
 /// The layers that have experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeSpec {
@@ -181,6 +193,10 @@ pub struct MoeSpec {
     pub n_chosen: usize,
     /// F, an expert's inner width.
     pub inner: usize,
+    /// What an expert does between its projections, and whether these have biases.
+    pub kind: ExpertKind,
+    /// Whether the router has one.
+    pub has_router_bias: bool,
     /// What becomes of the router's logits before experts are chosen.
     pub scoring: Scoring,
     /// Whether the gates of a row sum to one.
@@ -197,6 +213,8 @@ impl MoeSpec {
         n_experts: 0,
         n_chosen: 0,
         inner: 0,
+        kind: ExpertKind::Silu,
+        has_router_bias: false,
         scoring: Scoring::Softmax,
         renormalise: Renormalise::No,
         gate_scale: 1.0,
@@ -234,21 +252,42 @@ impl ModelSpec {
         self.layers.iter().enumerate().filter_map(sparse)
     }
 
-    /// The attention whose keys and values every layer's pages have room for: of all layers the same but for windows and
-    /// rotations.
-    pub fn cached(&self) -> &AttentionSpec {
-        &self.layers[0].attention
+    /// Attention of each layer that has it.
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaNet(_) => None,
+        })
     }
 
-    /// G x C, the width of a key row and of a value row.
-    pub fn kv_width(&self) -> usize {
-        self.cached().n_kv_heads * self.cached().head_width
+    /// As [`Self::attentions`], to be changed.
+    pub(crate) fn attentions_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
+        self.layers.iter_mut().filter_map(LayerSpec::attention_mut)
+    }
+
+    /// The attention whose keys and values every layer's pages have room for: of all layers the same but for windows and
+    /// rotations.
+    ///
+    /// # Panics
+    /// If no layer has attention, which no family is without.
+    pub fn cached(&self) -> &AttentionSpec {
+        self.attentions().next().expect("a family has a layer with attention")
     }
 
     /// Whether every layer's attention is what the vector kernels compute: all positions, scores by the root of the head's
     /// width, values as wide as keys.
     pub fn has_plain_attention(&self) -> bool {
-        self.layers.iter().all(|layer| layer.attention.is_plain())
+        self.attentions().all(AttentionSpec::is_plain)
+    }
+}
+
+impl LayerSpec {
+    /// Its attention, if it has any.
+    pub(crate) fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match &mut self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaNet(_) => None,
+        }
     }
 }
 
@@ -257,6 +296,7 @@ impl AttentionSpec {
     fn is_plain(&self) -> bool {
         self.window.is_none()
             && self.score_softcap.is_none()
+            && !self.has_sinks
             && self.value_width == self.head_width
             && self.scale == default_scale(self.head_width)
     }

@@ -1,33 +1,50 @@
-//! The forward pass, read downwards: embed, layers, norm, head.
+//! A model: its forward pass made ready for an engine, and its experts where they lie in the checkpoint.
 
-use moex_kernels::cpu::{self, OutOfVocabulary, Rope};
+use std::fmt;
+
+use moex_kernels::{
+    cpu::OutOfVocabulary,
+    graph::{KvPool, Pause, PlanBytes, Program, Span, Stage, Workspace as Space},
+};
+use moex_protocol::Routing;
 
 use super::{
-    checkpoint::{Checkpoint, Expert, Matrix},
-    compute::{Compute, Linear, Rounding, Rows},
+    checkpoint::{Checkpoint, Expert},
+    compute::Compute,
     error::ModelError,
-    experts::Experts,
-    kv::KvPool,
-    layer::{Layer, Routed},
+    experts::{Experts, ExpertsError},
+    forward,
     mapped::Mapped,
-    spec::{ModelSpec, RopeSpec},
-    step::{Span, StepError},
-    workspace::{Stage, Workspace, sized},
+    spec::{FfnSpec, ModelSpec},
 };
 
 /// A model over its mapped checkpoint.
 pub struct Model {
     spec: ModelSpec,
     compute: Compute,
-    /// The rotations that its layers have, each once.
-    ropes: Vec<Rope>,
-    embed_tokens: Matrix, // (V, D)
-    layers: Vec<Layer>,
-    norm: Vec<f32>,  // (D)
-    lm_head: Linear, // (V, D); the embedding where the head is tied
-    is_tied: bool,
+    program: Program,
+    /// (L): the experts of each layer, none of a dense one.
+    experts: Vec<Vec<Expert>>,
     /// Where matrices lie that are not packed.
     files: Vec<Mapped>,
+}
+
+/// The memory of a step, kept from one to the next: it grows to the largest step, then allocates no more.
+#[derive(Default)]
+pub struct Workspace {
+    space: Space,
+    routing: Routing,
+}
+
+/// Why a step gave no logits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// A token the model has no embedding for.
+    #[error(transparent)]
+    Vocabulary(#[from] OutOfVocabulary),
+    /// The experts of a layer could not be computed.
+    #[error(transparent)]
+    Experts(#[from] ExpertsError),
 }
 
 impl Model {
@@ -46,37 +63,17 @@ impl Model {
     /// The first tensor that is missing, of another shape or of an unsupported type, or that there is no memory.
     pub fn load_for(checkpoint: &Checkpoint, compute: &Compute) -> Result<Self, ModelError> {
         let spec = checkpoint.spec.clone();
-        let compute = &compute.of(checkpoint);
-        let embed_tokens = checkpoint.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)?;
-        let lm_head = match spec.tied_head {
-            true => embed_tokens.clone(),
-            false => checkpoint.matrix("lm_head.weight", spec.vocab, spec.hidden)?,
-        };
-        let mut rotations: Vec<&RopeSpec> = Vec::new();
-        let mut layers = Vec::with_capacity(spec.layers.len());
-        for (index, layer) in spec.layers.iter().enumerate() {
-            let own = &layer.attention.rope;
-            let rope = rotations.iter().position(|rope| *rope == own).unwrap_or(rotations.len());
-            if rope == rotations.len() {
-                rotations.push(own);
-            }
-            layers.push(Layer::load(checkpoint, compute, index, rope)?);
-            checkpoint.files.iter().for_each(Mapped::release);
-        }
-        let model = Self {
-            ropes: rotations
-                .iter()
-                .map(|rope| Rope::new(rope.width, rope.theta, rope.scaling.as_ref()))
+        let compute = compute.of(checkpoint);
+        let graph = forward::record(checkpoint)?;
+        let of_layer = |(index, layer): (usize, &crate::spec::LayerSpec)| match layer.ffn {
+            FfnSpec::Dense { .. } => Ok(Vec::new()),
+            FfnSpec::Sparse => (0..spec.moe.n_experts)
+                .map(|expert| checkpoint.expert(&format!("model.layers.{index}.mlp.experts.{expert}")))
                 .collect(),
-            embed_tokens,
-            layers,
-            norm: checkpoint.norm("model.norm.weight", spec.hidden)?,
-            lm_head: Linear::new(lm_head, compute, Rounding::Allowed)?,
-            is_tied: spec.tied_head,
-            compute: compute.clone(),
-            files: checkpoint.files.clone(),
-            spec,
         };
+        let experts = spec.layers.iter().enumerate().map(of_layer).collect::<Result<_, _>>()?;
+        let program = compute.program(graph, || checkpoint.files.iter().for_each(Mapped::release))?;
+        let model = Self { spec, compute, program, experts, files: checkpoint.files.clone() };
         model.release();
         Ok(model)
     }
@@ -84,6 +81,17 @@ impl Model {
     /// Gives back the memory that the checkpoint was read into; it is read again where it is needed.
     pub fn release(&self) {
         self.files.iter().for_each(Mapped::release);
+    }
+
+    /// A pool of keys and values for it, of as many whole pages as fit into `budget_bytes`, at least one and at most what
+    /// `n_sequences` of full length need.
+    pub fn kv_pool(&self, budget_bytes: usize, n_sequences: usize) -> KvPool {
+        KvPool::new(self.compute.kv_layout(&self.spec), budget_bytes, n_sequences)
+    }
+
+    /// Memory for steps of up to `n_rows`, of `n_wanted` of which logits are wanted.
+    pub fn workspace(&self, n_rows: usize, n_wanted: usize) -> Workspace {
+        Workspace { space: self.program.workspace(n_rows, n_wanted), routing: Routing::default() }
     }
 
     /// Logits (W, V) of the wanted rows of all spans, in their order; the spans' keys and values enter `kv`.
@@ -99,9 +107,7 @@ impl Model {
         kv: &mut KvPool,
         experts: &mut dyn Experts,
     ) -> Result<Vec<f32>, StepError> {
-        let mut space = Workspace::default();
-        self.step(spans, kv, experts, &mut space)?;
-        Ok(space.logits)
+        Ok(self.step(spans, kv, experts, &mut Workspace::default())?.to_vec())
     }
 
     /// [`Self::forward`] in memory the caller keeps: the logits (W, V) stay in `space` until the next step.
@@ -116,26 +122,20 @@ impl Model {
         spans: &[Span<'_>],
         kv: &mut KvPool,
         experts: &mut dyn Experts,
-        space: &'w mut Workspace,
+        workspace: &'w mut Workspace,
     ) -> Result<&'w mut [f32], StepError> {
-        space.begin(spans, &self.ropes);
-        self.embed(spans, space)?; // x (T, D)
-        for (index, layer) in self.layers.iter().enumerate() {
-            layer.attend(&self.compute, spans, kv, space); // x (T, D)
-            if index + 1 == self.layers.len() {
-                space.keep_wanted(spans, self.spec.hidden); // x (W, D)
-                if space.x.is_empty() {
-                    space.logits.clear();
-                    return Ok(&mut space.logits);
-                }
-            }
-            if layer.route(&self.compute, space) == Routed::Sparse {
-                experts.apply_into(index, &space.rows, &space.routing, &mut space.sum)?; // sum (T, D)
-            }
-            layer.absorb(&self.compute, space); // x (T, D)
+        let Workspace { space, routing } = workspace;
+        self.program.begin(spans, space);
+        while let Pause::Experts(wanted) = self.program.advance(spans, kv, space)? {
+            let call = self.program.experts(space, wanted);
+            routing.k = call.n_chosen;
+            routing.experts.clear();
+            routing.experts.extend_from_slice(call.experts);
+            routing.gates.clear();
+            routing.gates.extend_from_slice(call.gates);
+            experts.apply_into(wanted.layer, call.rows, routing, call.sum)?;
         }
-        self.head(space); // logits (W, V)
-        Ok(&mut space.logits)
+        Ok(self.program.logits(space))
     }
 
     /// What it is.
@@ -145,7 +145,7 @@ impl Model {
 
     /// The experts of a layer as they are in the checkpoint, none for a dense layer.
     pub fn experts(&self, layer: usize) -> &[Expert] {
-        self.layers.get(layer).map_or(&[], Layer::experts)
+        self.experts.get(layer).map_or(&[], Vec::as_slice)
     }
 
     /// What it is computed with.
@@ -155,49 +155,33 @@ impl Model {
 
     /// Bytes of all that stays on the hub: everything but the experts.
     pub fn shared_bytes(&self) -> usize {
-        let head = match (self.is_tied, &self.compute) {
-            (true, Compute::Exact) => 0,
-            _ => self.lm_head.n_bytes(),
-        };
-        self.embed_tokens.n_bytes() + head + self.layers.iter().map(Layer::shared_bytes).sum::<usize>()
+        self.program.weight_bytes()
     }
 
-    /// To `space`'s x (T, D).
-    pub(super) fn embed(&self, spans: &[Span<'_>], space: &mut Workspace) -> Result<(), OutOfVocabulary> {
-        let hidden = self.spec.hidden;
-        let mut rest = sized(&mut space.x, space.step.places.len() * hidden);
-        for span in spans {
-            let rows;
-            (rows, rest) = rest.split_at_mut(span.ids.len() * hidden);
-            cpu::embed(&self.embed_tokens.view(), span.ids, rows)?;
+    /// Bytes of the intermediates of a step of `n_rows`, of `n_wanted` of which logits are wanted, computed with `compute`.
+    pub fn intermediate_bytes(&self, compute: &Compute, n_rows: usize, n_wanted: usize) -> PlanBytes {
+        let graph = self.program.graph();
+        match compute {
+            Compute::Exact => graph.recorded_bytes(n_rows, n_wanted),
+            Compute::Fast(_) => graph.joined_bytes(n_rows, n_wanted),
         }
-        if self.spec.embedding_scale != 1.0 {
-            space.x.iter_mut().for_each(|x| *x *= self.spec.embedding_scale);
-        }
-        space.done(Stage::Embed);
-        Ok(())
-    }
-
-    /// From `space`'s x (W, D) to its logits (W, V).
-    pub(super) fn head(&self, space: &mut Workspace) {
-        let n_values = space.x.len();
-        let rows = sized(&mut space.rows, n_values);
-        self.compute.rms_norm(&space.x, &self.norm, self.spec.rms_eps, rows);
-        let logits = sized(&mut space.logits, n_values / self.spec.hidden * self.spec.vocab);
-        self.lm_head.forward(&mut Rows::new(rows, &mut space.int8), logits);
-        if let Some(cap) = self.spec.logit_softcap {
-            logits.iter_mut().for_each(|logit| *logit = cpu::soft_cap(*logit, cap));
-        }
-        space.done(Stage::Head);
     }
 
     #[cfg(test)]
-    pub(super) fn layers(&self) -> &[Layer] {
-        &self.layers
+    pub(super) fn program(&self) -> &Program {
+        &self.program
     }
+}
 
-    #[cfg(test)]
-    pub(super) fn ropes(&self) -> &[Rope] {
-        &self.ropes
+impl Workspace {
+    /// Has `observer` told of every stage when it is done: for those who have a clock.
+    pub fn observe(&mut self, observer: impl FnMut(Stage) + Send + 'static) {
+        self.space.observe(observer);
+    }
+}
+
+impl fmt::Debug for Workspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.space.fmt(f)
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{compute::ComputeArgs, experts::ModelArgs};
 use moex_engine::EngineConfig;
-use moex_model::{Checkpoint, Compute, KvPool, MemoryNeeds, MemoryPlan, Model, Packing, free_bytes};
+use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, Packing, free_bytes};
 
 /// What workers may hold a checkpoint's experts in that is worth comparing, where it is not quantised.
 const PACKINGS: [Packing; 2] = [
@@ -90,6 +90,12 @@ struct Hub {
     kv_position_bytes: u64,
     /// The KV cache of one sequence as long as the context.
     kv_context_bytes: u64,
+    /// Rows of the longest step.
+    step_rows: usize,
+    /// The intermediates of such a step, each in a place that it shares with others.
+    intermediate_bytes: u64,
+    /// The same if each had a place of its own.
+    naive_intermediate_bytes: u64,
     /// The experts as they are in the checkpoint: mapped, and touched only when the hub computes experts itself.
     expert_bytes: u64,
 }
@@ -126,10 +132,11 @@ impl Info {
         let n_blocks = sparse_layers * spec.moe.n_experts;
         let expert_bytes =
             spec.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
-        let kv_position_bytes = KvPool::position_bytes_for(compute, spec) as u64;
+        let kv_position_bytes = compute.kv_layout(spec).position_bytes() as u64;
         let blocks = if n_blocks == 0 { Vec::new() } else { packed(model)? };
         let packing = Packing::or_default(None, model);
-        let n_sequences = EngineConfig::default().max_sequences;
+        let EngineConfig { max_sequences: n_sequences, max_rows, .. } = EngineConfig::default();
+        let intermediates = model.intermediate_bytes(compute, max_rows, 1);
         let needs =
             MemoryNeeds::of(checkpoint, model, compute, packing, n_sequences).map_err(anyhow::Error::msg)?;
         let memory = MemoryPlan::new(&needs, spec, compute, free, None);
@@ -151,6 +158,9 @@ impl Info {
                 shared_bytes: model.shared_bytes() as u64,
                 kv_position_bytes,
                 kv_context_bytes: kv_position_bytes * spec.max_positions as u64,
+                step_rows: max_rows,
+                intermediate_bytes: intermediates.planned as u64,
+                naive_intermediate_bytes: intermediates.naive as u64,
                 expert_bytes: expert_bytes.sum(),
             },
             workers: counts
@@ -196,6 +206,13 @@ impl Info {
             size(hub.shared_bytes),
             size(hub.kv_position_bytes),
             size(hub.kv_context_bytes)
+        );
+        let _ = writeln!(
+            text,
+            "Intermediates of a step of {} rows take {}; with a place for each they would take {}.",
+            hub.step_rows,
+            size(hub.intermediate_bytes),
+            size(hub.naive_intermediate_bytes)
         );
         if self.sparse_layers == 0 {
             text.push_str("The hub computes it alone: only experts go to workers.\n");

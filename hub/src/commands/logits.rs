@@ -15,7 +15,7 @@ use super::{
     experts::{ExpertArgs, ModelArgs, experts_for},
     safetensors_file::{Planned, SafetensorsFile},
 };
-use moex_model::{Experts, ExpertsError, KvPool, KvTable, Model, Routing, Span, Wanted};
+use moex_model::{Experts, ExpertsError, KvTable, Model, Routing, Span, Wanted};
 
 /// Rows of a step, as the engine's prefill has them.
 const CHUNK_ROWS: usize = 128;
@@ -80,7 +80,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         experts: experts_for(&args.experts, &checkpoint, &model, CHUNK_ROWS)?,
         chosen: vec![Vec::new(); spec.layers.len()],
     };
-    let mut kv = KvPool::new_for(&compute, spec, usize::MAX, 1);
+    let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     for (chunk, ids) in args.ids.chunks(CHUNK_ROWS).enumerate() {
         let start = chunk * CHUNK_ROWS;

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use moex_model::text::Text;
-    use moex_model::{KvPool, KvTable, Model, Span, Wanted, local_moe::CheckpointExperts};
+    use moex_model::{KvTable, Model, Span, Wanted, local_moe::CheckpointExperts};
 
     fn synth(layers: usize, seed: u64) -> (tempfile::TempDir, Checkpoint) {
         let folder = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ mod tests {
 
     fn logits(checkpoint: &Checkpoint) -> Vec<f32> {
         let model = Arc::new(Model::load(checkpoint).unwrap());
-        let mut kv = KvPool::new(model.spec(), usize::MAX, 1);
+        let mut kv = model.kv_pool(usize::MAX, 1);
         let mut table = KvTable::default();
         assert!(kv.reserve(&mut table, 3));
         let span = Span { ids: &[5, 6, 7], start: 0, table: &table, wanted: Wanted::Last };

@@ -19,19 +19,21 @@ pub struct AttentionShape {
 
 /// What becomes of a product of query and key before softmax, and which of them there are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scores {
+pub struct Scores<'a> {
     /// What products are multiplied by.
     pub scale: f32,
     /// Scores are `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
     /// The positions that a row sees, its own and those before it; all where there is none.
     pub window: Option<usize>,
+    /// A score for each query head (H) that joins the softmax and is dropped from it (attention sinks), or empty.
+    pub sinks: &'a [f32],
 }
 
-impl Scores {
+impl Scores<'_> {
     /// `q . k / sqrt(C)` over all positions.
     pub fn plain(head_width: usize) -> Self {
-        Self { scale: 1.0 / (head_width as f32).sqrt(), softcap: None, window: None }
+        Self { scale: 1.0 / (head_width as f32).sqrt(), softcap: None, window: None, sinks: &[] }
     }
 
     fn of(&self, product: f32) -> f32 {
@@ -65,7 +67,7 @@ pub struct CachedRows<'a> {
 /// If lengths do not fit the shape, or a row attends to nothing or to more than its pages hold.
 pub fn attention(
     shape: &AttentionShape,
-    scoring: &Scores,
+    scoring: &Scores<'_>,
     q: &[f32],
     cached: &[CachedRows<'_>],
     out: &mut [f32],
@@ -74,6 +76,7 @@ pub fn attention(
     assert!(n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "query heads share key heads evenly");
     assert_eq!(q.len(), cached.len() * n_heads * head_width, "rows of (H, C)");
     assert_eq!(out.len(), q.len(), "rows of (H, C)");
+    assert!(scoring.sinks.is_empty() || scoring.sinks.len() == n_heads, "a sink for each head");
     let widest = cached.iter().map(|row| row.positions).max().unwrap_or(0); // the largest S
     for row in cached {
         let held = row.keys.len().min(row.values.len()) * page_positions;
@@ -81,31 +84,34 @@ pub fn attention(
     }
     let heads_per_task = (parallel::TASK_MULTIPLICATIONS / (2 * widest * head_width).max(1)).max(1);
     parallel::for_each_chunk(out, heads_per_task * head_width, |chunk, out| {
-        let mut scores = Vec::with_capacity(widest); // (S)
+        let mut scores = Vec::with_capacity(widest + 1); // (S), and a sink
         for (i, out) in out.chunks_exact_mut(head_width).enumerate() {
             let head = chunk * heads_per_task + i; // of all T * H
-            let (row, kv_head) = (&cached[head / n_heads], head % n_heads / (n_heads / n_kv_heads));
-            attend(shape, scoring, &q[head * head_width..][..head_width], kv_head, row, &mut scores, out);
+            let q = &q[head * head_width..][..head_width];
+            attend(shape, scoring, q, head % n_heads, &cached[head / n_heads], &mut scores, out);
         }
     });
 }
 
-/// One head of one row: `q` (C) to `out` (C).
+/// Query head `head` of one row: `q` (C) to `out` (C).
 fn attend(
     shape: &AttentionShape,
-    scoring: &Scores,
+    scoring: &Scores<'_>,
     q: &[f32],
-    kv_head: usize,
+    head: usize,
     row: &CachedRows<'_>,
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
+    let kv_head = head / (shape.n_heads / shape.n_kv_heads);
     let first = scoring.window.map_or(0, |window| row.positions.saturating_sub(window));
     let seen = |pages| positions(shape, pages, kv_head, first..row.positions);
     scores.clear();
     scores.extend(seen(row.keys).map(|key| scoring.of(dot(q, key))));
+    scores.extend(scoring.sinks.get(head));
     softmax(scores);
     out.fill(0.0);
+    // A sink's share is the last, and meets no value.
     for (weight, value) in scores.iter().zip(seen(row.values)) {
         for (out, value) in out.iter_mut().zip(value) {
             *out += weight * value;
@@ -188,7 +194,7 @@ mod tests {
             (keys.chunks(page_len).collect(), values.chunks(page_len).collect());
         let q = noise(3, SHAPE.n_heads * SHAPE.head_width, 2.0);
         let row = CachedRows { keys: &key_pages, values: &value_pages, positions: 11 };
-        let run = |scores: Scores| {
+        let run = |scores: Scores<'_>| {
             let mut out = vec![f32::NAN; q.len()];
             attention(&SHAPE, &scores, &q, &[row], &mut out);
             out
@@ -202,5 +208,16 @@ mod tests {
         let capped = run(Scores { softcap: Some(1e4), ..plain });
         assert!(nmse(&capped, &run(plain)) < 1e-6, "a cap far above all scores");
         assert!(nmse(&run(Scores { softcap: Some(0.5), ..plain }), &run(plain)) > 1e-3);
+        // A sink as large as the sum of all others halves what a head gives; one far below changes nothing.
+        let far_below = run(Scores { sinks: &[-1e4; 6], ..plain });
+        assert_eq!(far_below, run(plain));
+        let keys_of_zero = [0.0; 240];
+        let pages: Vec<&[f32]> = keys_of_zero.chunks(page_len).collect();
+        let row = CachedRows { keys: &[pages[0]; 3], values: &value_pages, positions: 8 };
+        let (mut with, mut without) = (vec![0.0; q.len()], vec![0.0; q.len()]);
+        attention(&SHAPE, &Scores { sinks: &[8.0_f32.ln(); 6], ..plain }, &q, &[row], &mut with);
+        attention(&SHAPE, &plain, &q, &[row], &mut without);
+        with.iter_mut().for_each(|x| *x *= 2.0);
+        assert!(nmse(&with, &without) < 1e-10);
     }
 }

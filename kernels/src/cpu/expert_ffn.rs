@@ -1,7 +1,7 @@
-//! One expert: `down(silu(gate(x)) * up(x))`, times the router's gate.
+//! One expert: `down(silu(gate(x)) * up(x))`, or what its kind does between its projections, times the router's gate.
 
-use super::{linear, silu_mul};
-use crate::{ExpertView, batch::Pair};
+use super::{add_bias, clamped_swiglu, linear, silu_mul};
+use crate::{ExpertKind, ExpertView, batch::Pair};
 
 /// `out[p] = pairs[p].gate * expert(rows[pairs[p].row])`: `rows` (R, D), `out` (P, D). The gate is applied here, once.
 ///
@@ -18,8 +18,18 @@ pub fn expert_ffn(expert: &ExpertView<'_>, rows: &[f32], pairs: &[Pair], out: &m
     let mut up = vec![0.0; pairs.len() * inner]; // (P, F)
     linear(&x, &expert.gate, &mut h);
     linear(&x, &expert.up, &mut up);
-    silu_mul(&mut h, &up);
+    if let Some(biases) = &expert.biases {
+        add_bias(&mut h, &biases.gate.dequantize());
+        add_bias(&mut up, &biases.up.dequantize());
+    }
+    match expert.kind() {
+        ExpertKind::Silu => silu_mul(&mut h, &up),
+        ExpertKind::ClampedSwiglu => clamped_swiglu(&mut h, &up),
+    }
     linear(&h, &expert.down, out);
+    if let Some(biases) = &expert.biases {
+        add_bias(out, &biases.down.dequantize());
+    }
     for (pair, row) in pairs.iter().zip(out.chunks_exact_mut(hidden.max(1))) {
         row.iter_mut().for_each(|y| *y *= pair.gate);
     }
@@ -28,7 +38,7 @@ pub fn expert_ffn(expert: &ExpertView<'_>, rows: &[f32], pairs: &[Pair], out: &m
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ExpertShape, WeightFormat};
+    use crate::{ExpertBiases, ExpertShape, MatrixView, WeightFormat};
 
     #[test]
     fn one_expert_by_hand() {
@@ -42,5 +52,18 @@ mod tests {
         for (actual, expected) in out.iter().zip([0.5 * h, -h, 0.0, 0.0]) {
             assert!((actual - expected).abs() < 1e-6);
         }
+    }
+    #[test]
+    fn biases_and_the_clamped_kind_by_hand() {
+        // D 1, F 1: gate 2 x + 1, up 3 x - 1, down -1 x + 0.25; x 1, so gate 3, up 2.
+        let matrix = |value: &'static f32| MatrixView::of_f32(1, 1, std::slice::from_ref(value)).unwrap();
+        let kind = ExpertKind::ClampedSwiglu;
+        let biases = ExpertBiases { kind, gate: matrix(&1.0), up: matrix(&-1.0), down: matrix(&0.25) };
+        let (gate, up, down) = (matrix(&2.0), matrix(&3.0), matrix(&-1.0));
+        let mut out = [f32::NAN];
+        let expert = ExpertView { gate, up, down, biases: Some(biases) };
+        expert_ffn(&expert, &[1.0], &[Pair { row: 0, gate: 0.5 }], &mut out);
+        let h = (2.0 + 1.0) * 3.0 / (1.0 + (-1.702_f32 * 3.0).exp());
+        assert!((out[0] - 0.5 * (0.25 - h)).abs() < 1e-6, "{out:?}");
     }
 }

@@ -9,6 +9,8 @@
 
 mod add;
 mod attention;
+mod clamped_swiglu;
+mod delta_net;
 mod dot;
 mod embed;
 mod expert_ffn;
@@ -26,6 +28,8 @@ mod yarn;
 
 pub use add::{add, add_bias};
 pub use attention::{AttentionShape, CachedRows, Scores, attention, soft_cap};
+pub use clamped_swiglu::{SWIGLU_ALPHA, SWIGLU_LIMIT, clamped_swiglu};
+pub use delta_net::{DeltaNetShape, DeltaNetWeights, delta_net_row};
 pub(crate) use dot::fold;
 pub use dot::{LANES, dot};
 pub use embed::{OutOfVocabulary, embed};
@@ -34,9 +38,9 @@ pub use gelu_mul::gelu_mul;
 pub use linear::linear;
 pub use llama3::Llama3;
 pub use rms_norm::{rms_norm, rms_norm_in_place};
-pub use rope::{Rope, RopePairs, RopeScaling, RopeTable, rope, rope_last_columns, rope_row};
+pub use rope::{Rope, RopePairs, RopePlace, RopeScaling, RopeTable, rope, rope_columns, rope_row};
 pub use router::{Groups, Renormalise, route, route_in_groups};
-pub use sigmoid::scale_by_sigmoid;
+pub use sigmoid::{scale_by_sigmoid, sigmoid_mul};
 pub use silu_mul::silu_mul;
 pub use softmax::softmax;
 pub use yarn::Yarn;

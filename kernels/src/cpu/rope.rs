@@ -107,18 +107,36 @@ pub enum RopePairs {
     Neighbours,
 }
 
-/// Rotates the last columns, as many as the table has, of each head of `head_width` in row `t`, `row` (H, `head_width`).
+/// Which columns of a head are rotated, where they are not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePlace {
+    /// Its first ones (partial rotary).
+    First,
+    /// Its last ones (latent attention).
+    Last,
+}
+
+/// Rotates as many columns as the table has of each head of `head_width` in row `t`, `row` (H, `head_width`).
 ///
 /// # Panics
 /// If there is no such row, or heads are narrower than the table.
-pub fn rope_last_columns(row: &mut [f32], head_width: usize, pairs: RopePairs, table: &RopeTable, t: usize) {
+pub fn rope_columns(
+    row: &mut [f32],
+    head_width: usize,
+    (pairs, place): (RopePairs, RopePlace),
+    table: &RopeTable,
+    t: usize,
+) {
     let half = table.half;
     if pairs == RopePairs::Halves && head_width == 2 * half {
         return rope_row(row, table, t);
     }
     let (cos, sin) = (&table.cos[t * half..][..half], &table.sin[t * half..][..half]);
     for head in row.chunks_exact_mut(head_width) {
-        let columns = &mut head[head_width - 2 * half..];
+        let columns = match place {
+            RopePlace::First => &mut head[..2 * half],
+            RopePlace::Last => &mut head[head_width - 2 * half..],
+        };
         match pairs {
             RopePairs::Halves => rope_row(columns, table, t),
             RopePairs::Neighbours => {

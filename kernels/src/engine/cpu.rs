@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn slots_hold_experts_of_any_format_of_the_plan() {
-        let mixed = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
+        let mixed = ExpertFormat::new(WeightFormat::Q4K, WeightFormat::Q6K);
         let uniform = ExpertFormat::uniform(WeightFormat::Q4_0);
         let shapes = ExpertShapes::new(40, 24, mixed, [uniform]).unwrap();
         let batch = Batch {

@@ -1,4 +1,5 @@
-//! The experts of a layer as one parallel job: `gate * down(silu(gate_proj(x)) * up(x))` for each of their rows.
+//! The experts of a layer as one parallel job: `gate * down(silu(gate_proj(x)) * up(x))`, or what their kind does between
+//! its projections, for each of their rows.
 
 use super::{
     PackedShape, Simd,
@@ -6,13 +7,15 @@ use super::{
     isa::ROWS,
     linear::TASK_BYTES,
     rows::{MAX_ROWS, fill, multiply},
-    silu_mul::SiluMul,
+    silu_mul::{ClampedSwiglu, SiluMul},
 };
 use crate::{
-    ExpertFormat, ExpertShape, ExpertView, ShapeError, engine::Pair, pool::Pool, quant::Activations,
+    ExpertFormat, ExpertKind, ExpertShape, ExpertView, ShapeError, cpu, engine::Pair, pool::Pool,
+    quant::Activations,
 };
 
-/// The shape of a packed expert: panels of gate and up in turn, then those of down.
+/// The shape of a packed expert: panels of gate and up in turn, then those of down; then biases, if there are any, in f32,
+/// those of gate and up and of down filled up to whole panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedExpertShape {
     /// D, the width of a row.
@@ -54,13 +57,14 @@ impl From<ExpertShape> for PackedExpertShape {
 impl PackedExpertShape {
     /// The shape of an expert.
     pub fn of(expert: &ExpertView<'_>) -> Self {
-        let format = ExpertFormat { gate_up: expert.gate.format(), down: expert.down.format() };
+        let format =
+            ExpertFormat { gate_up: expert.gate.format(), down: expert.down.format(), kind: expert.kind() };
         Self { hidden: expert.gate.cols(), inner: expert.gate.rows(), format }
     }
 
     /// The bytes of an expert; `usize::MAX` if they cannot be addressed.
     pub fn bytes(&self) -> usize {
-        self.gate_up_bytes().saturating_add(self.down_shape().bytes())
+        self.biases_start().saturating_add(self.bias_bytes().iter().fold(0, |sum, n| n.saturating_add(sum)))
     }
 
     /// Packs an expert of this shape into `out` ([`Self::bytes`]), on all threads of `pool`.
@@ -72,7 +76,8 @@ impl PackedExpertShape {
         for matrix in [&expert.gate, &expert.up] {
             assert_eq!(PackedShape::of(matrix), shape, "the shape of gate and up");
         }
-        let (both, rest) = out.split_at_mut(self.gate_up_bytes());
+        let (panels, mut biases) = out.split_at_mut(self.biases_start());
+        let (both, rest) = panels.split_at_mut(self.gate_up_bytes());
         let n = shape.panel_bytes();
         let both = Disjoint::new(both);
         pool.run(shape.n_panels(), &|index| {
@@ -82,6 +87,15 @@ impl PackedExpertShape {
             shape.pack_panel(&expert.up, index, up);
         });
         down.pack(pool, &expert.down, rest);
+        if let Some(from) = &expert.biases {
+            for (bias, n_bytes) in [&from.gate, &from.up, &from.down].into_iter().zip(self.bias_bytes()) {
+                let (place, rest) = biases.split_at_mut(n_bytes);
+                let (values, padding) = place.split_at_mut(bias.bytes().len());
+                values.copy_from_slice(bias.bytes());
+                padding.fill(0);
+                biases = rest;
+            }
+        }
     }
 
     fn gate_up_shape(&self) -> PackedShape {
@@ -94,6 +108,27 @@ impl PackedExpertShape {
 
     fn gate_up_bytes(&self) -> usize {
         self.gate_up_shape().bytes().saturating_mul(2)
+    }
+
+    fn biases_start(&self) -> usize {
+        self.gate_up_bytes().saturating_add(self.down_shape().bytes())
+    }
+
+    /// Of gate, up and down: whole panels.
+    fn bias_bytes(&self) -> [usize; 3] {
+        let of = |width: usize| match self.format.kind.has_biases() {
+            true => width.checked_next_multiple_of(ROWS).map_or(usize::MAX, |n| n.saturating_mul(4)),
+            false => 0,
+        };
+        [of(self.inner), of(self.inner), of(self.hidden)]
+    }
+
+    /// A panel of the bias of gate (0), up (1) or down (2).
+    fn bias(&self, expert: &[u8], which: usize, panel: usize) -> [f32; ROWS] {
+        let before: usize = self.bias_bytes()[..which].iter().sum();
+        let panel = &expert[self.biases_start() + before + panel * 4 * ROWS..][..4 * ROWS];
+        let (values, _) = panel.as_chunks::<4>();
+        std::array::from_fn(|row| f32::from_le_bytes(values[row]))
     }
 }
 
@@ -162,7 +197,13 @@ fn gate_up(
                 let products = &mut products[..2 * rows.len()];
                 multiply(simd, shape.format.gate_up, &[gate_panel, up_panel], rows, products);
                 let (gate, up) = products.split_at_mut(rows.len());
-                simd.run(SiluMul { gate, up });
+                match shape.format.kind {
+                    ExpertKind::Silu => simd.run(SiluMul { gate, up }),
+                    ExpertKind::ClampedSwiglu => {
+                        let [gate_bias, up_bias] = &[0, 1].map(|which| shape.bias(expert, which, panel));
+                        simd.run(ClampedSwiglu { gate, up, gate_bias, up_bias });
+                    }
+                }
                 let width = ROWS.min(shape.inner - panel * ROWS);
                 for (t, h) in gate.iter().enumerate() {
                     let start = (starts[call] + tile * MAX_ROWS + t) * shape.inner + panel * ROWS;
@@ -203,7 +244,11 @@ fn down(
                 let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
                 let products = &mut products[..n_panels * pairs.len()];
                 multiply(simd, shape.format.down, &both[..n_panels], &rows[..pairs.len()], products);
-                for (n, products) in products.chunks_exact(pairs.len()).enumerate() {
+                for (n, products) in products.chunks_exact_mut(pairs.len()).enumerate() {
+                    if shape.format.kind.has_biases() {
+                        let bias = shape.bias(expert, 2, panel + n);
+                        products.as_flattened_mut().chunks_exact_mut(ROWS).for_each(|y| cpu::add(y, &bias));
+                    }
                     let column = (panel + n) * ROWS;
                     let width = ROWS.min(shape.hidden - column);
                     for (t, (product, pair)) in products.iter().zip(pairs).enumerate() {

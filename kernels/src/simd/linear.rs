@@ -1,4 +1,6 @@
-//! A packed matrix times rows.
+//! Packed matrices times rows.
+
+use std::ops::Range;
 
 use super::{
     PackedView, Simd,
@@ -19,32 +21,58 @@ pub(super) const TASK_BYTES: usize = 256 << 10;
 /// # Panics
 /// If `x` was filled for another format or width, or `out` is not T rows.
 pub fn linear(simd: Simd, pool: &Pool, w: &PackedView<'_>, x: &Activations, out: &mut [f32]) {
+    linears(simd, pool, [*w], x, [out]);
+}
+
+/// [`linear`] for several matrices and the same rows, as one parallel job.
+///
+/// # Panics
+/// As [`linear`], for any of them.
+pub fn linears<const N: usize>(
+    simd: Simd,
+    pool: &Pool,
+    w: [PackedView<'_>; N],
+    x: &Activations,
+    out: [&mut [f32]; N],
+) {
+    for (w, out) in w.iter().zip(&out) {
+        let shape = w.shape();
+        assert!(x.fits(shape.format, shape.cols), "activations for this matrix");
+        assert_eq!(out.len(), x.n_rows() * shape.rows, "{} rows of {}", x.n_rows(), shape.rows);
+    }
+    let out = out.map(Disjoint::new);
+    let panels_each = w.map(|w| (TASK_BYTES / w.shape().panel_bytes().max(1)).max(1));
+    let tasks: [usize; N] = std::array::from_fn(|i| w[i].shape().n_panels().div_ceil(panels_each[i]));
+    pool.run(tasks.iter().sum(), &|task| {
+        let (mut i, mut task) = (0, task);
+        while task >= tasks[i] {
+            task -= tasks[i];
+            i += 1;
+        }
+        let end = w[i].shape().n_panels().min((task + 1) * panels_each[i]);
+        panels(simd, &w[i], task * panels_each[i]..end, x, &out[i]);
+    });
+}
+
+/// The columns of `out` that these panels give.
+fn panels(simd: Simd, w: &PackedView<'_>, panels: Range<usize>, x: &Activations, out: &Disjoint<'_, f32>) {
     let shape = w.shape();
-    assert!(x.fits(shape.format, shape.cols), "activations for this matrix");
-    assert_eq!(out.len(), x.n_rows() * shape.rows, "{} rows of {}", x.n_rows(), shape.rows);
-    let out = Disjoint::new(out);
-    let panels_each = (TASK_BYTES / shape.panel_bytes().max(1)).max(1);
-    let n_panels = shape.n_panels();
-    pool.run(n_panels.div_ceil(panels_each), &|task| {
-        let panels = task * panels_each..n_panels.min((task + 1) * panels_each);
-        for first in (0..x.n_rows()).step_by(MAX_ROWS) {
-            let n = MAX_ROWS.min(x.n_rows() - first);
-            let rows: [&[i32]; MAX_ROWS] =
-                std::array::from_fn(|t| if t < n { x.row(first + t) } else { &[] });
-            for panel in panels.clone().step_by(2) {
-                let both: [&[u8]; 2] = std::array::from_fn(|n| w.panel((panel + n).min(panels.end - 1)));
-                let n_panels = both.len().min(panels.end - panel);
-                let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
-                let products = &mut products[..n_panels * n];
-                multiply(simd, shape.format, &both[..n_panels], &rows[..n], products);
-                for (index, product) in products.iter().enumerate() {
-                    let (t, column) = (index % n, (panel + index / n) * ROWS);
-                    let width = ROWS.min(shape.rows - column);
-                    let start = (first + t) * shape.rows + column;
-                    // SAFETY: these columns are this panel's, and this task's alone.
-                    unsafe { out.part(start..start + width) }.copy_from_slice(&product[..width]);
-                }
+    for first in (0..x.n_rows()).step_by(MAX_ROWS) {
+        let n = MAX_ROWS.min(x.n_rows() - first);
+        let rows: [&[i32]; MAX_ROWS] = std::array::from_fn(|t| if t < n { x.row(first + t) } else { &[] });
+        for panel in panels.clone().step_by(2) {
+            let both: [&[u8]; 2] = std::array::from_fn(|n| w.panel((panel + n).min(panels.end - 1)));
+            let n_panels = both.len().min(panels.end - panel);
+            let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
+            let products = &mut products[..n_panels * n];
+            multiply(simd, shape.format, &both[..n_panels], &rows[..n], products);
+            for (index, product) in products.iter().enumerate() {
+                let (t, column) = (index % n, (panel + index / n) * ROWS);
+                let width = ROWS.min(shape.rows - column);
+                let start = (first + t) * shape.rows + column;
+                // SAFETY: these columns are these panels', and their task's alone.
+                unsafe { out.part(start..start + width) }.copy_from_slice(&product[..width]);
             }
         }
-    });
+    }
 }

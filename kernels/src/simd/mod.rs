@@ -41,7 +41,7 @@ mod wasm;
 pub use attention::{AttentionScratch, Pages, attention};
 pub use expert::{ExpertCall, ExpertScratch, PackedExpertShape, experts};
 pub use kv::{KvFormat, KvShape, PAGE_POSITIONS, UnknownKvFormat};
-pub use linear::linear;
+pub use linear::{linear, linears};
 pub use pack::{PackedShape, PackedView};
 pub use peak::{read, spin_products};
 pub use processor::Processor;

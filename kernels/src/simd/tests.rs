@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{ExpertCall, ExpertScratch, PackedExpertShape, PackedShape, Simd, experts, fill, linear};
 use crate::{
-    ExpertFormat, ExpertView, MatrixView, WeightFormat, cpu,
+    ExpertBiases, ExpertFormat, ExpertKind, ExpertView, MatrixView, WeightFormat, cpu,
     engine::Pair,
     nmse,
     noise::noise,
@@ -131,23 +131,31 @@ fn int8_activations_cost_less_than_a_thousandth() {
 #[test]
 fn experts_are_their_three_products_whoever_computes_them() {
     let (hidden, inner) = (300, 100);
-    for (gate_up, down) in [
-        (WeightFormat::Int4G128, WeightFormat::Int4G128),
-        (WeightFormat::Q4K, WeightFormat::Q6K),
-        (WeightFormat::Q8_0, WeightFormat::Q4_1),
-        (WeightFormat::Bf16, WeightFormat::F16),
+    for (gate_up, down, kind) in [
+        (WeightFormat::Int4G128, WeightFormat::Int4G128, ExpertKind::Silu),
+        (WeightFormat::Q4K, WeightFormat::Q6K, ExpertKind::Silu),
+        (WeightFormat::Q8_0, WeightFormat::Q4_1, ExpertKind::Silu),
+        (WeightFormat::Bf16, WeightFormat::F16, ExpertKind::Silu),
+        (WeightFormat::Mxfp4, WeightFormat::Mxfp4, ExpertKind::ClampedSwiglu),
+        (WeightFormat::Q8_0, WeightFormat::Bf16, ExpertKind::ClampedSwiglu),
     ] {
-        let shape = PackedExpertShape { hidden, inner, format: ExpertFormat { gate_up, down } };
+        let format = ExpertFormat { gate_up, down, kind };
+        let shape = PackedExpertShape { hidden, inner, format };
         let blocks: Vec<Vec<u8>> = (0..3)
             .map(|expert| {
                 let [gate, up, weights] = [1, 2, 3].map(|i| noise(expert * 3 + i, hidden * inner, 0.1));
                 let (gate, up) =
                     (gate_up.quantize(inner, hidden, &gate), gate_up.quantize(inner, hidden, &up));
                 let weights = down.quantize(hidden, inner, &weights);
+                let bias = noise(expert + 50, hidden, 1.0);
+                let of_width = |width| MatrixView::of_f32(1, width, &bias[..width]).unwrap();
+                let biases =
+                    ExpertBiases { kind, gate: of_width(inner), up: of_width(inner), down: of_width(hidden) };
                 let view = ExpertView {
                     gate: MatrixView::new(gate_up, inner, hidden, &gate).unwrap(),
                     up: MatrixView::new(gate_up, inner, hidden, &up).unwrap(),
                     down: MatrixView::new(down, hidden, inner, &weights).unwrap(),
+                    biases: kind.has_biases().then_some(biases),
                 };
                 let mut packed = vec![0; shape.bytes()];
                 shape.pack(&Pool::new(1), &view, &mut packed);

@@ -21,9 +21,15 @@ fn values(file: &Path, name: &str) -> Vec<Vec<f64>> {
 /// Two workers with weights and wire in f16, as for Qwen3-MoE: f16's 11 bits bound the error where routers chose alike.
 #[test]
 fn experts_of_every_family_run_on_workers() {
-    for (family, layers) in
-        [("mixtral", vec![0, 1]), ("qwen2-moe", vec![0, 1]), ("olmoe", vec![0, 1]), ("deepseek-v3", vec![1])]
-    {
+    for (family, layers) in [
+        ("mixtral", vec![0, 1]),
+        ("qwen2-moe", vec![0, 1]),
+        ("olmoe", vec![0, 1]),
+        ("deepseek-v3", vec![1]),
+        ("gpt-oss", vec![0, 1]),
+        ("gpt-oss-mxfp4", vec![0, 1]),
+        ("qwen3-next", vec![0, 1]),
+    ] {
         let model = data(&format!("families/{family}"));
         let expected = Path::new(&model).join("expected.safetensors");
         let ids: Vec<String> = Matrix::read(&expected, "input_ids").unwrap().rows().next().unwrap()[..LENGTH]

@@ -9,6 +9,7 @@ mod tensors;
 
 mod fp8;
 mod gptq;
+mod stacked;
 mod weights;
 
 mod demo;

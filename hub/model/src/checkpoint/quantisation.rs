@@ -53,6 +53,10 @@ impl Quantisation {
         };
         // The file beside `config.json` is GPTQ's own, and names no method.
         let method = raw.quant_method.as_deref().unwrap_or("gptq");
+        if method == "mxfp4" {
+            // Of the experts alone, whose tensors say it themselves.
+            return Ok(None);
+        }
         if method == "fp8" {
             let block = raw.weight_block_size.unwrap_or_default();
             return match raw.fmt.as_deref() {
@@ -66,7 +70,7 @@ impl Quantisation {
             };
         }
         if !matches!(method, "gptq" | "awq") {
-            let reason = "and \"gptq\", \"awq\" and \"fp8\" are supported";
+            let reason = "and \"gptq\", \"awq\", \"fp8\" and \"mxfp4\" are supported";
             return invalid("quant_method", format!("{method:?}"), reason);
         }
         if raw.bits != Some(4) {

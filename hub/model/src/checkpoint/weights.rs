@@ -1,16 +1,20 @@
 //! Tensors of a checkpoint with the shapes the config gives them.
 //!
 //! Matrices stay in the checkpoint's format, where they lie, but for those of GPTQ, AWQ and FP8 folders, which are turned
-//! into our int4 or into bf16 when they are needed; vectors, being small, become f32.
+//! into our int4 or into bf16 when they are needed, and for experts that are stacked otherwise than kernels take them;
+//! vectors, being small, become f32.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use moex_kernels::{ExpertFormat, ExpertView, MatrixView, WeightFormat};
+use moex_kernels::{
+    ExpertBiases, ExpertFormat, ExpertKind, ExpertView, MatrixView, WeightFormat, graph::MatrixSource,
+};
 
 use super::{
     fp8::Fp8,
     gptq::Quantised,
+    stacked::{self, Stacked},
     tensors::{Checkpoint, Stored, Tensor},
 };
 use crate::{error::ModelError, spec::NormWeights};
@@ -38,6 +42,7 @@ enum Storage {
 enum Source {
     Int4(Quantised),
     Fp8(Fp8),
+    Stacked(Stacked),
 }
 
 impl Source {
@@ -45,6 +50,7 @@ impl Source {
         match self {
             Self::Int4(_) => WeightFormat::Int4ZpG128,
             Self::Fp8(_) => Fp8::FORMAT,
+            Self::Stacked(from) => from.format(),
         }
     }
 
@@ -52,6 +58,7 @@ impl Source {
         match self {
             Self::Int4(from) => from.convert(),
             Self::Fp8(from) => from.convert(),
+            Self::Stacked(from) => from.convert(),
         }
     }
 
@@ -59,6 +66,7 @@ impl Source {
         match self {
             Self::Int4(from) => from.stored(),
             Self::Fp8(from) => from.stored(),
+            Self::Stacked(from) => from.stored(),
         }
     }
 }
@@ -111,7 +119,25 @@ impl Matrix {
     }
 }
 
-/// An MLP of the checkpoint: an expert, or a dense layer's.
+impl MatrixSource for Matrix {
+    fn shape(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    fn format(&self) -> WeightFormat {
+        self.format
+    }
+
+    fn view(&self) -> MatrixView<'_> {
+        Self::view(self)
+    }
+
+    fn read(&self, read: &mut dyn FnMut(MatrixView<'_>)) {
+        Self::read(self, read);
+    }
+}
+
+/// An expert of the checkpoint.
 #[derive(Clone, Debug)]
 pub struct Expert {
     /// `gate_proj` (F, D).
@@ -120,17 +146,36 @@ pub struct Expert {
     pub up: Matrix,
     /// `down_proj` (D, F).
     pub down: Matrix,
+    /// What is done between them.
+    pub kind: ExpertKind,
+    /// The biases of gate (F), up (F) and down (D), if it is of a kind that has them.
+    biases: Option<Arc<[Vec<f32>; 3]>>,
 }
 
 impl Expert {
     /// As the kernels take it.
     pub fn view(&self) -> ExpertView<'_> {
-        ExpertView { gate: self.gate.view(), up: self.up.view(), down: self.down.view() }
+        ExpertView {
+            gate: self.gate.view(),
+            up: self.up.view(),
+            down: self.down.view(),
+            biases: self.biases(),
+        }
     }
 
     /// The same for `read` alone: of a GPTQ, AWQ or FP8 folder nothing is kept in memory.
     pub fn read<R>(&self, read: impl FnOnce(&ExpertView<'_>) -> R) -> R {
-        self.gate.read(|gate| self.up.read(|up| self.down.read(|down| read(&ExpertView { gate, up, down }))))
+        let biases = self.biases();
+        self.gate.read(|gate| {
+            self.up.read(|up| self.down.read(|down| read(&ExpertView { gate, up, down, biases })))
+        })
+    }
+
+    fn biases(&self) -> Option<ExpertBiases<'_>> {
+        let [gate, up, down] = self.biases.as_ref()?.each_ref().map(|bias| {
+            MatrixView::of_f32(1, bias.len(), bias).expect("a row of as many columns as there are values")
+        });
+        Some(ExpertBiases { kind: self.kind, gate, up, down })
     }
 
     /// Gives to `part` what tells this expert from another: shapes, formats, and at most `max_bytes` of each tensor's bytes
@@ -142,11 +187,16 @@ impl Expert {
                 part(&stored[..stored.len().min(max_bytes)]);
             }
         }
+        if let Some(biases) = self.biases() {
+            for bias in [biases.gate, biases.up, biases.down] {
+                part(bias.bytes());
+            }
+        }
     }
 
     /// Its formats in the checkpoint; none if gate and up have different ones.
     pub fn format(&self) -> Option<ExpertFormat> {
-        let format = ExpertFormat { gate_up: self.gate.format, down: self.down.format };
+        let format = ExpertFormat::new(self.gate.format, self.down.format).of_kind(self.kind);
         (self.up.format == format.gate_up).then_some(format)
     }
 
@@ -189,24 +239,46 @@ impl Checkpoint {
         Ok(weights)
     }
 
-    /// `{name}.gate_proj` and its two companions, F wide inside.
-    pub(crate) fn expert(&self, name: &str, inner: usize) -> Result<Expert, ModelError> {
-        let hidden = self.spec.hidden;
+    /// The weights (columns, `kernel`) of a convolution of each column by itself, stored as (columns, 1, `kernel`).
+    pub(crate) fn conv(&self, name: &str, columns: usize, kernel: usize) -> Result<Vec<f32>, ModelError> {
+        let (tensor, format) = self.checked(name, &[columns, 1, kernel])?;
+        let bytes = Storage::Mapped(tensor.bytes);
+        Ok(Matrix { format, rows: columns, cols: kernel, bytes }.view().dequantize())
+    }
+
+    /// The expert called `name`: its `gate_proj`, `up_proj` and `down_proj`.
+    pub(crate) fn expert(&self, name: &str) -> Result<Expert, ModelError> {
+        let (hidden, inner, kind) = (self.spec.hidden, self.spec.moe.inner, self.spec.moe.kind);
+        let stem = |part: &str| format!("{name}.{part}");
+        let biases = match kind.has_biases() {
+            false => None,
+            true => {
+                let of = |part, len| stacked::bias(self, &stem(part), len);
+                Some(Arc::new([of("gate_proj", inner)?, of("up_proj", inner)?, of("down_proj", hidden)?]))
+            }
+        };
+        let matrix = |part, rows, cols| self.matrix(&format!("{name}.{part}.weight"), rows, cols);
         Ok(Expert {
-            gate: self.matrix(&format!("{name}.gate_proj.weight"), inner, hidden)?,
-            up: self.matrix(&format!("{name}.up_proj.weight"), inner, hidden)?,
-            down: self.matrix(&format!("{name}.down_proj.weight"), hidden, inner)?,
+            gate: matrix("gate_proj", inner, hidden)?,
+            up: matrix("up_proj", inner, hidden)?,
+            down: matrix("down_proj", hidden, inner)?,
+            kind,
+            biases,
         })
     }
 
     /// Whether its experts, or its MLP where it has none, are stored in less than 16 bits a weight.
     pub fn is_quantised(&self) -> bool {
         let first = match self.spec.sparse_layers().next() {
-            Some(layer) => self.expert(&format!("model.layers.{layer}.mlp.experts.0"), self.spec.moe.inner),
-            None => self.expert("model.layers.0.mlp", self.spec.dense_inner),
+            Some(layer) => {
+                self.expert(&format!("model.layers.{layer}.mlp.experts.0")).map(|e| e.is_quantised())
+            }
+            None => self
+                .matrix("model.layers.0.mlp.down_proj.weight", self.spec.hidden, self.spec.dense_inner)
+                .map(|matrix| matrix.format.is_quantised()),
         };
         // What is missing is said when the model is loaded.
-        first.is_ok_and(|expert| expert.is_quantised())
+        first.unwrap_or(false)
     }
 
     fn quantised(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Source>, ModelError> {
@@ -214,7 +286,10 @@ impl Checkpoint {
         if let Some(from) = Quantised::find(self, stem, rows, cols)? {
             return Ok(Some(Source::Int4(from)));
         }
-        Ok(Fp8::find(self, stem, rows, cols)?.map(Source::Fp8))
+        if let Some(from) = Fp8::find(self, stem, rows, cols)? {
+            return Ok(Some(Source::Fp8(from)));
+        }
+        Ok(Stacked::find(self, stem, rows, cols)?.map(Source::Stacked))
     }
 
     fn checked(&self, name: &str, shape: &[usize]) -> Result<(Tensor, WeightFormat), ModelError> {

@@ -10,8 +10,8 @@ use super::{
 use crate::{
     error::ConfigError,
     spec::{
-        Activation, FfnSpec, MAX_INNER, MAX_LAYERS, MAX_WIDTH, ModelSpec, Projection, RopePairs, Scoring,
-        SharedExpertSpec, default_scale,
+        Activation, FfnSpec, MAX_INNER, MAX_LAYERS, MAX_WIDTH, ModelSpec, Projection, RopePairs, RopePlace,
+        Scoring, SharedExpertSpec, default_scale,
     },
 };
 
@@ -75,14 +75,14 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         kv_rank: bounded("kv_lora_rank", raw.kv_lora_rank, MAX_WIDTH)?,
     };
     let mut rope = raw.rope(FULL, rotated)?;
+    rope.place = RopePlace::Last;
     if raw.rope_interleave.unwrap_or(true) {
         rope.pairs = RopePairs::Neighbours;
     }
     let scale = default_scale(head_width) * score_factor(rope.scaling.as_ref());
     let family = "deepseek_v3";
     let mut spec = raw.spec(family, |layer| if is_sparse(layer) { FfnSpec::Sparse } else { dense }, moe)?;
-    for layer in &mut spec.layers {
-        let attention = &mut layer.attention;
+    for attention in spec.attentions_mut() {
         attention.n_kv_heads = attention.n_heads;
         (attention.head_width, attention.value_width) = (head_width, value_width);
         (attention.projection, attention.rope, attention.scale) = (projection, rope.clone(), scale);

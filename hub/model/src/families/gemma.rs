@@ -47,16 +47,11 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     if !(scalar.is_finite() && scalar > 0.0) {
         return Err(invalid("query_pre_attn_scalar", scalar, "and must be more than 0"));
     }
-    if let Some(types) = raw.layer_types.as_ref().filter(|types| types.len() != spec.layers.len()) {
-        return Err(invalid("layer_types", types.len(), format!("entries for {} layers", spec.layers.len())));
-    }
-    for (index, layer) in spec.layers.iter_mut().enumerate() {
-        let slides = match &raw.layer_types {
-            Some(types) => types[index] == SLIDING,
-            None => !(index + 1).is_multiple_of(pattern),
-        };
+    let kinds = raw.layer_kinds(|layer| if (layer + 1).is_multiple_of(pattern) { FULL } else { SLIDING })?;
+    for (layer, kind) in spec.layers.iter_mut().zip(&kinds) {
+        let slides = kind == SLIDING;
         layer.norms = NormPlaces::BeforeAndAfter;
-        let attention = &mut layer.attention;
+        let Some(attention) = layer.attention_mut() else { continue };
         attention.window = slides.then_some(window);
         attention.scale = scalar.powf(-0.5) as f32;
         attention.score_softcap = positive("attn_logit_softcapping", raw.attn_logit_softcapping)?;

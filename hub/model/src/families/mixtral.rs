@@ -10,9 +10,9 @@ pub(super) const MIXTRAL: Family = Family {
     spec: |raw| {
         raw.only_silu()?;
         let mut spec = raw.spec("mixtral", |_| FfnSpec::Sparse, raw.moe(true, raw.intermediate_size)?)?;
-        for layer in &mut spec.layers {
+        for attention in spec.attentions_mut() {
             // Null as published, a number in some that others trained.
-            layer.attention.window = raw.sliding_window.filter(|window| *window > 0);
+            attention.window = raw.sliding_window.filter(|window| *window > 0);
         }
         Ok(spec)
     },

@@ -7,11 +7,13 @@ mod raw;
 
 mod deepseek_v3;
 mod gemma;
+mod gpt_oss;
 mod llama;
 mod mixtral;
 mod olmoe;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_next;
 
 pub(crate) use raw::{OneOrMany, Raw, RawRope};
 
@@ -29,10 +31,12 @@ pub(crate) struct Family {
     pub(crate) names: &'static [(&'static str, &'static str)],
 }
 
-const FAMILIES: [&Family; 8] = [
+const FAMILIES: [&Family; 10] = [
     &qwen3::QWEN3_MOE,
     &qwen3::QWEN3,
     &qwen2_moe::QWEN2_MOE,
+    &qwen3_next::QWEN3_NEXT,
+    &gpt_oss::GPT_OSS,
     &mixtral::MIXTRAL,
     &olmoe::OLMOE,
     &deepseek_v3::DEEPSEEK_V3,

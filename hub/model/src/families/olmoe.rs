@@ -13,9 +13,9 @@ pub(super) const OLMOE: Family = Family {
             return Err(invalid("clip_qkv", clip, "and must be more than 0"));
         }
         let mut spec = raw.spec("olmoe", |_| FfnSpec::Sparse, raw.moe(false, raw.intermediate_size)?)?;
-        for layer in &mut spec.layers {
-            layer.attention.qk_norm = QkNorm::Row;
-            layer.attention.clip = raw.clip_qkv;
+        for attention in spec.attentions_mut() {
+            attention.qk_norm = QkNorm::Row;
+            attention.clip = raw.clip_qkv;
         }
         Ok(spec)
     },

@@ -16,9 +16,9 @@ pub(super) const QWEN2_MOE: Family = Family {
         let mut moe = raw.moe(false, None)?;
         moe.shared = Some(SharedExpertSpec { inner, is_gated: true });
         let mut spec = raw.spec("qwen2_moe", |layer| kinds[layer], moe)?;
-        for layer in &mut spec.layers {
-            layer.attention.qkv_bias = raw.qkv_bias.unwrap_or(true);
-            layer.attention.output_bias = false;
+        for attention in spec.attentions_mut() {
+            attention.qkv_bias = raw.qkv_bias.unwrap_or(true);
+            attention.output_bias = false;
         }
         Ok(spec)
     },

@@ -33,8 +33,6 @@ fn with_head_norms(raw: &Raw, spec: Result<ModelSpec, ConfigError>) -> Result<Mo
     raw.only_silu()?;
     raw.no_window()?;
     let mut spec = spec?;
-    for layer in &mut spec.layers {
-        layer.attention.qk_norm = QkNorm::Head;
-    }
+    spec.attentions_mut().for_each(|attention| attention.qk_norm = QkNorm::Head);
     Ok(spec)
 }

@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use moex_kernels::cpu::{Llama3, Renormalise, RopeScaling, Yarn};
+use moex_kernels::{
+    ExpertKind,
+    cpu::{Llama3, Renormalise, RopeScaling, Yarn},
+};
 use serde::Deserialize;
 
 use crate::{
     error::ConfigError,
     spec::{
         Activation, AttentionSpec, FfnSpec, LayerSpec, MAX_EXPERTS, MAX_INNER, MAX_LAYERS, MAX_POSITIONS,
-        MAX_VOCAB, MAX_WIDTH, ModelSpec, MoeSpec, NormPlaces, NormWeights, Projection, QkNorm, RopePairs,
-        RopeSpec, Scoring, default_scale,
+        MAX_VOCAB, MAX_WIDTH, Mixer, ModelSpec, MoeSpec, NormPlaces, NormWeights, Projection, QkNorm,
+        RopePairs, RopePlace, RopeSpec, Scoring, default_scale,
     },
 };
 
@@ -74,6 +77,17 @@ pub(crate) struct Raw {
     pub(crate) norm_topk_prob: Option<bool>,
     pub(crate) decoder_sparse_step: Option<usize>,
     pub(crate) mlp_only_layers: Option<Vec<usize>>,
+    // GPT-OSS.
+    pub(crate) swiglu_limit: Option<f32>,
+    pub(crate) swiglu_alpha: Option<f32>,
+    // Qwen3-Next.
+    pub(crate) partial_rotary_factor: Option<f64>,
+    pub(crate) full_attention_interval: Option<usize>,
+    pub(crate) linear_conv_kernel_dim: Option<usize>,
+    pub(crate) linear_key_head_dim: Option<usize>,
+    pub(crate) linear_num_key_heads: Option<usize>,
+    pub(crate) linear_num_value_heads: Option<usize>,
+    pub(crate) linear_value_head_dim: Option<usize>,
     // DeepSeek.
     pub(crate) first_k_dense_replace: Option<usize>,
     pub(crate) moe_layer_freq: Option<usize>,
@@ -126,6 +140,8 @@ pub(crate) struct RawRope {
 pub(crate) const FULL: &str = "full_attention";
 /// See [`FULL`].
 pub(crate) const SLIDING: &str = "sliding_attention";
+/// See [`FULL`].
+pub(crate) const LINEAR: &str = "linear_attention";
 
 impl Raw {
     /// A spec of layers that are all alike: separate projections, rotated whole, full attention, `ffn(layer)` after it.
@@ -143,8 +159,11 @@ impl Raw {
             Some(RopeScaling::Yarn(yarn)) => (yarn.factor * yarn.original_max_positions) as usize,
             _ => 0,
         };
-        let layer =
-            |index| LayerSpec { attention: attention.clone(), ffn: ffn(index), norms: NormPlaces::Before };
+        let layer = |index| LayerSpec {
+            mixer: Mixer::Attention(attention.clone()),
+            ffn: ffn(index),
+            norms: NormPlaces::Before,
+        };
         Ok(ModelSpec {
             family,
             hidden,
@@ -203,6 +222,8 @@ impl Raw {
             n_experts,
             n_chosen,
             inner,
+            kind: ExpertKind::Silu,
+            has_router_bias: false,
             scoring: Scoring::Softmax,
             renormalise,
             gate_scale: 1.0,
@@ -231,6 +252,19 @@ impl Raw {
             )),
             _ if slides => Err(invalid("layer_types", SLIDING, "and this family has full attention")),
             _ => Ok(()),
+        }
+    }
+
+    /// What `layer_types` says of each layer, or `otherwise` where it is absent.
+    pub(crate) fn layer_kinds(
+        &self,
+        otherwise: impl Fn(usize) -> &'static str,
+    ) -> Result<Vec<String>, ConfigError> {
+        let n_layers = self.n_layers()?;
+        match &self.layer_types {
+            None => Ok((0..n_layers).map(|layer| otherwise(layer).to_owned()).collect()),
+            Some(types) if types.len() == n_layers => Ok(types.clone()),
+            Some(types) => Err(invalid("layer_types", types.len(), format!("entries for {n_layers} layers"))),
         }
     }
 
@@ -271,10 +305,12 @@ impl Raw {
             window: None,
             scale: default_scale(head_width),
             score_softcap: None,
+            has_sinks: false,
+            has_output_gate: false,
         })
     }
 
-    /// The rotations of layers of one kind, of `width` columns.
+    /// The rotations of layers of one kind, of heads of `width` columns.
     pub(crate) fn rope(&self, kind: &str, width: usize) -> Result<RopeSpec, ConfigError> {
         let of_kind = match &self.rope_parameters {
             Some(RopeParameters::One(rope)) => Some(rope),
@@ -287,14 +323,22 @@ impl Raw {
         if !(theta.is_finite() && theta > 1.0) {
             return Err(invalid("rope_theta", theta, "and it must be more than 1"));
         }
-        if scaling.and_then(|rope| rope.partial_rotary_factor).is_some_and(|factor| factor != 1.0) {
-            return Err(invalid("partial_rotary_factor", "not 1", "and whole heads are rotated"));
+        let factor = scaling.and_then(|rope| rope.partial_rotary_factor).or(self.partial_rotary_factor);
+        let width = match factor {
+            None => width,
+            Some(factor) if factor > 0.0 && factor <= 1.0 => (width as f64 * factor) as usize,
+            Some(factor) => {
+                return Err(invalid("partial_rotary_factor", factor, "and a part is above 0 and at most 1"));
+            }
+        };
+        if width == 0 || !width.is_multiple_of(2) {
+            return Err(invalid("partial_rotary_factor", factor.unwrap_or(1.0), "and RoPE rotates pairs"));
         }
         let scaling = match scaling {
             None => None,
             Some(rope) => rope.scaling(self.declared_positions()?)?,
         };
-        Ok(RopeSpec { theta, scaling, width, pairs: RopePairs::Halves })
+        Ok(RopeSpec { theta, scaling, width, pairs: RopePairs::Halves, place: RopePlace::First })
     }
 }
 

@@ -43,7 +43,7 @@ struct Stages {
 
 impl Runs {
     pub(super) fn new(model: &Arc<Model>, lengths: Lengths) -> anyhow::Result<Self> {
-        let mut kv = KvPool::new_for(model.compute(), model.spec(), usize::MAX, 1);
+        let mut kv = model.kv_pool(usize::MAX, 1);
         let mut table = KvTable::default();
         let longest =
             lengths.depths.iter().copied().max().unwrap_or(0).max(lengths.prompt) + lengths.generate;
@@ -115,8 +115,7 @@ impl Runs {
     /// Bytes of the cache.
     pub(super) fn kv_bytes(&self) -> usize {
         let longest = self.lengths.depths.iter().copied().max().unwrap_or(0).max(self.lengths.prompt);
-        (longest + self.lengths.generate)
-            * KvPool::position_bytes_for(self.model.compute(), self.model.spec())
+        (longest + self.lengths.generate) * self.model.compute().kv_layout(self.model.spec()).position_bytes()
     }
 
     fn prompt(&mut self, n: usize, experts: &mut dyn Experts) -> anyhow::Result<Duration> {

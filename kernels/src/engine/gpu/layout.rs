@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::shaders::{Kernel, Units};
 use crate::{
-    ExpertShape, WeightFormat,
+    ExpertKind, ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, EngineError, EnginePlan},
 };
 
@@ -241,6 +241,10 @@ impl Layout {
             ("UP_SCALES", block.up.scales / 16),
             ("DOWN", block.down.values / 16),
             ("DOWN_SCALES", block.down.scales / 16),
+            ("GATE_BIAS", block.biases[0] / 16),
+            ("UP_BIAS", block.biases[1] / 16),
+            ("DOWN_BIAS", block.biases[2] / 16),
+            ("KIND", usize::from(shape.format.kind == ExpertKind::ClampedSwiglu)),
         ];
         constants.map(|(name, value)| (name, value as f64)).to_vec()
     }

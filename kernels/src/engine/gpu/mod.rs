@@ -186,7 +186,9 @@ impl GpuEngine {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
                     Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),
                     Resource::Tiles => (&tables, layout.tiles_start(), None),
-                    Resource::Weights | Resource::Halves => (&slabs[slab as usize], 0, None),
+                    Resource::Weights | Resource::Halves | Resource::Biases => {
+                        (&slabs[slab as usize], 0, None)
+                    }
                     Resource::X => (x, 0, None),
                     Resource::Result => (result, 0, None),
                 })

@@ -2,7 +2,7 @@
 
 use super::{GpuDevice, GpuEngine, GpuTuning};
 use crate::{
-    ExpertShape, WeightFormat,
+    ExpertKind, ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, Call, CpuEngine, EngineError, EnginePlan, Pair},
     nmse,
     noise::noise,
@@ -11,6 +11,9 @@ use crate::{
 /// The formats that every device is tested with at join, before it is known what the hub has.
 pub(super) const ALWAYS: [WeightFormat; 4] =
     [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Int4G128];
+
+/// The one of them whose experts have biases; with those of the others nothing is different.
+const OTHER_KIND: WeightFormat = WeightFormat::Bf16;
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +39,10 @@ pub(super) async fn run(device: &GpuDevice, tuning: GpuTuning, formats: &[Weight
     let mut report = SelfTestReport { passed: true, worst_nmse: 0.0, detail: String::new() };
     for (seed, &format) in (1..).zip(formats) {
         // Widths that are no multiples of a group of 128, full tiles and each kind of rest.
-        let shape = ExpertShape::uniform(200, 72, format);
+        let mut shape = ExpertShape::uniform(200, 72, format);
+        if format == OTHER_KIND {
+            shape.format.kind = ExpertKind::ClampedSwiglu;
+        }
         let case = Case { shape, pairs_of_calls: vec![1, 7, 2, 4], seed };
         let failure = match compare(device, tuning, &case).await {
             Ok(error) => {

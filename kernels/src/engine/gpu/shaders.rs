@@ -68,6 +68,8 @@ pub(super) enum Resource {
     Weights,
     /// The slab again, as f16.
     Halves,
+    /// The slab again, as f32.
+    Biases,
     X,
     Result,
 }

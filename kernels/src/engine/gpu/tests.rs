@@ -15,7 +15,7 @@ use super::{
     *,
 };
 use crate::{
-    ExpertFormat, ExpertShape, ExpertShapes, WeightFormat,
+    ExpertFormat, ExpertKind, ExpertShape, ExpertShapes, WeightFormat,
     engine::{ActivationFormat, Call, CpuEngine, Pair},
     noise::noise,
 };
@@ -64,7 +64,7 @@ fn every_variant_in_blocks_of(cols: usize) {
 #[test]
 fn slots_hold_experts_of_any_format_of_the_plan() {
     let Some(device) = device() else { return };
-    let mixed = ExpertFormat { gate_up: WeightFormat::Q4K, down: WeightFormat::Q6K };
+    let mixed = ExpertFormat::new(WeightFormat::Q4K, WeightFormat::Q6K);
     let uniform = ExpertFormat::uniform(WeightFormat::Q4_0);
     let shapes = ExpertShapes::new(72, 40, mixed, [uniform]).unwrap();
     let activations = ActivationFormat::F32;
@@ -105,7 +105,11 @@ fn every_variant(format: WeightFormat) {
         }
         let tuning = GpuTuning { shader_f16, subgroups, ..offered };
         for (seed, (hidden, inner, pairs_of_calls)) in (1..).zip(shapes.clone()) {
-            let case = Case { shape: ExpertShape::uniform(hidden, inner, format), pairs_of_calls, seed };
+            // Of either kind in turn.
+            let kind = ExpertKind::ALL[seed as usize % 2];
+            let format = ExpertFormat::uniform(format).of_kind(kind);
+            let case = Case { shape: ExpertShape { hidden, inner, format }, pairs_of_calls, seed };
+            let format = format.gate_up;
             let error = block_on(compare(&device, tuning, &case)).unwrap();
             assert!(error <= tolerance(format), "{tuning:?} {case:?}: NMSE {error}");
         }

@@ -144,7 +144,7 @@ fn what_is_not_read_is_named() {
         (gptq(1).with("desc_act", json!(true)), "the field desc_act is true, and columns out of their order"),
         (
             gptq(1).with("quant_method", json!("hqq")),
-            "the field quant_method is \"hqq\", and \"gptq\", \"awq\" and",
+            "the field quant_method is \"hqq\", and \"gptq\", \"awq\", \"fp8\" and \"mxfp4\"",
         ),
         (gptq(1).with("checkpoint_format", json!("marlin")), "the field checkpoint_format is \"marlin\""),
         (awq().with("version", json!("gemv")), "the field version is \"gemv\", and \"gemm\""),

@@ -1,8 +1,6 @@
 //! What a step is asked for: rows of sequences, and which of their logits.
 
-use moex_kernels::cpu::OutOfVocabulary;
-
-use super::{experts::ExpertsError, kv::KvTable};
+use super::KvTable;
 
 /// Rows of one sequence in a step: tokens that follow what it has cached.
 pub struct Span<'a> {
@@ -16,7 +14,7 @@ pub struct Span<'a> {
     pub wanted: Wanted,
 }
 
-/// The rows of a span whose logits are wanted.
+/// The rows of a sequence whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// None: a prompt's chunk that others follow.
@@ -25,15 +23,4 @@ pub enum Wanted {
     Last,
     /// All of them.
     All,
-}
-
-/// Why a step gave no logits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StepError {
-    /// A token the model has no embedding for.
-    #[error(transparent)]
-    Vocabulary(#[from] OutOfVocabulary),
-    /// The experts of a layer could not be computed.
-    #[error(transparent)]
-    Experts(#[from] ExpertsError),
 }

@@ -1,0 +1,49 @@
+//! GPT-OSS (20b and 120b): attention sinks, windows in every other layer, biases everywhere, experts with a clamped SwiGLU in
+//! mxfp4 (<https://arxiv.org/abs/2508.10925>).
+
+use moex_kernels::{
+    ExpertKind,
+    cpu::{SWIGLU_ALPHA, SWIGLU_LIMIT},
+};
+
+use super::{
+    Family, Raw,
+    raw::{FULL, SLIDING, bounded, invalid},
+};
+use crate::{
+    error::ConfigError,
+    spec::{FfnSpec, MAX_POSITIONS, ModelSpec},
+};
+
+/// The family.
+pub(super) const GPT_OSS: Family = Family {
+    model_types: &["gpt_oss"],
+    architecture: "GptOssForCausalLM",
+    spec,
+    names: &[(".mlp.gate.", ".mlp.router.")],
+};
+
+fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
+    raw.only_silu()?;
+    for (field, value, only) in
+        [("swiglu_limit", raw.swiglu_limit, SWIGLU_LIMIT), ("swiglu_alpha", raw.swiglu_alpha, SWIGLU_ALPHA)]
+    {
+        if let Some(value) = value.filter(|value| *value != only) {
+            return Err(invalid(field, value, format!("and {only} is supported")));
+        }
+    }
+    // Softmax over the chosen logits is softmax over all, made to sum to one.
+    let mut moe = raw.moe(true, raw.intermediate_size)?;
+    moe.kind = ExpertKind::ClampedSwiglu;
+    moe.has_router_bias = true;
+    let window = bounded("sliding_window", raw.sliding_window, MAX_POSITIONS)?;
+    let kinds = raw.layer_kinds(|layer| if layer.is_multiple_of(2) { SLIDING } else { FULL })?;
+    let mut spec = raw.spec("gpt_oss", |_| FfnSpec::Sparse, moe)?;
+    for (attention, kind) in spec.attentions_mut().zip(&kinds) {
+        attention.window = (kind == SLIDING).then_some(window);
+        attention.has_sinks = true;
+        attention.qkv_bias = raw.attention_bias.unwrap_or(true);
+        attention.output_bias = attention.qkv_bias;
+    }
+    Ok(spec)
+}

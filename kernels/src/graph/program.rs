@@ -1,0 +1,135 @@
+//! A graph made ready for an engine: its operations joined, its weights packed, its intermediates placed.
+
+use std::{fmt, io, sync::Arc};
+
+use super::{
+    Graph, Op, Workspace,
+    cpu::{Cpu, Prepared},
+    fuse::fuse,
+    places::Places,
+    weights::packed_format,
+};
+use crate::{
+    ExpertView, WeightFormat,
+    simd::{PackedExpertShape, PackedShape, PageSize, Processor, Slab},
+};
+
+/// What an engine runs for every step.
+pub struct Program {
+    pub(super) graph: Graph,
+    pub(super) ops: Vec<Op>,
+    pub(super) places: Places,
+    pub(super) cpu: Cpu,
+    pub(super) matrices: Vec<Prepared>,
+}
+
+impl Program {
+    /// For the oracle: in f32, nothing joined, matrices where they lie.
+    pub fn exact(graph: Graph) -> Self {
+        let ops = graph.ops.clone();
+        let matrices = graph.matrices.iter().map(|(source, _)| Prepared::Source(source.clone())).collect();
+        Self { places: Places::new(&graph, &ops), cpu: Cpu::Exact, matrices, ops, graph }
+    }
+
+    /// For vector instructions: matrices in panels, those of floats that may be rounded in `weights` if it says one; `packed` is
+    /// called after each, since what it was read from is no longer needed.
+    ///
+    /// # Errors
+    /// If there is no memory for the panels.
+    pub fn simd(
+        graph: Graph,
+        processor: Arc<Processor>,
+        weights: Option<WeightFormat>,
+        mut packed: impl FnMut(),
+    ) -> io::Result<Self> {
+        let ops = fuse(&graph);
+        let source = |(source, _): &(Arc<_>, _)| Prepared::Source(Arc::clone(source));
+        let mut matrices: Vec<Prepared> = graph.matrices.iter().map(source).collect();
+        for op in &ops {
+            for projection in op.projections() {
+                let index = projection.matrix.0 as usize;
+                if let Prepared::Source(_) = matrices[index] {
+                    matrices[index] = pack(&graph, index, &processor, weights)?;
+                    packed();
+                }
+            }
+            if let Op::Mlp { matrices: [gate, up, down], .. } = op {
+                let indices = [gate, up, down].map(|matrix| matrix.0 as usize);
+                matrices[indices[0]] = pack_mlp(&graph, indices, &processor)?;
+                indices[1..].iter().for_each(|index| matrices[*index] = Prepared::Elsewhere);
+                packed();
+            }
+        }
+        Ok(Self { places: Places::new(&graph, &ops), cpu: Cpu::Simd(processor), matrices, ops, graph })
+    }
+
+    /// The recorded graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// What runs: the graph's operations, joined where this engine joins them.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Bytes of all weights of the graph as they are computed with.
+    pub fn weight_bytes(&self) -> usize {
+        let tables = self.ops.iter().filter_map(|op| match op {
+            // The embedding is read where it lies, also where the head is made of it.
+            Op::Embed { table, .. } => match &self.matrices[table.0 as usize] {
+                Prepared::Source(_) => None,
+                _ => Some(Prepared::Source(self.graph.matrices[table.0 as usize].0.clone()).n_bytes()),
+            },
+            _ => None,
+        });
+        self.matrices.iter().map(Prepared::n_bytes).chain(tables).sum()
+    }
+
+    /// Memory that is as large as steps of up to `n_rows`, of `n_wanted` of which logits are wanted, need it.
+    pub fn workspace(&self, n_rows: usize, n_wanted: usize) -> Workspace {
+        let mut space = Workspace::default();
+        for (arena, n) in [n_rows, n_wanted].into_iter().enumerate() {
+            space.arenas[arena].reserve_exact(self.places.columns[arena] * n);
+        }
+        space
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("ops", &self.ops.len()).finish_non_exhaustive()
+    }
+}
+
+fn pack(
+    graph: &Graph,
+    index: usize,
+    processor: &Processor,
+    weights: Option<WeightFormat>,
+) -> io::Result<Prepared> {
+    let (source, rounding) = &graph.matrices[index];
+    let (rows, cols) = source.shape();
+    let shape = PackedShape { format: packed_format(source.format(), *rounding, weights), rows, cols };
+    let mut panels = Slab::new(shape.bytes(), PageSize::Huge)?;
+    source.read(&mut |view| shape.pack_as(processor.pool(), &view, &mut panels));
+    Ok(Prepared::Packed { shape, panels })
+}
+
+fn pack_mlp(graph: &Graph, indices: [usize; 3], processor: &Processor) -> io::Result<Prepared> {
+    let [gate, up, down] = indices.map(|index| &graph.matrices[index].0);
+    let mut prepared = Err(io::Error::other("nothing was read"));
+    gate.read(&mut |gate| {
+        up.read(&mut |up| {
+            down.read(&mut |down| {
+                let expert = ExpertView { gate, up, down, biases: None };
+                let shape = PackedExpertShape::of(&expert);
+                prepared = Slab::new(shape.bytes(), PageSize::Huge).map(|mut panels| {
+                    shape.pack(processor.pool(), &expert, &mut panels);
+                    Prepared::Mlp { shape, panels }
+                });
+            });
+        });
+    });
+    prepared
+}

@@ -1,0 +1,160 @@
+//! Places, joins, and that the two engines compute the same graph.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::{
+    MatrixView, WeightFormat,
+    cpu::{RopePairs, RopePlace},
+    nmse,
+    noise::noise,
+    simd::{KvFormat, Processor, Simd},
+};
+
+const HIDDEN: usize = 32;
+const WIDTH: usize = 16;
+
+#[derive(Debug)]
+struct Floats(usize, usize, Vec<f32>);
+
+impl MatrixSource for Floats {
+    fn shape(&self) -> (usize, usize) {
+        (self.0, self.1)
+    }
+
+    fn format(&self) -> WeightFormat {
+        WeightFormat::F32
+    }
+
+    fn view(&self) -> MatrixView<'_> {
+        MatrixView::of_f32(self.0, self.1, &self.2).unwrap()
+    }
+
+    fn read(&self, read: &mut dyn FnMut(MatrixView<'_>)) {
+        read(self.view());
+    }
+}
+
+/// Two dense layers.
+fn graph() -> Graph {
+    let mut recorder = Recorder::default();
+    let mut seed = 0;
+    let mut matrix = |recorder: &mut Recorder, rows: usize, cols: usize| {
+        seed += 1;
+        recorder.matrix(Arc::new(Floats(rows, cols, noise(seed, rows * cols, 0.3))), Rounding::Allowed)
+    };
+    let table = matrix(&mut recorder, 20, HIDDEN);
+    let rope = recorder.rope(Rope::new(WIDTH, 1e4, None));
+    let mut x = recorder.embed(table);
+    for layer in 0..2 {
+        let weight = recorder.vector(vec![1.0; HIDDEN]);
+        let rows = recorder.norm(x, weight, 1e-6);
+        let [q, k, v] = ["q", "k", "v"].map(|name| {
+            let matrix = matrix(&mut recorder, if name == "q" { 2 * WIDTH } else { WIDTH }, HIDDEN);
+            recorder.linear(name, rows, (matrix, None))
+        });
+        for heads in [q, k] {
+            recorder.rotate(heads, WIDTH, rope, (RopePairs::Halves, RopePlace::First));
+        }
+        recorder.cache_write(layer, k, v);
+        let attention = Attention { n_heads: 2, scale: 0.25, softcap: None, window: None, sinks: None };
+        let heads = recorder.attend(layer, q, attention);
+        let output = matrix(&mut recorder, HIDDEN, 2 * WIDTH);
+        let out = recorder.linear("output", heads, (output, None));
+        recorder.add(x, out);
+        recorder.done(Stage::Output);
+        if layer == 1 {
+            x = recorder.keep_wanted(x);
+        }
+        let rows = recorder.norm(x, weight, 1e-6);
+        let matrices = [(48, HIDDEN), (48, HIDDEN), (HIDDEN, 48)];
+        let [gate, up, down] = matrices.map(|(rows, cols)| matrix(&mut recorder, rows, cols));
+        let gate = recorder.linear("gate", rows, (gate, None));
+        let up = recorder.linear("up", rows, (up, None));
+        recorder.activate(gate, up, Activation::Silu);
+        let out = recorder.linear("down", gate, (down, None));
+        recorder.add(x, out);
+    }
+    let logits = recorder.linear("logits", x, (table, None));
+    recorder.finish(logits)
+}
+
+fn layout(packed: Option<KvFormat>) -> KvLayout {
+    KvLayout {
+        n_layers: 2,
+        n_kv_heads: 1,
+        head_width: WIDTH,
+        packed,
+        state_lens: Vec::new(),
+        max_positions: 64,
+    }
+}
+
+fn run(program: &Program, packed: Option<KvFormat>, chunks: &[usize], wanted: Wanted) -> Vec<f32> {
+    let mut kv = KvPool::new(layout(packed), usize::MAX, 1);
+    let (mut table, mut space) = (KvTable::default(), Workspace::default());
+    let ids: Vec<u32> = (0..12).map(|i| i * 7 % 20).collect();
+    let (mut start, mut logits) = (0, Vec::new());
+    for n in chunks {
+        assert!(kv.reserve(&mut table, start + n));
+        let spans = [Span { ids: &ids[start..start + n], start, table: &table, wanted }];
+        program.begin(&spans, &mut space);
+        assert_eq!(program.advance(&spans, &mut kv, &mut space), Ok(Pause::Done));
+        logits.extend_from_slice(program.logits(&mut space));
+        start += n;
+    }
+    logits
+}
+
+#[test]
+fn both_engines_compute_the_same_and_a_row_keeps_its_bits_in_any_step() {
+    let exact = Program::exact(graph());
+    let mut packed = 0;
+    let processor = Arc::new(Processor::new(Simd::detect(), 2));
+    let fast = Program::simd(graph(), processor, None, || packed += 1).unwrap();
+    assert_eq!(packed, 11, "each matrix once, an MLP's together");
+    let expected = run(&exact, None, &[12], Wanted::All);
+    assert_eq!(expected.len(), 12 * 20);
+    for (program, format) in [(&exact, None), (&fast, Some(KvFormat::F32))] {
+        let whole = run(program, format, &[12], Wanted::All);
+        assert!(nmse(&whole, &expected) < 1e-9);
+        assert_eq!(run(program, format, &[1, 7, 4], Wanted::All), whole);
+        assert_eq!(run(program, format, &[12], Wanted::Last), whole[11 * 20..]);
+        assert!(run(program, format, &[12], Wanted::Nothing).is_empty());
+    }
+}
+
+#[test]
+fn what_one_kernel_does_is_one_operation() {
+    let processor = Arc::new(Processor::new(Simd::detect(), 1));
+    let fast = Program::simd(graph(), processor, None, || {}).unwrap();
+    let count = |is: fn(&Op) -> bool| fast.ops().iter().filter(|op| is(op)).count();
+    assert_eq!(count(|op| matches!(op, Op::Mlp { .. })), 2);
+    assert_eq!(count(|op| matches!(op, Op::Linears { projections, .. } if projections.len() == 3)), 2);
+    // The first layer's two sums, each with a norm behind it; the last layer's rows are chosen between.
+    assert_eq!(count(|op| matches!(op, Op::AddNorm { .. })), 2);
+    assert_eq!(count(|op| matches!(op, Op::Activate { .. })), 0);
+}
+
+#[test]
+fn tensors_that_live_together_lie_apart_and_others_share_places() {
+    let graph = graph();
+    let (recorded, joined) = (graph.recorded_bytes(512, 1), graph.joined_bytes(512, 1));
+    assert!(recorded.planned * 2 < recorded.naive, "{recorded:?}");
+    // The widest moment of the step's rows: x, normed rows, gate and up; joined, neither gate nor up is there.
+    let row = |columns: usize| columns * 512 * 4;
+    assert!(recorded.planned >= row(2 * HIDDEN + 2 * 48), "{recorded:?}");
+    assert!(joined.planned < recorded.planned && joined.planned >= row(4 * HIDDEN), "{joined:?}");
+}
+
+#[test]
+fn a_token_without_an_embedding_is_an_error() {
+    let exact = Program::exact(graph());
+    let mut kv = KvPool::new(layout(None), usize::MAX, 1);
+    let (mut table, mut space) = (KvTable::default(), Workspace::default());
+    assert!(kv.reserve(&mut table, 1));
+    let spans = [Span { ids: &[20], start: 0, table: &table, wanted: Wanted::Last }];
+    exact.begin(&spans, &mut space);
+    let error = exact.advance(&spans, &mut kv, &mut space).unwrap_err();
+    assert_eq!(error.to_string(), "token 20 is not in a vocabulary of 20");
+}
