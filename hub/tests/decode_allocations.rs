@@ -17,7 +17,7 @@ use moex_kernels::{
 };
 use moex_model::{
     Checkpoint, Compute, Fast, FloatWeights, KvTable, Model, Span, Wanted, Workspace,
-    panels::{Keep, PanelExperts, Panels},
+    local_experts::{ExpertPanels, Keep, LocalExperts},
 };
 use moex_protocol::Dtype;
 
@@ -83,11 +83,11 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
         ("variants/mlp-only-layers", None, Dtype::F16),
     ] {
         let checkpoint = Checkpoint::open(&data.join(model))?;
-        let weights = weights.map_or(FloatWeights::AsTheyAre, FloatWeights::To);
+        let weights = weights.map_or(FloatWeights::Native, FloatWeights::To);
         let fast = Fast { processor: processor.clone(), weights, kv: KvFormat::F16 };
         let model = Arc::new(Model::load_for(&checkpoint, &Compute::Fast(fast))?);
-        let panels = Panels::new(model.clone(), processor.clone(), Keep::All)?;
-        let mut experts = PanelExperts::new(Arc::new(panels), wire);
+        let panels = ExpertPanels::new(model.clone(), processor.clone(), Keep::All)?;
+        let mut experts = LocalExperts::from_panels(Arc::new(panels), wire);
         let mut kv = model.kv_pool(usize::MAX, 1);
         let (mut table, mut space) = (KvTable::default(), Workspace::default());
         assert!(kv.reserve(&mut table, PROMPT + 1 + TOKENS));

@@ -42,7 +42,7 @@ type Job<'a> = dyn Fn(usize) + Sync + 'a;
 /// state: | number of the job, 32 bits | 15 bits free | open | threads inside, 16 bits |
 /// ```
 ///
-/// A thread enters a job by adding itself while it is open, and only then reads it; the bringer closes it and waits until
+/// A thread enters a job by adding itself while it is open, and only then reads it; the submitter closes it and waits until
 /// nobody is inside before it takes the job away.
 struct Shared {
     state: Aligned<AtomicU64>,
@@ -122,10 +122,10 @@ impl Pool {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes; `Closing` ends the job before 'a does.
         let job = unsafe { std::mem::transmute::<*const Job<'a>, *const Job<'static>>(job) };
-        // SAFETY: the job before was closed and left by all, and `turn` keeps other bringers out.
+        // SAFETY: the job before was closed and left by all, and `turn` keeps other submitters out.
         unsafe { *shared.job.get() = Some((job, n_tasks)) };
         shared.next.0.store(0, Ordering::Relaxed);
-        // A bringer that panicked itself has not asked how the others fared.
+        // A submitter that panicked itself has not checked whether helpers panicked.
         shared.panicked.store(false, Ordering::Relaxed);
         let number = (shared.state.0.load(Ordering::Relaxed) >> NUMBER) + 1;
         shared.state.0.store(number << NUMBER | OPEN, Ordering::SeqCst);
@@ -149,14 +149,14 @@ impl Drop for Pool {
     }
 }
 
-/// Ends a job, also when the bringer's own task panics.
+/// Ends a job, also when the submitter's own task panics.
 struct Closing<'a> {
     shared: &'a Shared,
 }
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        // Tasks that nobody has taken yet are for nobody: there are some only if the bringer panicked.
+        // Tasks that nobody has taken yet are for nobody: there are some only if the submitter panicked.
         self.shared.next.0.store(usize::MAX / 2, Ordering::Relaxed);
         self.shared.state.0.fetch_and(!OPEN, Ordering::AcqRel);
         let mut looks = 0_u32;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_bringer_and_the_pool_goes_on() {
+    fn a_panic_reaches_the_submitter_and_the_pool_goes_on() {
         let pool = Pool::new(2);
         for bad in [0, 50, 99] {
             let run = || pool.run(100, &|task| assert_ne!(task, bad));

@@ -15,9 +15,7 @@ use serde_json::{Map, json};
 use super::*;
 use crate::sampler::Sampling;
 use moex_model::text::ChatInput;
-use moex_model::{
-    Checkpoint, ExpertsError, PAGE_POSITIONS, Routing, StepError, local_moe::CheckpointExperts,
-};
+use moex_model::{Checkpoint, ExpertsError, PAGE_POSITIONS, Routing, StepError, local_experts::LocalExperts};
 
 /// Waits for no memory that never comes.
 #[test]
@@ -54,9 +52,9 @@ fn demo() -> (Arc<Model>, Arc<Text>) {
     DEMO.get_or_init(load).clone()
 }
 
-fn scheduler(config: EngineConfig) -> (Scheduler, CheckpointExperts) {
+fn scheduler(config: EngineConfig) -> (Scheduler, LocalExperts) {
     let (model, text) = demo();
-    (Scheduler::new(model.clone(), text, config), CheckpointExperts::new(model))
+    (Scheduler::new(model.clone(), text, config), LocalExperts::of_checkpoint(model))
 }
 
 fn request(question: &str) -> Request {
@@ -256,14 +254,20 @@ fn who_no_longer_listens_is_not_computed_for() {
 
 /// Experts that fail in the steps before `works`.
 struct Failing {
-    experts: CheckpointExperts,
+    experts: LocalExperts,
     works: bool,
 }
 
 impl Experts for Failing {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
         if self.works {
-            return self.experts.apply(layer, rows, routing);
+            return self.experts.apply_into(layer, rows, routing, sum);
         }
         Err(ExpertsError::NotCovered { layer: layer as u16, expert: routing.experts[0] })
     }
@@ -316,7 +320,7 @@ fn requests_that_cannot_begin_are_one_sentence() {
 fn the_thread_serves_and_its_queue_is_bounded() {
     let (model, text) = demo();
     let config = EngineConfig { max_sequences: 1, max_waiting: 1, ..EngineConfig::default() };
-    let experts = Box::new(CheckpointExperts::new(model.clone()));
+    let experts = Box::new(LocalExperts::of_checkpoint(model.clone()));
     let engine = Engine::start(model, text, experts, config).unwrap();
 
     // A sink that holds the engine's thread until the test lets it go.

@@ -12,8 +12,7 @@ use serde::Deserialize;
 
 use super::{
     gguf_tests::{matrices, through_gguf},
-    local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
-    panels::{ExpertSource, Keep, PanelExperts, Panels, WorkerBlocks},
+    local_experts::{ExpertPanels, ExpertSource, Keep, LocalExperts, MemoryBlocks},
     *,
 };
 
@@ -51,14 +50,14 @@ fn fast(checkpoint: &Checkpoint) -> (Arc<Model>, Arc<Processor>) {
     let processor = Arc::new(Processor::new(Simd::detect(), 2));
     let compute = Compute::Fast(Fast {
         processor: processor.clone(),
-        weights: FloatWeights::AsTheyAre,
+        weights: FloatWeights::Native,
         kv: KvFormat::F16,
     });
     (Arc::new(Model::load_for(checkpoint, &compute).unwrap()), processor)
 }
 
-fn panels(source: impl ExpertSource + 'static, processor: Arc<Processor>) -> PanelExperts {
-    PanelExperts::new(Arc::new(Panels::new(source, processor, Keep::All).unwrap()), Dtype::F16)
+fn panels(source: impl ExpertSource + 'static, processor: Arc<Processor>) -> LocalExperts {
+    LocalExperts::from_panels(Arc::new(ExpertPanels::new(source, processor, Keep::All).unwrap()), Dtype::F16)
 }
 
 fn assert_near(ours: &[f32], exact: &[f32], what: &str) {
@@ -92,7 +91,7 @@ fn int8_activations_cost_a_gguf_of_any_format_less_than_a_thousandth() {
             false => matrices(format)(tensor),
         });
         let model = oracle(&checkpoint);
-        let exact = logits(&model, &mut CheckpointExperts::new(model.clone()));
+        let exact = logits(&model, &mut LocalExperts::of_checkpoint(model.clone()));
         let (model, processor) = fast(&checkpoint);
         let ours = logits(&model, &mut panels(model.clone(), processor));
         assert_near(&ours, &exact, format.name());
@@ -105,9 +104,9 @@ fn int8_activations_cost_experts_in_int4_less_than_a_thousandth() {
     for format in [WeightFormat::Int4G128, WeightFormat::Int4ZpG128] {
         let blocks = |model: &Arc<Model>| MemoryBlocks::new(model.clone(), Packing::To(format.into()));
         let model = oracle(&demo);
-        let exact = logits(&model, &mut PackedExperts::new(blocks(&model), Dtype::F16));
+        let exact = logits(&model, &mut LocalExperts::exact(blocks(&model), Dtype::F16));
         let (model, processor) = fast(&demo);
-        let ours = logits(&model, &mut panels(WorkerBlocks::new(blocks(&model), &model), processor));
+        let ours = logits(&model, &mut panels(blocks(&model), processor));
         assert_near(&ours, &exact, format.name());
     }
 }

@@ -44,7 +44,7 @@ pub enum FloatWeights {
     #[default]
     ByCheckpoint,
     /// To nothing.
-    AsTheyAre,
+    Native,
     /// To this format.
     To(WeightFormat),
 }
@@ -53,7 +53,7 @@ impl FloatWeights {
     /// The same, settled for one checkpoint.
     fn of(self, checkpoint: &Checkpoint) -> Self {
         match self {
-            Self::ByCheckpoint if checkpoint.is_quantised() => Self::AsTheyAre,
+            Self::ByCheckpoint if checkpoint.is_quantised() => Self::Native,
             Self::ByCheckpoint => Self::To(WeightFormat::Q8_0),
             settled => settled,
         }
@@ -80,7 +80,7 @@ impl Compute {
     /// What rows and weights are computed as, in one line for people, with the flags that choose otherwise.
     pub fn describe(&self, experts: Packing) -> String {
         let experts = match experts {
-            Packing::AsTheyAre => "as in the checkpoint".to_owned(),
+            Packing::Native => "as in the checkpoint".to_owned(),
             Packing::To(format) => format.to_string(),
         };
         match self {
@@ -91,7 +91,7 @@ impl Compute {
             Self::Fast(fast) => {
                 let weights = match fast.weights {
                     FloatWeights::To(format) => format.to_string(),
-                    FloatWeights::ByCheckpoint | FloatWeights::AsTheyAre => "as in the checkpoint".to_owned(),
+                    FloatWeights::ByCheckpoint | FloatWeights::Native => "as in the checkpoint".to_owned(),
                 };
                 format!(
                     "int8 activations, experts {experts}, other weights {weights} \
@@ -109,7 +109,7 @@ impl Compute {
         let Self::Fast(fast) = self else { return Ok(Program::exact(graph)) };
         let weights = match fast.weights {
             FloatWeights::To(format) => Some(format),
-            FloatWeights::ByCheckpoint | FloatWeights::AsTheyAre => None,
+            FloatWeights::ByCheckpoint | FloatWeights::Native => None,
         };
         Program::simd(graph, fast.processor.clone(), weights, packed).map_err(ModelError::NoMemory)
     }

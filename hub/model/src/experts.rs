@@ -4,26 +4,12 @@ use moex_protocol::Routing;
 
 /// Computes the experts of a layer.
 pub trait Experts: Send {
-    /// The gated sum of the chosen experts (T, D) of the normalised `rows` (T, D) in layer `layer`.
+    /// The gated sum of the chosen experts of the normalised `rows` (T, D) in layer `layer`, to `sum` (T, D).
     ///
     /// Every (row, expert) of `routing` counts exactly once; what cannot be computed is an error, never dropped.
     ///
     /// # Errors
-    /// Why a block could not be computed; the step is then void and the next one may succeed.
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError>;
-
-    /// A step begins: its layers follow. Of interest to those who keep times.
-    fn step_begins(&mut self) {}
-
-    /// The step is over; `n_rows` is T, and it gave so many tokens.
-    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
-        let _ = (n_rows, n_tokens);
-    }
-
-    /// [`Self::apply`] into memory the caller has, `sum` (T, D).
-    ///
-    /// # Errors
-    /// As [`Self::apply`]; `sum` is then of no use.
+    /// Why a block could not be computed; the step is then void, `sum` of no use, and the next step may succeed.
     ///
     /// # Panics
     /// If `sum` is not as long as `rows`.
@@ -33,17 +19,28 @@ pub trait Experts: Send {
         rows: &[f32],
         routing: &Routing,
         sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
-        sum.copy_from_slice(&self.apply(layer, rows, routing)?);
-        Ok(())
+    ) -> Result<(), ExpertsError>;
+
+    /// [`Self::apply_into`] new memory.
+    ///
+    /// # Errors
+    /// As [`Self::apply_into`].
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        let mut sum = vec![0.0; rows.len()];
+        self.apply_into(layer, rows, routing, &mut sum)?;
+        Ok(sum)
+    }
+
+    /// A step begins: its layers follow. Of interest to those who keep times.
+    fn step_begins(&mut self) {}
+
+    /// The step is over; `n_rows` is T, and it gave so many tokens.
+    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
+        let _ = (n_rows, n_tokens);
     }
 }
 
 impl Experts for Box<dyn Experts> {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
-        (**self).apply(layer, rows, routing)
-    }
-
     fn step_begins(&mut self) {
         (**self).step_begins();
     }

@@ -10,8 +10,7 @@ use moex_kernels::{
 use tempfile::TempDir;
 
 use super::{
-    local_moe::CheckpointExperts,
-    panels::{Keep, PanelExperts, Panels},
+    local_experts::{ExpertPanels, Keep, LocalExperts},
     reference_tests::{Recorded, Reference},
     *,
 };
@@ -56,7 +55,8 @@ fn check(family: &str) {
         let vocab = model.spec().vocab;
         for (sequence, expected) in expected.chunks_exact(LENGTH * vocab).enumerate() {
             let ids = &ids[sequence * LENGTH..][..LENGTH];
-            let mut experts = Recorded { experts: CheckpointExperts::new(model.clone()), asked: Vec::new() };
+            let mut experts =
+                Recorded { experts: LocalExperts::of_checkpoint(model.clone()), asked: Vec::new() };
             let logits = run(&model, &mut experts, ids, 1);
             for (row, (ours, expected)) in logits.chunks(vocab).zip(expected.chunks(vocab)).enumerate() {
                 let error = nmse(ours, expected);
@@ -73,7 +73,7 @@ fn check(family: &str) {
                 let gates = &reference.f32(&format!("layer{layer}.topk_weights"))[sequence * n..][..n];
                 assert!(nmse(&routing.gates, gates) <= 1e-9, "{family}: gates of layer {layer}");
             }
-            let mut experts = CheckpointExperts::new(model.clone());
+            let mut experts = LocalExperts::of_checkpoint(model.clone());
             assert_eq!(run(&model, &mut experts, ids, 7), logits, "{family}: chunks change no bit");
         }
     }
@@ -85,12 +85,12 @@ fn int8_is_near(family: &str, expected: &[f32], ids: &[u32]) {
     let reference = Reference::read(&format!("{FAMILIES}/{family}/expected.safetensors"));
     let folder = folder(family, "config.json");
     let processor = Arc::new(Processor::new(Simd::detect(), 2));
-    let weights = FloatWeights::AsTheyAre;
+    let weights = FloatWeights::Native;
     let compute = Compute::Fast(Fast { processor: processor.clone(), weights, kv: KvFormat::F32 });
     let model = Arc::new(Model::load_for(&Checkpoint::open(folder.path()).unwrap(), &compute).unwrap());
-    let panels = Arc::new(Panels::new(model.clone(), processor, Keep::All).unwrap());
+    let panels = Arc::new(ExpertPanels::new(model.clone(), processor, Keep::All).unwrap());
     let mut experts =
-        Recorded { experts: PanelExperts::new(panels, moex_protocol::Dtype::F16), asked: Vec::new() };
+        Recorded { experts: LocalExperts::from_panels(panels, moex_protocol::Dtype::F16), asked: Vec::new() };
     let vocab = model.spec().vocab;
     let logits = run(&model, &mut experts, &ids[..LENGTH], 1);
     // With weights of four bits, rows of int8 show in models so narrow: of all rows together, then, and of none by far.

@@ -1,4 +1,4 @@
-//! The vector kernels' forward pass against the oracle, and against itself in any company.
+//! The vector kernels' forward pass against the oracle, and against itself in any batch.
 
 use std::sync::Arc;
 
@@ -10,8 +10,7 @@ use moex_protocol::Dtype;
 
 use super::{
     gguf_tests::mixed_tiny,
-    local_moe::MemoryBlocks,
-    panels::{Keep, PanelExperts, Panels, WorkerBlocks},
+    local_experts::{ExpertPanels, Keep, LocalExperts, MemoryBlocks},
     reference_tests::all_logits,
     *,
 };
@@ -30,27 +29,27 @@ fn load_from(
     kv: KvFormat,
 ) -> Arc<Model> {
     let processor = Arc::new(Processor::new(simd, n_threads));
-    let weights = weights.map_or(FloatWeights::AsTheyAre, FloatWeights::To);
+    let weights = weights.map_or(FloatWeights::Native, FloatWeights::To);
     let compute = Compute::Fast(Fast { processor, weights, kv });
     Arc::new(Model::load_for(checkpoint, &compute).unwrap())
 }
 
-fn experts(model: &Arc<Model>, format: Option<WeightFormat>, keep: Keep) -> PanelExperts {
+fn experts(model: &Arc<Model>, format: Option<WeightFormat>, keep: Keep) -> LocalExperts {
     experts_packed(model, format.map(|format| Packing::To(format.into())), keep)
 }
 
 /// The checkpoint's own, or what workers hold.
-fn experts_packed(model: &Arc<Model>, packing: Option<Packing>, keep: Keep) -> PanelExperts {
+fn experts_packed(model: &Arc<Model>, packing: Option<Packing>, keep: Keep) -> LocalExperts {
     let Compute::Fast(fast) = model.compute() else { panic!("a model of the vector kernels") };
     let processor = fast.processor.clone();
     let panels = match packing {
         Some(packing) => {
             let blocks = MemoryBlocks::new(model.clone(), packing);
-            Panels::new(WorkerBlocks::new(blocks, model), processor, keep)
+            ExpertPanels::new(blocks, processor, keep)
         }
-        None => Panels::new(model.clone(), processor, keep),
+        None => ExpertPanels::new(model.clone(), processor, keep),
     };
-    PanelExperts::new(Arc::new(panels.unwrap()), Dtype::F16)
+    LocalExperts::from_panels(Arc::new(panels.unwrap()), Dtype::F16)
 }
 
 fn ids() -> Vec<u32> {
@@ -58,7 +57,7 @@ fn ids() -> Vec<u32> {
 }
 
 /// All logits, in steps of the given lengths.
-fn logits(model: &Arc<Model>, experts: &mut PanelExperts, steps: &[usize]) -> Vec<f32> {
+fn logits(model: &Arc<Model>, experts: &mut LocalExperts, steps: &[usize]) -> Vec<f32> {
     let mut kv = model.kv_pool(usize::MAX, 1);
     let (mut table, mut space) = (KvTable::default(), Workspace::default());
     let (ids, mut rows, mut start) = (ids(), Vec::new(), 0);
@@ -123,7 +122,7 @@ fn formats_that_differ_between_layers_and_matrices_are_near_the_oracle() {
     let own = logits(&model, &mut experts_packed(&model, None, Keep::All), &[70]);
     for keep in [Keep::All, Keep::None] {
         // Workers hold them as they are, so that their bits are the hub's.
-        let mut packed = experts_packed(&model, Some(Packing::AsTheyAre), keep);
+        let mut packed = experts_packed(&model, Some(Packing::Native), keep);
         assert!(logits(&model, &mut packed, &[1, 69]) == own, "{keep:?}");
     }
     let vocab = model.spec().vocab;

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::{
     llama_cpp::{GgufTensor, tensors, write_keys},
-    local_moe::{Blocks, MemoryBlocks, PackedExperts},
+    local_experts::{Blocks, LocalExperts, MemoryBlocks},
     reference_tests::all_logits,
     *,
 };
@@ -168,7 +168,7 @@ fn experts_are_packed_as_they_are() {
     let checkpoint = mixed_tiny();
     let model = Arc::new(Model::load(&checkpoint).unwrap());
     let packing = Packing::or_default(None, &model);
-    assert_eq!(packing, Packing::AsTheyAre, "of a quantised model");
+    assert_eq!(packing, Packing::Native, "of a quantised model");
     assert_eq!(
         Packing::or_default(Some(WeightFormat::F16.into()), &model),
         Packing::To(WeightFormat::F16.into())
@@ -184,7 +184,8 @@ fn experts_are_packed_as_they_are() {
         let n = matrix.bytes().len();
         assert!(bytes.windows(n).step_by(16).any(|part| part == matrix.bytes()), "not a bit is changed");
     }
-    let mut packed = PackedExperts::new(MemoryBlocks::new(model.clone(), packing), moex_protocol::Dtype::F16);
+    let mut packed =
+        LocalExperts::exact(MemoryBlocks::new(model.clone(), packing), moex_protocol::Dtype::F16);
     let ids = [5, 17, 300, 2, 9];
     let exact = all_logits(&model, &ids).0;
     let mut kv = model.kv_pool(usize::MAX, 1);
@@ -204,8 +205,8 @@ fn experts_of_unlike_formats_are_packed_only_when_told_to_what() {
         _ => mixed(tensor),
     };
     let model = Model::load(&open(&export(&tiny(), unlike)).1).unwrap();
-    assert!(Packing::AsTheyAre.shape(&model, 0).is_ok());
-    let error = Packing::AsTheyAre.shape(&model, 1).unwrap_err();
+    assert!(Packing::Native.shape(&model, 0).is_ok());
+    let error = Packing::Native.shape(&model, 1).unwrap_err();
     assert!(error.contains("layer 1") && error.contains("--experts"), "{error}");
     assert!(Packing::To(WeightFormat::Int4G128.into()).shape(&model, 1).is_ok());
 }

@@ -25,10 +25,9 @@ mod forward;
 mod transformer;
 
 mod experts;
-pub mod local_moe;
+pub mod local_experts;
 mod memory;
 mod packing;
-pub mod panels;
 
 #[cfg(test)]
 mod accuracy_tests;

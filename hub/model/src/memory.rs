@@ -12,8 +12,8 @@ use moex_kernels::{
 use super::{
     checkpoint::{Checkpoint, Stored, Tensor},
     compute::{Compute, FloatWeights},
+    local_experts::Keep,
     packing::Packing,
-    panels::Keep,
     spec::ModelSpec,
     transformer::Model,
 };
@@ -117,7 +117,7 @@ impl Checkpoint {
     pub fn shared_bytes(&self, compute: &Compute) -> usize {
         let rounded = match compute.of(self) {
             Compute::Fast(fast) => fast.weights,
-            Compute::Exact => FloatWeights::AsTheyAre,
+            Compute::Exact => FloatWeights::Native,
         };
         let of_tensor = |(name, tensor): (&String, &Tensor)| match (&tensor.stored, rounded, &*tensor.shape) {
             _ if name.contains(".experts.") || name.contains("_exps.") => 0,

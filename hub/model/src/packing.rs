@@ -10,7 +10,7 @@ use super::{checkpoint::Expert, transformer::Model};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// As they are in the checkpoint: nothing is quantised anew.
-    AsTheyAre,
+    Native,
     /// All in one format, or in one for gate and up and another for down.
     To(ExpertFormat),
 }
@@ -20,7 +20,7 @@ impl Packing {
     pub fn or_default(asked: Option<ExpertFormat>, model: &Model) -> Self {
         match asked {
             Some(format) => Self::To(format),
-            None if is_quantised(model) => Self::AsTheyAre,
+            None if is_quantised(model) => Self::Native,
             None => Self::To(WeightFormat::Int4G128.into()),
         }
     }
@@ -33,7 +33,7 @@ impl Packing {
         let spec = model.spec();
         let format = match self {
             Self::To(format) => format.of_kind(spec.moe.kind),
-            Self::AsTheyAre => of_layer(model, layer)?,
+            Self::Native => of_layer(model, layer)?,
         };
         Ok(ExpertShape { hidden: spec.hidden, inner: spec.moe.inner, format })
     }
@@ -42,7 +42,7 @@ impl Packing {
 impl fmt::Display for Packing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AsTheyAre => f.write_str("as-they-are"),
+            Self::Native => f.write_str("native"),
             Self::To(format) => write!(f, "{format}"),
         }
     }

@@ -10,7 +10,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::{local_moe::CheckpointExperts, *};
+use super::{local_experts::LocalExperts, *};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tiny-qwen3-moe");
 
@@ -57,9 +57,15 @@ pub(super) struct Recorded<E> {
 }
 
 impl<E: Experts> Experts for Recorded<E> {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
         self.asked.push((layer, routing.clone()));
-        self.experts.apply(layer, rows, routing)
+        self.experts.apply_into(layer, rows, routing, sum)
     }
 }
 
@@ -68,7 +74,7 @@ pub(super) fn all_logits(model: &Arc<Model>, ids: &[u32]) -> (Vec<f32>, Vec<(usi
     let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
-    let mut experts = Recorded { experts: CheckpointExperts::new(model.clone()), asked: Vec::new() };
+    let mut experts = Recorded { experts: LocalExperts::of_checkpoint(model.clone()), asked: Vec::new() };
     let span = Span { ids, start: 0, table: &table, wanted: Wanted::All };
     let logits = model.forward(&[span], &mut kv, &mut experts).unwrap();
     (logits, experts.asked)
@@ -111,7 +117,7 @@ fn hidden_states_are_transformers() {
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let spans = [Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All }];
-    let mut experts = CheckpointExperts::new(model.clone());
+    let mut experts = LocalExperts::of_checkpoint(model.clone());
 
     let (program, mut space) = (model.program(), graph::Workspace::default());
     program.begin(&spans, &mut space);
@@ -171,7 +177,7 @@ fn greedy_continuations_are_transformers() {
     assert_eq!(reference.greedy.len(), 3);
     let model = load(TINY);
     for continuation in reference.greedy {
-        let mut experts = CheckpointExperts::new(model.clone());
+        let mut experts = LocalExperts::of_checkpoint(model.clone());
         let mut kv = model.kv_pool(usize::MAX, 1);
         let mut table = KvTable::default();
         let (mut ids, mut cached) = (continuation.prompt_ids.clone(), 0);
@@ -194,7 +200,7 @@ fn rows_are_the_same_bits_in_any_step() {
     let vocab = model.spec().vocab;
 
     // In chunks that cross pages, beside another sequence in the same steps.
-    let mut experts = CheckpointExperts::new(model.clone());
+    let mut experts = LocalExperts::of_checkpoint(model.clone());
     let mut kv = model.kv_pool(usize::MAX, 2);
     let (mut a, mut b) = (KvTable::default(), KvTable::default());
     let mut rows = Vec::new();
@@ -224,7 +230,7 @@ fn a_token_beyond_the_vocabulary_is_an_error() {
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, 1));
     let span = Span { ids: &[512], start: 0, table: &table, wanted: Wanted::Last };
-    let error = model.forward(&[span], &mut kv, &mut CheckpointExperts::new(model.clone())).unwrap_err();
+    let error = model.forward(&[span], &mut kv, &mut LocalExperts::of_checkpoint(model.clone())).unwrap_err();
     assert_eq!(error.to_string(), "token 512 is not in a vocabulary of 512");
 }
 

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use moex_model::{
         Checkpoint, Packing,
-        local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
+        local_experts::{LocalExperts, MemoryBlocks},
     };
 
     const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/demo-cases.jsonl");
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn every_text_is_transformers_and_278_of_300_are_right() {
         let (model, text) = demo();
-        let mut experts = CheckpointExperts::new(model.clone());
+        let mut experts = LocalExperts::of_checkpoint(model.clone());
         let cases = cases::read(CASES.as_ref()).unwrap();
         let report = answer(model, text, &mut experts, &cases, &ProgressBar::hidden()).unwrap();
         for (result, reference) in report.results.iter().zip(references()) {
@@ -221,7 +221,7 @@ mod tests {
     fn packed_experts_answer_too_and_say_what_they_are() {
         let (model, text) = demo();
         let blocks = MemoryBlocks::new(model.clone(), Packing::To("int4".parse().unwrap()));
-        let mut experts = PackedExperts::new(blocks, moex_protocol::Dtype::F16);
+        let mut experts = LocalExperts::exact(blocks, moex_protocol::Dtype::F16);
         let cases = cases::read(CASES.as_ref()).unwrap();
         let report = answer(model, text, &mut experts, &cases[..60], &ProgressBar::hidden()).unwrap();
         // Four bits cost little of the answers, and change some of the stories.

@@ -17,8 +17,7 @@ use crate::{
 };
 use moex_model::{
     Checkpoint, Compute, Expert, Experts, ExpertsError, Model, Packing, Routing,
-    local_moe::{CheckpointExperts, MemoryBlocks, PackedExperts},
-    panels::{Keep, PanelExperts, Panels, WorkerBlocks},
+    local_experts::{ExpertPanels, Keep, LocalExperts, MemoryBlocks},
 };
 use moex_swarm::{JoinToken, SwarmConfig};
 
@@ -87,10 +86,10 @@ pub(super) fn experts_for(
         return Ok(Box::new(panel_experts(args, checkpoint, model, &fast.processor)?));
     }
     Ok(match (args.workers, args.experts) {
-        (None, None) => Box::new(CheckpointExperts::new(model.clone())),
+        (None, None) => Box::new(LocalExperts::of_checkpoint(model.clone())),
         (None, Some(format)) => {
             let blocks = MemoryBlocks::new(model.clone(), Packing::To(format));
-            Box::new(PackedExperts::new(blocks, args.wire))
+            Box::new(LocalExperts::exact(blocks, args.wire))
         }
         (Some(n_workers), format) => Box::new(SwarmExperts::start(
             usize::from(n_workers),
@@ -106,7 +105,7 @@ pub(super) fn experts_for(
 /// What experts are computed in, in one line for people.
 pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
     let packing = match (args.workers, args.experts, model.compute()) {
-        (None, None, Compute::Exact) => Packing::AsTheyAre,
+        (None, None, Compute::Exact) => Packing::Native,
         (_, experts, _) => Packing::or_default(experts, model),
     };
     model.compute().describe(packing)
@@ -118,23 +117,23 @@ fn panel_experts(
     checkpoint: &Checkpoint,
     model: &Arc<Model>,
     processor: &Arc<Processor>,
-) -> anyhow::Result<PanelExperts> {
+) -> anyhow::Result<LocalExperts> {
     let processor = processor.clone();
     let panels = match Packing::or_default(args.experts, model) {
-        Packing::AsTheyAre => {
+        Packing::Native => {
             let experts = (0..model.spec().layers.len()).flat_map(|layer| model.experts(layer));
             let keep = Keep::if_it_fits(experts.map(Expert::n_bytes).sum());
-            Panels::new(model.clone(), processor, keep)?
+            ExpertPanels::new(model.clone(), processor, keep)?
         }
         packing @ Packing::To(_) => {
             let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
             let folder = ShardStore::default_folder(&source, packing);
             let store = Arc::new(ShardStore::open(&folder, &source, packing, &|_, _| {})?);
             let keep = Keep::if_it_fits(store.n_bytes());
-            Panels::new(WorkerBlocks::new(store, model), processor, keep)?
+            ExpertPanels::new(store, processor, keep)?
         }
     };
-    Ok(PanelExperts::new(Arc::new(panels), args.wire))
+    Ok(LocalExperts::from_panels(Arc::new(panels), args.wire))
 }
 
 /// A swarm of this machine's own, for as long as a command runs.
@@ -158,7 +157,7 @@ impl SwarmExperts {
         let mut store = ShardStore::open(&folder, &source, packing, &|_, _| {})?;
         if let Compute::Fast(fast) = model.compute() {
             // The workers hold every block: the hub computes none but for a check.
-            store = store.computing_int8(model, fast.processor.clone(), Keep::None)?;
+            store = store.computing_int8(fast.processor.clone(), Keep::None)?;
         }
         let store = Arc::new(store);
         let summary = server::summary(checkpoint, &store, model.compute().activations(), max_rows);
@@ -175,7 +174,13 @@ impl SwarmExperts {
 }
 
 impl Experts for SwarmExperts {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
-        self.handle.apply(layer, rows, routing)
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        self.handle.apply_into(layer, rows, routing, sum)
     }
 }

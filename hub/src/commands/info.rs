@@ -250,7 +250,7 @@ struct PackedBlock {
 /// The blocks that workers may hold the experts of `model` in.
 fn packed(model: &Model) -> anyhow::Result<Vec<PackedBlock>> {
     let packings = match Packing::or_default(None, model) {
-        Packing::AsTheyAre => vec![Packing::AsTheyAre],
+        Packing::Native => vec![Packing::Native],
         Packing::To(_) => PACKINGS.to_vec(),
     };
     let block = |packing: Packing| {

@@ -115,9 +115,15 @@ struct Recorded {
 }
 
 impl Experts for Recorded {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
         self.chosen[layer].extend_from_slice(&routing.experts);
-        self.experts.apply(layer, rows, routing)
+        self.experts.apply_into(layer, rows, routing, sum)
     }
 }
 

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use moex_model::text::Text;
-    use moex_model::{KvTable, Model, Span, Wanted, local_moe::CheckpointExperts};
+    use moex_model::{KvTable, Model, Span, Wanted, local_experts::LocalExperts};
 
     fn synth(layers: usize, seed: u64) -> (tempfile::TempDir, Checkpoint) {
         let folder = tempfile::tempdir().unwrap();
@@ -184,7 +184,7 @@ mod tests {
         let mut table = KvTable::default();
         assert!(kv.reserve(&mut table, 3));
         let span = Span { ids: &[5, 6, 7], start: 0, table: &table, wanted: Wanted::Last };
-        model.forward(&[span], &mut kv, &mut CheckpointExperts::new(model.clone())).unwrap()
+        model.forward(&[span], &mut kv, &mut LocalExperts::of_checkpoint(model.clone())).unwrap()
     }
 
     #[test]

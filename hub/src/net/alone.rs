@@ -1,7 +1,7 @@
 //! The experts of a hub that nobody has joined: computed by the thread that asks for them.
 
 use super::SwarmHandle;
-use moex_model::panels::PanelExperts;
+use moex_model::local_experts::LocalExperts;
 use moex_model::{Experts, ExpertsError, Routing};
 
 /// Computes layers where they are asked for while nobody else is there, and on the swarm from the first connection on. Both
@@ -9,23 +9,17 @@ use moex_model::{Experts, ExpertsError, Routing};
 pub struct HubExperts {
     swarm: SwarmHandle,
     /// None where the hub computes no experts, or does so in f32.
-    own: Option<PanelExperts>,
+    own: Option<LocalExperts>,
 }
 
 impl HubExperts {
     /// The swarm's, or the hub's `own`, which round as the swarm's wire does.
-    pub fn new(swarm: SwarmHandle, own: Option<PanelExperts>) -> Self {
+    pub fn new(swarm: SwarmHandle, own: Option<LocalExperts>) -> Self {
         Self { swarm, own }
     }
 }
 
 impl Experts for HubExperts {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
-        let mut sum = vec![0.0; rows.len()];
-        self.apply_into(layer, rows, routing, &mut sum)?;
-        Ok(sum)
-    }
-
     fn apply_into(
         &mut self,
         layer: usize,
@@ -61,7 +55,7 @@ mod tests {
     use crate::net::Hub;
     use crate::server::summary;
     use crate::shards::{ModelExperts, ShardStore};
-    use moex_model::panels::Keep;
+    use moex_model::local_experts::Keep;
     use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Model, Packing};
     use moex_swarm::{JoinToken, SwarmConfig};
 
@@ -76,7 +70,7 @@ mod tests {
         let model = Arc::new(Model::load_for(&checkpoint, &compute).unwrap());
         let (source, packing) = (ModelExperts::new("demo", model.clone()), Packing::or_default(None, &model));
         let store = ShardStore::open(folder.path(), &source, packing, &|_, _| {}).unwrap();
-        let store = Arc::new(store.computing_int8(&model, processor, Keep::All).unwrap());
+        let store = Arc::new(store.computing_int8(processor, Keep::All).unwrap());
         let summary = summary(&checkpoint, &store, compute.activations(), 32);
         let hub = Hub::start(SwarmConfig::new(JoinToken::new("a-token"), summary), store.clone()).unwrap();
 

@@ -75,7 +75,13 @@ impl SwarmHandle {
 
 /// Blocks its thread: not to be called from a task of an async runtime.
 impl Experts for SwarmHandle {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
         let asked = self.shared.now();
         let failed = |message: &str| ExpertsError::Swarm(message.to_owned());
         let layer = LayerId(u16::try_from(layer).map_err(|_| failed("there is no such layer"))?);
@@ -85,7 +91,11 @@ impl Experts for SwarmHandle {
         self.events.blocking_send(Event::Layer(job, asked, reply)).map_err(|_| is_down(()))?;
         let deadline = self.shared.config.coverage_wait + LAYER_DEADLINE;
         match result.recv_timeout(deadline) {
-            Ok(result) => result.map_err(|error| ExpertsError::Swarm(error.to_string())),
+            Ok(Ok(computed)) => {
+                sum.copy_from_slice(&computed);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(ExpertsError::Swarm(error.to_string())),
             Err(std_mpsc::RecvTimeoutError::Disconnected) => Err(is_down(())),
             Err(std_mpsc::RecvTimeoutError::Timeout) => Err(ExpertsError::Swarm(format!(
                 "layer {layer} was not computed within {} s",

@@ -25,7 +25,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use super::*;
 use crate::shards::ModelExperts;
 use crate::shards::tests::tiny;
-use moex_model::local_moe::PackedExperts;
+use moex_model::local_experts::LocalExperts;
 use moex_model::{Checkpoint, Experts, Model, Packing, Routing};
 use moex_swarm::{JoinToken, SwarmStatus};
 
@@ -132,7 +132,7 @@ impl Running {
         let (mut swarm, store) = (self.hub.handle(), self.store.clone());
         tokio::task::spawn_blocking(move || {
             let (rows, routing) = layer(seed);
-            let mut alone = PackedExperts::new(store, Dtype::F16);
+            let mut alone = LocalExperts::exact(store, Dtype::F16);
             [swarm.apply(at, &rows, &routing), alone.apply(at, &rows, &routing)]
                 .map(|sum| sum.unwrap().into_iter().map(f32::to_bits).collect())
         })
@@ -201,7 +201,7 @@ async fn a_worker_holds_layers_of_several_formats() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/tiny-mixed.gguf");
     let checkpoint = Checkpoint::open(Path::new(path)).unwrap();
     let source = ModelExperts::new("mixed", Arc::new(Model::load(&checkpoint).unwrap()));
-    let running = start_packed(&source, Packing::AsTheyAre, |config| {
+    let running = start_packed(&source, Packing::Native, |config| {
         config.timeout = Duration::from_secs(20);
         config.hub_compute = false;
     })

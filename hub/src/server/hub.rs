@@ -235,8 +235,7 @@ impl Loaded {
         };
         let mut store = ShardStore::open(&folder, &source, packing, progress)?;
         if let (Compute::Fast(fast), true) = (&config.compute, config.hub_compute) {
-            store =
-                store.computing_int8(&model, fast.processor.clone(), memory.keep).map_err(OpenError::Io)?;
+            store = store.computing_int8(fast.processor.clone(), memory.keep).map_err(OpenError::Io)?;
         }
         let store = Arc::new(store);
         Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most })

@@ -5,7 +5,7 @@ use moex_protocol::{Answer, Block, Dispatch, ExpertId};
 use moex_worker::core::answer::{Answering, ComputeError, answer, pair, rows_of};
 
 use super::ShardStore;
-use moex_model::panels::{PanelSpace, Panels};
+use moex_model::local_experts::{ExpertPanels, PanelSpace};
 
 impl ShardStore {
     /// The answer to `dispatch`: rows decoded from the wire's number format, each expert's gated rows computed as every
@@ -25,7 +25,11 @@ impl ShardStore {
 }
 
 /// [`answer`] with int8 activations, all experts as one job.
-fn answer_from(panels: &Panels, shape: &ExpertShape, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
+fn answer_from(
+    panels: &ExpertPanels,
+    shape: &ExpertShape,
+    dispatch: &Dispatch,
+) -> Result<Answer, ComputeError> {
     let rows = rows_of(shape, dispatch)?; // (R, D)
     let pairs: Vec<Pair> = dispatch.calls.iter().flat_map(|call| &call.pairs).map(pair).collect(); // (P)
     let mut end = 0;

@@ -30,10 +30,10 @@ use moex_protocol::{Block, BlockSource, Dtype, LayerId};
 
 pub use self::source::{ExpertSource, ModelExperts};
 
-use moex_model::local_moe::Blocks;
+use moex_model::Packing;
+use moex_model::local_experts::Blocks;
+use moex_model::local_experts::{ExpertPanels, Keep, LocalExperts};
 use moex_model::mapped::Mapped;
-use moex_model::panels::{Keep, PanelExperts, Panels, WorkerBlocks};
-use moex_model::{Model, Packing};
 use moex_swarm::BlockCatalog;
 
 /// The path under which a hub serves its shards.
@@ -77,7 +77,7 @@ pub struct ShardStore {
     /// By layer, sparse ones only.
     shapes: BTreeMap<u16, ExpertShape>,
     /// What computes answers with int8 activations; none computes with f32.
-    panels: Option<Arc<Panels>>,
+    panels: Option<Arc<ExpertPanels>>,
     files: Vec<ShardFile>,
     /// Ascending by block.
     blocks: Vec<StoredBlock>,
@@ -147,25 +147,19 @@ impl ShardStore {
         cache.join("moex").join("shards").join(format!("{}-{packing}", source.fingerprint()))
     }
 
-    /// Has [`Self::answer`] compute with int8 activations, as workers do that are told to. `model` is whose experts these
-    /// are.
+    /// Has [`Self::answer`] compute with int8 activations, as workers do that are told to.
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn computing_int8(
-        mut self,
-        model: &Model,
-        processor: Arc<Processor>,
-        keep: Keep,
-    ) -> io::Result<Self> {
-        let blocks = WorkerBlocks::new(Arc::new(self.clone()), model);
-        self.panels = Some(Arc::new(Panels::new(blocks, processor, keep)?));
+    pub fn computing_int8(mut self, processor: Arc<Processor>, keep: Keep) -> io::Result<Self> {
+        let blocks = Arc::new(self.clone());
+        self.panels = Some(Arc::new(ExpertPanels::new(blocks, processor, keep)?));
         Ok(self)
     }
 
     /// The same experts for who asks for them here, rounding to `wire`; none unless [`Self::computing_int8`].
-    pub fn experts(&self, wire: Dtype) -> Option<PanelExperts> {
-        self.panels.clone().map(|panels| PanelExperts::new(panels, wire))
+    pub fn experts(&self, wire: Dtype) -> Option<LocalExperts> {
+        self.panels.clone().map(|panels| LocalExperts::from_panels(panels, wire))
     }
 
     /// Bytes of all blocks.
@@ -228,6 +222,15 @@ impl ShardStore {
 }
 
 impl Blocks for ShardStore {
+    fn n_experts(&self) -> Vec<usize> {
+        let n_layers = self.shapes.last_key_value().map_or(0, |(layer, _)| usize::from(*layer) + 1);
+        let mut n_experts = vec![0; n_layers];
+        for stored in &self.blocks {
+            n_experts[usize::from(stored.block.layer.0)] += 1;
+        }
+        n_experts
+    }
+
     fn shape(&self, layer: LayerId) -> Result<ExpertShape, String> {
         ShardStore::shape(self, layer).ok_or_else(|| format!("layer {layer} has no packed experts"))
     }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_formula_and_a_row_keeps_its_bits_in_any_company() {
+    fn agrees_with_the_formula_and_a_row_keeps_its_bits_in_any_batch() {
         let page_len = SHAPE.page_positions * SHAPE.n_kv_heads * SHAPE.head_width;
         let (keys, values) = (noise(1, 3 * page_len, 2.0), noise(2, 3 * page_len, 1.0));
         let (key_pages, value_pages): (Vec<_>, Vec<_>) =

@@ -57,7 +57,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn is_the_product_and_a_row_keeps_its_bits_in_any_company(
+        fn is_the_product_and_a_row_keeps_its_bits_in_any_batch(
             n_rows in 1_usize..6,
             n_in in 1_usize..300,
             n_out in 1_usize..300,

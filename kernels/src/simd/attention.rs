@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_its_twin_and_a_row_keeps_its_bits_in_any_company() {
+    fn agrees_with_its_twin_and_a_row_keeps_its_bits_in_any_batch() {
         // Groups of 8, 3 and 1 heads; widths of whole vectors and not.
         for (n_heads, n_kv_heads, head_width) in [(16, 2, 32), (6, 2, 20), (1, 1, 2)] {
             for (format, tolerance) in [(KvFormat::F32, 1e-11), (KvFormat::F16, 1e-6)] {

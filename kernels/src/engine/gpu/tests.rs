@@ -140,7 +140,7 @@ fn the_self_test_passes() {
 }
 
 #[test]
-fn a_row_keeps_its_bits_in_any_company() {
+fn a_row_keeps_its_bits_in_any_batch() {
     let Some(device) = device() else { return };
     let engine = loaded(&device, 1);
     let rows = noise(7, 5 * SHAPE.hidden, 1.0);

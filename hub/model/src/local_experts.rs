@@ -1,0 +1,151 @@
+//! The experts on this machine: the oracle, the last replica, and what serves when there is no worker.
+//!
+//! From the checkpoint's own weights or from packed blocks ([`ExpertSource`]), in f32 by the naive kernels or in int8 from
+//! panels. Where they stand in for workers, what would cross the wire is rounded as the wire rounds it, and so an answer has
+//! the bytes of a worker's.
+
+mod calls;
+mod panels;
+mod source;
+
+pub use panels::{ExpertPanels, Keep, PanelSpace};
+pub use source::{Blocks, ExpertSource, MemoryBlocks};
+
+use std::sync::Arc;
+
+use moex_kernels::{
+    cpu,
+    simd::{Processor, round_to_f16},
+};
+use moex_protocol::{Dtype, tensor};
+
+use self::{calls::SortedCalls, source::Resident};
+use super::{
+    Routing,
+    experts::{Experts, ExpertsError},
+    transformer::Model,
+};
+
+/// Computes experts here. Each expert's answer is added in f32, in ascending expert order.
+pub struct LocalExperts {
+    arithmetic: Arithmetic,
+    /// What rows, gates and answers are rounded to; to nothing for the oracle.
+    wire: Option<Dtype>,
+    calls: SortedCalls,
+    /// As the wire carries them (T, D).
+    rows: Vec<f32>,
+    /// (P, D).
+    answers: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+enum Arithmetic {
+    /// In f32, where experts lie.
+    Exact(Box<dyn ExpertSource>),
+    /// In int8, from panels.
+    Panels { panels: Arc<ExpertPanels>, space: PanelSpace },
+}
+
+impl LocalExperts {
+    /// Exact f32, straight from the checkpoint: the oracle.
+    pub fn of_checkpoint(model: Arc<Model>) -> Self {
+        Self::new(Arithmetic::Exact(Box::new(Resident(model))), None)
+    }
+
+    /// What workers with f32 activations answer, from the blocks that they hold.
+    pub fn exact(source: impl ExpertSource + 'static, wire: Dtype) -> Self {
+        Self::new(Arithmetic::Exact(Box::new(source)), Some(wire))
+    }
+
+    /// What workers with int8 activations answer.
+    pub fn from_panels(panels: Arc<ExpertPanels>, wire: Dtype) -> Self {
+        Self::new(Arithmetic::Panels { panels, space: PanelSpace::default() }, Some(wire))
+    }
+
+    fn new(arithmetic: Arithmetic, wire: Option<Dtype>) -> Self {
+        let (rows, answers, bytes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { arithmetic, wire, calls: SortedCalls::default(), rows, answers, bytes }
+    }
+}
+
+impl Experts for LocalExperts {
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        assert_eq!(rows.len(), sum.len(), "a sum for each row");
+        let Self { arithmetic, wire, calls, rows: carried, answers, bytes } = self;
+        calls.sort(routing, wire.is_some());
+        let hidden = rows.len() / calls.n_rows().max(1);
+        let processor = match arithmetic {
+            Arithmetic::Exact(_) => None,
+            Arithmetic::Panels { panels, .. } => Some(panels.processor().clone()),
+        };
+        let mut round = |values: &mut [f32]| {
+            if let Some(wire) = *wire {
+                through_wire(processor.as_deref(), wire, values, hidden, bytes);
+            }
+        };
+        carried.clear();
+        carried.extend_from_slice(rows);
+        round(carried);
+        answers.resize(calls.pairs().len() * hidden, 0.0);
+        let computed = match arithmetic {
+            Arithmetic::Exact(source) => compute_exactly(&**source, layer, calls, carried, answers),
+            Arithmetic::Panels { panels, space } => {
+                panels.compute(layer, calls.ends(), calls.pairs(), carried, space, answers)
+            }
+        };
+        computed.map_err(|(expert, reason)| ExpertsError::Block { layer: layer as u16, expert, reason })?;
+        round(answers);
+        let add = |t: usize, sum: &mut [f32]| {
+            sum.fill(0.0);
+            for p in calls.of_row(t) {
+                cpu::add(sum, &answers[*p as usize * hidden..][..hidden]);
+            }
+        };
+        match &processor {
+            Some(processor) => processor.each_row(sum, hidden, add),
+            None => sum.chunks_exact_mut(hidden.max(1)).enumerate().for_each(|(t, sum)| add(t, sum)),
+        }
+        Ok(())
+    }
+}
+
+/// To `answers` (P, D), or the expert that cannot be read and why.
+fn compute_exactly(
+    source: &dyn ExpertSource,
+    layer: usize,
+    calls: &SortedCalls,
+    rows: &[f32],
+    answers: &mut [f32],
+) -> Result<(), (u16, String)> {
+    let hidden = answers.len() / calls.pairs().len().max(1);
+    let mut rest = answers;
+    for (expert, pairs) in calls.iter() {
+        let part;
+        (part, rest) = rest.split_at_mut(pairs.len() * hidden);
+        let mut compute = |view: &moex_kernels::ExpertView<'_>| cpu::expert_ffn(view, rows, pairs, part);
+        source.read(layer, usize::from(expert), &mut compute).map_err(|reason| (expert, reason))?;
+    }
+    Ok(())
+}
+
+/// `rows` (N, D) as the other end of the wire reads them.
+fn through_wire(
+    processor: Option<&Processor>,
+    wire: Dtype,
+    rows: &mut [f32],
+    hidden: usize,
+    bytes: &mut Vec<u8>,
+) {
+    if let (Some(processor), Dtype::F16) = (processor, wire) {
+        return processor.each_row(rows, hidden, |_, row| round_to_f16(processor.simd(), row));
+    }
+    bytes.clear();
+    tensor::encode_rows(wire, rows, hidden, bytes);
+    tensor::decode_rows_into(wire, bytes, hidden, rows).expect("what was just encoded is whole rows");
+}

@@ -1,0 +1,172 @@
+//! Experts repacked for this machine's vector instructions, and computed there with int8 activations: what a worker with
+//! such activations answers, to the bit.
+
+use std::{fmt, io, sync::Arc};
+
+use moex_kernels::{
+    engine::Pair,
+    simd::{ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Processor, Slab, experts},
+};
+
+use super::ExpertSource;
+use crate::memory::{RESERVE_BYTES, UNKNOWN_FREE_BYTES, free_bytes};
+
+/// What may be resident of experts both as they lie in their file and in panels.
+const MAX_UNRELEASED_BYTES: usize = 64 << 20;
+
+/// Whether repacked experts are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// All of them, in memory.
+    All,
+    /// None: an expert is repacked whenever it is needed, for models that are larger than memory.
+    None,
+}
+
+/// Experts in panels, or on their way there.
+pub struct ExpertPanels {
+    processor: Arc<Processor>,
+    source: Box<dyn ExpertSource>,
+    layers: Vec<LayerPanels>,
+}
+
+struct LayerPanels {
+    n_experts: usize,
+    /// None for a dense layer.
+    shape: Option<PackedExpertShape>,
+    /// All experts of the layer, if they are kept.
+    kept: Option<Slab>,
+}
+
+impl Keep {
+    /// Keeps experts of `n_bytes` in all if as much memory is free, and `RESERVE_BYTES` beside.
+    pub fn if_it_fits(n_bytes: usize) -> Self {
+        let free = free_bytes().unwrap_or(UNKNOWN_FREE_BYTES);
+        if n_bytes <= free.saturating_sub(RESERVE_BYTES) { Self::All } else { Self::None }
+    }
+}
+
+impl fmt::Debug for ExpertPanels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpertPanels").field("layers", &self.layers.len()).finish_non_exhaustive()
+    }
+}
+
+impl ExpertPanels {
+    /// The experts of `source`. To keep them all, they are all repacked now.
+    ///
+    /// # Errors
+    /// If an expert cannot be read, or there is no memory.
+    pub fn new(
+        source: impl ExpertSource + 'static,
+        processor: Arc<Processor>,
+        keep: Keep,
+    ) -> io::Result<Self> {
+        let (mut layers, mut unreleased) = (Vec::new(), 0);
+        for (layer, n_experts) in source.n_experts().into_iter().enumerate() {
+            if n_experts == 0 {
+                layers.push(LayerPanels { n_experts, shape: None, kept: None });
+                continue;
+            }
+            let shape = PackedExpertShape::from(source.shape(layer).map_err(io::Error::other)?);
+            let kept = match keep {
+                Keep::None => None,
+                Keep::All => {
+                    let mut slab = Slab::new(n_experts.saturating_mul(shape.bytes()), PageSize::Huge)?;
+                    for (expert, panels) in slab.chunks_exact_mut(shape.bytes()).enumerate() {
+                        (source.read(layer, expert, &mut |view| shape.pack(processor.pool(), view, panels)))
+                            .map_err(io::Error::other)?;
+                        unreleased += panels.len();
+                        if unreleased >= MAX_UNRELEASED_BYTES {
+                            source.release();
+                            unreleased = 0;
+                        }
+                    }
+                    Some(slab)
+                }
+            };
+            layers.push(LayerPanels { n_experts, shape: Some(shape), kept });
+        }
+        source.release();
+        Ok(Self { processor, source: Box::new(source), layers })
+    }
+
+    /// What computes them.
+    pub fn processor(&self) -> &Arc<Processor> {
+        &self.processor
+    }
+
+    /// Bytes of all experts in panels.
+    pub fn n_bytes(&self) -> usize {
+        let bytes = |layer: &LayerPanels| layer.shape.map_or(0, |shape| layer.n_experts * shape.bytes());
+        self.layers.iter().map(bytes).sum()
+    }
+
+    /// `gate * expert(row)` for every pair, expert after expert: `calls` are experts with the end of their pairs in
+    /// `pairs`, `rows` (R, D), `out` (P, D).
+    ///
+    /// # Errors
+    /// The expert that does not exist or cannot be read, and why.
+    pub fn compute(
+        &self,
+        layer: usize,
+        calls: &[(u16, usize)],
+        pairs: &[Pair],
+        rows: &[f32],
+        space: &mut PanelSpace,
+        out: &mut [f32],
+    ) -> Result<(), (u16, String)> {
+        let missing = |expert| (expert, "the model has no such expert".to_owned());
+        let first = calls.first().map_or(0, |(expert, _)| *expert);
+        let of_layer = self.layers.get(layer).ok_or_else(|| missing(first))?;
+        let shape = of_layer.shape.ok_or_else(|| missing(first))?;
+        if let Some((expert, _)) = calls.iter().find(|(expert, _)| usize::from(*expert) >= of_layer.n_experts)
+        {
+            return Err(missing(*expert));
+        }
+        let (simd, pool) = (self.processor.simd(), self.processor.pool());
+        let starts = std::iter::once(0).chain(calls.iter().map(|(_, end)| *end));
+        let of_calls = calls.iter().zip(starts).map(|((expert, end), start)| (*expert, &pairs[start..*end]));
+        let Some(kept) = &of_layer.kept else {
+            let mut rest = out;
+            for (expert, pairs) in of_calls {
+                let part;
+                (part, rest) = rest.split_at_mut(pairs.len() * shape.hidden);
+                let failed = |reason| (expert, reason);
+                space.spare.resize(shape.bytes(), 0);
+                let spare = &mut space.spare;
+                (self.source.read(layer, usize::from(expert), &mut |view| shape.pack(pool, view, spare)))
+                    .map_err(failed)?;
+                let call = [ExpertCall { expert: &space.spare, pairs }];
+                experts(simd, pool, &shape, &mut space.scratch, &call, rows, part)
+                    .map_err(|error| (expert, error.to_string()))?;
+            }
+            return Ok(());
+        };
+        let n = shape.bytes();
+        let mut borrowed = recycled(std::mem::take(&mut space.calls));
+        borrowed.extend(
+            of_calls
+                .map(|(expert, pairs)| ExpertCall { expert: &kept[usize::from(expert) * n..][..n], pairs }),
+        );
+        let computed = experts(simd, pool, &shape, &mut space.scratch, &borrowed, rows, out);
+        space.calls = recycled(borrowed);
+        computed.map_err(|error| (first, error.to_string()))
+    }
+}
+
+/// What [`ExpertPanels::compute`] needs in between.
+#[derive(Default)]
+pub struct PanelSpace {
+    scratch: ExpertScratch,
+    /// Empty between computations: only its memory is kept.
+    calls: Vec<ExpertCall<'static>>,
+    /// An expert that is not kept.
+    spare: Vec<u8>,
+}
+
+/// The memory of a vector of one lifetime for one of another: collecting a vector's own iterator allocates nothing.
+fn recycled<'b>(mut calls: Vec<ExpertCall<'_>>) -> Vec<ExpertCall<'b>> {
+    calls.clear();
+    calls.into_iter().map(|_| ExpertCall { expert: &[], pairs: &[] }).collect()
+}
