@@ -15,7 +15,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&api.swarm()))
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&api.swarm().await))
 }
 
 /// The status as text: one metric a number, workers by their id.
@@ -70,8 +70,8 @@ pub(super) fn text(status: &SwarmStatus) -> String {
         ("healthy", "gauge", "1 unless it is out for failing in a row.", |w| {
             f64::from(u8::from(w.state != "unhealthy"))
         }),
-        ("standby", "gauge", "1 if it is asked for what nobody else holds only.", |w| {
-            f64::from(u8::from(w.tier == Tier::Standby))
+        ("fallback", "gauge", "1 if it is asked for what nobody else holds only.", |w| {
+            f64::from(u8::from(w.tier == Tier::Fallback))
         }),
         ("blocks_resident", "gauge", "Experts it holds.", |w| w.blocks_resident as f64),
         ("queue_depth", "gauge", "Messages it had waiting at its last heartbeat.", |w| {
@@ -128,7 +128,7 @@ mod tests {
         }
         let mut worker = json!({
             "id": "0000000000000000000000000000002a", "name": "", "kind": "native", "adapter": "CPU", "backend": "cpu",
-            "address": "here", "state": "unhealthy", "tier": "standby", "reason": "slow", "visibility": "visible",
+            "address": "here", "state": "unhealthy", "tier": "fallback", "reason": "slow", "visibility": "visible",
         });
         for name in "blocks_assigned blocks_resident bytes_resident bytes_downloaded weights_served_bytes dispatches \
                      answers rows timeouts errors latency_p50_micros latency_p99_micros sync_latency_micros queue_depth"

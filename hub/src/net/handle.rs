@@ -63,7 +63,7 @@ impl SwarmHandle {
         if sum.iter().any(|value| !value.is_finite()) {
             return Err(ExpertsError::Swarm(JobError::NotFinite { layer }.to_string()));
         }
-        self.shared.swarm().computed_alone(layer, routing, self.shared.now().saturating_sub(begun));
+        self.shared.swarm().computed_locally(layer, routing, self.shared.now().saturating_sub(begun));
         Ok(())
     }
 

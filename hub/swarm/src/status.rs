@@ -3,8 +3,8 @@
 use moex_protocol::{ModelSummary, Visibility, WorkerId, WorkerKind};
 use serde::{Deserialize, Serialize};
 
-use super::tier::Tier;
-use super::trust::Quarantined;
+use super::auditor::Quarantined;
+use super::dispatcher::Tier;
 
 /// The swarm at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -105,6 +105,14 @@ pub struct HubShare {
     pub rows: u64,
     /// Messages it would have been to a worker.
     pub dispatches: u64,
+}
+
+/// Percentiles of the last layers' times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LayerPercentiles {
+    pub p50_micros: u64,
+    pub p95_micros: u64,
+    pub p99_micros: u64,
 }
 
 /// How much the swarm's tables hold at one moment: all of it is bounded, and nothing of it outlives its cause.

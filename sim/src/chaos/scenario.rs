@@ -243,7 +243,7 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         replicas: 1 + random.below(3),
         hedge: hedge(random),
         timeout: Duration::from_millis(20 + upto(random, 800)),
-        strikes: 1 + random.below(4) as u32,
+        max_failures: 1 + random.below(4) as u32,
         wire: [Dtype::F16, Dtype::Bf16, Dtype::Int8][random.below(wires)],
         form,
         compression: if random.below(4) == 0 { Compression::Lz4 } else { Compression::Off },

@@ -95,7 +95,7 @@ fn the_first_of_two_copies_wins_and_the_other_is_cancelled() {
 
 #[test]
 fn a_preempted_attempt_goes_to_another_without_a_strike() {
-    let (mut room, a, b) = two(SwarmConfig { strikes: 1, ..config() });
+    let (mut room, a, b) = two(SwarmConfig { max_failures: 1, ..config() });
     let id = room.start(job());
     room.answer(b);
     room.fail(a, ErrorCode::Preempted);

@@ -147,7 +147,7 @@ impl Room {
     /// The same with what it says of itself edited.
     pub(super) fn join_with(&mut self, id: u128, edit: impl FnOnce(&mut Join), loads: bool) -> ConnectionId {
         let connection = self.join_new(id, edit, loads);
-        if let Some(worker) = self.swarm.connections.get_mut(&connection).and_then(|c| c.worker.as_mut()) {
+        if let Some(worker) = self.swarm.dispatcher().worker_mut(connection) {
             // Prompts' chunks, so that what the test measures of single steps stands alone.
             (0..8).for_each(|_| worker.took(300, Duration::from_millis(500)));
         }

@@ -1,15 +1,18 @@
-//! A layer's rows and routing as wire dispatches: what each expert is asked, and which worker gets which experts.
-//! Who may be asked is the caller's knowledge; what came back is `combine`'s.
+//! A layer's rows and routing in the wire's number format, cut into work items: an expert with its rows. Work items become
+//! one [`Dispatch`] per worker.
+//!
+//! `candidates` chooses the workers; `parts` holds what they answer.
 
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use moex_protocol::{
-    Answer, AnswerPart, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, limits, tensor,
+    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, limits, tensor,
 };
 
-use super::combine::{Part, wire_gate};
-use super::{ConnectionId, JobError, LayerJob};
+use super::job::{JobError, LayerJob};
+use super::parts::{Part, wire_gate};
+use crate::ConnectionId;
 
 /// Header bytes of a frame, for comparing the forms.
 const FRAME_BYTES: usize = 28;
@@ -27,20 +30,21 @@ pub enum FormPolicy {
     Summed,
 }
 
-/// A job on the wire: its rows, and for each expert that the router chose which of them, with which gates.
+/// A layer's work as it goes over the wire: its rows, and for each expert that the router chose, which of them with which
+/// gates.
 #[derive(Clone, Debug)]
-pub(super) struct WireJob {
+pub(crate) struct EncodedLayer {
     pub layer: LayerId,
     pub n_rows: usize,
     pub hidden: usize,
     dtype: Dtype,
     /// (T, D) in `dtype`
     rows: Bytes,
-    /// Ascending by expert; `row` counts the job's rows.
-    pub calls: Vec<Call>,
+    /// The work items, ascending by expert; `row` counts the layer's rows.
+    pub items: Vec<Call>,
 }
 
-impl WireJob {
+impl EncodedLayer {
     /// Encodes a job, after checking that it has the shape it claims and fits one message to one worker.
     pub(super) fn encode(
         job: &LayerJob,
@@ -70,14 +74,14 @@ impl WireJob {
             pairs.into_iter().map(|(expert, pairs)| Call { expert: ExpertId(expert), pairs }).collect();
         let mut rows = BytesMut::with_capacity(n_rows * dtype.row_bytes(hidden));
         tensor::encode_rows(dtype, &job.rows, hidden, &mut rows);
-        Ok(Self { layer: job.layer, n_rows, hidden, dtype, rows: rows.freeze(), calls })
+        Ok(Self { layer: job.layer, n_rows, hidden, dtype, rows: rows.freeze(), items: calls })
     }
 
-    /// The message that asks one worker for `cells`, ascending indices of calls: only the rows they need, each once.
-    pub(super) fn dispatch(&self, cells: &[usize], policy: FormPolicy) -> Dispatch {
+    /// The message that asks one worker for these items, ascending: only the rows they need, each once.
+    pub(crate) fn dispatch(&self, items: &[usize], policy: FormPolicy) -> Dispatch {
         const UNUSED: u16 = u16::MAX;
         let mut place = vec![UNUSED; self.n_rows];
-        for pair in cells.iter().flat_map(|cell| &self.calls[*cell].pairs) {
+        for pair in items.iter().flat_map(|item| &self.items[*item].pairs) {
             place[usize::from(pair.row)] = 0;
         }
         let row_bytes = self.dtype.row_bytes(self.hidden);
@@ -92,7 +96,7 @@ impl WireJob {
             expert: call.expert,
             pairs: call.pairs.iter().map(|p| Pair { row: place[usize::from(p.row)], gate: p.gate }).collect(),
         };
-        let calls: Vec<Call> = cells.iter().map(|cell| here(&self.calls[*cell])).collect();
+        let calls: Vec<Call> = items.iter().map(|item| here(&self.items[*item])).collect();
         let form = match policy {
             FormPolicy::Summed => Form::Sum,
             FormPolicy::PerExpert => shorter_form(row_bytes, usize::from(n_rows), &calls),
@@ -101,12 +105,12 @@ impl WireJob {
         Dispatch { layer, hidden, dtype, form, rows: rows.freeze(), calls }
     }
 
-    /// What an answer says of `cells`, those that its dispatch asked for: a part a cell, or one for all of them when the
+    /// What an answer says of `items`, those that its dispatch asked for: a part an item, or one for all of them when the
     /// worker sums. None if it has another shape than was asked for, or a value in it is not finite.
-    pub(super) fn read(&self, cells: &[usize], policy: FormPolicy, answer: &Answer) -> Option<Vec<Part>> {
+    pub(crate) fn read(&self, items: &[usize], policy: FormPolicy, answer: &Answer) -> Option<Vec<Part>> {
         let groups: Vec<&[usize]> = match policy {
-            FormPolicy::Summed => vec![cells],
-            FormPolicy::PerExpert => cells.chunks(1).collect(),
+            FormPolicy::Summed => vec![items],
+            FormPolicy::PerExpert => items.chunks(1).collect(),
         };
         let is_of_shape = answer.parts.len() == groups.len()
             && (answer.layer, answer.dtype, usize::from(answer.hidden))
@@ -114,37 +118,48 @@ impl WireJob {
         if !is_of_shape {
             return None;
         }
-        let read = |(cells, part): (&[usize], &AnswerPart)| {
+        let read = |(items, part): (&[usize], &AnswerPart)| {
             let (rows, expert) = match policy {
-                FormPolicy::Summed => (self.rows_of(cells), None),
+                FormPolicy::Summed => (self.rows_of(items), None),
                 FormPolicy::PerExpert => {
-                    let call = &self.calls[*cells.first()?];
+                    let call = &self.items[*items.first()?];
                     (call.pairs.iter().map(|pair| pair.row).collect(), Some(call.expert))
                 }
             };
-            let read = Part::read(cells.to_vec(), rows, part, answer.dtype, self.hidden);
+            let read = Part::read(items.to_vec(), rows, part, answer.dtype, self.hidden);
             read.filter(|_| part.expert == expert)
         };
         groups.into_iter().zip(&answer.parts).map(read).collect()
     }
 
-    /// (row, expert) pairs of these cells.
-    pub(super) fn n_pairs(&self, cells: &[usize]) -> usize {
-        cells.iter().map(|cell| self.calls[*cell].pairs.len()).sum()
+    /// The block that a work item needs.
+    pub(crate) fn block(&self, item: usize) -> Block {
+        Block { layer: self.layer, expert: self.items[item].expert }
     }
 
-    /// Bytes of these cells on the wire, there and back: what a copy of them costs.
-    pub(super) fn message_bytes(&self, cells: &[usize]) -> u64 {
+    /// The blocks that the work items need, each with its (row, expert) pairs.
+    pub(crate) fn load(&self) -> impl Iterator<Item = (Block, usize)> {
+        let block = |call: &Call| Block { layer: self.layer, expert: call.expert };
+        self.items.iter().map(move |call| (block(call), call.pairs.len()))
+    }
+
+    /// (row, expert) pairs of these items.
+    pub(crate) fn n_pairs(&self, items: &[usize]) -> usize {
+        items.iter().map(|item| self.items[*item].pairs.len()).sum()
+    }
+
+    /// Bytes of these items on the wire, there and back: what a copy of them costs.
+    pub(super) fn message_bytes(&self, items: &[usize]) -> u64 {
         let row_bytes = self.dtype.row_bytes(self.hidden);
-        let n_pairs = self.n_pairs(cells);
-        let there = self.rows_of(cells).len() * row_bytes + n_pairs * PAIR_BYTES;
-        (there + n_pairs * row_bytes + 2 * cells.len() * FRAME_BYTES) as u64
+        let n_pairs = self.n_pairs(items);
+        let there = self.rows_of(items).len() * row_bytes + n_pairs * PAIR_BYTES;
+        (there + n_pairs * row_bytes + 2 * items.len() * FRAME_BYTES) as u64
     }
 
-    /// The rows that any of these cells touches, ascending.
-    pub(super) fn rows_of(&self, cells: &[usize]) -> Vec<u16> {
+    /// The rows that any of these items touches, ascending.
+    pub(super) fn rows_of(&self, items: &[usize]) -> Vec<u16> {
         let mut rows: Vec<u16> =
-            cells.iter().flat_map(|cell| &self.calls[*cell].pairs).map(|pair| pair.row).collect();
+            items.iter().flat_map(|item| &self.items[*item].pairs).map(|pair| pair.row).collect();
         rows.sort_unstable();
         rows.dedup();
         rows
@@ -162,23 +177,23 @@ fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
 /// What one worker is asked in one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Indices of calls, ascending.
-    pub cells: Vec<usize>,
-    /// Of these, those that another worker is asked for in the same breath, and before this one.
+    /// Indices of work items, ascending.
+    pub items: Vec<usize>,
+    /// Of these, those that another worker is asked for at the same time, and before this one.
     pub copies: Vec<usize>,
 }
 
-/// Deals cells, ascending, out to all of their takers: one message a worker, however many cells it takes.
-pub(super) fn deal(
-    cells: impl IntoIterator<Item = (usize, Vec<ConnectionId>)>,
+/// Groups work items, ascending, by the workers to ask: one message a worker, however many items it is asked for.
+pub(super) fn group_by_worker(
+    items: impl IntoIterator<Item = (usize, Vec<ConnectionId>)>,
 ) -> BTreeMap<ConnectionId, Share> {
     let mut shares: BTreeMap<ConnectionId, Share> = BTreeMap::new();
-    for (cell, takers) in cells {
-        for (copy, worker) in takers.into_iter().enumerate() {
+    for (item, workers) in items {
+        for (copy, worker) in workers.into_iter().enumerate() {
             let share = shares.entry(worker).or_default();
-            share.cells.push(cell);
+            share.items.push(item);
             if copy > 0 {
-                share.copies.push(cell);
+                share.copies.push(item);
             }
         }
     }
@@ -202,9 +217,9 @@ mod tests {
 
     #[test]
     fn calls_ascend_by_expert_and_name_their_rows() {
-        let wire = WireJob::encode(&job(), 2, Dtype::F16, 8).unwrap();
+        let wire = EncodedLayer::encode(&job(), 2, Dtype::F16, 8).unwrap();
         let shape: Vec<(u16, Vec<u16>)> =
-            wire.calls.iter().map(|c| (c.expert.0, c.pairs.iter().map(|p| p.row).collect())).collect();
+            wire.items.iter().map(|c| (c.expert.0, c.pairs.iter().map(|p| p.row).collect())).collect();
         assert_eq!(shape, [(1, vec![2]), (5, vec![1]), (7, vec![0, 2]), (9, vec![0, 1])]);
         assert_eq!(wire.n_pairs(&[2, 3]), 4);
         assert_eq!(wire.rows_of(&[0, 2]), [0, 2]);
@@ -212,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_dispatch_carries_only_the_rows_it_needs() {
-        let wire = WireJob::encode(&job(), 2, Dtype::F16, 8).unwrap();
+        let wire = EncodedLayer::encode(&job(), 2, Dtype::F16, 8).unwrap();
         let dispatch = wire.dispatch(&[0, 1], FormPolicy::PerExpert);
         assert_eq!(values(&dispatch), [3.0, 4.0, 5.0, 6.0]);
         assert_eq!(dispatch.calls[0].pairs[0].row, 1);
@@ -225,14 +240,14 @@ mod tests {
     fn rows_go_once_when_that_is_shorter() {
         let routing = Routing { k: 4, experts: vec![0, 1, 2, 3], gates: vec![0.25; 4] };
         let job = LayerJob { layer: LayerId(0), rows: vec![0.5; 64], routing };
-        let wire = WireJob::encode(&job, 64, Dtype::F16, 8).unwrap();
+        let wire = EncodedLayer::encode(&job, 64, Dtype::F16, 8).unwrap();
         assert_eq!(wire.dispatch(&[0, 1, 2, 3], FormPolicy::PerExpert).form, Form::RowsOnce);
         assert_eq!(wire.dispatch(&[0], FormPolicy::PerExpert).form, Form::Plain);
     }
 
     #[test]
     fn a_job_of_the_wrong_shape_or_too_long_is_refused() {
-        let encode = |job: &LayerJob| WireJob::encode(job, 2, Dtype::F16, 3).map(|_| ());
+        let encode = |job: &LayerJob| EncodedLayer::encode(job, 2, Dtype::F16, 3).map(|_| ());
         assert_eq!(encode(&job()), Ok(()));
         let mut torn = job();
         torn.rows.pop();
@@ -241,7 +256,7 @@ mod tests {
         torn.routing.gates.pop();
         assert_eq!(encode(&torn), Err(JobError::Shape { layer: LayerId(4) }));
         assert_eq!(
-            WireJob::encode(&job(), 2, Dtype::F16, 2).map(|_| ()),
+            EncodedLayer::encode(&job(), 2, Dtype::F16, 2).map(|_| ()),
             Err(JobError::TooManyRows { rows: 3, max: 2 })
         );
     }
@@ -249,9 +264,9 @@ mod tests {
     #[test]
     fn copies_go_to_different_workers_and_a_worker_gets_one_message() {
         let (a, b, c) = (ConnectionId(1), ConnectionId(2), ConnectionId(3));
-        let shares = deal([(0, vec![a, b]), (1, vec![b, c]), (2, vec![]), (3, vec![a])]);
+        let shares = group_by_worker([(0, vec![a, b]), (1, vec![b, c]), (2, vec![]), (3, vec![a])]);
         let share =
-            |cells: &[usize], copies: &[usize]| Share { cells: cells.to_vec(), copies: copies.to_vec() };
+            |items: &[usize], copies: &[usize]| Share { items: items.to_vec(), copies: copies.to_vec() };
         let expected = [(a, share(&[0, 3], &[])), (b, share(&[0, 1], &[0])), (c, share(&[1], &[1]))];
         assert_eq!(shares, BTreeMap::from(expected));
     }

@@ -1,25 +1,26 @@
-//! Which of those who could answer a cell is asked for it: whoever will be done first, as far as can be told.
+//! Chooses whom to ask for a work item: the worker that is expected to answer first.
 //!
-//! What counts, in this order: having failed at it before; being fit for a job of so many rows (`tier`); the time until
-//! its answer is expected, which is its median for as much as it is given, behind what it is at already, or the timeout
-//! while it is late with another (`health`); and the order of the ring, which spreads the work of equals. The hub is one
-//! more replica of everything: it is asked when it will be done well before the best worker, or when there is no worker.
+//! What counts, in this order: whether a worker has failed at the item; whether it is fit for a job of so many rows
+//! (`tier`); the time until its answer is expected, which is its median for as much as it is given, behind what it is at
+//! already, or the timeout while it is late with another (`health`); and the order of the ring, which spreads the work of
+//! equals. The hub is one more replica of everything: it is asked when it will be done well before the best worker, or
+//! when there is no worker.
 //!
-//! A worker that has not answered often enough to be known gets its part beside one that is, or beside the hub, and never
+//! A worker that has not answered often enough to be known gets its part beside a known worker or the hub, and never
 //! instead: what it says of itself is no reason to wait for it.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use moex_protocol::{State, Visibility};
-
-use super::attempts::Load;
+use super::attempts::{AttemptTable, Load};
+use super::hub_replica::HubReplica;
 use super::job::Job;
 use super::tier::{HUB_MARGIN, HUB_YIELDS_WITHIN};
-use super::worker::Worker;
-use super::{ConnectionId, Swarm};
+use super::workers::Workers;
+use crate::fleet::Fleet;
+use crate::{ConnectionId, SwarmConfig};
 
-/// Times one worker is asked for the same cell when there is no hub to fall back on.
+/// Times one worker is asked for the same item when there is no hub to fall back on.
 const MAX_TRIES_WITHOUT_HUB: usize = 3;
 /// Attempts of one worker, overdue ones included, beyond which it is left alone.
 const MAX_ATTEMPTS_PER_WORKER: usize = 2 * moex_protocol::limits::MAX_SLOTS as usize;
@@ -28,24 +29,24 @@ const MAX_COMPUTES_BESIDE_TRIALS: usize = 4;
 /// Two workers within a quarter of each other, or this, are equals: medians of so few samples say no more.
 const EQUALS_WITHIN: Duration = Duration::from_micros(500);
 
-/// Who is asked for which cells.
+/// Who is asked for which work items.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// Cells with the workers to ask, the best first; with none where all who could be asked are busy.
-    pub takers: Vec<(usize, Vec<ConnectionId>)>,
-    /// Cells to ask of new workers as well, of whom nobody knows how fast they answer.
+    /// Items with the workers to ask, the best first; with none where all who could be asked are busy.
+    pub candidates: Vec<(usize, Vec<ConnectionId>)>,
+    /// Items to ask of new workers as well, of whom nobody knows how fast they answer.
     pub trials: Vec<(usize, ConnectionId)>,
-    /// Cells for the hub.
+    /// Items for the hub.
     pub for_hub: Vec<usize>,
-    /// Of these, whether some have no worker that could be asked at all.
+    /// Whether some of these have no worker that could be asked at all.
     pub is_uncovered: bool,
 }
 
-/// A worker that could be asked for a cell.
+/// A worker that could be asked for a work item.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     worker: ConnectionId,
-    /// Times it has failed at this cell.
+    /// Times it has failed at this item.
     n_failures: usize,
     /// Place among the wanted holders.
     rank: usize,
@@ -58,43 +59,63 @@ struct Candidate {
     expected: Duration,
 }
 
-impl Swarm {
-    /// Chooses for these cells of a job, in order. `asked`: by cell, those who are at it already.
-    pub(super) fn choose(&self, job: &Job, cells: &[usize], asked: &[Vec<ConnectionId>]) -> Choice {
+/// All that a choice depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Chooser<'a> {
+    pub config: &'a SwarmConfig,
+    pub fleet: &'a Fleet,
+    pub workers: &'a Workers,
+    pub attempts: &'a AttemptTable,
+    pub hub: &'a HubReplica,
+}
+
+impl Chooser<'_> {
+    /// Chooses for these items of a job, in order. `asked`: by item, the workers that are at it already.
+    pub(super) fn choose(self, job: &Job, items: &[usize], asked: &[Vec<ConnectionId>]) -> Choice {
         let loads = self.attempts.load();
         let mut given: HashMap<ConnectionId, usize> = HashMap::new();
         let mut given_hub = 0;
         let mut choice = Choice::default();
-        for cell in cells.iter().copied() {
-            let n_pairs = job.wire.n_pairs(&[cell]);
-            let all = self.candidates(job, cell, &asked[cell], &loads, &given);
+        for item in items.iter().copied() {
+            let n_pairs = job.layer.n_pairs(&[item]);
+            let all = self.candidates(job, item, &asked[item], &loads, &given);
             let known: Vec<Candidate> = all.iter().copied().filter(|c| c.is_measured).collect();
             if let Some(new) = self.on_trial(&all, &known) {
                 *given.entry(new).or_default() += n_pairs;
-                choice.trials.push((cell, new));
+                choice.trials.push((item, new));
             }
             let pool = if known.is_empty() && !self.may_compute_beside() { &all } else { &known };
-            let hub = self.hub_expected(given_hub + n_pairs);
-            let takers = if self.is_for_hub(pool, hub) { None } else { best_first(pool) };
-            match takers {
-                Some(takers) => {
-                    let copies = if job.cells[cell].was_asked { 1 } else { self.config.hedge.copies() };
-                    let takers: Vec<_> = takers.into_iter().take(copies).collect();
-                    takers.iter().for_each(|taker| *given.entry(*taker).or_default() += n_pairs);
-                    choice.takers.push((cell, takers));
+            let hub = self.hub.expected(given_hub + n_pairs);
+            let chosen = if self.is_for_hub(pool, hub) { None } else { best_first(pool) };
+            match chosen {
+                Some(chosen) => {
+                    let copies = if job.items[item].was_asked { 1 } else { self.config.hedge.copies() };
+                    let chosen: Vec<_> = chosen.into_iter().take(copies).collect();
+                    chosen.iter().for_each(|worker| *given.entry(*worker).or_default() += n_pairs);
+                    choice.candidates.push((item, chosen));
                 }
                 None => {
                     given_hub += n_pairs;
                     choice.is_uncovered |= all.is_empty();
-                    choice.for_hub.push(cell);
+                    choice.for_hub.push(item);
                 }
             }
         }
         choice
     }
 
-    /// The new worker that a cell is tried with, if it would be asked for it were it known, and somebody else can be.
-    fn on_trial(&self, all: &[Candidate], known: &[Candidate]) -> Option<ConnectionId> {
+    /// Whether there is a worker that could be asked for a work item.
+    pub(super) fn is_askable(self, job: &Job, item: usize) -> bool {
+        !self.candidates(job, item, &[], &HashMap::new(), &HashMap::new()).is_empty()
+    }
+
+    /// Whether a worker may be given work now: healthy, or, where nobody could stand in for it, at least alive.
+    pub(super) fn is_usable(self, id: ConnectionId) -> bool {
+        self.workers.is_usable(self.fleet, id, self.config.hub_compute)
+    }
+
+    /// The new worker that an item is tried with, if it would be asked for it were it known, and somebody else can be.
+    fn on_trial(self, all: &[Candidate], known: &[Candidate]) -> Option<ConnectionId> {
         if known.is_empty() && !self.may_compute_beside() {
             return None;
         }
@@ -104,59 +125,32 @@ impl Swarm {
     }
 
     /// Whether the hub can be asked for what new workers are tried with.
-    fn may_compute_beside(&self) -> bool {
-        self.config.hub_compute && self.n_computing < MAX_COMPUTES_BESIDE_TRIALS
+    fn may_compute_beside(self) -> bool {
+        self.config.hub_compute && self.hub.n_computing() < MAX_COMPUTES_BESIDE_TRIALS
     }
 
-    /// Whether there is a worker that could be asked for a cell.
-    pub(super) fn is_askable(&self, job: &Job, cell: usize) -> bool {
-        !self.candidates(job, cell, &[], &HashMap::new(), &HashMap::new()).is_empty()
-    }
-
-    /// Whether a worker may be given work now: healthy, or, where nobody could stand in for it, at least alive.
-    pub(super) fn is_usable(&self, id: ConnectionId) -> bool {
-        let is_asked = |worker: &Worker| {
-            worker.health.is_healthy() || (!self.config.hub_compute && worker.health.is_last_resort())
-        };
-        self.is_present(id) && self.worker(id).is_some_and(is_asked)
-    }
-
-    /// Whether a worker's session could carry work now.
-    pub(super) fn is_present(&self, id: ConnectionId) -> bool {
-        self.connections.get(&id).is_some_and(|connection| {
-            connection.session.state() == State::Serving
-                && connection.worker.as_ref().is_some_and(|w| w.visibility == Visibility::Visible)
-        })
-    }
-
-    /// Floating-point operations of one (row, expert) pair.
-    pub(super) fn flops_per_pair(&self) -> f64 {
-        // Gate, up and down: three matrices of D x F, a multiplication and an addition each.
-        6.0 * f64::from(self.config.model.hidden) * f64::from(self.config.model.inner)
-    }
-
-    /// Holders that serve, have not failed the cell, and are not at it.
+    /// Holders that serve, have not failed at the item, and are not at it.
     fn candidates(
-        &self,
+        self,
         job: &Job,
-        cell: usize,
+        item: usize,
         asked: &[ConnectionId],
         loads: &HashMap<ConnectionId, Load>,
         given: &HashMap<ConnectionId, usize>,
     ) -> Vec<Candidate> {
-        let Some(index) = self.catalog.index(job.block(cell)) else { return Vec::new() };
+        let Some(index) = self.fleet.catalog().index(job.block(item)) else { return Vec::new() };
         let tries = if self.config.hub_compute { 1 } else { MAX_TRIES_WITHOUT_HUB };
-        let failures = &job.cells[cell].failures;
+        let failures = &job.items[item].failures;
         let candidate = |id: &ConnectionId| {
             let n_failures = failures.iter().filter(|failed| *failed == id).count();
             if asked.contains(id) || n_failures >= tries || !self.is_usable(*id) {
                 return None;
             }
-            let worker = self.worker(*id)?;
+            let worker = self.workers.get(*id)?;
             let load = loads.get(id).copied().unwrap_or_default();
-            let n_pairs = job.wire.n_pairs(&[cell]) + given.get(id).copied().unwrap_or(0);
+            let n_pairs = job.layer.n_pairs(&[item]) + given.get(id).copied().unwrap_or(0);
             let is_late = worker.health.is_late();
-            let mut expected = worker.expected(n_pairs, n_pairs as f64 * self.flops_per_pair());
+            let mut expected = worker.expected(n_pairs, n_pairs as f64 * self.config.flops_per_pair());
             if is_late {
                 // It owes an answer already: nobody knows for how long.
                 expected = expected.max(self.config.timeout);
@@ -165,24 +159,19 @@ impl Swarm {
                 worker: *id,
                 // The last resort comes after everybody.
                 n_failures: if worker.health.is_healthy() { n_failures } else { usize::MAX },
-                rank: self.placement.rank(index, worker.id()).unwrap_or(usize::MAX),
-                is_fit: worker.tier.takes(job.wire.n_rows),
-                is_free: load.n_in_time < worker.slots() && load.n_out < MAX_ATTEMPTS_PER_WORKER,
+                rank: self.fleet.rank(index, worker.id()).unwrap_or(usize::MAX),
+                is_fit: worker.tier().takes(job.layer.n_rows),
+                is_free: load.n_in_time < worker.input_slots() && load.n_out < MAX_ATTEMPTS_PER_WORKER,
                 is_measured: worker.is_measured(),
                 is_on_trial: worker.probe.is_some(),
                 expected: expected.saturating_mul(1 + load.n_in_time as u32),
             })
         };
-        self.holders.of(index).iter().filter_map(candidate).collect()
+        self.fleet.holders(index).iter().filter_map(candidate).collect()
     }
 
-    /// When the hub would have computed so many more pairs, as far as it was ever measured.
-    fn hub_expected(&self, n_pairs: usize) -> Option<Duration> {
-        Some(self.hub_latencies.expected(n_pairs)?.saturating_mul(1 + self.n_computing as u32))
-    }
-
-    /// Whether a cell that these could be asked for is the hub's instead.
-    fn is_for_hub(&self, all: &[Candidate], hub: Option<Duration>) -> bool {
+    /// Whether an item that these could be asked for is the hub's instead.
+    fn is_for_hub(self, all: &[Candidate], hub: Option<Duration>) -> bool {
         let best = |is_fit| all.iter().filter(|c| c.is_fit == is_fit).map(|c| c.expected).min();
         match (best(true), best(false)) {
             (None, None) => true,
@@ -195,14 +184,14 @@ impl Swarm {
     }
 }
 
-/// The free ones, in the order in which to ask them: of those that are fit, or of the others if none is.
+/// The free candidates in the order in which to ask them: the fit ones, or the others if none is fit.
 fn best_first(all: &[Candidate]) -> Option<Vec<ConnectionId>> {
     let any_fit = all.iter().any(|candidate| candidate.is_fit);
     let mut free: Vec<&Candidate> = all.iter().filter(|c| c.is_fit == any_fit && c.is_free).collect();
     let best = free.iter().map(|candidate| candidate.expected).min().unwrap_or_default();
     let near = best.saturating_mul(5) / 4 + EQUALS_WITHIN;
     free.sort_by_key(|candidate| {
-        // Whoever has not been measured yet gets its chance to be.
+        // A worker that has not been measured yet gets its chance to be.
         let is_near = candidate.expected <= near || !candidate.is_measured;
         let order = if is_near { Duration::ZERO } else { candidate.expected };
         (candidate.n_failures, !is_near, order, candidate.rank, candidate.worker)

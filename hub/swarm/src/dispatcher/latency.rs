@@ -20,7 +20,7 @@ const HEDGE_MAX_MEDIANS: u32 = 3;
 
 /// The last [`MAX_SAMPLES`] latencies.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Latency {
+pub(crate) struct Latency {
     /// Microseconds in the order they came.
     recent: VecDeque<u32>,
     /// The same, ascending.
@@ -29,7 +29,7 @@ pub(super) struct Latency {
 
 impl Latency {
     /// Records one latency; saturates at 71 minutes.
-    pub(super) fn record(&mut self, latency: Duration) {
+    pub(crate) fn record(&mut self, latency: Duration) {
         let micros = u32::try_from(latency.as_micros()).unwrap_or(u32::MAX);
         if self.recent.len() == MAX_SAMPLES
             && let Some(oldest) = self.recent.pop_front()
@@ -43,29 +43,29 @@ impl Latency {
     }
 
     /// How many samples there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.sorted.len()
     }
 
     /// The quantile `q` in 0..=1 by nearest rank; zero without samples.
-    pub(super) fn quantile(&self, q: f64) -> Duration {
+    pub(crate) fn quantile(&self, q: f64) -> Duration {
         let rank = (q * self.sorted.len() as f64).ceil() as usize;
         let at = rank.clamp(1, self.sorted.len().max(1)) - 1;
         Duration::from_micros(u64::from(self.sorted.get(at).copied().unwrap_or(0)))
     }
 
     /// Quantile `q` in microseconds.
-    pub(super) fn quantile_micros(&self, q: f64) -> u64 {
+    pub(crate) fn quantile_micros(&self, q: f64) -> u64 {
         self.quantile(q).as_micros() as u64
     }
 }
 
 /// Latencies of one worker, or of the hub, by (row, expert) pairs in a message.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Latencies([Latency; N_CLASSES]);
+pub(crate) struct Latencies([Latency; N_CLASSES]);
 
 impl Latencies {
-    pub(super) fn record(&mut self, n_pairs: usize, latency: Duration) {
+    pub(crate) fn record(&mut self, n_pairs: usize, latency: Duration) {
         self.0[class(n_pairs)].record(latency);
     }
 

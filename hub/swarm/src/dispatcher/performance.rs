@@ -1,14 +1,11 @@
-//! What the swarm knows of one worker that has joined.
+//! What the dispatcher has learned about one worker: how fast it answers, and whether it does.
 
 use std::time::Duration;
 
-use moex_protocol::{AttemptId, Join, State, Visibility, WorkerId};
+use moex_protocol::{AttemptId, Join, Visibility, WorkerId};
 
-use super::ConnectionId;
 use super::health::Health;
-use super::latency::Latencies;
-use super::shelf::Shelf;
-use super::status::WorkerStatus;
+use super::latency::{Latencies, Latency};
 use super::tier::{self, Tier};
 
 /// Samples before a worker's own percentiles say anything about its timeouts.
@@ -26,21 +23,24 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// No attempt is waited for longer than this, whoever was asked, unless the configured timeout is longer.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One joined worker.
+/// One worker, as the dispatcher knows it.
 #[derive(Debug)]
-pub(super) struct Worker {
-    pub join: Join,
-    pub shelf: Shelf,
+pub(crate) struct Performance {
+    id: WorkerId,
+    /// Messages it can have waiting or in work without preempting one; at least 1.
+    input_slots: usize,
+    /// What one GPU sync costs it, as measured when it joined.
+    sync_latency: Duration,
+    /// What it says it computes.
+    teraflops: f64,
     pub health: Health,
-    pub visibility: Visibility,
-    pub queue_depth: u32,
-    pub bytes_downloaded: u64,
-    pub counts: Counts,
-    pub tier: Tier,
-    /// The probe that is out, which nobody cancels when its job is over, and when it is overdue.
-    pub probe: Option<(AttemptId, Duration)>,
+    pub counts: WorkerCounts,
+    /// What it is asked for.
+    tier: Tier,
     /// Why it is not of the first tier.
-    reason: Option<String>,
+    tier_reason: Option<String>,
+    /// The probe that is out, and when it is overdue. It is not cancelled when its job is finished.
+    pub probe: Option<(AttemptId, Duration)>,
     latencies: Latencies,
     /// When it was last asked for anything, or joined.
     asked_at: Duration,
@@ -48,7 +48,7 @@ pub(super) struct Worker {
 
 /// Counts since it joined.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(crate) struct WorkerCounts {
     pub dispatches: u64,
     pub answers: u64,
     pub rows: u64,
@@ -56,48 +56,45 @@ pub(super) struct Counts {
     pub errors: u64,
 }
 
-impl Worker {
-    pub(super) fn new(
-        now: Duration,
-        connection: ConnectionId,
-        join: Join,
-        capacity: usize,
-        strikes: u32,
-    ) -> Self {
-        let (tier, reason) =
-            tier::judge(Duration::from_micros(join.sync_latency_micros), &Latencies::default(), None);
+impl Performance {
+    /// A worker that has just joined. It counts as unhealthy after `max_failures` in a row.
+    pub(crate) fn new(now: Duration, join: &Join, max_failures: u32) -> Self {
+        let sync_latency = Duration::from_micros(join.sync_latency_micros);
+        let (tier, tier_reason) = tier::classify(sync_latency, &Latencies::default(), None);
         Self {
-            join,
-            shelf: Shelf::new(connection, capacity),
-            health: Health::new(strikes),
-            visibility: Visibility::Visible,
-            queue_depth: 0,
-            bytes_downloaded: 0,
-            counts: Counts::default(),
+            id: join.worker,
+            input_slots: usize::from(join.input_slots.max(1)),
+            sync_latency,
+            teraflops: f64::from(join.teraflops),
+            health: Health::new(max_failures),
+            counts: WorkerCounts::default(),
             tier,
+            tier_reason,
             probe: None,
-            reason,
             latencies: Latencies::default(),
             asked_at: now,
         }
     }
 
-    pub(super) fn id(&self) -> WorkerId {
-        self.join.worker
+    pub(crate) fn id(&self) -> WorkerId {
+        self.id
     }
 
-    /// Messages it can have waiting or in work without preempting one.
-    pub(super) fn slots(&self) -> usize {
-        usize::from(self.join.input_slots.max(1))
+    pub(crate) fn input_slots(&self) -> usize {
+        self.input_slots
+    }
+
+    pub(crate) fn tier(&self) -> Tier {
+        self.tier
     }
 
     /// An answer took this long, or at least this long when it was not waited for any more.
-    pub(super) fn took(&mut self, n_pairs: usize, latency: Duration) {
+    pub(crate) fn took(&mut self, n_pairs: usize, latency: Duration) {
         self.latencies.record(n_pairs, latency);
     }
 
     /// A probe was answered. What was measured while a worker was slow says nothing of one that is fast again.
-    pub(super) fn probed(&mut self, n_pairs: usize, latency: Duration) {
+    pub(crate) fn probed(&mut self, n_pairs: usize, latency: Duration) {
         if self.latencies.expected(n_pairs).is_some_and(|was| latency < was / 2) {
             self.latencies = Latencies::default();
         }
@@ -105,57 +102,66 @@ impl Worker {
     }
 
     /// It is asked for something now.
-    pub(super) fn asked(&mut self, now: Duration) {
+    pub(crate) fn asked(&mut self, now: Duration) {
         self.asked_at = now;
         self.counts.dispatches += 1;
     }
 
     /// Whether it has not been asked for so long that nobody knows how fast it is now.
-    pub(super) fn is_due_for_probe(&self, now: Duration) -> bool {
+    pub(crate) fn is_due_for_probe(&self, now: Duration) -> bool {
         self.tier != Tier::Prefill && now.saturating_sub(self.asked_at) >= PROBE_INTERVAL
     }
 
     /// How long a message of `n_pairs` that takes `flops` of arithmetic will take: as measured, else by what its device
     /// said of itself.
-    pub(super) fn expected(&self, n_pairs: usize, flops: f64) -> Duration {
-        self.latencies.expected(n_pairs).unwrap_or_else(|| {
-            Duration::from_micros(self.join.sync_latency_micros).saturating_add(self.compute_time(flops))
-        })
+    pub(crate) fn expected(&self, n_pairs: usize, flops: f64) -> Duration {
+        self.latencies
+            .expected(n_pairs)
+            .unwrap_or_else(|| self.sync_latency.saturating_add(self.compute_time(flops)))
     }
 
     /// Whether it has answered often enough to be compared with others.
-    pub(super) fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         self.latencies.is_measured()
     }
 
     /// How long after a message of `n_pairs` another worker is asked for the same, if that can be said.
-    pub(super) fn hedge_delay(&self, n_pairs: usize) -> Option<Duration> {
+    pub(crate) fn hedge_delay(&self, n_pairs: usize) -> Option<Duration> {
         self.latencies.hedge_delay(n_pairs)
     }
 
     /// Its median for decode steps.
-    pub(super) fn decode_median(&self) -> Option<Duration> {
+    pub(crate) fn decode_median(&self) -> Option<Duration> {
         self.latencies.decode_median().map(|(_, median)| median)
     }
 
+    /// Its latencies for messages of the size that it answers most often.
+    pub(crate) fn usual_latency(&self) -> &Latency {
+        self.latencies.busiest()
+    }
+
     /// Finds its tier anew beside a hub of these latencies. True when it changed.
-    pub(super) fn judge(&mut self, hub: Option<&Latencies>) -> bool {
-        let sync = Duration::from_micros(self.join.sync_latency_micros);
-        let (tier, reason) = tier::judge(sync, &self.latencies, hub);
+    pub(crate) fn classify(&mut self, hub: Option<&Latencies>) -> bool {
+        let (tier, reason) = tier::classify(self.sync_latency, &self.latencies, hub);
         let changed = tier != self.tier;
-        (self.tier, self.reason) = (tier, reason);
+        (self.tier, self.tier_reason) = (tier, reason);
         changed
     }
 
-    /// Why it is of its tier, or not asked at all.
-    pub(super) fn reason(&self) -> Option<String> {
+    /// Why it is not of the first tier.
+    pub(crate) fn tier_reason(&self) -> Option<&str> {
+        self.tier_reason.as_deref()
+    }
+
+    /// Why it is not of the first tier, or not asked at all, given its visibility.
+    pub(crate) fn reason(&self, visibility: Visibility) -> Option<String> {
         if !self.health.is_healthy() {
             return Some(
                 "it failed to answer several times in a row: tried now and then beside others".to_owned(),
             );
         }
-        match self.visibility {
-            Visibility::Visible => self.reason.clone(),
+        match visibility {
+            Visibility::Visible => self.tier_reason.clone(),
             Visibility::Hidden => Some("its tab is hidden: browsers slow such tabs down".to_owned()),
             Visibility::Frozen => Some("its tab is frozen".to_owned()),
             Visibility::Leaving => Some("it is leaving".to_owned()),
@@ -164,7 +170,7 @@ impl Worker {
 
     /// How long to wait for an answer to a message of `n_pairs` that takes `flops` of arithmetic: `base`, or longer if
     /// the worker has been slower than that, or any device may be; within a multiple of `usual`, which is what others take.
-    pub(super) fn timeout(
+    pub(crate) fn timeout(
         &self,
         base: Duration,
         n_pairs: usize,
@@ -185,51 +191,8 @@ impl Worker {
     /// How long so much arithmetic takes at the speed it says it has, or on a slow core if that is less.
     fn compute_time(&self, flops: f64) -> Duration {
         // A NaN is not the larger one.
-        let speed = f64::from(self.join.teraflops).max(ASSUMED_TERAFLOPS);
+        let speed = self.teraflops.max(ASSUMED_TERAFLOPS);
         Duration::from_secs_f64((flops / (speed * 1e12)).min(MAX_TIMEOUT.as_secs_f64()))
-    }
-
-    pub(super) fn status(&self, address: &str, state: State, block_bytes: u64) -> WorkerStatus {
-        let latency = self.latencies.busiest();
-        let blocks_resident = self.shelf.n_resident();
-        WorkerStatus {
-            id: self.join.worker,
-            name: self.join.name.clone(),
-            kind: self.join.kind,
-            adapter: self.join.adapter.clone(),
-            backend: self.join.backend.clone(),
-            address: address.to_owned(),
-            state: self.state_name(state).to_owned(),
-            tier: self.tier,
-            reason: self.reason(),
-            visibility: self.visibility,
-            blocks_assigned: self.shelf.n_wanted(),
-            blocks_resident,
-            bytes_resident: blocks_resident as u64 * block_bytes,
-            bytes_downloaded: self.bytes_downloaded,
-            weights_served_bytes: 0,
-            dispatches: self.counts.dispatches,
-            answers: self.counts.answers,
-            rows: self.counts.rows,
-            timeouts: self.counts.timeouts,
-            errors: self.counts.errors,
-            latency_p50_micros: latency.quantile_micros(0.5),
-            latency_p99_micros: latency.quantile_micros(0.99),
-            sync_latency_micros: self.join.sync_latency_micros,
-            queue_depth: self.queue_depth,
-        }
-    }
-
-    fn state_name(&self, state: State) -> &'static str {
-        match state {
-            State::Serving if !self.health.is_healthy() => "unhealthy",
-            State::Joining => "joining",
-            State::Syncing => "syncing",
-            State::Serving => "serving",
-            State::Paused => "paused",
-            State::Draining => "draining",
-            State::Closed => "closed",
-        }
     }
 }
 
@@ -239,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    fn worker(teraflops: f32) -> Worker {
+    fn worker(teraflops: f32) -> Performance {
         let join = Join {
             token: String::new(),
             worker: WorkerId(1),
@@ -257,7 +220,7 @@ mod tests {
             teraflops,
             input_slots: 1,
         };
-        Worker::new(Duration::ZERO, ConnectionId(1), join, 1, 3)
+        Performance::new(Duration::ZERO, &join, 3)
     }
 
     #[test]

@@ -9,12 +9,12 @@ const HALF_LIFE_LAYERS: u32 = 1024;
 
 /// (row, expert) pairs by block, decayed. One number a block of the catalog.
 #[derive(Debug)]
-pub(super) struct Heat {
+pub(super) struct ExpertLoad {
     pairs: Vec<u32>,
     n_layers: u32,
 }
 
-impl Heat {
+impl ExpertLoad {
     pub(super) fn new(n_blocks: usize) -> Self {
         Self { pairs: vec![0; n_blocks], n_layers: 0 }
     }
@@ -34,7 +34,7 @@ impl Heat {
     }
 
     /// A key by which the hottest block comes first.
-    pub(super) fn hottest_first(&self, index: BlockIndex) -> Reverse<u32> {
+    pub(super) fn most_used_first(&self, index: BlockIndex) -> Reverse<u32> {
         Reverse(self.pairs.get(index.0 as usize).copied().unwrap_or(0))
     }
 }
@@ -45,13 +45,13 @@ mod tests {
 
     #[test]
     fn counts_decay_and_stay_in_bounds() {
-        let mut heat = Heat::new(2);
-        heat.count([(BlockIndex(1), usize::MAX), (BlockIndex(7), 1)]);
-        assert_eq!(heat.pairs, [0, u32::MAX]);
-        assert!(heat.hottest_first(BlockIndex(1)) < heat.hottest_first(BlockIndex(0)));
+        let mut load = ExpertLoad::new(2);
+        load.count([(BlockIndex(1), usize::MAX), (BlockIndex(7), 1)]);
+        assert_eq!(load.pairs, [0, u32::MAX]);
+        assert!(load.most_used_first(BlockIndex(1)) < load.most_used_first(BlockIndex(0)));
         for _ in 0..40 * HALF_LIFE_LAYERS {
-            heat.count(std::iter::empty());
+            load.count(std::iter::empty());
         }
-        assert_eq!(heat.pairs, [0, 0]);
+        assert_eq!(load.pairs, [0, 0]);
     }
 }

@@ -1,8 +1,8 @@
-//! What a worker is good for: the steps of a decode, a prompt's chunks, or nothing while there is something faster.
+//! What a worker is asked for: decode steps, a prompt's chunks, or only what nobody else can answer.
 //!
 //! ```text
 //!                 sync >= 20 ms              its chunks are slower than the hub's
-//!  (joined) ---------------------> Prefill ---------------------------------------> Standby
+//!  (joined) ---------------------> Prefill ---------------------------------------> Fallback
 //!      \---------------> Decode ---------------------------------------------------/
 //!          sync < 20 ms            its steps are slower than the hub's
 //! ```
@@ -36,7 +36,7 @@ pub enum Tier {
     /// Jobs of many rows.
     Prefill,
     /// What nobody else can answer; it holds its replicas.
-    Standby,
+    Fallback,
 }
 
 impl Tier {
@@ -45,13 +45,17 @@ impl Tier {
         match self {
             Self::Decode => true,
             Self::Prefill => n_rows >= PREFILL_ROWS,
-            Self::Standby => false,
+            Self::Fallback => false,
         }
     }
 }
 
 /// The tier of a worker with this sync latency and these latencies beside a hub with those, and why it is not the first.
-pub(super) fn judge(sync: Duration, worker: &Latencies, hub: Option<&Latencies>) -> (Tier, Option<String>) {
+pub(super) fn classify(
+    sync: Duration,
+    worker: &Latencies,
+    hub: Option<&Latencies>,
+) -> (Tier, Option<String>) {
     let is_slow = sync >= SLOW_SYNC;
     let seen = if is_slow { worker.prefill_median() } else { worker.decode_median() };
     if let Some((n_pairs, median)) = seen
@@ -59,7 +63,7 @@ pub(super) fn judge(sync: Duration, worker: &Latencies, hub: Option<&Latencies>)
         && is_slower(median, alone, HUB_MARGIN)
     {
         let reason = format!("slower than the hub alone: {} a message, {} there", show(median), show(alone));
-        return (Tier::Standby, Some(reason));
+        return (Tier::Fallback, Some(reason));
     }
     if is_slow {
         let reason = format!("a GPU sync takes {}: too long for single tokens, not for prompts", show(sync));
@@ -104,24 +108,24 @@ mod tests {
 
     #[test]
     fn a_slow_sync_is_for_prompts() {
-        let (tier, reason) = judge(millis(103), &Latencies::default(), None);
+        let (tier, reason) = classify(millis(103), &Latencies::default(), None);
         assert_eq!(tier, Tier::Prefill);
         assert!(reason.unwrap().contains("103.0 ms"));
         assert!(!tier.takes(1) && !tier.takes(8) && tier.takes(128));
-        assert_eq!(judge(millis(1), &Latencies::default(), None), (Tier::Decode, None));
+        assert_eq!(classify(millis(1), &Latencies::default(), None), (Tier::Decode, None));
     }
 
     #[test]
-    fn slower_than_the_hub_alone_is_standby() {
-        let judged = |worker, hub| judge(millis(1), &measured(8, worker), Some(&measured(8, hub))).0;
-        assert_eq!(judged(60, 4), Tier::Standby);
-        assert_eq!(judged(60, 40), Tier::Decode, "not by much");
-        assert_eq!(judged(9, 1), Tier::Decode, "the hub has better things to do");
-        assert_eq!(judge(millis(1), &measured(8, 60), None).0, Tier::Decode, "the hub does not compute");
-        assert_eq!(judge(millis(1), &measured(8, 60), Some(&Latencies::default())).0, Tier::Decode);
-        let chunks = judge(millis(100), &measured(1_024, 900), Some(&measured(1_024, 90)));
-        assert_eq!(chunks.0, Tier::Standby, "not even for prompts");
-        assert!(!Tier::Standby.takes(10_000));
+    fn slower_than_the_hub_alone_is_a_fallback() {
+        let tier_of = |worker, hub| classify(millis(1), &measured(8, worker), Some(&measured(8, hub))).0;
+        assert_eq!(tier_of(60, 4), Tier::Fallback);
+        assert_eq!(tier_of(60, 40), Tier::Decode, "not by much");
+        assert_eq!(tier_of(9, 1), Tier::Decode, "the hub has better things to do");
+        assert_eq!(classify(millis(1), &measured(8, 60), None).0, Tier::Decode, "the hub does not compute");
+        assert_eq!(classify(millis(1), &measured(8, 60), Some(&Latencies::default())).0, Tier::Decode);
+        let chunks = classify(millis(100), &measured(1_024, 900), Some(&measured(1_024, 90)));
+        assert_eq!(chunks.0, Tier::Fallback, "not even for prompts");
+        assert!(!Tier::Fallback.takes(10_000));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::ring::Ring;
 
 /// A worker as placement sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct PlacementMember {
     pub id: WorkerId,
     /// Blocks that fit its memory budget: never exceeded.
     pub capacity: u64,
@@ -34,8 +34,13 @@ pub(super) struct Placement {
 
 impl Placement {
     /// Places `replicas` copies of each block of the catalog on `members`, who are those on the ring.
-    pub(super) fn compute(ring: &Ring, catalog: &BlockCatalog, members: &[Member], replicas: usize) -> Self {
-        let mut open: HashMap<WorkerId, (u64, &Member)> =
+    pub(super) fn compute(
+        ring: &Ring,
+        catalog: &BlockCatalog,
+        members: &[PlacementMember],
+        replicas: usize,
+    ) -> Self {
+        let mut open: HashMap<WorkerId, (u64, &PlacementMember)> =
             members.iter().filter(|m| m.capacity > 0).map(|m| (m.id, (m.capacity, m))).collect();
         let mut holders = vec![Vec::new(); catalog.len()];
         for replica in 0..replicas.min(members.len()) {
@@ -48,7 +53,7 @@ impl Placement {
             for index in catalog.indices().filter(|index| member.lost.contains(index)) {
                 let held = &mut holders[index.0 as usize];
                 let Some(at) = held.iter().position(|id| *id == member.id) else { continue };
-                let stands_in = |m: &Member| !held.contains(&m.id) && !m.lost.contains(&index);
+                let stands_in = |m: &PlacementMember| !held.contains(&m.id) && !m.lost.contains(&index);
                 match take(ring, catalog, index, at, &mut open, stands_in) {
                     Some(id) => held[at] = id,
                     None => drop(held.remove(at)),
@@ -86,8 +91,8 @@ fn take(
     catalog: &BlockCatalog,
     index: BlockIndex,
     replica: usize,
-    open: &mut HashMap<WorkerId, (u64, &Member)>,
-    may_take: impl Fn(&Member) -> bool,
+    open: &mut HashMap<WorkerId, (u64, &PlacementMember)>,
+    may_take: impl Fn(&PlacementMember) -> bool,
 ) -> Option<WorkerId> {
     let takes = |id: &WorkerId| open.get(id).is_some_and(|(_, member)| may_take(member));
     // Without this a block that nobody can take would cost a walk around the whole ring.
@@ -125,15 +130,15 @@ mod tests {
         BlockCatalog::new(sources, 1)
     }
 
-    fn compute(catalog: &BlockCatalog, members: &[Member], replicas: usize) -> Placement {
+    fn compute(catalog: &BlockCatalog, members: &[PlacementMember], replicas: usize) -> Placement {
         let total = catalog.len() as u64;
         let mut ring = Ring::default();
         ring.update(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, total))));
         Placement::compute(&ring, catalog, members, replicas)
     }
 
-    fn member(id: u128, capacity: u64) -> Member {
-        Member { id: WorkerId(id), capacity, lost: HashSet::new() }
+    fn member(id: u128, capacity: u64) -> PlacementMember {
+        PlacementMember { id: WorkerId(id), capacity, lost: HashSet::new() }
     }
 
     fn counts(placement: &Placement) -> HashMap<WorkerId, usize> {
@@ -144,7 +149,7 @@ mod tests {
         counts
     }
 
-    fn fleet(max: usize) -> impl Strategy<Value = Vec<Member>> {
+    fn fleet(max: usize) -> impl Strategy<Value = Vec<PlacementMember>> {
         proptest::collection::btree_map(any::<u128>(), 0u64..400, 0..max)
             .prop_map(|fleet| fleet.into_iter().map(|(id, capacity)| member(id, capacity)).collect())
     }

@@ -56,7 +56,7 @@ impl Bucket {
 
 /// What one connection may still send.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Allowance {
+pub(crate) struct Allowance {
     messages: Bucket,
     bytes: Bucket,
 }
@@ -80,15 +80,15 @@ impl Allowance {
 
 /// When it may be recomputed who holds what.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace(Bucket);
+pub(super) struct RebalanceRate(Bucket);
 
-impl Default for Pace {
+impl Default for RebalanceRate {
     fn default() -> Self {
         Self(Bucket::full(REBALANCES, Duration::ZERO))
     }
 }
 
-impl Pace {
+impl RebalanceRate {
     /// Whether it may be done now; then it counts.
     pub(super) fn take(&mut self, now: Duration) -> bool {
         self.0.take(REBALANCES, now, 1.0)
@@ -104,12 +104,12 @@ impl Pace {
 
 /// Who comes in.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct AdmissionLimits {
     addresses: Remembered<String>,
     workers: Remembered<WorkerId>,
 }
 
-impl Gate {
+impl AdmissionLimits {
     /// A connection is opened from an address that has `n_open` already.
     pub(super) fn connect(&mut self, now: Duration, host: &str, n_open: usize) -> Result<(), &'static str> {
         if n_open >= MAX_CONNECTIONS_PER_ADDRESS {
@@ -193,24 +193,24 @@ mod tests {
 
     #[test]
     fn a_worker_that_joins_over_and_over_is_refused_alone() {
-        let mut gate = Gate::default();
-        let n_joined = (0..1_000).filter(|_| gate.join(NOW, WorkerId(1)).is_ok()).count();
+        let mut limits = AdmissionLimits::default();
+        let n_joined = (0..1_000).filter(|_| limits.join(NOW, WorkerId(1)).is_ok()).count();
         assert_eq!(n_joined, 120);
-        assert!(gate.join(NOW, WorkerId(2)).is_ok());
-        assert!(gate.join(NOW + Duration::from_secs(1), WorkerId(1)).is_ok());
+        assert!(limits.join(NOW, WorkerId(2)).is_ok());
+        assert!(limits.join(NOW + Duration::from_secs(1), WorkerId(1)).is_ok());
     }
 
     #[test]
     fn an_address_is_bounded_in_connections_and_what_is_remembered_too() {
-        let mut gate = Gate::default();
-        assert!(gate.connect(NOW, "here", MAX_CONNECTIONS_PER_ADDRESS).is_err());
-        assert!((0..4096).all(|_| gate.connect(NOW, "here", 0).is_ok()));
-        assert!(gate.connect(NOW, "here", 0).is_err() && gate.connect(NOW, "there", 0).is_ok());
+        let mut limits = AdmissionLimits::default();
+        assert!(limits.connect(NOW, "here", MAX_CONNECTIONS_PER_ADDRESS).is_err());
+        assert!((0..4096).all(|_| limits.connect(NOW, "here", 0).is_ok()));
+        assert!(limits.connect(NOW, "here", 0).is_err() && limits.connect(NOW, "there", 0).is_ok());
         for n in 0..2 * MAX_REMEMBERED {
-            let _ = gate.connect(NOW, &n.to_string(), 0);
+            let _ = limits.connect(NOW, &n.to_string(), 0);
         }
         assert_eq!(
-            (gate.addresses.buckets.len(), gate.addresses.order.len()),
+            (limits.addresses.buckets.len(), limits.addresses.order.len()),
             (MAX_REMEMBERED, MAX_REMEMBERED)
         );
     }

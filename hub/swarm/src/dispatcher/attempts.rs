@@ -1,11 +1,11 @@
-//! The attempt table: which message to which worker is out, for which cells of which job, and until when.
+//! The attempt table: which message to which worker is out, for which work items of which job, and until when.
 //!
 //! ```text
 //!           deadline                    answered, failed, cancelled, socket closed
 //! InTime ------------> Overdue -----------------------------------------------------> (removed)
 //!    \___________________________________________________________________________________^
 //! ```
-//! An overdue attempt's cells are asked of others, yet its answer is still taken if it comes first. Before that, once, an
+//! An overdue attempt's items are asked of others, yet its answer is still used if it comes first. Before that, once, an
 //! attempt may become due for a hedge: a second copy elsewhere, while the first is still in time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,18 +13,20 @@ use std::time::Duration;
 
 use moex_protocol::AttemptId;
 
-use super::{ConnectionId, JobId};
+use crate::{ConnectionId, JobId};
 
 /// One message to one worker.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
+pub(crate) struct Attempt {
     pub job: JobId,
     pub worker: ConnectionId,
-    /// Indices of the job's calls, ascending, in the order of the message.
-    pub cells: Vec<usize>,
+    /// Indices of the job's work items, ascending, in the order of the message.
+    pub items: Vec<usize>,
     /// Of these, those that another worker was asked for already.
     pub copies: Vec<usize>,
     pub kind: Kind,
+    /// Whether it asks again for what another attempt was asked before.
+    pub is_retry: bool,
     pub sent: Duration,
     /// When a second copy is to leave, if one is.
     pub hedge_at: Option<Duration>,
@@ -34,18 +36,18 @@ pub(super) struct Attempt {
 
 /// Why a message was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// To get an answer; with copies, to get one sooner.
     Ask,
     /// A second copy, because the first one is late.
     Hedge,
-    /// To learn how fast a worker is now; its answer is welcome, and waited for by nobody.
+    /// To learn how fast a worker is now; its answer is used if it comes, and nobody waits for it.
     Probe,
 }
 
 /// All attempts that may still be answered. Bounded by jobs in flight times workers asked for each.
 #[derive(Debug, Default)]
-pub(super) struct AttemptTable {
+pub(crate) struct AttemptTable {
     attempts: BTreeMap<AttemptId, Attempt>,
     /// Of those in time.
     deadlines: BTreeSet<(Duration, AttemptId)>,
@@ -56,12 +58,12 @@ pub(super) struct AttemptTable {
 impl AttemptTable {
     /// A table whose last attempt was this one.
     #[cfg(test)]
-    pub(super) fn after(last: AttemptId) -> Self {
+    pub(crate) fn after(last: AttemptId) -> Self {
         Self { last, ..Self::default() }
     }
 
     /// Enters an attempt under a fresh id: counting upwards, and around.
-    pub(super) fn insert(&mut self, attempt: Attempt) -> AttemptId {
+    pub(crate) fn insert(&mut self, attempt: Attempt) -> AttemptId {
         loop {
             self.last = self.last.next();
             if !self.attempts.contains_key(&self.last) {
@@ -75,7 +77,7 @@ impl AttemptTable {
     }
 
     /// Takes an attempt out.
-    pub(super) fn remove(&mut self, id: AttemptId) -> Option<Attempt> {
+    pub(crate) fn remove(&mut self, id: AttemptId) -> Option<Attempt> {
         let attempt = self.attempts.remove(&id)?;
         self.deadlines.remove(&(attempt.deadline, id));
         if let Some(at) = attempt.hedge_at {
@@ -85,13 +87,13 @@ impl AttemptTable {
     }
 
     /// The attempts whose second copy is to leave now, each once.
-    pub(super) fn due_for_hedge(&mut self, now: Duration) -> Vec<AttemptId> {
+    pub(crate) fn due_for_hedge(&mut self, now: Duration) -> Vec<AttemptId> {
         let later = self.hedges.split_off(&(now + Duration::from_nanos(1), AttemptId(0)));
         std::mem::replace(&mut self.hedges, later).into_iter().map(|(_, id)| id).collect()
     }
 
     /// Marks the attempts whose deadline has come as overdue and gives their ids.
-    pub(super) fn expire(&mut self, now: Duration) -> Vec<AttemptId> {
+    pub(crate) fn expire(&mut self, now: Duration) -> Vec<AttemptId> {
         let mut expired = Vec::new();
         while let Some((deadline, id)) = self.deadlines.first().copied()
             && deadline <= now
@@ -106,23 +108,23 @@ impl AttemptTable {
     }
 
     /// When the next attempt becomes overdue, or due for a hedge.
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let first = |times: &BTreeSet<(Duration, AttemptId)>| times.first().map(|(time, _)| *time);
         first(&self.deadlines).into_iter().chain(first(&self.hedges)).min()
     }
 
     /// An attempt that is still out.
-    pub(super) fn get(&self, id: AttemptId) -> Option<&Attempt> {
+    pub(crate) fn get(&self, id: AttemptId) -> Option<&Attempt> {
         self.attempts.get(&id)
     }
 
     /// All that are out.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (AttemptId, &Attempt)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (AttemptId, &Attempt)> {
         self.attempts.iter().map(|(id, attempt)| (*id, attempt))
     }
 
     /// By worker: attempts in time, which is what occupies its input slots as far as the hub knows, and all that are out.
-    pub(super) fn load(&self) -> HashMap<ConnectionId, Load> {
+    pub(crate) fn load(&self) -> HashMap<ConnectionId, Load> {
         let mut loads: HashMap<ConnectionId, Load> = HashMap::new();
         for attempt in self.attempts.values() {
             let load = loads.entry(attempt.worker).or_default();
@@ -135,7 +137,7 @@ impl AttemptTable {
 
 /// What is out with one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Load {
+pub(crate) struct Load {
     pub n_in_time: usize,
     pub n_out: usize,
 }
@@ -150,9 +152,10 @@ mod tests {
         Attempt {
             job,
             worker,
-            cells: vec![0],
+            items: vec![0],
             copies: Vec::new(),
             kind: Kind::Ask,
+            is_retry: false,
             sent: Duration::ZERO,
             hedge_at: None,
             deadline,

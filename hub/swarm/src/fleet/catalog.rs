@@ -12,7 +12,7 @@ pub struct BlockCatalog {
 
 /// A block's place in the catalog; dense, so that per-block tables are plain vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct BlockIndex(pub u32);
+pub(crate) struct BlockIndex(pub u32);
 
 impl BlockCatalog {
     /// A catalog of these sources in any order. `block_bytes`: what one block takes in a worker's memory.
@@ -44,7 +44,7 @@ impl BlockCatalog {
         self.sources.iter().map(|source| source.block)
     }
 
-    pub(super) fn index(&self, block: Block) -> Option<BlockIndex> {
+    pub(crate) fn index(&self, block: Block) -> Option<BlockIndex> {
         self.sources.binary_search_by_key(&block, |source| source.block).ok().map(|at| BlockIndex(at as u32))
     }
 
@@ -56,7 +56,7 @@ impl BlockCatalog {
         &self.sources[index.0 as usize]
     }
 
-    pub(super) fn indices(&self) -> impl Iterator<Item = BlockIndex> + use<> {
+    pub(crate) fn indices(&self) -> impl Iterator<Item = BlockIndex> + use<> {
         (0..self.sources.len() as u32).map(BlockIndex)
     }
 }

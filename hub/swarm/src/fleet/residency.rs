@@ -7,10 +7,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use super::ConnectionId;
 use super::catalog::BlockIndex;
-use super::heat::Heat;
+use super::expert_load::ExpertLoad;
 use super::load_failures::LoadFailures;
+use crate::ConnectionId;
 
 /// Blocks asked for and not reported yet, at most: a window is re-planned as coverage changes.
 const MAX_LOADING: usize = 512;
@@ -40,20 +40,20 @@ impl Holders {
     }
 }
 
-/// A block on a worker's shelf.
+/// How far a block is that a worker was told to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum BlockState {
     Loading,
     Resident,
 }
 
 /// One worker's blocks.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(crate) struct Residency {
     worker: ConnectionId,
     /// Blocks that fit the memory budget.
     capacity: usize,
-    blocks: BTreeMap<BlockIndex, Held>,
+    blocks: BTreeMap<BlockIndex, BlockState>,
     n_loading: usize,
     /// By block: its rank among the wanted holders.
     wanted: BTreeMap<BlockIndex, usize>,
@@ -63,18 +63,18 @@ pub(super) struct Shelf {
 
 /// Blocks to load, in order, and blocks to forget.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Step {
+pub(crate) struct ResidencyStep {
     pub hold: Vec<BlockIndex>,
     pub drop: Vec<BlockIndex>,
 }
 
-impl Step {
+impl ResidencyStep {
     pub(super) fn is_empty(&self) -> bool {
         self.hold.is_empty() && self.drop.is_empty()
     }
 }
 
-impl Shelf {
+impl Residency {
     pub(super) fn new(worker: ConnectionId, capacity: usize) -> Self {
         let (blocks, wanted, failures) = (BTreeMap::new(), BTreeMap::new(), LoadFailures::default());
         Self { worker, capacity, blocks, n_loading: 0, wanted, failures, epoch: 0 }
@@ -99,15 +99,15 @@ impl Shelf {
         &mut self,
         now: Duration,
         holders: &mut Holders,
-        heat: &Heat,
+        expert_load: &ExpertLoad,
         is_replaced: impl Fn(BlockIndex, &Holders) -> bool,
         may_uncover: bool,
-    ) -> Step {
-        let mut step = Step::default();
-        let unwanted: Vec<(BlockIndex, Held)> =
+    ) -> ResidencyStep {
+        let mut step = ResidencyStep::default();
+        let unwanted: Vec<(BlockIndex, BlockState)> =
             self.blocks.iter().filter(|(b, _)| !self.wanted.contains_key(b)).map(|(b, h)| (*b, *h)).collect();
         for (block, held) in &unwanted {
-            if *held == Held::Loading || is_replaced(*block, holders) {
+            if *held == BlockState::Loading || is_replaced(*block, holders) {
                 self.forget(*block, holders);
                 step.drop.push(*block);
             }
@@ -119,7 +119,9 @@ impl Shelf {
             .wanted
             .iter()
             .filter(|(block, _)| !self.blocks.contains_key(block) && self.failures.may_ask(**block, now))
-            .map(|(block, rank)| (!holders.of(*block).is_empty(), *rank, heat.hottest_first(*block), *block))
+            .map(|(block, rank)| {
+                (!holders.of(*block).is_empty(), *rank, expert_load.most_used_first(*block), *block)
+            })
             .collect();
         lacking.sort_unstable();
         let n = lacking.len().min(MAX_LOADING - self.n_loading);
@@ -136,7 +138,7 @@ impl Shelf {
         let room = self.capacity.saturating_sub(self.blocks.len());
         step.hold = lacking.into_iter().take(n.min(room)).map(|(.., block)| block).collect();
         for block in &step.hold {
-            self.blocks.insert(*block, Held::Loading);
+            self.blocks.insert(*block, BlockState::Loading);
         }
         self.n_loading += step.hold.len();
         step
@@ -145,20 +147,20 @@ impl Shelf {
     /// The worker has this block. False if it was not asked for it, or was told to drop it since.
     pub(super) fn loaded(&mut self, block: BlockIndex, holders: &mut Holders) -> bool {
         match self.blocks.get_mut(&block) {
-            Some(held @ Held::Loading) => {
-                *held = Held::Resident;
+            Some(held @ BlockState::Loading) => {
+                *held = BlockState::Resident;
                 self.n_loading -= 1;
                 self.failures.loaded(block);
                 holders.add(block, self.worker);
                 true
             }
-            Some(Held::Resident) | None => false,
+            Some(BlockState::Resident) | None => false,
         }
     }
 
     /// The worker could not load this block. True if it loses blocks by it.
     pub(super) fn failed(&mut self, now: Duration, block: BlockIndex, holders: &mut Holders) -> bool {
-        if self.blocks.get(&block) != Some(&Held::Loading) {
+        if self.blocks.get(&block) != Some(&BlockState::Loading) {
             return false;
         }
         self.forget(block, holders);
@@ -177,7 +179,7 @@ impl Shelf {
 
     /// The worker does not have this block, whatever was thought of it.
     pub(super) fn forget(&mut self, block: BlockIndex, holders: &mut Holders) {
-        if self.blocks.remove(&block) == Some(Held::Loading) {
+        if self.blocks.remove(&block) == Some(BlockState::Loading) {
             self.n_loading -= 1;
         }
         holders.remove(block, self.worker);
@@ -200,21 +202,21 @@ impl Shelf {
     /// Of all blocks, those that the worker has lost: it failed to load them, or to load anything, too often.
     pub(super) fn lost(&self, all: impl Iterator<Item = BlockIndex>) -> HashSet<BlockIndex> {
         let is_lost = |block: &BlockIndex| {
-            let is_resident = self.blocks.get(block) == Some(&Held::Resident);
+            let is_resident = self.blocks.get(block) == Some(&BlockState::Resident);
             !is_resident && (self.failures.is_barred() || self.failures.has_lost(*block))
         };
         if self.failures.is_clean() { HashSet::new() } else { all.filter(is_lost).collect() }
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    pub(super) fn n_wanted(&self) -> usize {
+    pub(crate) fn n_wanted(&self) -> usize {
         self.wanted.len()
     }
 
-    pub(super) fn n_resident(&self) -> usize {
+    pub(crate) fn n_resident(&self) -> usize {
         self.blocks.len() - self.n_loading
     }
 
@@ -246,106 +248,110 @@ mod tests {
     #[test]
     fn what_nobody_holds_comes_first_then_first_replicas() {
         let mut holders = Holders::new(N);
-        let mut shelf = Shelf::new(ConnectionId(1), 10);
+        let mut residency = Residency::new(ConnectionId(1), 10);
         holders.add(BlockIndex(0), ConnectionId(2));
-        shelf.want([(BlockIndex(0), 0), (BlockIndex(1), 1), (BlockIndex(2), 0)]);
-        let step = shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
+        residency.want([(BlockIndex(0), 0), (BlockIndex(1), 1), (BlockIndex(2), 0)]);
+        let step = residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false);
         assert_eq!(step.hold, [BlockIndex(2), BlockIndex(1), BlockIndex(0)]);
-        assert!(shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).is_empty());
+        assert!(residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false).is_empty());
     }
 
     #[test]
     fn hot_blocks_come_first_among_equals() {
-        let mut heat = Heat::new(N);
-        heat.count([(BlockIndex(2), 5), (BlockIndex(1), 3), (BlockIndex(3), 9)]);
-        let mut shelf = Shelf::new(ConnectionId(1), 10);
-        shelf.want((0..3).map(|block| (BlockIndex(block), 0)).chain([(BlockIndex(3), 1)]));
-        let step = shelf.next_step(NOW, &mut Holders::new(N), &heat, never, false);
+        let mut expert_load = ExpertLoad::new(N);
+        expert_load.count([(BlockIndex(2), 5), (BlockIndex(1), 3), (BlockIndex(3), 9)]);
+        let mut residency = Residency::new(ConnectionId(1), 10);
+        residency.want((0..3).map(|block| (BlockIndex(block), 0)).chain([(BlockIndex(3), 1)]));
+        let step = residency.next_step(NOW, &mut Holders::new(N), &expert_load, never, false);
         assert_eq!(step.hold, [2, 1, 0, 3].map(BlockIndex));
     }
 
     #[test]
     fn loads_go_in_windows_within_the_budget() {
         let mut holders = Holders::new(N);
-        let mut shelf = Shelf::new(ConnectionId(1), 700);
-        shelf.want(indices(0..1_000).map(|block| (block, 0)));
-        let first = shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).hold;
+        let mut residency = Residency::new(ConnectionId(1), 700);
+        residency.want(indices(0..1_000).map(|block| (block, 0)));
+        let first = residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false).hold;
         assert_eq!(first.len(), MAX_LOADING);
         for block in &first[..300] {
-            assert!(shelf.loaded(*block, &mut holders));
+            assert!(residency.loaded(*block, &mut holders));
         }
         assert_eq!(
-            shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).hold.len(),
+            residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false).hold.len(),
             700 - MAX_LOADING
         );
-        assert_eq!((shelf.n_resident(), holders.of(first[0])), (300, &[ConnectionId(1)][..]));
+        assert_eq!((residency.n_resident(), holders.of(first[0])), (300, &[ConnectionId(1)][..]));
     }
 
     #[test]
     fn a_block_is_dropped_only_when_its_new_holder_has_it() {
         let mut holders = Holders::new(N);
-        let mut shelf = Shelf::new(ConnectionId(1), 10);
-        shelf.want([(BlockIndex(7), 0)]);
-        shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
-        shelf.loaded(BlockIndex(7), &mut holders);
-        shelf.want(std::iter::empty());
-        assert!(shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).is_empty());
-        let step = shelf.next_step(NOW, &mut holders, &Heat::new(N), |_, _| true, false);
+        let mut residency = Residency::new(ConnectionId(1), 10);
+        residency.want([(BlockIndex(7), 0)]);
+        residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false);
+        residency.loaded(BlockIndex(7), &mut holders);
+        residency.want(std::iter::empty());
+        assert!(residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false).is_empty());
+        let step = residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), |_, _| true, false);
         assert_eq!(step.drop, [BlockIndex(7)]);
         assert!(holders.of(BlockIndex(7)).is_empty());
-        assert!(!shelf.loaded(BlockIndex(7), &mut holders), "a report that crossed the drop");
+        assert!(!residency.loaded(BlockIndex(7), &mut holders), "a report that crossed the drop");
     }
 
     #[test]
     fn two_full_workers_can_swap() {
         let mut holders = Holders::new(N);
-        let mut shelf = Shelf::new(ConnectionId(1), 1);
-        shelf.want([(BlockIndex(0), 0)]);
-        shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
-        shelf.loaded(BlockIndex(0), &mut holders);
-        shelf.want([(BlockIndex(1), 0)]);
+        let mut residency = Residency::new(ConnectionId(1), 1);
+        residency.want([(BlockIndex(0), 0)]);
+        residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false);
+        residency.loaded(BlockIndex(0), &mut holders);
+        residency.want([(BlockIndex(1), 0)]);
         assert!(
-            shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false).is_empty(),
+            residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false).is_empty(),
             "the only copy stays"
         );
         holders.add(BlockIndex(0), ConnectionId(9));
-        let step = shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
-        assert_eq!(step, Step { hold: vec![BlockIndex(1)], drop: vec![BlockIndex(0)] });
+        let step = residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false);
+        assert_eq!(step, ResidencyStep { hold: vec![BlockIndex(1)], drop: vec![BlockIndex(0)] });
     }
 
     #[test]
     fn three_failed_loads_cost_the_block() {
         let mut holders = Holders::new(N);
-        let mut shelf = Shelf::new(ConnectionId(1), 10);
-        shelf.want([(BlockIndex(0), 0)]);
+        let mut residency = Residency::new(ConnectionId(1), 10);
+        residency.want([(BlockIndex(0), 0)]);
         let mut now = NOW;
         for failure in 1..=3 {
-            assert_eq!(shelf.next_step(now, &mut holders, &Heat::new(N), never, false).hold, [BlockIndex(0)]);
-            assert_eq!(shelf.failed(now, BlockIndex(0), &mut holders), failure == 3);
+            assert_eq!(
+                residency.next_step(now, &mut holders, &ExpertLoad::new(N), never, false).hold,
+                [BlockIndex(0)]
+            );
+            assert_eq!(residency.failed(now, BlockIndex(0), &mut holders), failure == 3);
             assert!(
-                shelf.next_step(now, &mut holders, &Heat::new(N), never, false).is_empty(),
+                residency.next_step(now, &mut holders, &ExpertLoad::new(N), never, false).is_empty(),
                 "not at once"
             );
             now += Duration::from_secs(10);
         }
-        assert!(shelf.next_step(now, &mut holders, &Heat::new(N), never, false).is_empty());
-        assert_eq!(shelf.lost(indices(0..5)), HashSet::from([BlockIndex(0)]));
-        assert!(!shelf.failed(now, BlockIndex(0), &mut holders), "a report of something never asked");
+        assert!(residency.next_step(now, &mut holders, &ExpertLoad::new(N), never, false).is_empty());
+        assert_eq!(residency.lost(indices(0..5)), HashSet::from([BlockIndex(0)]));
+        assert!(!residency.failed(now, BlockIndex(0), &mut holders), "a report of something never asked");
     }
 
     #[test]
     fn a_worker_that_loads_nothing_keeps_what_it_holds() {
         let mut holders = Holders::new(N);
-        let mut shelf = Shelf::new(ConnectionId(1), 100);
-        shelf.want(indices(0..50).map(|block| (block, 0)));
-        shelf.next_step(NOW, &mut holders, &Heat::new(N), never, false);
-        shelf.loaded(BlockIndex(3), &mut holders);
-        let n_losses = indices(4..50).filter(|block| shelf.failed(NOW, *block, &mut holders)).count();
+        let mut residency = Residency::new(ConnectionId(1), 100);
+        residency.want(indices(0..50).map(|block| (block, 0)));
+        residency.next_step(NOW, &mut holders, &ExpertLoad::new(N), never, false);
+        residency.loaded(BlockIndex(3), &mut holders);
+        let n_losses = indices(4..50).filter(|block| residency.failed(NOW, *block, &mut holders)).count();
         assert_eq!(n_losses, 1, "what follows is no news");
-        let lost = shelf.lost(indices(0..100));
+        let lost = residency.lost(indices(0..100));
         assert!(lost.len() == 99 && !lost.contains(&BlockIndex(3)));
         assert!(
-            shelf.may_load_again(NOW + Duration::from_secs(60)) && shelf.lost(indices(0..100)).is_empty()
+            residency.may_load_again(NOW + Duration::from_secs(60))
+                && residency.lost(indices(0..100)).is_empty()
         );
     }
 }

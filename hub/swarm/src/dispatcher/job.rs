@@ -1,12 +1,13 @@
-//! One layer's work for a step: its cells (an expert with its rows), which of them are settled, and with what.
+//! One job: a layer's work items (an expert with its rows), which of them are settled, and by which answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use moex_protocol::{Block, LayerId, WorkerId};
 
-use super::combine::{Part, combine};
-use super::plan::WireJob;
-use super::{ComputeId, ConnectionId};
+use super::layer::EncodedLayer;
+use super::parts::{Part, combine};
+use crate::{ComputeId, ConnectionId};
 use moex_protocol::Routing;
 
 /// A layer's rows and where the router sends them.
@@ -83,28 +84,28 @@ pub enum JobError {
 /// A job in flight.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub wire: WireJob,
+    pub layer: Arc<EncodedLayer>,
     pub started: Duration,
-    /// One a call of `wire`, in its order.
-    pub cells: Vec<Cell>,
+    /// One for each work item of `layer`, in its order.
+    pub items: Vec<ItemState>,
     /// The hub computation that is running for it: at most one at a time.
     pub hub: Option<HubWork>,
-    /// Answers that are used when the hub has checked them: one an attempt at most.
-    pub withheld: Vec<Claim>,
-    /// Since when there is a cell that nobody can be asked for.
+    /// Answers that are not used before the hub has checked them: one an attempt at most.
+    pub withheld: Vec<WorkerAnswer>,
+    /// Since when there is a work item that nobody can be asked for.
     pub uncovered_since: Option<Duration>,
-    /// Whether a cell waits for a worker, a slot or the hub.
+    /// Whether a work item waits for a worker, a slot or the hub.
     pub is_waiting: bool,
     winners: Vec<Winner>,
 }
 
-/// One expert's rows within a job.
+/// How far one work item is.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cell {
+pub(super) struct ItemState {
     pub is_settled: bool,
     /// Whether anybody was asked.
     pub was_asked: bool,
-    /// Those who were asked and failed, once for each time.
+    /// The workers that were asked and failed, once for each time.
     pub failures: Vec<ConnectionId>,
 }
 
@@ -112,7 +113,7 @@ pub(super) struct Cell {
 #[derive(Clone, Debug)]
 pub(super) struct HubWork {
     pub id: ComputeId,
-    pub cells: Vec<usize>,
+    pub items: Vec<usize>,
     /// Whether a worker was asked for them and is late.
     pub is_hedge: bool,
     pub sent: Duration,
@@ -120,41 +121,41 @@ pub(super) struct HubWork {
 
 /// Who an answer is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     Hub,
     Worker(WorkerId),
 }
 
-/// What one worker says of some cells.
+/// One worker's answer.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(crate) struct WorkerAnswer {
     pub worker: WorkerId,
     pub parts: Vec<Part>,
 }
 
-/// A part that settled its cells.
+/// A part that settled its items.
 #[derive(Clone, Debug)]
-pub(super) struct Winner {
+pub(crate) struct Winner {
     pub source: Source,
     pub part: Part,
 }
 
-/// What an answer was worth.
+/// What became of an answer's parts.
 #[derive(Debug, Default)]
-pub(super) struct Worth {
-    /// The cells that it settled; none if all it says was known, or cannot be told apart from what was.
+pub(super) struct Acceptance {
+    /// The items that it settled.
     pub settled: Vec<usize>,
-    /// Parts that another answer had settled before, to be compared with it.
+    /// Parts whose items another answer had settled before, to be compared with it.
     pub redundant: Vec<Part>,
 }
 
 impl Job {
-    pub(super) fn new(wire: WireJob, started: Duration) -> Self {
-        let cells = vec![Cell::default(); wire.calls.len()];
+    pub(super) fn new(layer: Arc<EncodedLayer>, started: Duration) -> Self {
+        let items = vec![ItemState::default(); layer.items.len()];
         Self {
-            wire,
+            layer,
             started,
-            cells,
+            items,
             hub: None,
             withheld: Vec::new(),
             uncovered_since: None,
@@ -163,83 +164,83 @@ impl Job {
         }
     }
 
-    /// The block that a cell needs.
-    pub(super) fn block(&self, cell: usize) -> Block {
-        Block { layer: self.wire.layer, expert: self.wire.calls[cell].expert }
+    /// The block that a work item needs.
+    pub(super) fn block(&self, item: usize) -> Block {
+        self.layer.block(item)
     }
 
-    /// Takes what the hub computed, also in place of what a worker said of the same cells. The cells that were open.
-    pub(super) fn accept_own(&mut self, parts: Vec<Part>) -> Vec<usize> {
+    /// Takes what the hub computed, also in place of a worker's answer to the same items. Returns the items that were open.
+    pub(super) fn accept_from_hub(&mut self, parts: Vec<Part>) -> Vec<usize> {
         let mut opened = Vec::new();
         for part in &parts {
-            let shared = |w: &Winner| w.part.cells.iter().filter(|cell| part.cells.contains(cell)).count();
+            let shared = |w: &Winner| w.part.items.iter().filter(|item| part.items.contains(item)).count();
             // A worker's sum that reaches beyond the hub's part cannot be replaced by it.
-            if self.winners.iter().any(|w| shared(w) > 0 && shared(w) < w.part.cells.len()) {
+            if self.winners.iter().any(|w| shared(w) > 0 && shared(w) < w.part.items.len()) {
                 continue;
             }
             for winner in self.winners.extract_if(.., |w| w.source != Source::Hub && shared(w) > 0) {
-                opened.extend(winner.part.cells);
+                opened.extend(winner.part.items);
             }
         }
-        for cell in &opened {
-            self.cells[*cell].is_settled = false;
+        for item in &opened {
+            self.items[*item].is_settled = false;
         }
         let mut settled = self.accept(Source::Hub, parts).settled;
-        settled.retain(|cell| !opened.contains(cell));
+        settled.retain(|item| !opened.contains(item));
         settled
     }
 
-    /// Takes what `source` says: the first valid answer to a cell wins.
-    pub(super) fn accept(&mut self, source: Source, parts: Vec<Part>) -> Worth {
-        let mut worth = Worth::default();
+    /// Takes the parts of a valid answer: the first answer to a work item wins.
+    pub(super) fn accept(&mut self, source: Source, parts: Vec<Part>) -> Acceptance {
+        let mut acceptance = Acceptance::default();
         for part in parts {
             // A sum over experts of which one is settled already cannot be taken apart.
-            if part.cells.iter().any(|cell| self.cells[*cell].is_settled) {
-                worth.redundant.push(part);
+            if part.items.iter().any(|item| self.items[*item].is_settled) {
+                acceptance.redundant.push(part);
                 continue;
             }
-            for cell in &part.cells {
-                self.cells[*cell].is_settled = true;
+            for item in &part.items {
+                self.items[*item].is_settled = true;
             }
-            worth.settled.extend(&part.cells);
+            acceptance.settled.extend(&part.items);
             self.winners.push(Winner { source, part });
         }
-        worth
+        acceptance
     }
 
-    /// Takes back what a worker settled: these cells are open again.
+    /// Discards what a worker settled. Returns the items that are open again.
     pub(super) fn retract(&mut self, worker: WorkerId) -> Vec<usize> {
         let is_its = |winner: &Winner| winner.source == Source::Worker(worker);
         let its = self.winners.iter().filter(|winner| is_its(winner));
-        let cells: Vec<usize> = its.flat_map(|winner| winner.part.cells.iter().copied()).collect();
-        for cell in &cells {
-            self.cells[*cell].is_settled = false;
+        let items: Vec<usize> = its.flat_map(|winner| winner.part.items.iter().copied()).collect();
+        for item in &items {
+            self.items[*item].is_settled = false;
         }
         self.winners.retain(|winner| !is_its(winner));
-        self.withheld.retain(|claim| claim.worker != worker);
-        cells
+        self.withheld.retain(|answer| answer.worker != worker);
+        items
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        self.cells.iter().all(|cell| cell.is_settled)
+        self.items.iter().all(|item| item.is_settled)
     }
 
-    /// Whether these cells are all settled, so that an attempt at them is moot.
-    pub(super) fn are_settled(&self, cells: &[usize]) -> bool {
-        cells.iter().all(|cell| self.cells[*cell].is_settled)
+    /// Whether these items are all settled, so that no attempt at them is needed.
+    pub(super) fn are_settled(&self, items: &[usize]) -> bool {
+        items.iter().all(|item| self.items[*item].is_settled)
     }
 
     pub(super) fn winners(&self) -> &[Winner] {
         &self.winners
     }
 
-    /// (T, D): the sum of what was taken.
+    /// (T, D): the sum of what was accepted.
     pub(super) fn sum(&self) -> Vec<f32> {
-        combine(self.winners.iter().map(|winner| &winner.part), self.wire.n_rows, self.wire.hidden)
+        combine(self.winners.iter().map(|winner| &winner.part), self.layer.n_rows, self.layer.hidden)
     }
 
-    /// The job's shape and what was taken, when it is over.
-    pub(super) fn into_winners(self) -> (WireJob, Vec<Winner>) {
-        (self.wire, self.winners)
+    /// The finished job's layer and what was accepted.
+    pub(super) fn into_winners(self) -> (Arc<EncodedLayer>, Vec<Winner>) {
+        (self.layer, self.winners)
     }
 }

@@ -1,14 +1,14 @@
-//! What a job has been answered so far, and the sum of it: f32, ascending by expert, whoever answered.
+//! Parts of answers, and their sum: f32, ascending by expert, whoever answered.
 
 use bytes::Bytes;
 use half::f16;
 use moex_protocol::{AnswerPart, Dtype, tensor};
 
-/// What one answer says of some cells of a job: still as it came over the wire. Gates are applied already.
+/// One answer's rows for some work items of a job, still in the wire's number format. Gates are applied already.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
-    /// Indices of the job's calls, ascending: one, or those summed on the worker.
-    pub cells: Vec<usize>,
+pub(crate) struct Part {
+    /// Indices of the job's work items, ascending: one, or those summed on the worker.
+    pub items: Vec<usize>,
     /// The job's row that each of these rows adds to.
     rows: Vec<u16>,
     hidden: usize,
@@ -18,9 +18,9 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// What `answer` says of these cells' rows. None if its bytes do not fit, or a value is not finite.
+    /// What `answer` says of these items' rows. None if its bytes do not fit, or a value is not finite.
     pub(super) fn read(
-        cells: Vec<usize>,
+        items: Vec<usize>,
         rows: Vec<u16>,
         answer: &AnswerPart,
         dtype: Dtype,
@@ -31,7 +31,7 @@ impl Part {
             answer.rows as usize == rows.len() && payload.len() == rows.len() * dtype.row_bytes(hidden);
         // On the bits of the payload, a block at a time: a loop over values that may stop at each is ten times slower.
         (fits && !tensor::has_non_finite(dtype, hidden, payload)).then(|| Self {
-            cells,
+            items,
             rows,
             hidden,
             dtype,
@@ -40,7 +40,7 @@ impl Part {
     }
 
     /// (rows, D)
-    pub(super) fn values(&self) -> Vec<f32> {
+    pub(crate) fn values(&self) -> Vec<f32> {
         // Its length was checked when it was read.
         tensor::decode_rows(self.dtype, &self.payload, self.hidden).unwrap_or_default()
     }
@@ -50,7 +50,7 @@ impl Part {
         self.payload.len()
     }
 
-    /// The same in memory of its own, for whoever keeps it longer than its message, which may be much larger, deserves.
+    /// The same in memory of its own: its message, of which it is a slice, may be much larger and is then freed.
     pub(super) fn detached(mut self) -> Self {
         self.payload = Bytes::copy_from_slice(&self.payload);
         self
@@ -67,7 +67,7 @@ impl Part {
     }
 }
 
-/// Adds the parts to (T, D) zeros, ascending by cell and so by expert: the result does not depend on the order of
+/// Adds the parts to (T, D) zeros, ascending by item and so by expert: the result does not depend on the order of
 /// arrival.
 pub(super) fn combine<'a>(
     parts: impl IntoIterator<Item = &'a Part>,
@@ -75,7 +75,7 @@ pub(super) fn combine<'a>(
     hidden: usize,
 ) -> Vec<f32> {
     let mut parts: Vec<&Part> = parts.into_iter().collect();
-    parts.sort_by_key(|part| part.cells.first());
+    parts.sort_by_key(|part| part.items.first());
     let mut sum = vec![0.0; n_rows * hidden];
     parts.into_iter().for_each(|part| part.add_to(&mut sum));
     sum
@@ -92,11 +92,11 @@ mod tests {
 
     use super::*;
 
-    fn part(cells: usize, rows: Vec<u16>, values: &[f32]) -> Option<Part> {
+    fn part(items: usize, rows: Vec<u16>, values: &[f32]) -> Option<Part> {
         let hidden = values.len() / rows.len();
         let payload = values.iter().flat_map(|v| wire_gate(*v).to_le_bytes()).collect::<Vec<u8>>();
         let answer = AnswerPart { expert: None, rows: rows.len() as u32, payload: payload.into() };
-        Part::read(vec![cells], rows, &answer, Dtype::F16, hidden)
+        Part::read(vec![items], rows, &answer, Dtype::F16, hidden)
     }
 
     proptest! {
