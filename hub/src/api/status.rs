@@ -51,7 +51,7 @@ pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
         status: SwarmStatus,
         hub_compute: bool,
     }
-    Json(Shown { status: api.swarm(), hub_compute: api.hub_compute() })
+    Json(Shown { status: api.swarm().await, hub_compute: api.hub_compute() })
 }
 
 /// The served model as OpenAI lists models; `context_length` is the hub's own addition.

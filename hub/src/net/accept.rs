@@ -105,6 +105,12 @@ where
     while connections.join_next().await.is_some() {}
 }
 
+/// Accepts plain HTTP on `listener` and answers with `router`, until the runtime ends.
+pub(super) async fn serve_forever(listener: TcpListener, router: Router) {
+    let (_stop, stopping) = watch::channel(false);
+    accept(AcceptOn { tcp: listener, tls: None, answer: call(router) }, Seats::new(1 << 12), stopping).await;
+}
+
 /// Answers with a router.
 pub(crate) fn call(router: Router) -> impl Fn(Request) -> Answering + Clone + Send + Sync + 'static {
     move |request| {

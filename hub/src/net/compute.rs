@@ -6,7 +6,7 @@ use std::thread;
 use moex_protocol::Dispatch;
 use tokio::sync::mpsc;
 
-use super::driver::Event;
+use super::event::Event;
 use crate::shards::ShardStore;
 use moex_swarm::{ComputeId, MAX_JOBS};
 

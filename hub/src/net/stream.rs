@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
@@ -30,6 +31,14 @@ pub(super) struct Stream {
 
 /// A [`Stream`] between two runtimes.
 pub(super) struct Travelling(Stream);
+
+/// A connection whose WebSocket handshake is done, taken off the runtime that accepted it.
+pub(super) struct Opened {
+    pub stream: Travelling,
+    /// What came after the handshake and was read with it.
+    pub already_read: Bytes,
+    pub address: String,
+}
 
 enum Transport {
     Plain(Socket),

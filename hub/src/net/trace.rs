@@ -1,4 +1,4 @@
-//! `moex serve --trace FILE`: what becomes of each layer, one JSON object a line, written by a thread of its own.
+//! `moex serve --trace FILE`: what happened to each layer, one JSON object a line, written by a thread of its own.
 //!
 //! ```text
 //! driver task, engine thread --records, bounded, never waited for--> writer thread --lines--> FILE
@@ -63,12 +63,12 @@ impl Tracer {
     /// Takes a record, or counts it as lost.
     pub(super) fn record(&self, record: Record) {
         if self.queue.try_send(Message::Record(Box::new(record))).is_err() {
-            self.lose(1);
+            self.count_dropped(1);
         }
     }
 
     /// So many records were lost elsewhere.
-    pub(super) fn lose(&self, n: u64) {
+    pub(super) fn count_dropped(&self, n: u64) {
         self.dropped.fetch_add(n, Ordering::Relaxed);
     }
 
@@ -142,7 +142,7 @@ mod tests {
         for at in 0..n {
             tracer.record(Record::Late { attempt: 7, at });
         }
-        tracer.lose(3);
+        tracer.count_dropped(3);
         drop(go_on);
         tracer.finish();
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();

@@ -1,6 +1,6 @@
 //! The experts of a hub that nobody has joined: computed by the thread that asks for them.
 
-use super::SwarmHandle;
+use super::handle::SwarmHandle;
 use moex_model::panels::PanelExperts;
 use moex_model::{Experts, ExpertsError, Routing};
 
@@ -58,7 +58,7 @@ mod tests {
     use moex_protocol::Dtype;
 
     use super::*;
-    use crate::net::Hub;
+    use crate::net::SwarmServer;
     use crate::server::summary;
     use crate::shards::{ModelExperts, ShardStore};
     use moex_model::panels::Keep;
@@ -78,13 +78,14 @@ mod tests {
         let store = ShardStore::open(folder.path(), &source, packing, &|_, _| {}).unwrap();
         let store = Arc::new(store.computing_int8(&model, processor, Keep::All).unwrap());
         let summary = summary(&checkpoint, &store, compute.activations(), 32);
-        let hub = Hub::start(SwarmConfig::new(JoinToken::new("a-token"), summary), store.clone()).unwrap();
+        let server =
+            SwarmServer::start(SwarmConfig::new(JoinToken::new("a-token"), summary), store.clone()).unwrap();
 
         let rows: Vec<f32> = (0..3 * 256).map(|i| (i as f32).sin()).collect();
         let experts = vec![0, 3, 7, 15, 3, 4, 5, 6, 1, 2, 3, 8];
         let routing = Routing { k: 4, gates: vec![0.25; experts.len()], experts };
-        let mut swarm = hub.handle();
-        let mut alone = HubExperts::new(hub.handle(), store.experts(Dtype::F16));
+        let mut swarm = server.handle();
+        let mut alone = HubExperts::new(server.handle(), store.experts(Dtype::F16));
         let (by_swarm, alone) = tokio::task::spawn_blocking(move || {
             (swarm.apply(1, &rows, &routing).unwrap(), alone.apply(1, &rows, &routing).unwrap())
         })
@@ -92,7 +93,7 @@ mod tests {
         .unwrap();
         assert!(alone.iter().any(|value| *value != 0.0));
         assert_eq!(alone, by_swarm);
-        let status = hub.handle().status();
+        let status = server.handle().status().await;
         assert_eq!((status.totals.layers, status.hub.rows, status.hub.dispatches), (2, 24, 2));
     }
 }
