@@ -167,13 +167,13 @@ impl Driver {
                 self.strangers.remove(&id);
                 swarm.disconnected(now, id);
             }
-            Event::Layer(job, asked, reply) => {
+            Event::Layer(layer, asked, reply) => {
                 self.jobs += 1;
                 if self.shared.tracer.is_some() {
                     self.times.insert(self.jobs, Times { asked, sent: None, replied: None });
                 }
                 self.replies.insert(JobId(self.jobs), reply);
-                swarm.start_layer(now, JobId(self.jobs), job);
+                swarm.start_layer(now, JobId(self.jobs), layer);
             }
             Event::Computed(id, Ok(answer)) => swarm.hub_computed(now, id, answer),
             Event::Computed(id, Err(error)) => swarm.hub_failed(now, id, error.to_string()),

@@ -4,15 +4,14 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_protocol::Answer;
-use moex_swarm::{ComputeId, ConnectionId, JobError, LayerJob};
+use moex_swarm::{ComputeId, ConnectionId, EncodedLayer, HubResult, JobError, LayerResult};
 use moex_worker::core::answer::ComputeError;
 use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
 
 /// Where a layer's result goes.
-pub(super) type Reply = std_mpsc::SyncSender<Result<Vec<f32>, JobError>>;
+pub(super) type Reply = std_mpsc::SyncSender<Result<LayerResult, JobError>>;
 
 /// What happens to the driver.
 pub(super) enum Event {
@@ -25,9 +24,9 @@ pub(super) enum Event {
     /// A connection has ended.
     Disconnected(ConnectionId),
     /// A layer is to be computed; the engine asked for it at this time.
-    Layer(LayerJob, Duration, Reply),
+    Layer(EncodedLayer, Duration, Reply),
     /// The hub has computed what the swarm asked for.
-    Computed(ComputeId, Result<Answer, ComputeError>),
+    Computed(ComputeId, Result<HubResult, ComputeError>),
     /// Layers that were computed without the swarm wait to be counted.
     LocalLayers,
     /// Somebody wants to see a status of now.

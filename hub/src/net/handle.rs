@@ -11,7 +11,7 @@ use super::event::Event;
 use super::shared::{LocalLayer, Shared};
 use moex_model::{Experts, ExpertsError, Routing, SwarmFailure};
 use moex_swarm::trace::{Record, micros};
-use moex_swarm::{JobError, LayerJob, Readiness, SwarmStatus};
+use moex_swarm::{EncodedLayer, JobError, LayerResult, Readiness, SwarmStatus};
 
 /// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
 /// before; this is for a hub that hangs.
@@ -87,16 +87,22 @@ impl SwarmHandle {
     }
 }
 
-/// Blocks its thread: not to be called from a task of an async runtime.
-impl Experts for SwarmHandle {
-    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+impl SwarmHandle {
+    /// Encodes a layer on this thread, and waits until the swarm has computed it.
+    fn compute(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+    ) -> Result<LayerResult, ExpertsError> {
         let asked = self.shared.now();
         let no_such_layer = || swarm_error(SwarmFailure::Failed, "there is no such layer");
         let layer = LayerId(u16::try_from(layer).map_err(|_| no_such_layer())?);
-        let job = LayerJob { layer, rows: rows.to_vec(), routing: routing.clone() };
+        let encoding = self.shared.config.layer_encoding();
+        let encoded = EncodedLayer::encode(layer, rows, routing, encoding).map_err(|error| failed(&error))?;
         let (reply, result) = std_mpsc::sync_channel(1);
         let is_down = || failed(&JobError::ShuttingDown);
-        self.events.blocking_send(Event::Layer(job, asked, reply)).map_err(|_| is_down())?;
+        self.events.blocking_send(Event::Layer(encoded, asked, reply)).map_err(|_| is_down())?;
         let deadline = self.shared.config.coverage_wait + LAYER_DEADLINE;
         match result.recv_timeout(deadline) {
             Ok(result) => result.map_err(|error| failed(&error)),
@@ -106,6 +112,25 @@ impl Experts for SwarmHandle {
                 Err(swarm_error(SwarmFailure::Failed, message))
             }
         }
+    }
+}
+
+/// Blocks its thread: not to be called from a task of an async runtime. The calling thread encodes the rows and sums the
+/// results.
+impl Experts for SwarmHandle {
+    fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
+        Ok(self.compute(layer, rows, routing)?.sum())
+    }
+
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        self.compute(layer, rows, routing)?.sum_into(sum);
+        Ok(())
     }
 
     fn step_begins(&mut self) {

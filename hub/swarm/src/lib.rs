@@ -16,6 +16,10 @@
 //!
 //! No part calls another one. The dispatcher reads the fleet and cannot change it; the auditor sees neither.
 //!
+//! Rows are encoded, results summed and the hub's own answers scanned by types that need no swarm ([`EncodedLayer`],
+//! [`LayerResult`], [`HubResult`]): each on the thread that has the values, and not on the driver's. What workers answer is
+//! scanned once, by the session that takes it, since an answer that is not finite settles nothing.
+//!
 //! A driver (`net`, the simulator, the tests) calls in this order, with times that never go back:
 //!
 //! | it has | it calls |
@@ -47,7 +51,8 @@ use moex_protocol::Dispatch;
 pub use self::auditor::{Evidence, MAX_STRIKES, Quarantined, TOLERANCE_NMSE};
 pub use self::config::SwarmConfig;
 pub use self::dispatcher::{
-    DEFAULT_HEDGE_BUDGET, FormPolicy, Hedge, JobError, LayerJob, MAX_HEDGE, MAX_JOBS, Tier,
+    DEFAULT_HEDGE_BUDGET, EncodedLayer, FormPolicy, Hedge, HubResult, JobError, LayerEncoding, LayerJob,
+    LayerResult, MAX_HEDGE, MAX_JOBS, Tier,
 };
 pub use self::fleet::{BlockCatalog, JoinToken, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
 pub use self::status::{Coverage, HubShare, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
@@ -74,6 +79,6 @@ pub enum Action {
     Close(ConnectionId, u16),
     /// Compute on the hub, rounding like a worker. At most one at a time for each job.
     HubCompute(ComputeId, Dispatch),
-    /// (T, D): a job's gated sum over its experts, or why there is none.
-    Finished(JobId, Result<Vec<f32>, JobError>),
+    /// A job's result, to be summed by whoever asked for it, or why there is none.
+    Finished(JobId, Result<LayerResult, JobError>),
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use moex_protocol::Dispatch;
-use moex_swarm::{Action, ComputeId, Swarm};
+use moex_swarm::{Action, ComputeId, HubResult, JobError, JobId, Swarm};
 
 use super::{Device, Event, Notice, World, link::Packet};
 
@@ -57,17 +57,19 @@ impl World {
                 }
                 Action::Close(connection, code) => self.close_from_hub(connection, code),
                 Action::HubCompute(id, dispatch) => self.compute_on_hub(id, dispatch),
-                Action::Finished(id, result) => {
-                    self.note(|| match &result {
-                        Ok(_) => format!("job {} is done", id.0),
-                        Err(error) => format!("job {} failed: {error}", id.0),
-                    });
-                    self.notices.push_back(Notice::Finished(id, result));
-                }
+                Action::Finished(id, result) => self.finished(id, result.map(|result| result.sum())),
             }
         }
         self.time_layers();
         self.swarm_deadline = self.swarm.poll_timeout();
+    }
+
+    pub(super) fn finished(&mut self, id: JobId, result: Result<Vec<f32>, JobError>) {
+        self.note(|| match &result {
+            Ok(_) => format!("job {} is done", id.0),
+            Err(error) => format!("job {} failed: {error}", id.0),
+        });
+        self.notices.push_back(Notice::Finished(id, result));
     }
 
     fn compute_on_hub(&mut self, id: ComputeId, dispatch: Dispatch) {
@@ -82,7 +84,7 @@ impl World {
     pub(super) fn hub_computed(&mut self, id: ComputeId) {
         let Some(dispatch) = self.hub.computing.remove(&id) else { return };
         match self.model.answer(&dispatch) {
-            Ok(answer) => self.with_swarm(|swarm, now| swarm.hub_computed(now, id, answer)),
+            Ok(answer) => self.with_swarm(|swarm, now| swarm.hub_computed(now, id, HubResult::new(answer))),
             Err(error) => self.with_swarm(|swarm, now| swarm.hub_failed(now, id, error.to_string())),
         }
     }

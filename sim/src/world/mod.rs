@@ -247,7 +247,10 @@ impl World {
             format!("job {} starts: layer {}, {} pairs", id.0, job.layer, job.routing.experts.len())
         });
         self.pass_moment();
-        self.with_swarm(|swarm, now| swarm.start_layer(now, id, job));
+        match job.encode(self.swarm.layer_encoding()) {
+            Ok(layer) => self.with_swarm(|swarm, now| swarm.start_layer(now, id, layer)),
+            Err(error) => self.finished(id, Err(error)),
+        }
     }
 
     /// The hub leaves.

@@ -15,6 +15,7 @@ use moex_protocol::{Answer, AttemptId, Block, ErrorCode, WireError, WorkerId, pe
 use tracing::{info, warn};
 
 use super::attempts::Kind;
+use super::hub_replica::HubResult;
 use super::job::{HubWork, Job, Source, WorkerAnswer};
 use super::parts::Part;
 use super::{Dispatcher, JobError, Order};
@@ -70,11 +71,12 @@ impl Dispatcher {
         &mut self,
         now: Duration,
         id: ComputeId,
-        answer: &Answer,
+        answer: &HubResult,
     ) -> Option<HubAnswer> {
         let (job_id, work) = self.take_hub_work(id)?;
         let job = self.jobs.get_mut(&job_id)?;
-        let Some(parts) = job.layer.read(&work.items, self.config.form, answer) else {
+        let parts = answer.finite().and_then(|a| job.layer.read(&work.items, self.config.form, a));
+        let Some(parts) = parts else {
             let layer = job.layer.layer;
             self.finish(job_id, now, Err(JobError::NotFinite { layer }));
             return None;
@@ -240,12 +242,18 @@ impl Dispatcher {
             self.answered_since(from, abandoned.sent);
             return LateAnswer::Incomparable;
         };
-        if let Some(parts) = layer.read(&abandoned.items, self.config.form, answer) {
-            let answer = WorkerAnswer { worker, parts };
-            return LateAnswer::Duplicate { job: abandoned.job, answer, sent: abandoned.sent };
+        // Answers in time were scanned by their session.
+        if answer.has_non_finite() {
+            let block = abandoned.items.first().map(|item| layer.block(*item));
+            return block.map_or(LateAnswer::Incomparable, |block| {
+                LateAnswer::NotFinite(NotFinite { worker, block })
+            });
         }
-        match abandoned.items.first().filter(|_| answer.has_non_finite()) {
-            Some(item) => LateAnswer::NotFinite(NotFinite { worker, block: layer.block(*item) }),
+        match layer.read(&abandoned.items, self.config.form, answer) {
+            Some(parts) => {
+                let answer = WorkerAnswer { worker, parts };
+                LateAnswer::Duplicate { job: abandoned.job, answer, sent: abandoned.sent }
+            }
             None => LateAnswer::Incomparable,
         }
     }
@@ -426,9 +434,8 @@ impl Dispatcher {
             self.layer_latency.record(now.saturating_sub(job.started));
         }
         self.record(|recorder| recorder.finished(now, id, result.is_ok()));
-        self.orders.push_back(Order::Finish(id, result.map(|()| job.sum())));
-        let (layer, winners) = job.into_winners();
-        self.late_answers.keep_finished(id, layer, winners);
+        self.late_answers.keep_finished(id, &job.layer, job.winners());
+        self.orders.push_back(Order::Finish(id, result.map(|()| job.into_result())));
     }
 
     fn attempts_of(&self, id: JobId, is_one: impl Fn(&Job, &[usize]) -> bool) -> Vec<AttemptId> {

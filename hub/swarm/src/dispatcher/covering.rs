@@ -16,7 +16,7 @@ use super::attempts::{Attempt, Kind};
 use super::candidates::Choice;
 use super::job::{HubWork, Job};
 use super::layer::{EncodedLayer, Share, group_by_worker};
-use super::{Dispatcher, JobError, LayerJob, Order};
+use super::{Dispatcher, JobError, Order};
 use crate::fleet::{BlockCatalog, Fleet};
 use crate::{ConnectionId, JobId};
 
@@ -29,13 +29,13 @@ impl Dispatcher {
         &mut self,
         now: Duration,
         id: JobId,
-        job: &LayerJob,
+        layer: EncodedLayer,
         catalog: &BlockCatalog,
     ) -> Option<Arc<EncodedLayer>> {
-        match self.admit(job, catalog) {
-            Ok(layer) => {
+        match self.admit(&layer, catalog) {
+            Ok(()) => {
                 let layer = Arc::new(layer);
-                self.record(|recorder| recorder.started(now, id, job));
+                self.record(|recorder| recorder.started(now, id, &layer));
                 self.jobs.insert(id, Job::new(layer.clone(), now));
                 self.to_cover.insert(id);
                 Some(layer)
@@ -47,18 +47,15 @@ impl Dispatcher {
         }
     }
 
-    fn admit(&self, job: &LayerJob, catalog: &BlockCatalog) -> Result<EncodedLayer, JobError> {
+    fn admit(&self, layer: &EncodedLayer, catalog: &BlockCatalog) -> Result<(), JobError> {
         if self.is_shutting_down {
             return Err(JobError::ShuttingDown);
         }
         if self.jobs.len() >= MAX_JOBS {
             return Err(JobError::Busy { max: MAX_JOBS });
         }
-        let summary = &self.config.model;
-        let max_rows = (summary.max_rows as usize).min(summary.max_pairs as usize / job.routing.k.max(1));
-        let layer = EncodedLayer::encode(job, summary.hidden as usize, self.config.wire, max_rows)?;
         let missing = layer.load().map(|(block, _)| block).find(|block| catalog.index(*block).is_none());
-        missing.map_or(Ok(layer), |block| Err(JobError::NoSuchBlock { block }))
+        missing.map_or(Ok(()), |block| Err(JobError::NoSuchBlock { block }))
     }
 
     /// Covers the next job that is marked. False if none is.

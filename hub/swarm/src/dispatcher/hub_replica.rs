@@ -1,6 +1,8 @@
-//! The hub as a replica of every block: what it is computing, and how fast it is.
+//! The hub as a replica of every block: what it is computing, how fast it is, and what it answers.
 
 use std::time::Duration;
+
+use moex_protocol::Answer;
 
 use super::latency::Latencies;
 use crate::ComputeId;
@@ -52,5 +54,46 @@ impl HubReplica {
 
     pub(super) fn latencies(&self) -> &Latencies {
         &self.latencies
+    }
+}
+
+/// What the hub computed, scanned for values that are not finite. Made on the thread that computed it, so that the thread
+/// that drives the swarm scans nothing of it.
+#[derive(Clone, Debug)]
+pub struct HubResult {
+    answer: Answer,
+    is_finite: bool,
+}
+
+impl HubResult {
+    /// Scans an answer.
+    pub fn new(answer: Answer) -> Self {
+        Self { is_finite: !answer.has_non_finite(), answer }
+    }
+
+    /// The answer, if all values are finite.
+    pub(crate) fn finite(&self) -> Option<&Answer> {
+        self.is_finite.then_some(&self.answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use moex_protocol::{AnswerPart, Dtype, LayerId};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_with_a_value_that_is_not_finite_is_none() {
+        let is_finite = |values: [f32; 2]| {
+            let payload: Vec<u8> = values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
+            let part = AnswerPart { expert: None, rows: 1, payload: payload.into() };
+            let answer = Answer { layer: LayerId(0), hidden: 2, dtype: Dtype::F16, parts: vec![part] };
+            HubResult::new(answer).finite().is_some()
+        };
+        assert!(is_finite([1.0, -2.0]));
+        assert!(!is_finite([1.0, f32::NAN]));
+        assert!(!is_finite([f32::INFINITY, 0.0]));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use moex_protocol::{Block, LayerId, WorkerId};
 
-use super::layer::EncodedLayer;
+use super::layer::{EncodedLayer, LayerEncoding};
 use super::parts::{Part, combine};
 use crate::{ComputeId, ConnectionId};
 use moex_protocol::Routing;
@@ -19,6 +19,43 @@ pub struct LayerJob {
     pub rows: Vec<f32>,
     /// (T, K) experts and gates.
     pub routing: Routing,
+}
+
+impl LayerJob {
+    /// Encodes it; see [`EncodedLayer::encode`].
+    ///
+    /// # Errors
+    /// As [`EncodedLayer::encode`].
+    pub fn encode(&self, encoding: LayerEncoding) -> Result<EncodedLayer, JobError> {
+        EncodedLayer::encode(self.layer, &self.rows, &self.routing, encoding)
+    }
+}
+
+/// A finished layer: the experts' results, still in the wire's number format and not summed yet. To be summed where the sum
+/// is wanted, so that the thread that drives the swarm adds nothing up.
+#[derive(Clone, Debug)]
+pub struct LayerResult {
+    parts: Vec<Part>,
+    n_rows: usize,
+    hidden: usize,
+}
+
+impl LayerResult {
+    /// (T, D): the gated sum over the experts, ascending by expert.
+    pub fn sum(&self) -> Vec<f32> {
+        let mut sum = vec![0.0; self.n_rows * self.hidden];
+        self.sum_into(&mut sum);
+        sum
+    }
+
+    /// [`Self::sum`] into memory the caller has, `sum` (T, D).
+    ///
+    /// # Panics
+    /// If `sum` is not (T, D).
+    pub fn sum_into(&self, sum: &mut [f32]) {
+        assert_eq!(sum.len(), self.n_rows * self.hidden, "the sum has the shape of the layer's rows");
+        combine(&self.parts, sum);
+    }
 }
 
 /// Why a job has no result. Each is one sentence for the one who asked.
@@ -234,13 +271,9 @@ impl Job {
         &self.winners
     }
 
-    /// (T, D): the sum of what was accepted.
-    pub(super) fn sum(&self) -> Vec<f32> {
-        combine(self.winners.iter().map(|winner| &winner.part), self.layer.n_rows, self.layer.hidden)
-    }
-
-    /// The finished job's layer and what was accepted.
-    pub(super) fn into_winners(self) -> (Arc<EncodedLayer>, Vec<Winner>) {
-        (self.layer, self.winners)
+    /// What was accepted, to be summed.
+    pub(super) fn into_result(self) -> LayerResult {
+        let parts = self.winners.into_iter().map(|winner| winner.part).collect();
+        LayerResult { parts, n_rows: self.layer.n_rows, hidden: self.layer.hidden }
     }
 }

@@ -79,12 +79,12 @@ impl LateAnswers {
     }
 
     /// Keeps the answers that a finished job used, if another answer to it may still come.
-    pub(super) fn keep_finished(&mut self, job: JobId, layer: Arc<EncodedLayer>, winners: Vec<Winner>) {
+    pub(super) fn keep_finished(&mut self, job: JobId, layer: &Arc<EncodedLayer>, winners: &[Winner]) {
         if !self.by_job.contains_key(&job) {
             return;
         }
-        let detached = |Winner { source, part }| Winner { source, part: part.detached() };
-        let winners: Vec<Winner> = winners.into_iter().map(detached).collect();
+        let detached = |winner: &Winner| Winner { source: winner.source, part: winner.part.detached() };
+        let (layer, winners) = (layer.clone(), winners.iter().map(detached).collect::<Vec<_>>());
         let n_bytes = winners.iter().map(|winner| winner.part.n_bytes()).sum();
         self.finished.push_back(FinishedJob { job, layer, winners, n_bytes });
         self.n_bytes += n_bytes;

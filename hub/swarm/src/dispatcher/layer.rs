@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use moex_protocol::{
-    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, limits, tensor,
+    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, Routing, limits, tensor,
 };
 
-use super::job::{JobError, LayerJob};
+use super::job::JobError;
 use super::parts::{Part, wire_gate};
 use crate::ConnectionId;
 
@@ -30,51 +30,72 @@ pub enum FormPolicy {
     Summed,
 }
 
+/// How layers are encoded; see [`SwarmConfig::layer_encoding`](crate::SwarmConfig::layer_encoding).
+#[derive(Clone, Copy, Debug)]
+pub struct LayerEncoding {
+    /// D.
+    pub(crate) hidden: usize,
+    /// The number format on the wire.
+    pub(crate) dtype: Dtype,
+    /// Rows that workers have planned memory for.
+    pub(crate) max_rows: usize,
+    /// (row, expert) pairs that workers have planned memory for.
+    pub(crate) max_pairs: usize,
+}
+
 /// A layer's work as it goes over the wire: its rows, and for each expert that the router chose, which of them with which
-/// gates.
+/// gates. Made where the rows are, so that the thread that drives the swarm encodes nothing.
 #[derive(Clone, Debug)]
-pub(crate) struct EncodedLayer {
-    pub layer: LayerId,
-    pub n_rows: usize,
-    pub hidden: usize,
+pub struct EncodedLayer {
+    pub(crate) layer: LayerId,
+    /// T.
+    pub(crate) n_rows: usize,
+    /// D.
+    pub(crate) hidden: usize,
     dtype: Dtype,
-    /// (T, D) in `dtype`
+    /// (T, D) in `dtype`.
     rows: Bytes,
+    /// (T, K), each row's experts.
+    pub(crate) experts: Vec<u16>,
     /// The work items, ascending by expert; `row` counts the layer's rows.
-    pub items: Vec<Call>,
+    pub(crate) items: Vec<Call>,
 }
 
 impl EncodedLayer {
-    /// Encodes a job, after checking that it has the shape it claims and fits one message to one worker.
-    pub(super) fn encode(
-        job: &LayerJob,
-        hidden: usize,
-        dtype: Dtype,
-        max_rows: usize,
+    /// Encodes (T, D) normed `rows` with their routing.
+    ///
+    /// # Errors
+    /// If rows, experts and gates do not fit together, or not into one message to one worker.
+    pub fn encode(
+        layer: LayerId,
+        rows: &[f32],
+        routing: &Routing,
+        encoding: LayerEncoding,
     ) -> Result<Self, JobError> {
-        let k = job.routing.k;
-        let n_rows = job.rows.len() / hidden.max(1);
+        let LayerEncoding { hidden, dtype, max_rows, max_pairs } = encoding;
+        let k = routing.k;
+        let n_rows = rows.len() / hidden.max(1);
         let n_pairs = n_rows * k;
-        if n_rows * hidden != job.rows.len()
-            || job.routing.experts.len() != n_pairs
-            || job.routing.gates.len() != n_pairs
+        if n_rows * hidden != rows.len() || routing.experts.len() != n_pairs || routing.gates.len() != n_pairs
         {
-            return Err(JobError::Shape { layer: job.layer });
+            return Err(JobError::Shape { layer });
         }
+        let max = max_rows.min(max_pairs / k.max(1));
         let answer_bytes = n_pairs * (dtype.row_bytes(hidden) + FRAME_BYTES);
-        if n_rows > max_rows.min(limits::MAX_ROWS as usize) || answer_bytes > limits::MAX_MESSAGE_BYTES {
-            return Err(JobError::TooManyRows { rows: n_rows, max: max_rows });
+        if n_rows > max.min(limits::MAX_ROWS as usize) || answer_bytes > limits::MAX_MESSAGE_BYTES {
+            return Err(JobError::TooManyRows { rows: n_rows, max });
         }
         let mut pairs: BTreeMap<u16, Vec<Pair>> = BTreeMap::new();
-        for (at, (expert, gate)) in job.routing.experts.iter().zip(&job.routing.gates).enumerate() {
+        for (at, (expert, gate)) in routing.experts.iter().zip(&routing.gates).enumerate() {
             let pair = Pair { row: (at / k) as u16, gate: wire_gate(*gate) };
             pairs.entry(*expert).or_default().push(pair);
         }
-        let calls =
+        let items =
             pairs.into_iter().map(|(expert, pairs)| Call { expert: ExpertId(expert), pairs }).collect();
-        let mut rows = BytesMut::with_capacity(n_rows * dtype.row_bytes(hidden));
-        tensor::encode_rows(dtype, &job.rows, hidden, &mut rows);
-        Ok(Self { layer: job.layer, n_rows, hidden, dtype, rows: rows.freeze(), items: calls })
+        let mut encoded = BytesMut::with_capacity(n_rows * dtype.row_bytes(hidden));
+        tensor::encode_rows(dtype, rows, hidden, &mut encoded);
+        let (rows, experts) = (encoded.freeze(), routing.experts.clone());
+        Ok(Self { layer, n_rows, hidden, dtype, rows, experts, items })
     }
 
     /// The message that asks one worker for these items, ascending: only the rows they need, each once.
@@ -84,14 +105,20 @@ impl EncodedLayer {
         for pair in items.iter().flat_map(|item| &self.items[*item].pairs) {
             place[usize::from(pair.row)] = 0;
         }
-        let row_bytes = self.dtype.row_bytes(self.hidden);
-        let mut rows = BytesMut::new();
         let mut n_rows = 0;
-        for (row, place) in place.iter_mut().enumerate().filter(|(_, place)| **place != UNUSED) {
+        for place in place.iter_mut().filter(|place| **place != UNUSED) {
             *place = n_rows;
             n_rows += 1;
-            rows.extend_from_slice(&self.rows[row * row_bytes..][..row_bytes]);
         }
+        let row_bytes = self.dtype.row_bytes(self.hidden);
+        let rows = if usize::from(n_rows) == self.n_rows {
+            self.rows.clone()
+        } else {
+            let used = place.iter().enumerate().filter(|(_, place)| **place != UNUSED);
+            let mut rows = BytesMut::with_capacity(usize::from(n_rows) * row_bytes);
+            used.for_each(|(row, _)| rows.extend_from_slice(&self.rows[row * row_bytes..][..row_bytes]));
+            rows.freeze()
+        };
         let here = |call: &Call| Call {
             expert: call.expert,
             pairs: call.pairs.iter().map(|p| Pair { row: place[usize::from(p.row)], gate: p.gate }).collect(),
@@ -102,11 +129,11 @@ impl EncodedLayer {
             FormPolicy::PerExpert => shorter_form(row_bytes, usize::from(n_rows), &calls),
         };
         let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
-        Dispatch { layer, hidden, dtype, form, rows: rows.freeze(), calls }
+        Dispatch { layer, hidden, dtype, form, rows, calls }
     }
 
     /// What an answer says of `items`, those that its dispatch asked for: a part an item, or one for all of them when the
-    /// worker sums. None if it has another shape than was asked for, or a value in it is not finite.
+    /// worker sums. None if it has another shape than was asked for. Values are not looked at.
     pub(crate) fn read(&self, items: &[usize], policy: FormPolicy, answer: &Answer) -> Option<Vec<Part>> {
         let groups: Vec<&[usize]> = match policy {
             FormPolicy::Summed => vec![items],
@@ -202,8 +229,13 @@ pub(super) fn group_by_worker(
 
 #[cfg(test)]
 mod tests {
+    use super::super::LayerJob;
     use super::*;
-    use moex_protocol::Routing;
+
+    /// Up to eight rows of `hidden` values.
+    fn encoding(hidden: usize) -> LayerEncoding {
+        LayerEncoding { hidden, dtype: Dtype::F16, max_rows: 8, max_pairs: 32 }
+    }
 
     /// Three rows of two values; experts 5 and 9, row 1 goes to both.
     fn job() -> LayerJob {
@@ -217,7 +249,7 @@ mod tests {
 
     #[test]
     fn calls_ascend_by_expert_and_name_their_rows() {
-        let wire = EncodedLayer::encode(&job(), 2, Dtype::F16, 8).unwrap();
+        let wire = job().encode(encoding(2)).unwrap();
         let shape: Vec<(u16, Vec<u16>)> =
             wire.items.iter().map(|c| (c.expert.0, c.pairs.iter().map(|p| p.row).collect())).collect();
         assert_eq!(shape, [(1, vec![2]), (5, vec![1]), (7, vec![0, 2]), (9, vec![0, 1])]);
@@ -227,27 +259,29 @@ mod tests {
 
     #[test]
     fn a_dispatch_carries_only_the_rows_it_needs() {
-        let wire = EncodedLayer::encode(&job(), 2, Dtype::F16, 8).unwrap();
+        let wire = job().encode(encoding(2)).unwrap();
         let dispatch = wire.dispatch(&[0, 1], FormPolicy::PerExpert);
         assert_eq!(values(&dispatch), [3.0, 4.0, 5.0, 6.0]);
         assert_eq!(dispatch.calls[0].pairs[0].row, 1);
         assert_eq!(dispatch.calls[1].pairs[0].row, 0);
         assert_eq!(dispatch.form, Form::Plain);
         assert_eq!(wire.dispatch(&[0], FormPolicy::Summed).form, Form::Sum);
+        let all = wire.dispatch(&[0, 1, 2, 3], FormPolicy::PerExpert);
+        assert_eq!(all.rows.as_ptr(), wire.rows.as_ptr(), "nothing is copied where all rows are needed");
     }
 
     #[test]
     fn rows_go_once_when_that_is_shorter() {
         let routing = Routing { k: 4, experts: vec![0, 1, 2, 3], gates: vec![0.25; 4] };
         let job = LayerJob { layer: LayerId(0), rows: vec![0.5; 64], routing };
-        let wire = EncodedLayer::encode(&job, 64, Dtype::F16, 8).unwrap();
+        let wire = job.encode(encoding(64)).unwrap();
         assert_eq!(wire.dispatch(&[0, 1, 2, 3], FormPolicy::PerExpert).form, Form::RowsOnce);
         assert_eq!(wire.dispatch(&[0], FormPolicy::PerExpert).form, Form::Plain);
     }
 
     #[test]
     fn a_job_of_the_wrong_shape_or_too_long_is_refused() {
-        let encode = |job: &LayerJob| EncodedLayer::encode(job, 2, Dtype::F16, 3).map(|_| ());
+        let encode = |job: &LayerJob| job.encode(encoding(2)).map(|_| ());
         assert_eq!(encode(&job()), Ok(()));
         let mut torn = job();
         torn.rows.pop();
@@ -255,10 +289,9 @@ mod tests {
         let mut torn = job();
         torn.routing.gates.pop();
         assert_eq!(encode(&torn), Err(JobError::Shape { layer: LayerId(4) }));
-        assert_eq!(
-            EncodedLayer::encode(&job(), 2, Dtype::F16, 2).map(|_| ()),
-            Err(JobError::TooManyRows { rows: 3, max: 2 })
-        );
+        let too_many = Err(JobError::TooManyRows { rows: 3, max: 2 });
+        assert_eq!(job().encode(LayerEncoding { max_rows: 2, ..encoding(2) }).map(|_| ()), too_many);
+        assert_eq!(job().encode(LayerEncoding { max_pairs: 5, ..encoding(2) }).map(|_| ()), too_many);
     }
 
     #[test]

@@ -36,14 +36,14 @@ use tracing::warn;
 
 pub use self::covering::MAX_JOBS;
 pub use self::hedging::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE};
-pub use self::job::{JobError, LayerJob};
-pub use self::layer::FormPolicy;
+pub use self::hub_replica::HubResult;
+pub use self::job::{JobError, LayerJob, LayerResult};
+pub use self::layer::{EncodedLayer, FormPolicy, LayerEncoding};
 pub use self::tier::Tier;
 
 pub(crate) use self::answers::{LateAnswer, NotFinite};
 pub(crate) use self::attempts::{Attempt, Kind};
 pub(crate) use self::job::{Source, Winner, WorkerAnswer};
-pub(crate) use self::layer::EncodedLayer;
 pub(crate) use self::parts::Part;
 pub(crate) use self::performance::Performance;
 
@@ -90,8 +90,8 @@ pub(crate) enum Order {
     NotResident { at: ConnectionId, blocks: Vec<Block> },
     /// Compute on the hub.
     Compute(ComputeId, Dispatch),
-    /// A job is finished: (T, D), or why there is no result.
-    Finish(JobId, Result<Vec<f32>, JobError>),
+    /// A job is finished: its result, or why there is none.
+    Finish(JobId, Result<LayerResult, JobError>),
 }
 
 /// Counts since the start. [`super::Totals`] says what each is.

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::Swarm;
 use crate::auditor::{Check, Evidence, Finding};
-use crate::dispatcher::{LateAnswer, NotFinite, WorkerAnswer};
+use crate::dispatcher::{HubResult, LateAnswer, NotFinite, WorkerAnswer};
 use crate::fleet::{JoinOutcome, QUARANTINED, close_code};
 use crate::{Action, ComputeId, ConnectionId, JobId};
 
@@ -108,7 +108,7 @@ impl Swarm {
     }
 
     /// The hub computed what a job of its own waited for.
-    pub(super) fn on_hub_answer(&mut self, now: Duration, id: ComputeId, answer: &Answer) {
+    pub(super) fn on_hub_answer(&mut self, now: Duration, id: ComputeId, answer: &HubResult) {
         if let Some(mut answer) = self.dispatcher.hub_answered(now, id, answer) {
             let job = answer.job;
             if let Some((layer, winners)) = self.dispatcher.winners_of(job) {
@@ -123,8 +123,9 @@ impl Swarm {
     }
 
     /// The hub computed a check.
-    pub(super) fn on_check(&mut self, now: Duration, check: Check, answer: &Answer) {
-        let Some(truth) = check.layer.read(&check.items, self.config.form, answer) else { return };
+    pub(super) fn on_check(&mut self, now: Duration, check: Check, answer: &HubResult) {
+        let truth = answer.finite().and_then(|a| check.layer.read(&check.items, self.config.form, a));
+        let Some(truth) = truth else { return };
         let job = check.job;
         self.dispatcher.check_took(check.layer.n_pairs(&check.items), now.saturating_sub(check.sent));
         let findings = self.auditor.decide(check, &truth);

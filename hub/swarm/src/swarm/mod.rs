@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_protocol::{Answer, Block, ExpertId, LayerId, ModelSummary, Routing};
+use moex_protocol::{Block, ExpertId, LayerId, ModelSummary, Routing};
 
 use super::auditor::Auditor;
-use super::dispatcher::{Dispatcher, LayerJob, Order};
+use super::dispatcher::{Dispatcher, EncodedLayer, HubResult, Order};
 use super::fleet::{BlockCatalog, Fleet, Receipt};
 use super::trace::Record;
-use super::{Action, ComputeId, ConnectionId, JobId, SwarmConfig};
+use super::{Action, ComputeId, ConnectionId, JobId, LayerEncoding, SwarmConfig};
 
 /// The swarm. See the [crate's description](crate) for what a driver calls, and in which order.
 #[derive(Debug)]
@@ -90,8 +90,8 @@ impl Swarm {
     // Layers.
 
     /// Starts a layer. Its end comes as [`Action::Finished`].
-    pub fn start_layer(&mut self, now: Duration, id: JobId, job: LayerJob) {
-        if let Some(layer) = self.dispatcher.start(now, id, &job, self.fleet.catalog()) {
+    pub fn start_layer(&mut self, now: Duration, id: JobId, layer: EncodedLayer) {
+        if let Some(layer) = self.dispatcher.start(now, id, layer, self.fleet.catalog()) {
             self.fleet.count_load(layer.load());
         }
         self.carry_out(now);
@@ -99,7 +99,7 @@ impl Swarm {
     }
 
     /// The hub computed what [`Action::HubCompute`] asked for.
-    pub fn hub_computed(&mut self, now: Duration, id: ComputeId, answer: Answer) {
+    pub fn hub_computed(&mut self, now: Duration, id: ComputeId, answer: HubResult) {
         self.dispatcher.hub_ended();
         match self.auditor.take_check(id) {
             Some(check) => self.on_check(now, check, &answer),
@@ -178,6 +178,11 @@ impl Swarm {
     /// Records lost because nobody polled them.
     pub fn trace_dropped(&self) -> u64 {
         self.dispatcher.trace_dropped()
+    }
+
+    /// How layers are encoded for [`Self::start_layer`].
+    pub fn layer_encoding(&self) -> LayerEncoding {
+        self.config.layer_encoding()
     }
 
     /// What is served.

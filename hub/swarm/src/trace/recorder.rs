@@ -9,7 +9,7 @@ use super::{
     AttemptKind, AttemptRecord, HubRecord, HubWorkRecord, JoinedRecord, LayerRecord, Outcome, Record,
     TRACE_VERSION, micros,
 };
-use crate::dispatcher::{Attempt, Kind, LayerJob, MAX_JOBS};
+use crate::dispatcher::{Attempt, EncodedLayer, Kind, MAX_JOBS};
 use crate::{ComputeId, JobId, SwarmConfig};
 
 /// Records that wait to be polled; what comes beyond them is counted and lost.
@@ -77,13 +77,12 @@ impl TraceRecorder {
         self.push(Record::RoundTrip { worker, at: micros(now), micros: micros(took) });
     }
 
-    pub(crate) fn started(&mut self, now: Duration, id: JobId, job: &LayerJob) {
-        let rows = job.routing.experts.len() / job.routing.k.max(1);
+    pub(crate) fn started(&mut self, now: Duration, id: JobId, layer: &EncodedLayer) {
         let record = LayerRecord {
             job: id.0,
-            layer: job.layer.0,
-            rows: rows as u32,
-            experts: job.routing.experts.clone(),
+            layer: layer.layer.0,
+            rows: layer.n_rows as u32,
+            experts: layer.experts.clone(),
             started: micros(now),
             ..LayerRecord::default()
         };
