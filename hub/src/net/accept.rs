@@ -70,7 +70,7 @@ where
     let mut backoff = FIRST_BACKOFF;
     loop {
         let accepted = tokio::select! {
-            // An error means that whoever could stop this has gone.
+            // An error means that the sender is gone: stop.
             _ = stopping.wait_for(|stop| *stop) => break,
             Some(_) = connections.join_next() => continue,
             accepted = on.tcp.accept() => accepted,

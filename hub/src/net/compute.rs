@@ -1,4 +1,4 @@
-//! The hub as last replica: a thread of its own, so that neither sockets nor the engine wait for it.
+//! The compute thread: the hub as last replica. Neither sockets nor the engine wait for it.
 
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;

@@ -1,4 +1,4 @@
-//! The task that owns the swarm's time: takes events, feeds the swarm, carries out its actions, arms the timer.
+//! The driver task: owns the swarm, feeds it events and times, carries out its actions, and arms the timer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, mpsc as std_mpsc};
@@ -124,7 +124,7 @@ struct Driver {
     n_dropped: u64,
 }
 
-/// What only the driver knows of a layer.
+/// The times of a layer that only the driver knows.
 struct Times {
     asked: Duration,
     /// When its first messages had left.
@@ -184,7 +184,7 @@ impl Driver {
             }
             Event::ShutDown(_) => {}
             #[cfg(test)]
-            // Whoever holds it up lets go by dropping the sender.
+            // It ends when the test drops the sender.
             Event::Hold(held) => drop(held.recv()),
         }
     }
@@ -222,7 +222,7 @@ impl Driver {
                     if let Some(times) = self.times.get_mut(&id.0) {
                         times.replied = Some(now);
                     }
-                    // Nobody waits any more if the caller's own deadline has passed.
+                    // It fails if the caller's own deadline has passed.
                     let _ = self.replies.remove(&id).map(|reply| reply.try_send(result));
                 }
             }

@@ -1,4 +1,4 @@
-//! The swarm as the engine and the API see it.
+//! The swarm as the engine and the API use it: computes layers, and gives the published status.
 
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use moex_swarm::{EncodedLayer, JobError, LayerResult, Readiness, SwarmStatus};
 /// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
 /// before; this is for a hub that hangs.
 const LAYER_DEADLINE: Duration = Duration::from_secs(300);
-/// How long whoever looks waits for a status of now; then the last one is given.
+/// How long [`SwarmHandle::status`] waits for the driver before it returns the last status.
 const STATUS_WAIT: Duration = Duration::from_secs(2);
 
 /// Computes layers on the swarm, and says how it is. Clones are equal.
@@ -54,12 +54,12 @@ impl SwarmHandle {
         self.shared.readiness()
     }
 
-    /// Whether there is nobody but the hub to compute.
+    /// Whether no worker is connected.
     pub(super) fn is_alone(&self) -> bool {
         self.shared.is_alone()
     }
 
-    /// Has `compute` write a layer's sum (T, D) here and now, and counts it as the hub's.
+    /// Calls `compute`, which writes a layer's sum (T, D), and counts the layer as computed by the hub.
     pub(super) fn timed_alone(
         &self,
         layer: usize,

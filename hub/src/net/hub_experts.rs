@@ -1,11 +1,11 @@
-//! The experts of a hub that nobody has joined: computed by the thread that asks for them.
+//! Computes experts on the calling thread while no worker is connected.
 
 use super::handle::SwarmHandle;
 use moex_model::panels::PanelExperts;
 use moex_model::{Experts, ExpertsError, Routing};
 
-/// Computes layers where they are asked for while nobody else is there, and on the swarm from the first connection on. Both
-/// give the same bytes; what is saved is four threads that wake each other for every layer.
+/// Computes layers on the calling thread while no worker is connected, and on the swarm from the first connection on. Both
+/// give the same bytes. Computing here saves waking the swarm's threads for every layer.
 pub struct HubExperts {
     swarm: SwarmHandle,
     /// None where the hub computes no experts, or does so in f32.
@@ -13,7 +13,7 @@ pub struct HubExperts {
 }
 
 impl HubExperts {
-    /// The swarm's, or the hub's `own`, which round as the swarm's wire does.
+    /// Experts of the swarm, and the hub's `own`, which round as the swarm's wire does.
     pub fn new(swarm: SwarmHandle, own: Option<PanelExperts>) -> Self {
         Self { swarm, own }
     }

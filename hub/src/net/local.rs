@@ -1,4 +1,4 @@
-//! A hub on loopback with native workers as processes, for commands that bring their own swarm.
+//! A swarm on loopback with native workers as processes, for commands that bring their own workers.
 
 use std::path::PathBuf;
 use std::sync::Arc;

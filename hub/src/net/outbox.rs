@@ -1,4 +1,4 @@
-//! What the driver has for a worker, on its way to the task of the worker's socket. Bounded: the driver waits for nobody.
+//! The bounded queue of messages from the driver to the task of a worker's socket. The driver never waits for room in it.
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -54,7 +54,7 @@ impl Outbox {
 
     /// Lets the worker, which has joined, say more than its first message.
     pub(super) fn admit(&mut self) {
-        // A task that has ended admits nobody.
+        // It fails if the task has ended.
         let _ = self.admit.take().map(|admit| admit.send(()));
     }
 

@@ -1,4 +1,4 @@
-//! `GET /shards/{file}`: packed experts by range, for whoever has the join token.
+//! `GET /shards/{file}`: serves packed experts by range to anyone with the join token.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What the driver shares with the engine, the API and the shards' routes. The swarm itself is not shared: the driver
-//! publishes how it is.
+//! What the driver shares with the engine, the API and the shards' routes: settings, and what it publishes. The swarm itself
+//! is not shared.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     status: watch::Sender<Arc<SwarmStatus>>,
     /// The last readiness published, at intervals.
     readiness: Mutex<Readiness>,
-    /// Whether nobody but the hub computes.
+    /// Whether no worker is connected and the hub computes.
     is_alone: AtomicBool,
     local_layers: Mutex<Vec<LocalLayer>>,
 }

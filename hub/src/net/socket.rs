@@ -1,4 +1,4 @@
-//! `/ws`: one task a worker, between its WebSocket and the driver.
+//! `/ws`: one task for each worker carries messages between its WebSocket and the driver.
 
 use std::io;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ async fn hand_over(sockets: &mpsc::Sender<Opened>, upgraded: OnUpgrade, address:
     let upgraded = upgraded.await.map_err(io::Error::other)?;
     let other = |_| io::Error::other("it was not accepted by this hub's own loop");
     let parts = upgraded.downcast::<TokioIo<Stream>>().map_err(other)?;
-    let stream = parts.io.into_inner().leave()?;
+    let stream = parts.io.into_inner().detach()?;
     let opened = Opened { stream, already_read: parts.read_buf, address };
     // A swarm that has ended closes the socket by dropping it.
     let _ = sockets.send(opened).await;
@@ -92,7 +92,7 @@ async fn hand_over(sockets: &mpsc::Sender<Opened>, upgraded: OnUpgrade, address:
 /// Between one worker and the driver, until either goes.
 pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened: Opened) {
     let Opened { stream, already_read, address } = opened;
-    let mut stream = match stream.arrive() {
+    let mut stream = match stream.attach() {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, address, "a worker's socket could not be taken over"),
     };
@@ -136,11 +136,11 @@ type Socket = WebSocketStream<Stream>;
 enum End {
     /// The peer was told.
     Said,
-    /// There is nobody to tell.
+    /// The peer cannot be told.
     Lost,
 }
 
-/// Lets a stranger say one thing, and waits for the swarm's word on it: none if it has joined.
+/// Reads one message of a stranger, and waits until the swarm has accepted or refused it. None if it has joined.
 async fn greet(
     id: ConnectionId,
     events: &mpsc::Sender<Event>,

@@ -74,7 +74,7 @@ async fn live<S: Future<Output = ()> + Send + 'static>(
     // Those that do not end in time are cut off with the set.
     let _ = timeout(GOODBYE, async { while sockets.join_next().await.is_some() {} }).await;
     if let Some(told) = told {
-        // Whoever asked may have gone away meanwhile.
+        // It fails if the caller has gone away meanwhile.
         let _ = told.send(());
     }
 }
@@ -95,7 +95,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let seat = Seats::new(1).take(Ipv4Addr::LOCALHOST.into()).unwrap();
-        let stream = Stream::open(stream, None, seat).await.unwrap().leave().unwrap();
+        let stream = Stream::open(stream, None, seat).await.unwrap().detach().unwrap();
         let (events, mut received) = mpsc::channel(4);
         let (sockets, opened) = mpsc::channel(4);
         let socket = Opened { stream, already_read: Bytes::new(), address: "here".to_owned() };

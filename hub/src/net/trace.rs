@@ -3,8 +3,8 @@
 //! ```text
 //! driver task, engine thread --records, bounded, never waited for--> writer thread --lines--> FILE
 //! ```
-//! A [`Tracer`] that finds the queue full drops the record and counts it; the last line says how many. What a record
-//! means is [`moex_swarm::trace`]'s matter.
+//! When the queue is full, a [`Tracer`] drops the record and counts it; the last line says how many. [`moex_swarm::trace`]
+//! says what a record means.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -60,14 +60,14 @@ impl Tracer {
         Ok(Self { queue, dropped })
     }
 
-    /// Takes a record, or counts it as lost.
+    /// Queues a record, or counts it as dropped if the queue is full.
     pub(super) fn record(&self, record: Record) {
         if self.queue.try_send(Message::Record(Box::new(record))).is_err() {
             self.count_dropped(1);
         }
     }
 
-    /// So many records were lost elsewhere.
+    /// Counts records that were dropped elsewhere.
     pub(super) fn count_dropped(&self, n: u64) {
         self.dropped.fetch_add(n, Ordering::Relaxed);
     }
@@ -89,7 +89,7 @@ fn write_all(mut to: impl Write, records: &Receiver<Message>, dropped: &AtomicU6
             Err(RecvTimeoutError::Timeout) => to.flush()?,
             Ok(Message::Finish(done)) => {
                 end(&mut to, dropped)?;
-                // Whoever asked may have stopped waiting.
+                // It fails if the caller has stopped waiting.
                 let _ = done.try_send(());
                 return Ok(());
             }

@@ -79,6 +79,6 @@ pub enum Action {
     Close(ConnectionId, u16),
     /// Compute on the hub, rounding like a worker. At most one at a time for each job.
     HubCompute(ComputeId, Dispatch),
-    /// A job's result, to be summed by whoever asked for it, or why there is none.
+    /// A job's result, which the caller sums, or why there is none.
     Finished(JobId, Result<LayerResult, JobError>),
 }

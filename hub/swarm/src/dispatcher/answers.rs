@@ -4,7 +4,7 @@
 //! answer --> of the shape asked for? --no--> the attempt failed: asked elsewhere, a failure of the worker
 //!              |yes
 //!              +--> not finite: asked elsewhere, and a wrong answer for the auditor
-//!              +--> first to an item: it is used; whoever else is at the item is told to forget it
+//!              +--> first to an item: it is used; other workers that were asked for the item are told to forget it
 //!              +--> not the first: for the auditor to compare with the one that was
 //!              +--> every answer is to be checked: withheld until the hub has computed the same, whose result is used
 //! ```
@@ -300,7 +300,7 @@ impl Dispatcher {
 
     // Silence.
 
-    /// Attempts whose time is up: their items are asked of others, their answers are still used.
+    /// Marks attempts whose time is up: their items are asked of others, and their answers are still used.
     pub(super) fn expire_attempts(&mut self, now: Duration) {
         for id in self.attempts.expire(now) {
             let Some(attempt) = self.attempts.get(id) else { continue };
@@ -321,7 +321,7 @@ impl Dispatcher {
         }
     }
 
-    /// Probes that were not answered in time: a failure each, though nobody waited.
+    /// Counts probes that were not answered in time: each is a failure of its worker.
     pub(super) fn expire_probes(&mut self, now: Duration) {
         while let Some(id) = self.workers.next_overdue_probe(now) {
             self.counts.timeouts += 1;
@@ -447,7 +447,7 @@ impl Dispatcher {
             .collect()
     }
 
-    /// Abandons attempts: nobody waits for them any more, but what comes all the same is looked at.
+    /// Abandons attempts. An answer that comes all the same is compared with the one that was used.
     fn abandon(&mut self, now: Duration, attempts: &[AttemptId]) {
         let flops_per_pair = self.config.flops_per_pair();
         for id in attempts {

@@ -34,7 +34,7 @@ const EQUALS_WITHIN: Duration = Duration::from_micros(500);
 pub(super) struct Choice {
     /// Items with the workers to ask, the best first; with none where all who could be asked are busy.
     pub candidates: Vec<(usize, Vec<ConnectionId>)>,
-    /// Items to ask of new workers as well, of whom nobody knows how fast they answer.
+    /// Items to ask of new workers as well, whose speed is not known yet.
     pub trials: Vec<(usize, ConnectionId)>,
     /// Items for the hub.
     pub for_hub: Vec<usize>,
@@ -152,7 +152,7 @@ impl Chooser<'_> {
             let is_late = worker.health.is_late();
             let mut expected = worker.expected(n_pairs, n_pairs as f64 * self.config.flops_per_pair());
             if is_late {
-                // It owes an answer already: nobody knows for how long.
+                // It owes an answer already, and may owe it for long.
                 expected = expected.max(self.config.timeout);
             }
             Some(Candidate {

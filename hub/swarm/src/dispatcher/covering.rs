@@ -1,7 +1,7 @@
-//! From a job to its messages: what is asked, of whom, and when it is asked again.
+//! Turns jobs into messages: what is asked, of which workers, and when it is asked again.
 //!
 //! [`Dispatcher::cover_next`] is the one place that asks: it looks at a job's items that are neither settled nor being
-//! asked in time, and asks for each whom `candidates` names, else the hub. Everything that happens (an answer, a failure,
+//! asked in time, and asks the workers that `candidates` chooses for each, else the hub. Everything that happens (an answer, a failure,
 //! a timeout, a closed socket, a new holder, a free slot) only marks jobs to be covered again. [`Dispatcher::hedge`] adds
 //! a second copy to what is late.
 
@@ -152,7 +152,7 @@ impl Dispatcher {
         }
     }
 
-    /// Who is asked for what of a job, by item. A probe does not count as asking: nobody waits for it.
+    /// The workers that are asked for each item of a job. Probes are not counted as in time: nobody waits for them.
     fn asked(&self, id: JobId, job: &Job) -> Asked {
         let n = job.items.len();
         let mut asked = Asked { by: vec![Vec::new(); n], n_in_time: vec![0; n] };

@@ -111,7 +111,7 @@ impl Health {
         self.out.is_none()
     }
 
-    /// Whether the worker is out, yet answers heartbeats: better than nobody.
+    /// Whether the worker is out, yet answers heartbeats: better than no worker.
     pub(crate) fn is_last_resort(&self) -> bool {
         !self.is_healthy() && self.is_alive
     }

@@ -1,18 +1,18 @@
-//! When a second copy of a message leaves, and how many bytes such copies may take.
+//! When a second copy of a message is sent, and how many bytes such copies may take.
 //!
-//! Adaptive: a message that its worker has not answered by `Latencies::hedge_delay` is asked for again, of the best of the
-//! other replicas, as far as the budget allows; the first valid answer to each cell wins, whoever else was asked is told
-//! to forget it. Who the best is, `choosing` knows.
+//! With adaptive hedging, a message that its worker has not answered by `Latencies::hedge_delay` is also sent to the best of
+//! the other replicas, as far as the budget allows. The first valid answer to each work item is used, and the other worker
+//! is told to forget it. `candidates` chooses the other replica.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Messages whose copies' worth may be saved up: stalls come in runs.
+/// The budget may save up the bytes of so many messages, since stalls come in runs.
 const BURST_MESSAGES: f64 = 16.0;
-/// Part of the bytes that copies may take unless told otherwise.
+/// The part of the bytes that copies may take by default.
 pub const DEFAULT_HEDGE_BUDGET: f64 = 0.05;
-/// The most workers a cell is asked of at once.
+/// The most workers that are asked for a work item at once.
 pub const MAX_HEDGE: u8 = 4;
 
 /// How many workers are asked for the same thing, and when.
@@ -48,7 +48,7 @@ impl FromStr for Hedge {
 }
 
 impl Hedge {
-    /// Workers asked at once for something that nobody was asked for yet.
+    /// Workers asked at once for a work item that no worker was asked for yet.
     pub(super) fn copies(self) -> usize {
         match self {
             Self::Fixed(h) => usize::from(h.clamp(1, MAX_HEDGE)),

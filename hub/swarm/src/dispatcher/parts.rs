@@ -1,4 +1,5 @@
-//! Parts of answers, and their sum: f32, ascending by expert, whoever answered.
+//! Parts of answers, and their sum in f32. The sum is taken in ascending order of experts, so that it does not depend on
+//! which workers answered.
 
 use bytes::Bytes;
 use half::f16;

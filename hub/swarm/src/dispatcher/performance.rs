@@ -14,13 +14,14 @@ const ENOUGH_SAMPLES: usize = 32;
 const P99_FACTOR: u32 = 3;
 /// The arithmetic of a message may take this many times what the worker's measured speed makes it.
 const COMPUTE_FACTOR: f64 = 4.0;
-/// A slow CPU core. What a worker says of its speed may shorten the time it is given beyond that, and never lengthens it.
+/// The speed of a slow CPU core. A worker that states a higher speed is given less time; one that states a lower speed is
+/// not given more.
 const ASSUMED_TERAFLOPS: f64 = 0.005;
-/// No attempt is waited for longer than this many times what the swarm or the hub takes for as much.
+/// The longest timeout, as a multiple of what the swarm or the hub takes for as much.
 const SWARM_FACTOR: u32 = 8;
-/// How often a worker that is passed over is asked for something that another is asked for too.
+/// How often a worker that is passed over is probed: asked for something that another worker is asked for too.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// No attempt is waited for longer than this, whoever was asked, unless the configured timeout is longer.
+/// The longest timeout of any worker, unless the configured one is longer.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One worker, as the dispatcher knows it.
@@ -242,8 +243,8 @@ mod tests {
         let base = Duration::from_millis(500);
         let timeout = |teraflops| worker(teraflops).timeout(base, 8, 1e9, None);
         let slow_core = timeout(f32::NAN);
-        for claim in [1e-9, 0.0, -1.0, f32::MIN_POSITIVE, f32::NEG_INFINITY] {
-            assert_eq!(timeout(claim), slow_core, "{claim}");
+        for stated in [1e-9, 0.0, -1.0, f32::MIN_POSITIVE, f32::NEG_INFINITY] {
+            assert_eq!(timeout(stated), slow_core, "{stated}");
         }
         assert!(timeout(10.0) < slow_core && slow_core < 3 * base);
     }

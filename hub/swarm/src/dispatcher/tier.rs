@@ -6,7 +6,7 @@
 //!      \---------------> Decode ---------------------------------------------------/
 //!          sync < 20 ms            its steps are slower than the hub's
 //! ```
-//! A tier is a preference, not a ban: what nobody else can answer is asked of whoever holds it.
+//! A tier is a preference, not a ban: a worker of any tier is asked for what no other worker can answer.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use super::latency::Latencies;
 const PREFILL_ROWS: usize = 16;
 /// A GPU sync as long as this costs a model of 48 layers a second a token. Chrome takes 0.5 ms, Firefox 100 ms.
 const SLOW_SYNC: Duration = Duration::from_millis(20);
-/// The hub leaves to workers whatever they answer within this: its cores are better used for attention, which nobody
-/// else can compute, and a difference below it is noise.
+/// The hub leaves to workers whatever they answer within this time: its cores are better used for attention, which only the
+/// hub computes, and a difference below it is noise.
 pub(super) const HUB_YIELDS_WITHIN: Duration = Duration::from_millis(10);
-/// Beyond that, whoever takes this many times as long as the hub would makes the swarm slower.
+/// Beyond that, a worker that takes this many times as long as the hub makes the swarm slower.
 pub(super) const HUB_MARGIN: u32 = 2;
-/// Whoever takes this many times as long as the others' median is asked for what they do not hold only.
+/// A worker that takes this many times as long as the others' median is asked only for what they do not hold.
 const PEER_MARGIN: u32 = 3;
 
 /// What a worker is asked for.
@@ -35,7 +35,7 @@ pub enum Tier {
     Decode,
     /// Jobs of many rows.
     Prefill,
-    /// What nobody else can answer; it holds its replicas.
+    /// Only what no other worker can answer. It keeps its blocks.
     Fallback,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn passed_over(median: Duration, others: Duration) -> Option<String> 
     })
 }
 
-/// Whether `median` is so far above `other` that nobody would wait for it.
+/// Whether `median` is so far above `other` that waiting for it would be slower.
 fn is_slower(median: Duration, other: Duration, margin: u32) -> bool {
     median > HUB_YIELDS_WITHIN && median > other.saturating_mul(margin)
 }

@@ -1,4 +1,4 @@
-//! The blocks that exist and where a worker fetches each of them. What is packed, and how, is `shards`' matter.
+//! The blocks that exist, and where a worker fetches each of them. Packing them is left to the hub's `shards`.
 
 use moex_protocol::{Block, BlockSource};
 

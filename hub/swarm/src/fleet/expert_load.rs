@@ -1,4 +1,4 @@
-//! How often the router chose each block of late: hot blocks are loaded first.
+//! How often the router has chosen each block lately. The blocks used most are loaded first.
 
 use std::cmp::Reverse;
 
@@ -33,7 +33,7 @@ impl ExpertLoad {
         }
     }
 
-    /// A key by which the hottest block comes first.
+    /// A sort key that puts the block used most first.
     pub(super) fn most_used_first(&self, index: BlockIndex) -> Reverse<u32> {
         Reverse(self.pairs.get(index.0 as usize).copied().unwrap_or(0))
     }

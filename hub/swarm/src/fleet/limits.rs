@@ -1,5 +1,5 @@
-//! How much one address or one worker may ask of the hub: connections, joins, messages, bytes. Generous bounds, which no
-//! honest worker comes near; what passes them is refused with an ERROR and a close, and counted.
+//! Limits on what one address or one worker may ask of the hub: connections, joins, messages, bytes. No honest worker comes
+//! near them. What passes a limit is refused with an ERROR and a close, and counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ const JOINS: Rate = Rate { burst: 120.0, per_second: 2.0 };
 const MESSAGES: Rate = Rate { burst: 50_000.0, per_second: 20_000.0 };
 /// Bytes of one connection: 10-gigabit Ethernet.
 const BYTES: Rate = Rate { burst: 1.25e9, per_second: 1.25e9 };
-/// How often it may be recomputed who holds what, whatever workers do.
+/// How often the placement may be computed anew, whatever workers do.
 const REBALANCES: Rate = Rate { burst: 64.0, per_second: 8.0 };
 /// Addresses, and separately worker ids, remembered; the oldest are forgotten first.
 const MAX_REMEMBERED: usize = 4096;
@@ -78,7 +78,7 @@ impl Allowance {
     }
 }
 
-/// When it may be recomputed who holds what.
+/// How often the placement may be computed anew.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RebalanceRate(Bucket);
 
@@ -102,7 +102,7 @@ impl RebalanceRate {
     }
 }
 
-/// Who comes in.
+/// Limits on connections and joins.
 #[derive(Debug, Default)]
 pub(super) struct AdmissionLimits {
     addresses: Remembered<String>,

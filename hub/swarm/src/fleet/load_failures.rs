@@ -1,5 +1,5 @@
-//! Which loads of one worker failed, when they are tried again, and what that costs the worker: its own blocks, and
-//! nobody else's.
+//! Which loads of one worker failed, when they are tried again, and which blocks the worker loses by that. No other worker's
+//! blocks move.
 //!
 //! ```text
 //! a load fails --> tried again after 1 s, 2 s --> the third time: the worker loses this block

@@ -77,7 +77,7 @@ pub(crate) struct FleetCounts {
 }
 
 impl Fleet {
-    /// A fleet of nobody.
+    /// A fleet without workers.
     pub(crate) fn new(config: Arc<SwarmConfig>, catalog: BlockCatalog) -> Self {
         Self {
             config,

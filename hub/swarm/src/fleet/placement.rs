@@ -2,8 +2,8 @@
 //!
 //! Replica by replica, each block goes to the first worker after its key on the ring that has room and does not hold
 //! it yet. All first replicas are placed before any second one, so that scarce memory buys coverage first. Blocks that a
-//! worker lost go to whoever has room left after that: they push nobody else's blocks aside. What is resident today, and
-//! how the swarm gets from there to here, is `shelf`'s matter.
+//! worker lost go to workers that have room left after that, so that no other blocks move. `residency` knows what is
+//! resident now, and plans the way from there to here.
 //!
 //! A join places everything anew: 1,000 workers that join a catalog of 48 x 128 blocks one after another take 14 s all
 //! together in the dev profile on two busy cores, scripted workers included (`a_thousand_workers_join_a_catalog_of_6144`).

@@ -1,4 +1,4 @@
-//! What one worker holds, is loading and should hold, and the next step from the one to the other.
+//! The blocks that one worker holds, is loading and should hold, and the next step towards what it should hold.
 //!
 //! Blocks are asked for in windows, in the order in which coverage rises fastest. A block is dropped once those who
 //! should hold it instead have reported it; the memory budget bounds what is resident and what is loading together.
@@ -87,14 +87,14 @@ impl Residency {
         before != self.wanted
     }
 
-    /// Whether it holds what it should not hold for ever: a stand-in for others, who may be replaced themselves.
+    /// Whether it holds blocks that it should not keep: it holds them until other workers do.
     pub(super) fn stands_in(&self) -> bool {
         self.blocks.keys().any(|block| !self.wanted.contains_key(block))
     }
 
-    /// The next step. Loaded first is what nobody holds, then first replicas, and of these what the router chose most of
-    /// late. `is_replaced(block)`: those who should hold it instead of this worker do.
-    /// `may_uncover`: the hub computes what no worker holds, so a swap between two full workers may begin with a drop.
+    /// The next step. It loads first what no worker holds, then first replicas, and among these the blocks used most lately.
+    /// `is_replaced(block)`: the workers that should hold it instead of this one do.
+    /// `may_uncover`: the hub computes what no worker holds, so that a swap between two full workers may begin with a drop.
     pub(super) fn next_step(
         &mut self,
         now: Duration,
@@ -177,7 +177,7 @@ impl Residency {
         self.failures.has_due(now)
     }
 
-    /// The worker does not have this block, whatever was thought of it.
+    /// The worker does not have this block.
     pub(super) fn forget(&mut self, block: BlockIndex, holders: &mut Holders) {
         if self.blocks.remove(&block) == Some(BlockState::Loading) {
             self.n_loading -= 1;

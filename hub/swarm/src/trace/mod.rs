@@ -43,16 +43,16 @@ pub enum Record {
         /// There and back.
         micros: u64,
     },
-    /// A layer is over.
+    /// A layer is finished.
     Layer(LayerRecord),
-    /// An answer that nobody waited for any more.
+    /// A late answer: to an attempt that was abandoned.
     Late {
-        /// To this attempt of a layer that was written down before, or of the one that is at work.
+        /// The attempt, of a layer that was recorded before or is in flight.
         attempt: u32,
         /// When.
         at: u64,
     },
-    /// A step of the model is over: the layers since the last one were its layers.
+    /// A step of the model is finished. The layers since the last one were its layers.
     Step {
         /// When it began, before the embedding.
         begun: u64,
@@ -65,12 +65,12 @@ pub enum Record {
     },
     /// The last line.
     End {
-        /// Records that were lost because the writer did not keep up.
+        /// Records that were dropped because the writer did not keep up.
         dropped: u64,
     },
 }
 
-/// What the hub serves, and how.
+/// What the hub serves, and with which settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HubRecord {
     /// [`TRACE_VERSION`].
@@ -164,7 +164,7 @@ pub struct AttemptRecord {
     pub bytes_back: u64,
     /// When it was sent.
     pub sent: u64,
-    /// When its answer was there whole, or it was given up.
+    /// When its answer had arrived, or it was abandoned.
     pub ended: u64,
     /// How it ended.
     pub outcome: Outcome,
@@ -192,9 +192,9 @@ pub enum Outcome {
     Answered,
     /// The worker failed, refused or left.
     Failed,
-    /// Others had answered all of it before.
+    /// It was abandoned: other workers had answered all of it.
     GivenUp,
-    /// It had no answer in time, and others had answered all of it when the layer was over.
+    /// It had no answer in time, and other workers had answered all of it when the layer was finished.
     TimedOut,
 }
 
@@ -209,7 +209,7 @@ pub struct HubWorkRecord {
     pub pairs: u32,
     /// When it was asked for.
     pub sent: u64,
-    /// When it was there; none if its layer was over before.
+    /// When it was done; none if its layer was finished before.
     pub ended: Option<u64>,
 }
 

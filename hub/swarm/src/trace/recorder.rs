@@ -123,14 +123,14 @@ impl TraceRecorder {
         }
     }
 
-    /// An attempt ended without an answer that anybody waited for.
+    /// An attempt ended without an answer in time.
     pub(crate) fn ended(&mut self, now: Duration, job: JobId, id: AttemptId, outcome: Outcome) {
         if let Some(attempt) = self.attempt(job, id) {
             (attempt.ended, attempt.outcome) = (micros(now), outcome);
         }
     }
 
-    /// An answer came that nobody waited for.
+    /// A late answer came.
     pub(crate) fn late(&mut self, now: Duration, id: AttemptId) {
         self.push(Record::Late { attempt: id.0, at: micros(now) });
     }

@@ -1,8 +1,8 @@
-//! Workers that are not alone: processes of one machine, or of machines that share something.
+//! Workers that share a host: processes of one machine, or of machines that share something.
 //!
-//! Two things follow from that, and a worker with a [`Member`] shows both. While others compute, its own computing takes
-//! longer ([`Company::contention`]); and what else a message costs it is late when the others' is: such costs are those of
-//! one *moment* for all, drawn anew for each layer. A worker alone, with a [`super::Device`] of its own, shows neither.
+//! Two things follow for a worker with a [`Member`]. While others compute, its own computing takes longer
+//! ([`SharedHost::contention`]). And its other costs of a message are high when those of the others are: all take their costs
+//! from the same *moment*, which is drawn anew for each layer. A worker with a [`super::Device`] of its own shows neither.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,117 +11,122 @@ use moex_protocol::AttemptId;
 use super::{Event, PeerId, World, from_millis};
 use crate::{latency::Latency, monte_carlo::Random};
 
-/// Work of which no more than this is left is done, milliseconds: events come on whole nanoseconds.
+/// Work with no more than this left counts as done, milliseconds: events come on whole nanoseconds.
 const DONE_MS: f64 = 2e-6;
 
-/// What workers share.
+/// A host that workers share.
 #[derive(Clone, Debug)]
-pub struct Company {
+pub struct SharedHost {
     /// By how much of its own time each further worker that computes slows one down: 0 where each has a machine of its
     /// own, 1 where all have one processor.
     pub contention: f64,
-    /// Of the moments.
+    /// Seeds the choice of moments.
     pub seed: u64,
-    /// Who belongs to it. Their [`super::WorkerSpec::device`] does not count.
+    /// The workers on it. Their [`super::WorkerSpec::device`] does not count.
     pub members: BTreeMap<PeerId, Member>,
 }
 
-/// What messages cost one of them, milliseconds.
+/// What messages cost one worker, milliseconds.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Of computing, for each expert.
+    /// Computing, for each expert.
     pub per_expert_ms: f64,
-    /// And for each (row, expert).
+    /// Computing, for each (row, expert) pair.
     pub per_pair_ms: f64,
-    /// What a message costs besides, in moments when nobody saw this worker.
+    /// The other costs of a message, in moments at which this worker was not observed.
     pub per_message: Latency,
-    /// The same, moment by moment: as many for each member, and the same ones.
-    pub moments: Arc<[Seen]>,
+    /// The other costs of a message by moment: the same moments for each member.
+    pub moments: Arc<[ObservedCost]>,
 }
 
 /// What is known of a cost at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Seen {
+pub enum ObservedCost {
     /// Milliseconds.
     At(f64),
-    /// More than so many milliseconds: nobody waited for its end.
+    /// More than so many milliseconds: it was abandoned.
     Longer(f64),
-    /// Nothing.
+    /// Not observed.
     Not,
 }
 
-/// A company at work.
+/// A shared host and what it is computing.
 #[derive(Debug)]
-pub(super) struct AtWork {
-    company: Company,
+pub(super) struct SharedHostState {
+    spec: SharedHost,
     random: Random,
-    /// Anything; modulo their number it is one of the moments.
+    /// Names the moment, modulo their number.
     moment: usize,
     machine: Machine,
 }
 
 impl World {
-    /// Puts workers into one company, in place of any that was.
-    pub fn share(&mut self, company: Company) {
-        let machine = Machine { contention: company.contention, ..Machine::default() };
-        let random = Random::new(company.seed, 1);
-        self.company = Some(Box::new(AtWork { company, random, moment: 0, machine }));
+    /// Puts workers on one host, in place of any before.
+    pub fn share(&mut self, shared_host: SharedHost) {
+        let machine = Machine { contention: shared_host.contention, ..Machine::default() };
+        let random = Random::new(shared_host.seed, 1);
+        self.shared_host = Some(Box::new(SharedHostState { spec: shared_host, random, moment: 0, machine }));
     }
 
     /// A layer begins: another moment.
     pub(super) fn pass_moment(&mut self) {
-        if let Some(at_work) = &mut self.company {
-            at_work.moment = at_work.random.below(usize::MAX);
+        if let Some(host) = &mut self.shared_host {
+            host.moment = host.random.below(usize::MAX);
         }
     }
 
-    /// Starts a message's computation if its worker is in company; false if it is not.
-    pub(super) fn compute_in_company(&mut self, task: Computation, n_experts: usize, n_pairs: usize) -> bool {
-        let (now, Some(at_work)) = (self.now, &mut self.company) else { return false };
-        let Some(member) = at_work.company.members.get(&task.peer) else { return false };
+    /// Starts a message's computation if its worker is on the shared host; false if it is not.
+    pub(super) fn compute_on_shared_host(
+        &mut self,
+        task: Computation,
+        n_experts: usize,
+        n_pairs: usize,
+    ) -> bool {
+        let (now, Some(host)) = (self.now, &mut self.shared_host) else { return false };
+        let Some(member) = host.spec.members.get(&task.peer) else { return false };
         let work_ms = member.per_expert_ms * n_experts as f64 + member.per_pair_ms * n_pairs as f64;
-        let rest = from_millis(member.rest_ms(at_work.moment, &mut at_work.random));
-        at_work.machine.advance(now);
-        at_work.machine.tasks.push(Task { task, left_ms: work_ms, rest });
-        self.arm_company();
+        let rest = from_millis(member.rest_ms(host.moment, &mut host.random));
+        host.machine.advance(now);
+        host.machine.tasks.push(Task { task, left_ms: work_ms, rest });
+        self.arm_shared_host();
         true
     }
 
-    /// A computation of a company may be done.
-    pub(super) fn company_due(&mut self, epoch: u64) {
-        let (now, Some(at_work)) = (self.now, &mut self.company) else { return };
-        if at_work.machine.epoch != epoch {
+    /// A computation on the shared host may be done.
+    pub(super) fn shared_host_due(&mut self, epoch: u64) {
+        let (now, Some(host)) = (self.now, &mut self.shared_host) else { return };
+        if host.machine.epoch != epoch {
             return;
         }
-        at_work.machine.advance(now);
-        for Task { task: Computation { peer, life, attempt }, rest, .. } in at_work.machine.take_done() {
+        host.machine.advance(now);
+        for Task { task: Computation { peer, life, attempt }, rest, .. } in host.machine.take_done() {
             self.events.push(now + rest, Event::Computed { peer, life, attempt });
         }
-        self.arm_company();
+        self.arm_shared_host();
     }
 
-    fn arm_company(&mut self) {
-        let Some(at_work) = &mut self.company else { return };
-        // Who is dead computes no more.
+    fn arm_shared_host(&mut self) {
+        let Some(host) = &mut self.shared_host else { return };
+        // Dead workers compute no more.
         let is_alive = |task: &Computation| {
             let peer = &self.peers[task.peer.0];
             peer.is_running && peer.life == task.life
         };
-        at_work.machine.tasks.retain(|task| is_alive(&task.task));
-        at_work.machine.epoch += 1;
-        if let Some(at) = at_work.machine.next_at() {
-            self.events.push(at, Event::CompanyDue(at_work.machine.epoch));
+        host.machine.tasks.retain(|task| is_alive(&task.task));
+        host.machine.epoch += 1;
+        if let Some(at) = host.machine.next_at() {
+            self.events.push(at, Event::SharedHostDue(host.machine.epoch));
         }
     }
 }
 
 impl Member {
     fn rest_ms(&self, moment: usize, random: &mut Random) -> f64 {
-        let seen = moment.checked_rem(self.moments.len()).map_or(Seen::Not, |at| self.moments[at]);
+        let seen = moment.checked_rem(self.moments.len()).map_or(ObservedCost::Not, |at| self.moments[at]);
         match seen {
-            Seen::At(ms) => ms,
-            Seen::Longer(ms) => self.per_message.sample_beyond(ms, random),
-            Seen::Not => self.per_message.sample(random),
+            ObservedCost::At(ms) => ms,
+            ObservedCost::Longer(ms) => self.per_message.sample_beyond(ms, random),
+            ObservedCost::Not => self.per_message.sample(random),
         }
     }
 }
@@ -139,7 +144,7 @@ struct Task {
     task: Computation,
     /// Of its work, as long as that would take alone.
     left_ms: f64,
-    /// What follows the work, and is nobody else's matter.
+    /// The costs that follow the work and do not depend on other workers.
     rest: Duration,
 }
 
@@ -209,7 +214,9 @@ mod tests {
     #[test]
     fn costs_are_those_of_the_moment() {
         let per_message = Latency::empirical(vec![1.0, 2.0, 3.0, 4.0]).unwrap();
-        let moments = [Seen::At(7.0), Seen::Longer(2.5), Seen::Longer(9.0), Seen::Not].into();
+        let moments =
+            [ObservedCost::At(7.0), ObservedCost::Longer(2.5), ObservedCost::Longer(9.0), ObservedCost::Not]
+                .into();
         let member = Member { per_expert_ms: 0.0, per_pair_ms: 0.0, per_message, moments };
         let random = &mut Random::new(1, 1);
         for round in 0..100 {

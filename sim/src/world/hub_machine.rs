@@ -1,4 +1,4 @@
-//! The hub's surroundings: its actions become messages and events, and its own computing takes time.
+//! The machine of the hub: the swarm's actions become messages and events, and the hub's own computing takes time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +18,7 @@ pub struct HubDevice {
 
 /// The hub's device, what it is computing, and its end of the links.
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(super) struct HubMachine {
     pub(super) config: HubDevice,
     computing: BTreeMap<ComputeId, Dispatch>,
     free_at: Duration,
@@ -27,7 +27,7 @@ pub(super) struct Hub {
     pub(super) up_free_at: Duration,
 }
 
-impl Hub {
+impl HubMachine {
     pub(super) fn new(config: HubDevice) -> Self {
         let computing = BTreeMap::new();
         let [free_at, down_free_at, up_free_at] = [Duration::ZERO; 3];
