@@ -11,7 +11,7 @@ use super::event::Event;
 use super::shared::{LocalLayer, Shared};
 use moex_model::{Experts, ExpertsError, Routing, SwarmFailure};
 use moex_swarm::trace::{Record, micros};
-use moex_swarm::{EncodedLayer, JobError, LayerResult, Readiness, SwarmStatus};
+use moex_swarm::{EncodedLayer, JobError, LayerEncoding, LayerResult, Readiness, SwarmStatus};
 
 /// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
 /// before; this is for a hub that hangs.
@@ -98,7 +98,7 @@ impl SwarmHandle {
         let asked = self.shared.now();
         let no_such_layer = || swarm_error(SwarmFailure::Failed, "there is no such layer");
         let layer = LayerId(u16::try_from(layer).map_err(|_| no_such_layer())?);
-        let encoding = self.shared.config.layer_encoding();
+        let encoding = LayerEncoding::new(&self.shared.config);
         let encoded = EncodedLayer::encode(layer, rows, routing, encoding).map_err(|error| failed(&error))?;
         let (reply, result) = std_mpsc::sync_channel(1);
         let is_down = || failed(&JobError::ShuttingDown);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use moex_protocol::{Compression, Dtype, ModelSummary};
 
-use super::{FormPolicy, Hedge, JoinToken, LayerEncoding};
+use super::policy::{FormPolicy, Hedge};
+use super::token::JoinToken;
 
 /// How the swarm works.
 #[derive(Clone, Debug)]
@@ -62,16 +63,6 @@ impl SwarmConfig {
             token,
             model,
             is_traced: false,
-        }
-    }
-
-    /// How layers are encoded for this swarm.
-    pub fn layer_encoding(&self) -> LayerEncoding {
-        LayerEncoding {
-            hidden: self.model.hidden as usize,
-            dtype: self.wire,
-            max_rows: self.model.max_rows as usize,
-            max_pairs: self.model.max_pairs as usize,
         }
     }
 

@@ -33,8 +33,10 @@
 //! its timer by [`Swarm::poll_timeout`].
 
 mod config;
+mod policy;
 mod status;
 mod swarm;
+mod token;
 
 mod auditor;
 mod dispatcher;
@@ -51,12 +53,13 @@ use moex_protocol::Dispatch;
 pub use self::auditor::{Evidence, MAX_STRIKES, Quarantined, TOLERANCE_NMSE};
 pub use self::config::SwarmConfig;
 pub use self::dispatcher::{
-    DEFAULT_HEDGE_BUDGET, EncodedLayer, FormPolicy, Hedge, HubResult, JobError, LayerEncoding, LayerJob,
-    LayerResult, MAX_HEDGE, MAX_JOBS, Tier,
+    EncodedLayer, HubResult, JobError, LayerEncoding, LayerJob, LayerResult, MAX_JOBS, Tier,
 };
-pub use self::fleet::{BlockCatalog, JoinToken, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
+pub use self::fleet::{BlockCatalog, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
+pub use self::policy::{DEFAULT_HEDGE_BUDGET, FormPolicy, Hedge, MAX_HEDGE};
 pub use self::status::{Coverage, HubShare, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
 pub use self::swarm::Swarm;
+pub use self::token::JoinToken;
 
 /// A connection, as its driver names it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

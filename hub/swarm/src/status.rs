@@ -107,14 +107,6 @@ pub struct HubShare {
     pub dispatches: u64,
 }
 
-/// Percentiles of the last layers' times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LayerPercentiles {
-    pub p50_micros: u64,
-    pub p95_micros: u64,
-    pub p99_micros: u64,
-}
-
 /// How much the swarm's tables hold at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {

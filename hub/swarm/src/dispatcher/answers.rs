@@ -15,11 +15,13 @@ use moex_protocol::{Answer, AttemptId, Block, ErrorCode, WireError, WorkerId, pe
 use tracing::{info, warn};
 
 use super::attempts::Kind;
+use super::error::JobError;
 use super::hub_replica::HubResult;
 use super::job::{HubWork, Job, Source, WorkerAnswer};
 use super::parts::Part;
-use super::{Dispatcher, JobError, Order};
-use crate::trace::{Outcome, answer_bytes};
+use super::trace_recorder::answer_bytes;
+use super::{Dispatcher, Order};
+use crate::trace::Outcome;
 use crate::{ComputeId, ConnectionId, JobId};
 
 /// An answer in time, of the shape asked for. [`Dispatcher::accept`] is to follow.

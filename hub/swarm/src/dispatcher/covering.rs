@@ -14,9 +14,10 @@ use tracing::debug;
 
 use super::attempts::{Attempt, Kind};
 use super::candidates::Choice;
+use super::error::JobError;
 use super::job::{HubWork, Job};
 use super::layer::{EncodedLayer, Share, group_by_worker};
-use super::{Dispatcher, JobError, Order};
+use super::{Dispatcher, Order};
 use crate::fleet::{BlockCatalog, Fleet};
 use crate::{ConnectionId, JobId};
 
@@ -275,8 +276,8 @@ impl Dispatcher {
         let Some(job) = self.jobs.get_mut(&id).filter(|_| !items.is_empty()) else { return };
         let is_hedge = kind == Kind::Hedge;
         let compute = self.hub.begin();
-        self.hub.share.dispatches += 1;
-        self.hub.share.rows += job.layer.n_pairs(&items) as u64;
+        self.hub.counts.dispatches += 1;
+        self.hub.counts.rows += job.layer.n_pairs(&items) as u64;
         self.counts.hub_computed += 1;
         self.counts.hedges += u64::from(is_hedge);
         let dispatch = job.layer.dispatch(&items, self.config.form);

@@ -6,7 +6,6 @@ use moex_protocol::Answer;
 
 use super::latency::Latencies;
 use crate::ComputeId;
-use crate::status::HubShare;
 
 /// The hub as the dispatcher knows it.
 #[derive(Debug, Default)]
@@ -15,8 +14,16 @@ pub(super) struct HubReplica {
     /// Computations that the hub was asked for and has not done.
     n_computing: usize,
     latencies: Latencies,
-    /// What it has computed of layers; checks are not counted.
-    pub share: HubShare,
+    pub counts: HubCounts,
+}
+
+/// What the hub has computed of layers; checks are not counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HubCounts {
+    /// Computations, each as large as a message to a worker.
+    pub dispatches: u64,
+    /// (row, expert) pairs in them.
+    pub rows: u64,
 }
 
 impl HubReplica {

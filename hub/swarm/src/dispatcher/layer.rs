@@ -10,9 +10,10 @@ use moex_protocol::{
     Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, Routing, limits, tensor,
 };
 
-use super::job::JobError;
+use super::error::JobError;
 use super::parts::{Part, wire_gate};
-use crate::ConnectionId;
+use crate::policy::FormPolicy;
+use crate::{ConnectionId, SwarmConfig};
 
 /// Header bytes of a frame, for comparing the forms.
 const FRAME_BYTES: usize = 28;
@@ -20,17 +21,7 @@ const FRAME_BYTES: usize = 28;
 /// A row index and a gate.
 const PAIR_BYTES: usize = 4;
 
-/// How results come back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FormPolicy {
-    /// A result per expert, whichever of plain and rows-once takes fewer bytes: the sum is independent of who answers.
-    #[default]
-    PerExpert,
-    /// The worker sums its experts: fewer bytes, but the last bits depend on the placement.
-    Summed,
-}
-
-/// How layers are encoded; see [`SwarmConfig::layer_encoding`](crate::SwarmConfig::layer_encoding).
+/// How layers are encoded for one swarm.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerEncoding {
     /// D.
@@ -41,6 +32,18 @@ pub struct LayerEncoding {
     pub(crate) max_rows: usize,
     /// (row, expert) pairs that workers have planned memory for.
     pub(crate) max_pairs: usize,
+}
+
+impl LayerEncoding {
+    /// For a swarm of this config.
+    pub fn new(config: &SwarmConfig) -> Self {
+        Self {
+            hidden: config.model.hidden as usize,
+            dtype: config.wire,
+            max_rows: config.model.max_rows as usize,
+            max_pairs: config.model.max_pairs as usize,
+        }
+    }
 }
 
 /// A layer's work as it goes over the wire: its rows, and for each expert that the router chose, which of them with which

@@ -15,6 +15,7 @@ mod answers;
 mod attempts;
 mod candidates;
 mod covering;
+mod error;
 mod health;
 mod hedging;
 mod hub_replica;
@@ -25,6 +26,7 @@ mod layer;
 mod parts;
 mod performance;
 mod tier;
+mod trace_recorder;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,14 +37,13 @@ use moex_protocol::{AttemptId, Block, Dispatch, Join, SendError, WorkerId};
 use tracing::warn;
 
 pub use self::covering::MAX_JOBS;
-pub use self::hedging::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE};
+pub use self::error::JobError;
 pub use self::hub_replica::HubResult;
-pub use self::job::{JobError, LayerJob, LayerResult};
-pub use self::layer::{EncodedLayer, FormPolicy, LayerEncoding};
+pub use self::job::{LayerJob, LayerResult};
+pub use self::layer::{EncodedLayer, LayerEncoding};
 pub use self::tier::Tier;
 
 pub(crate) use self::answers::{LateAnswer, NotFinite};
-pub(crate) use self::attempts::{Attempt, Kind};
 pub(crate) use self::job::{Source, Winner, WorkerAnswer};
 pub(crate) use self::parts::Part;
 pub(crate) use self::performance::Performance;
@@ -50,14 +51,14 @@ pub(crate) use self::performance::Performance;
 use self::attempts::AttemptTable;
 use self::candidates::Chooser;
 use self::hedging::HedgeBudget;
-use self::hub_replica::HubReplica;
+use self::hub_replica::{HubCounts, HubReplica};
 use self::job::Job;
 use self::late_answers::LateAnswers;
 use self::latency::Latency;
+use self::trace_recorder::TraceRecorder;
 use self::workers::Workers;
 use super::fleet::Fleet;
-use super::status::{HubShare, LayerPercentiles};
-use super::trace::{Record, TraceRecorder};
+use super::trace::Record;
 use super::{ComputeId, ConnectionId, JobId, SwarmConfig};
 
 /// Jobs, attempts and hedges. See the [module's description](self).
@@ -227,8 +228,8 @@ impl Dispatcher {
     pub(crate) fn computed_locally(&mut self, n_pairs: usize, took: Duration) {
         self.counts.layers += 1;
         self.counts.hub_computed += 1;
-        self.hub.share.dispatches += 1;
-        self.hub.share.rows += n_pairs as u64;
+        self.hub.counts.dispatches += 1;
+        self.hub.counts.rows += n_pairs as u64;
         self.hub.took(n_pairs, took);
         self.layer_latency.record(took);
     }
@@ -264,16 +265,14 @@ impl Dispatcher {
         self.counts
     }
 
-    pub(crate) fn hub_share(&self) -> HubShare {
-        self.hub.share
+    /// What the hub has computed of layers.
+    pub(crate) fn hub_counts(&self) -> HubCounts {
+        self.hub.counts
     }
 
-    pub(crate) fn layer_percentiles(&self) -> LayerPercentiles {
-        LayerPercentiles {
-            p50_micros: self.layer_latency.quantile_micros(0.5),
-            p95_micros: self.layer_latency.quantile_micros(0.95),
-            p99_micros: self.layer_latency.quantile_micros(0.99),
-        }
+    /// Times of the last layers.
+    pub(crate) fn layer_latency(&self) -> &Latency {
+        &self.layer_latency
     }
 
     /// The layer of a job in flight, or just finished.

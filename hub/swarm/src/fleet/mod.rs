@@ -15,7 +15,6 @@ mod load_failures;
 mod placement;
 mod residency;
 mod ring;
-mod token;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,7 +29,6 @@ use tracing::{debug, info, warn};
 pub use self::admission::{MAX_CONNECTIONS, close_code};
 pub use self::catalog::BlockCatalog;
 pub use self::limits::MAX_CONNECTIONS_PER_ADDRESS;
-pub use self::token::JoinToken;
 
 pub(crate) use self::admission::{JoinOutcome, QUARANTINED, Receipt};
 pub(crate) use self::catalog::BlockIndex;

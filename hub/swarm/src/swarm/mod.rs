@@ -182,7 +182,7 @@ impl Swarm {
 
     /// How layers are encoded for [`Self::start_layer`].
     pub fn layer_encoding(&self) -> LayerEncoding {
-        self.config.layer_encoding()
+        LayerEncoding::new(&self.config)
     }
 
     /// What is served.

@@ -5,12 +5,12 @@ use moex_protocol::State;
 use super::Swarm;
 use crate::dispatcher::{Performance, Tier};
 use crate::fleet::{BlockIndex, Connection, Member};
-use crate::{ConnectionId, Coverage, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
+use crate::{ConnectionId, Coverage, HubShare, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
 
 impl Swarm {
     /// How the swarm is. `weights_served_bytes` is the HTTP side's to fill in.
     pub fn status(&self) -> SwarmStatus {
-        let passed_over = self.dispatcher.passed_over();
+        let (passed_over, hub) = (self.dispatcher.passed_over(), self.dispatcher.hub_counts());
         let mut workers: Vec<WorkerStatus> = self
             .fleet
             .members()
@@ -32,7 +32,7 @@ impl Swarm {
             coverage: self.coverage(),
             workers,
             quarantined: self.auditor.quarantined().cloned().collect(),
-            hub: self.dispatcher.hub_share(),
+            hub: HubShare { rows: hub.rows, dispatches: hub.dispatches },
             totals: self.totals(),
             weights_served_bytes: 0,
         }
@@ -65,7 +65,7 @@ impl Swarm {
 
     fn totals(&self) -> Totals {
         let (fleet, audit) = (self.fleet.counts(), self.auditor.counts());
-        let (dispatch, layers) = (self.dispatcher.counts(), self.dispatcher.layer_percentiles());
+        let (dispatch, layer) = (self.dispatcher.counts(), self.dispatcher.layer_latency());
         Totals {
             layers: dispatch.layers,
             dispatches: dispatch.dispatches,
@@ -90,9 +90,9 @@ impl Swarm {
             timeouts: dispatch.timeouts,
             errors: dispatch.errors,
             hub_computed: dispatch.hub_computed,
-            layer_p50_micros: layers.p50_micros,
-            layer_p95_micros: layers.p95_micros,
-            layer_p99_micros: layers.p99_micros,
+            layer_p50_micros: layer.quantile_micros(0.5),
+            layer_p95_micros: layer.quantile_micros(0.95),
+            layer_p99_micros: layer.quantile_micros(0.99),
         }
     }
 

@@ -1,20 +1,16 @@
 //! The records of a trace: what happened to each layer, given out when it is finished by [`super::Swarm::poll_trace`].
 //!
-//! The [`TraceRecorder`] collects them. Reading a clock and writing records to a file are left to the driver. Without
+//! The dispatcher collects them. Reading a clock and writing records to a file are left to the driver. Without
 //! [`super::SwarmConfig::is_traced`] there is no recorder, and this costs nothing.
 //!
 //! All times are microseconds since the hub's start. Bytes are those of the frames before compression, headers included.
-
-mod recorder;
 
 use std::time::Duration;
 
 use moex_protocol::{Dtype, ModelSummary, WorkerId, WorkerKind};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::recorder::{TraceRecorder, answer_bytes};
-
-use super::Hedge;
+use super::policy::Hedge;
 
 /// The version of the records' meaning, in the first line of a trace.
 pub const TRACE_VERSION: u32 = 1;

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use moex_protocol::{Answer, AttemptId, Dispatch, Form, Join, WorkerId};
 
-use super::{
+use super::attempts::{Attempt, Kind};
+use super::covering::MAX_JOBS;
+use super::layer::EncodedLayer;
+use crate::trace::{
     AttemptKind, AttemptRecord, HubRecord, HubWorkRecord, JoinedRecord, LayerRecord, Outcome, Record,
     TRACE_VERSION, micros,
 };
-use crate::dispatcher::{Attempt, EncodedLayer, Kind, MAX_JOBS};
 use crate::{ComputeId, JobId, SwarmConfig};
 
 /// Records that wait to be polled; what comes beyond them is counted and lost.
@@ -22,7 +24,7 @@ const INDEXED_GATE_BYTES: u64 = 4;
 
 /// The records of layers in flight, and those that are ready.
 #[derive(Debug, Default)]
-pub(crate) struct TraceRecorder {
+pub(super) struct TraceRecorder {
     /// By job; as many as there are jobs.
     open: BTreeMap<JobId, LayerRecord>,
     ready: VecDeque<Record>,
@@ -31,7 +33,7 @@ pub(crate) struct TraceRecorder {
 
 impl TraceRecorder {
     /// A recorder whose first record is what the hub serves. None if no trace is wanted.
-    pub(crate) fn new(config: &SwarmConfig) -> Option<Box<Self>> {
+    pub(super) fn new(config: &SwarmConfig) -> Option<Box<Self>> {
         let hub = HubRecord {
             version: TRACE_VERSION,
             model: config.model.clone(),
@@ -47,16 +49,16 @@ impl TraceRecorder {
     }
 
     /// The next record.
-    pub(crate) fn poll(&mut self) -> Option<Record> {
+    pub(super) fn poll(&mut self) -> Option<Record> {
         self.ready.pop_front()
     }
 
     /// Records lost because nobody polled them.
-    pub(crate) fn n_dropped(&self) -> u64 {
+    pub(super) fn n_dropped(&self) -> u64 {
         self.dropped
     }
 
-    pub(crate) fn joined(&mut self, now: Duration, join: &Join) {
+    pub(super) fn joined(&mut self, now: Duration, join: &Join) {
         self.push(Record::Joined(JoinedRecord {
             worker: join.worker,
             at: micros(now),
@@ -69,15 +71,15 @@ impl TraceRecorder {
         }));
     }
 
-    pub(crate) fn left(&mut self, now: Duration, worker: WorkerId) {
+    pub(super) fn left(&mut self, now: Duration, worker: WorkerId) {
         self.push(Record::Left { worker, at: micros(now) });
     }
 
-    pub(crate) fn round_trip(&mut self, now: Duration, worker: WorkerId, took: Duration) {
+    pub(super) fn round_trip(&mut self, now: Duration, worker: WorkerId, took: Duration) {
         self.push(Record::RoundTrip { worker, at: micros(now), micros: micros(took) });
     }
 
-    pub(crate) fn started(&mut self, now: Duration, id: JobId, layer: &EncodedLayer) {
+    pub(super) fn started(&mut self, now: Duration, id: JobId, layer: &EncodedLayer) {
         let record = LayerRecord {
             job: id.0,
             layer: layer.layer.0,
@@ -90,7 +92,7 @@ impl TraceRecorder {
     }
 
     /// A message left.
-    pub(crate) fn asked(&mut self, id: AttemptId, attempt: &Attempt, worker: WorkerId, dispatch: &Dispatch) {
+    pub(super) fn asked(&mut self, id: AttemptId, attempt: &Attempt, worker: WorkerId, dispatch: &Dispatch) {
         let Some(layer) = self.open.get_mut(&attempt.job) else { return };
         layer.attempts.push(AttemptRecord {
             id: id.0,
@@ -114,7 +116,7 @@ impl TraceRecorder {
     }
 
     /// An answer of `n_bytes` came, the first to settle `won` work items.
-    pub(crate) fn answered(&mut self, now: Duration, job: JobId, id: AttemptId, n_bytes: u64, won: usize) {
+    pub(super) fn answered(&mut self, now: Duration, job: JobId, id: AttemptId, n_bytes: u64, won: usize) {
         if let Some(attempt) = self.attempt(job, id) {
             attempt.ended = micros(now);
             attempt.outcome = Outcome::Answered;
@@ -124,18 +126,18 @@ impl TraceRecorder {
     }
 
     /// An attempt ended without an answer in time.
-    pub(crate) fn ended(&mut self, now: Duration, job: JobId, id: AttemptId, outcome: Outcome) {
+    pub(super) fn ended(&mut self, now: Duration, job: JobId, id: AttemptId, outcome: Outcome) {
         if let Some(attempt) = self.attempt(job, id) {
             (attempt.ended, attempt.outcome) = (micros(now), outcome);
         }
     }
 
     /// A late answer came.
-    pub(crate) fn late(&mut self, now: Duration, id: AttemptId) {
+    pub(super) fn late(&mut self, now: Duration, id: AttemptId) {
         self.push(Record::Late { attempt: id.0, at: micros(now) });
     }
 
-    pub(crate) fn hub_asked(
+    pub(super) fn hub_asked(
         &mut self,
         now: Duration,
         job: JobId,
@@ -148,7 +150,7 @@ impl TraceRecorder {
         layer.hub.push(HubWorkRecord { id: id.0, experts, pairs, sent: micros(now), ended: None });
     }
 
-    pub(crate) fn hub_answered(&mut self, now: Duration, job: JobId, id: ComputeId) {
+    pub(super) fn hub_answered(&mut self, now: Duration, job: JobId, id: ComputeId) {
         let layer = self.open.get_mut(&job);
         if let Some(work) = layer.and_then(|layer| layer.hub.iter_mut().find(|work| work.id == id.0)) {
             work.ended = Some(micros(now));
@@ -156,7 +158,7 @@ impl TraceRecorder {
     }
 
     /// A layer is finished: its record is ready but for what only the driver knows.
-    pub(crate) fn finished(&mut self, now: Duration, id: JobId, is_ok: bool) {
+    pub(super) fn finished(&mut self, now: Duration, id: JobId, is_ok: bool) {
         if let Some(layer) = self.open.remove(&id) {
             self.push(Record::Layer(LayerRecord { done: micros(now), is_ok, ..layer }));
         }
@@ -191,6 +193,6 @@ fn dispatch_bytes(dispatch: &Dispatch) -> u64 {
 }
 
 /// Bytes of a message that answers.
-pub(crate) fn answer_bytes(answer: &Answer) -> u64 {
+pub(super) fn answer_bytes(answer: &Answer) -> u64 {
     answer.parts.iter().map(|part| FRAME_BYTES + part.payload.len() as u64).sum()
 }
