@@ -49,7 +49,7 @@ pub struct Server {
 pub struct Serving {
     stop: watch::Sender<bool>,
     accepting: JoinSet<()>,
-    swarm: net::Hub,
+    swarm: net::SwarmServer,
 }
 
 /// What one listener answers with.

@@ -81,7 +81,25 @@ pub enum ExpertsError {
         /// Why not.
         reason: String,
     },
-    /// The swarm gave up on the layer, in its own words.
-    #[error("{0}")]
-    Swarm(String),
+    /// The swarm has no result for the layer.
+    #[error("{message}")]
+    Swarm {
+        /// What kind of failure it is.
+        failure: SwarmFailure,
+        /// Why, in one sentence.
+        message: String,
+    },
+}
+
+/// Why a swarm has no result: what whoever asked can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwarmFailure {
+    /// It takes no more layers now.
+    Busy,
+    /// No worker that answers holds a block, and the hub does not compute.
+    Uncovered,
+    /// It is shutting down.
+    Stopping,
+    /// It tried and failed; trying again would not help.
+    Failed,
 }

@@ -45,7 +45,7 @@ mod variant_tests;
 pub use checkpoint::{Checkpoint, Expert, Matrix, TextFiles, TokenizerSource, llama_cpp};
 pub use compute::{Compute, Fast, FloatWeights};
 pub use error::{ConfigError, ModelError};
-pub use experts::{Experts, ExpertsError};
+pub use experts::{Experts, ExpertsError, SwarmFailure};
 pub use memory::{MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
     graph::{KvLayout, KvPool, KvTable, PlanBytes, Span, Stage, Wanted},

@@ -25,7 +25,7 @@ use super::state::{Api, unix_seconds};
 use moex_engine::sampler::Sampling;
 use moex_engine::{Event, Failure, Request, SubmitError};
 use moex_model::text::{ChatInput, TextError};
-use moex_model::{ExpertsError, StepError};
+use moex_model::{ExpertsError, StepError, SwarmFailure};
 use moex_swarm::Readiness;
 
 /// How long a stream may wait for its first part, to learn of a failure while that can still be the response's status;
@@ -41,7 +41,7 @@ pub(super) async fn complete(
     let request = ChatRequest::parse(&body)?;
     drop(body);
     api.check_model(request.model.as_deref())?;
-    check_coverage(&api)?;
+    check_coverage(&api).await?;
     let (stream, include_usage) = (request.stream, request.include_usage);
     let running = Running::start(api, request, room).await?;
     if stream {
@@ -251,19 +251,18 @@ fn no_prompt(error: &TextError) -> ApiError {
 }
 
 /// With no worker at all there is nobody to wait for; while some are there, the swarm waits for the missing experts itself.
-fn check_coverage(api: &Api) -> Result<(), ApiError> {
+async fn check_coverage(api: &Api) -> Result<(), ApiError> {
     let is_served = |workers, coverage| api.is_ready(coverage) || workers > 0;
     let Readiness { workers, coverage } = api.readiness();
     if is_served(workers, coverage) {
         return Ok(());
     }
     // A worker may have joined since.
-    let swarm = api.swarm();
+    let swarm = api.swarm().await;
     if is_served(swarm.workers.len(), swarm.coverage) {
         return Ok(());
     }
-    Err(ApiError::unavailable(
-        "experts_missing",
+    Err(ApiError::uncovered(
         "No worker has joined, and this hub does not compute experts itself: open its join address in a browser tab.",
     ))
 }
@@ -294,10 +293,16 @@ fn refused(error: SubmitError) -> ApiError {
 fn failed(failure: &Failure) -> ApiError {
     match failure {
         Failure::Step(StepError::Experts(error @ ExpertsError::NotCovered { .. })) => {
-            ApiError::unavailable("experts_missing", format!("The answer was given up: {error}."))
+            ApiError::uncovered(format!("The answer was given up: {error}."))
         }
-        Failure::Step(StepError::Experts(ExpertsError::Swarm(words))) => {
-            ApiError::unavailable("swarm_failed", format!("The answer was given up: {words}."))
+        Failure::Step(StepError::Experts(ExpertsError::Swarm { failure, message })) => {
+            let message = format!("The answer was given up: {message}.");
+            match failure {
+                SwarmFailure::Busy => ApiError::swarm_busy(message),
+                SwarmFailure::Uncovered => ApiError::uncovered(message),
+                SwarmFailure::Stopping => stopping(),
+                SwarmFailure::Failed => ApiError::swarm_failed(message),
+            }
         }
         Failure::NoMemory => {
             ApiError::unavailable("no_memory", format!("The answer was given up: {failure}."))

@@ -1,6 +1,13 @@
 //! What a client is told when a request cannot be served: one sentence, in OpenAI's error shape.
 //!
-//! A handler returns an [`ApiError`]; nothing else here turns a failure into a status.
+//! A handler returns an [`ApiError`]; nothing else here turns a failure into a status. What the swarm cannot do:
+//!
+//! | the swarm | status | `code` | the client |
+//! |---|---|---|---|
+//! | has as many layers in flight as it takes | 503, `Retry-After: 1` | `swarm_busy` | tries again |
+//! | has no worker for an expert, and the hub does not compute | 503, `Retry-After: 5` | `experts_missing` | tries again when workers have joined |
+//! | is stopping | 503, `Retry-After: 5` | `stopping` | tries again |
+//! | failed: a result is not finite, or the hub could not compute | 500 | `swarm_failed` | does not try again |
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -136,7 +143,22 @@ impl ApiError {
         }
     }
 
-    /// 503: experts are missing from the swarm, or the hub is stopping.
+    /// 503: the swarm has as many layers in flight as it takes.
+    pub fn swarm_busy(message: impl Into<String>) -> Self {
+        Self { retry_after_seconds: Some(1), ..Self::unavailable("swarm_busy", message) }
+    }
+
+    /// 503: no worker holds an expert, and the hub does not compute.
+    pub fn uncovered(message: impl Into<String>) -> Self {
+        Self::unavailable("experts_missing", message)
+    }
+
+    /// 500: the swarm could not compute a layer; trying again would not help.
+    pub fn swarm_failed(message: impl Into<String>) -> Self {
+        Self { code: Some("swarm_failed"), ..Self::internal(message) }
+    }
+
+    /// 503: not now: the hub is stopping, or out of something.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             code: Some(code),
@@ -207,6 +229,18 @@ mod tests {
                 "type": "invalid_request_error", "param": "top_p", "code": "invalid_value",
             }})
         );
+    }
+
+    #[test]
+    fn what_the_swarm_cannot_do_has_a_status_each() {
+        let said = |error: ApiError| {
+            let code = error.body()["error"]["code"].as_str().map(str::to_owned);
+            (error.status().as_u16(), code, error.retry_after_seconds)
+        };
+        let code = |code: &str| Some(code.to_owned());
+        assert_eq!(said(ApiError::swarm_busy("")), (503, code("swarm_busy"), Some(1)));
+        assert_eq!(said(ApiError::uncovered("")), (503, code("experts_missing"), Some(5)));
+        assert_eq!(said(ApiError::swarm_failed("")), (500, code("swarm_failed"), None));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `/metrics`: the swarm's status as Prometheus text. The status is all there is to know: nothing is counted here.
+//! `/metrics`: the swarm's status as Prometheus text. Nothing is counted here.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&api.swarm()))
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&api.swarm().await))
 }
 
 /// The status as text: one metric a number, workers by their id.
@@ -24,27 +24,31 @@ pub(super) fn text(status: &SwarmStatus) -> String {
     let t = &status.totals;
     let counters = [
         ("layers", "Layers computed.", t.layers),
-        ("dispatches", "Messages to workers that ask for results.", t.dispatches),
+        ("dispatches", "Dispatches sent to workers.", t.dispatches),
         ("answers", "Answers of workers that were used.", t.answers),
-        ("retries", "Messages that ask again for what another attempt did not answer.", t.retries),
-        ("hedges", "Messages that carry a second copy.", t.hedges),
-        ("hedge_wins", "Second copies that were answered first.", t.hedge_wins),
-        ("hedges_denied", "Second copies that the budget did not allow.", t.hedges_denied),
-        ("probes", "Messages to workers that are passed over, to see how fast they are now.", t.probes),
-        ("late_answers", "Answers to attempts that were given up.", t.late),
+        ("retries", "Dispatches sent again because another attempt was not answered.", t.retries),
+        ("hedges", "Second copies of dispatches sent (hedges).", t.hedges),
+        ("hedge_wins", "Hedges that were answered first.", t.hedge_wins),
+        ("hedges_denied", "Hedges not sent because the byte budget was spent.", t.hedges_denied),
+        (
+            "probes",
+            "Dispatches sent to workers that are passed over, to measure how fast they are now.",
+            t.probes,
+        ),
+        ("late_answers", "Answers that came after their attempt was settled or abandoned.", t.late),
         ("timeouts", "Attempts not answered in time.", t.timeouts),
-        ("errors", "Attempts failed by workers, and answers that could not be used.", t.errors),
-        ("unhealthy", "Times a worker was taken out for failing several times in a row.", t.unhealthy),
-        ("compared_answers", "Parts of answers compared with another's or the hub's.", t.compared),
-        ("checks", "Attempts that the hub checked.", t.checks),
-        ("mismatches", "Answers beyond the tolerance.", t.mismatches),
+        ("errors", "Attempts that workers failed, and answers that could not be used.", t.errors),
+        ("unhealthy", "Times a worker became unhealthy by failing several times in a row.", t.unhealthy),
+        ("compared_answers", "Parts of answers compared with another worker's or the hub's.", t.compared),
+        ("checks", "Attempts that the hub computed as well, to check the answer.", t.checks),
+        ("mismatches", "Answers that differed beyond the tolerance.", t.mismatches),
         ("quarantines", "Workers quarantined for wrong answers.", t.quarantined),
-        ("refused_joins", "Joins refused.", t.refused),
-        ("limited_connections", "Connections that passed a limit.", t.limited),
+        ("refused_joins", "Connections and joins refused.", t.refused),
+        ("limited_connections", "Connections refused or ended for passing a limit.", t.limited),
         ("sessions_ended", "Sessions that ended.", t.sessions_ended),
-        ("hub_computed", "Messages' worth computed on the hub.", t.hub_computed),
-        ("hub_rows", "Pairs of row and expert computed on the hub.", status.hub.rows),
-        ("duplicate_bytes", "Bytes of second copies and probes, there and back.", t.duplicate_bytes),
+        ("hub_computed", "Dispatches computed on the hub instead of on a worker.", t.hub_computed),
+        ("hub_rows", "(row, expert) pairs computed on the hub.", status.hub.rows),
+        ("duplicate_bytes", "Bytes of hedges and probes, both ways.", t.duplicate_bytes),
         ("sent_bytes", "Bytes of all messages to workers.", t.bytes_sent),
         ("received_bytes", "Bytes of all messages from workers.", t.bytes_received),
         ("weights_served_bytes", "Bytes of weights sent over HTTP.", status.weights_served_bytes),
@@ -55,35 +59,35 @@ pub(super) fn text(status: &SwarmStatus) -> String {
     let seconds = |micros: u64| micros as f64 / 1e6;
     let gauges = [
         ("blocks", "Experts of the model, all layers.", status.coverage.blocks as f64),
-        ("blocks_covered", "Experts with a worker that can be asked.", status.coverage.covered as f64),
+        ("blocks_covered", "Experts held by a worker that can be asked.", status.coverage.covered as f64),
         ("workers", "Workers that have joined.", status.workers.len() as f64),
         ("workers_quarantined", "Workers in quarantine.", status.quarantined.len() as f64),
         ("layer_p50_seconds", "Median time of a layer.", seconds(t.layer_p50_micros)),
-        ("layer_p95_seconds", "95th percentile of the same.", seconds(t.layer_p95_micros)),
-        ("layer_p99_seconds", "99th percentile of the same.", seconds(t.layer_p99_micros)),
+        ("layer_p95_seconds", "95th percentile of the time of a layer.", seconds(t.layer_p95_micros)),
+        ("layer_p99_seconds", "99th percentile of the time of a layer.", seconds(t.layer_p99_micros)),
     ];
     for (name, help, value) in gauges {
         metric(&mut out, &format!("moex_{name}"), "gauge", help, [(String::new(), value)]);
     }
     type Read = fn(&WorkerStatus) -> f64;
     let of_workers: [(&str, &str, &str, Read); 11] = [
-        ("healthy", "gauge", "1 unless it is out for failing in a row.", |w| {
-            f64::from(u8::from(w.state != "unhealthy"))
-        }),
-        ("standby", "gauge", "1 if it is asked for what nobody else holds only.", |w| {
-            f64::from(u8::from(w.tier == Tier::Standby))
+        ("healthy", "gauge", "1 unless it is unhealthy.", |w| f64::from(u8::from(w.state != "unhealthy"))),
+        ("fallback", "gauge", "1 if it is asked only for what no other worker can answer.", |w| {
+            f64::from(u8::from(w.tier == Tier::Fallback))
         }),
         ("blocks_resident", "gauge", "Experts it holds.", |w| w.blocks_resident as f64),
         ("queue_depth", "gauge", "Messages it had waiting at its last heartbeat.", |w| {
             f64::from(w.queue_depth)
         }),
-        ("latency_p50_seconds", "gauge", "Median time to its answer.", |w| w.latency_p50_micros as f64 / 1e6),
-        ("latency_p99_seconds", "gauge", "99th percentile of the same.", |w| {
+        ("latency_p50_seconds", "gauge", "Median time from dispatch to answer.", |w| {
+            w.latency_p50_micros as f64 / 1e6
+        }),
+        ("latency_p99_seconds", "gauge", "99th percentile of the time from dispatch to answer.", |w| {
             w.latency_p99_micros as f64 / 1e6
         }),
-        ("dispatches_total", "counter", "Messages to it.", |w| w.dispatches as f64),
+        ("dispatches_total", "counter", "Dispatches sent to it.", |w| w.dispatches as f64),
         ("answers_total", "counter", "Its answers that were used.", |w| w.answers as f64),
-        ("rows_total", "counter", "Pairs of row and expert in these.", |w| w.rows as f64),
+        ("rows_total", "counter", "(row, expert) pairs in its answers that were used.", |w| w.rows as f64),
         ("timeouts_total", "counter", "Attempts it did not answer in time.", |w| w.timeouts as f64),
         ("errors_total", "counter", "Attempts it failed.", |w| w.errors as f64),
     ];
@@ -128,7 +132,7 @@ mod tests {
         }
         let mut worker = json!({
             "id": "0000000000000000000000000000002a", "name": "", "kind": "native", "adapter": "CPU", "backend": "cpu",
-            "address": "here", "state": "unhealthy", "tier": "standby", "reason": "slow", "visibility": "visible",
+            "address": "here", "state": "unhealthy", "tier": "fallback", "reason": "slow", "visibility": "visible",
         });
         for name in "blocks_assigned blocks_resident bytes_resident bytes_downloaded weights_served_bytes dispatches \
                      answers rows timeouts errors latency_p50_micros latency_p99_micros sync_latency_micros queue_depth"

@@ -98,8 +98,8 @@ impl Api {
     }
 
     /// The swarm now.
-    pub(super) fn swarm(&self) -> SwarmStatus {
-        self.swarm.status()
+    pub(super) async fn swarm(&self) -> SwarmStatus {
+        self.swarm.status().await
     }
 
     /// Who is there, as of a moment ago.

@@ -1,4 +1,4 @@
-//! What is served, whether it is ready, and who computes: `/v1/models`, `/health`, `/api/swarm`.
+//! `/v1/models`, `/health` and `/api/swarm`: what is served, whether it is ready, and the workers.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) async fn model(
 }
 
 /// `GET /health`: 200 when a request would be answered, 503 when experts are missing and the hub may not compute them.
-/// What it says is a moment old: it waits for nobody, so that whoever watches a busy hub is answered.
+/// It answers from what the driver published last, a tenth of a second ago at most, and so never waits for a busy swarm.
 pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Value>) {
     let Readiness { workers, coverage } = api.readiness();
     let (status, word) = match api.is_ready(coverage) {
@@ -51,7 +51,7 @@ pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
         status: SwarmStatus,
         hub_compute: bool,
     }
-    Json(Shown { status: api.swarm(), hub_compute: api.hub_compute() })
+    Json(Shown { status: api.swarm().await, hub_compute: api.hub_compute() })
 }
 
 /// The served model as OpenAI lists models; `context_length` is the hub's own addition.

@@ -70,7 +70,7 @@ where
     let mut backoff = FIRST_BACKOFF;
     loop {
         let accepted = tokio::select! {
-            // An error means that whoever could stop this has gone.
+            // An error means that the sender is gone: stop.
             _ = stopping.wait_for(|stop| *stop) => break,
             Some(_) = connections.join_next() => continue,
             accepted = on.tcp.accept() => accepted,
@@ -103,6 +103,12 @@ where
     }
     drop(on.tcp);
     while connections.join_next().await.is_some() {}
+}
+
+/// Accepts plain HTTP on `listener` and answers with `router`, until the runtime ends.
+pub(super) async fn serve_forever(listener: TcpListener, router: Router) {
+    let (_stop, stopping) = watch::channel(false);
+    accept(AcceptOn { tcp: listener, tls: None, answer: call(router) }, Seats::new(1 << 12), stopping).await;
 }
 
 /// Answers with a router.

@@ -1,113 +1,32 @@
-//! The task that owns the swarm's time: takes events, feeds the swarm, carries out its actions, arms the timer.
+//! The driver task: owns the swarm, feeds it events and times, carries out its actions, and arms the timer.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc as std_mpsc};
-use std::time::{Duration, Instant as StdInstant};
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::time::Duration;
 
-use axum::http::{HeaderMap, header};
 use bytes::Bytes;
-use moex_protocol::{Answer, Dispatch};
-use moex_worker::native::{BusyPoll, poll_again};
+use moex_protocol::Dispatch;
+use moex_swarm::trace::{Record, micros};
+use moex_swarm::{Action, ComputeId, ConnectionId, JobId, Swarm};
+use moex_worker::native::poll_again;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::shards::ServedBytes;
-use super::socket::Outbox;
-use super::trace::Tracer;
-use crate::shards::ShardStore;
-use moex_swarm::trace::{Record, micros};
-use moex_swarm::{
-    Action, ComputeId, ConnectionId, JobError, JobId, LayerJob, Readiness, Swarm, SwarmConfig, SwarmStatus,
-};
-use moex_worker::core::answer::ComputeError;
+use super::event::{Event, Reply};
+use super::outbox::Outbox;
+use super::shared::{LocalLayer, Shared};
 
 /// Events that are taken before their actions are carried out: enough to save work, few enough not to hold up answers.
 const MAX_EVENTS_AT_ONCE: usize = 16;
 
-/// How often it is published how ready the swarm is, at most.
+/// How often the swarm's readiness is published, at most.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where a layer's result goes.
-pub(super) type Reply = std_mpsc::SyncSender<Result<Vec<f32>, JobError>>;
-
-/// What happens to the driver.
-pub(super) enum Event {
-    Connected(ConnectionId, String, Outbox),
-    Message(ConnectionId, Bytes),
-    Text(ConnectionId),
-    Disconnected(ConnectionId),
-    /// A layer, and when the engine asked for it.
-    Layer(LayerJob, Duration, Reply),
-    Computed(ComputeId, Result<Answer, ComputeError>),
-    ShutDown(oneshot::Sender<()>),
-}
-
-/// What the driver shares with those who only look.
-pub(super) struct Shared {
-    pub config: SwarmConfig,
-    pub store: Arc<ShardStore>,
-    pub served: ServedBytes,
-    pub tracer: Option<Tracer>,
-    pub busy_poll: BusyPoll,
-    /// The swarm's readiness a moment ago: looked at without waiting for the swarm.
-    readiness: Mutex<Readiness>,
-    /// What all times count from.
-    started: StdInstant,
-    /// Locked by the driver for each event, and by others to take its status; nobody waits for anything while holding it.
-    swarm: Mutex<Swarm>,
-}
-
-impl Shared {
-    pub(super) fn new(
-        config: SwarmConfig,
-        swarm: Swarm,
-        store: Arc<ShardStore>,
-        tracer: Option<Tracer>,
-        busy_poll: BusyPoll,
-    ) -> Self {
-        let (served, started) = (ServedBytes::default(), StdInstant::now());
-        let readiness = Mutex::new(swarm.readiness());
-        Self { config, store, served, tracer, busy_poll, readiness, started, swarm: Mutex::new(swarm) }
-    }
-
-    /// Since the start.
-    pub(super) fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    pub(super) fn status(&self) -> SwarmStatus {
-        let mut status = self.swarm().status();
-        status.weights_served_bytes = self.served.total();
-        for worker in &mut status.workers {
-            worker.weights_served_bytes = self.served.of(worker.id);
-        }
-        status
-    }
-
-    /// As it was [`PUBLISH_INTERVAL`] ago at most.
-    pub(super) fn readiness(&self) -> Readiness {
-        *self.published()
-    }
-
-    fn published(&self) -> MutexGuard<'_, Readiness> {
-        self.readiness.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a request shows the join token.
-    pub(super) fn is_admitted(&self, headers: &HeaderMap) -> bool {
-        let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = value.and_then(|value| value.strip_prefix("Bearer "));
-        token.is_some_and(|token| self.config.token.matches(token))
-    }
-
-    pub(super) fn swarm(&self) -> MutexGuard<'_, Swarm> {
-        self.swarm.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Runs until told to shut down, and gives back whom to tell that it has, or until nobody is left who could send an event.
+/// Runs until it is told to shut down, or until no sender of events is left. Returns the sender to notify once shutdown is
+/// complete.
 pub(super) async fn drive(
     shared: Arc<Shared>,
+    swarm: Swarm,
     mut events: mpsc::Receiver<Event>,
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
 ) -> Option<oneshot::Sender<()>> {
@@ -115,6 +34,7 @@ pub(super) async fn drive(
     let mut busy_poll = shared.busy_poll;
     let mut driver = Driver {
         shared,
+        swarm,
         compute,
         outboxes: HashMap::new(),
         strangers: HashSet::new(),
@@ -123,10 +43,10 @@ pub(super) async fn drive(
         publish_at: Duration::ZERO,
         is_news: false,
         times: HashMap::new(),
-        n_lost: 0,
+        n_dropped: 0,
     };
     loop {
-        let mut deadline = driver.shared.swarm().poll_timeout();
+        let mut deadline = driver.swarm.poll_timeout();
         if driver.is_news {
             deadline = Some(deadline.map_or(driver.publish_at, |at| at.min(driver.publish_at)));
         }
@@ -169,6 +89,13 @@ pub(super) async fn drive(
     }
 }
 
+/// Counts layers that the hub computed without the swarm.
+fn count_local(swarm: &mut Swarm, layers: Vec<LocalLayer>) {
+    for LocalLayer { layer, routing, took } in layers {
+        swarm.computed_locally(layer, &routing, took);
+    }
+}
+
 async fn sleep_until(started: Instant, deadline: Option<Duration>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(started + deadline).await,
@@ -178,6 +105,7 @@ async fn sleep_until(started: Instant, deadline: Option<Duration>) {
 
 struct Driver {
     shared: Arc<Shared>,
+    swarm: Swarm,
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
     /// Bounded by the swarm's limit on connections.
     outboxes: HashMap<ConnectionId, Outbox>,
@@ -186,17 +114,17 @@ struct Driver {
     /// Bounded by the swarm's limit on jobs.
     replies: HashMap<JobId, Reply>,
     jobs: u64,
-    /// When it may be said again how ready the swarm is.
+    /// When the readiness may be published again.
     publish_at: Duration,
-    /// Whether something has happened since it was said.
+    /// Whether something has happened since it was published.
     is_news: bool,
     /// Of each layer in flight; only where a trace is written.
     times: HashMap<u64, Times>,
-    /// Records that the swarm had no room for, as far as the trace knows.
-    n_lost: u64,
+    /// Records that the swarm had no room for, as far as the tracer knows.
+    n_dropped: u64,
 }
 
-/// What only the driver knows of a layer.
+/// The times of a layer that only the driver knows.
 struct Times {
     asked: Duration,
     /// When its first messages had left.
@@ -212,14 +140,16 @@ impl Driver {
 
     fn on_timeout(&mut self) {
         let now = self.now();
-        self.shared.swarm().handle_timeout(now);
+        self.swarm.handle_timeout(now);
     }
 
     fn on_event(&mut self, event: Event) {
         let now = self.now();
-        let mut swarm = self.shared.swarm();
+        let swarm = &mut self.swarm;
         match event {
             Event::Connected(id, address, outbox) => {
+                // Workers are chosen by what the hub took for the same.
+                count_local(swarm, self.shared.take_local());
                 self.outboxes.insert(id, outbox);
                 self.strangers.insert(id);
                 swarm.connected(now, id, address);
@@ -237,31 +167,42 @@ impl Driver {
                 self.strangers.remove(&id);
                 swarm.disconnected(now, id);
             }
-            Event::Layer(job, asked, reply) => {
+            Event::Layer(layer, asked, reply) => {
                 self.jobs += 1;
                 if self.shared.tracer.is_some() {
                     self.times.insert(self.jobs, Times { asked, sent: None, replied: None });
                 }
                 self.replies.insert(JobId(self.jobs), reply);
-                swarm.start_layer(now, JobId(self.jobs), job);
+                swarm.start_layer(now, JobId(self.jobs), layer);
             }
             Event::Computed(id, Ok(answer)) => swarm.hub_computed(now, id, answer),
             Event::Computed(id, Err(error)) => swarm.hub_failed(now, id, error.to_string()),
+            Event::LocalLayers => count_local(swarm, self.shared.take_local()),
+            Event::Publish => {
+                count_local(swarm, self.shared.take_local());
+                self.shared.publish_status(swarm.status());
+            }
             Event::ShutDown(_) => {}
+            #[cfg(test)]
+            // It ends when the test drops the sender.
+            Event::Hold(held) => drop(held.recv()),
         }
     }
 
     fn on_shut_down(&mut self) {
         let now = self.now();
-        self.shared.swarm().shut_down(now);
+        count_local(&mut self.swarm, self.shared.take_local());
+        self.swarm.shut_down(now);
         self.act();
         self.trace();
+        self.shared.publish_status(self.swarm.status());
+        self.shared.publish_is_alone(false);
     }
 
     /// Carries out all that the swarm wants done. Closing a slow worker makes more of it.
     fn act(&mut self) {
         loop {
-            let action = self.shared.swarm().poll_action();
+            let action = self.swarm.poll_action();
             match action {
                 None => return,
                 Some(Action::Transmit(id, message)) => self.transmit(id, message),
@@ -273,7 +214,7 @@ impl Driver {
                 Some(Action::HubCompute(id, dispatch)) => {
                     if let Err(error) = self.compute.try_send((id, dispatch)) {
                         let now = self.now();
-                        self.shared.swarm().hub_failed(now, id, error.to_string());
+                        self.swarm.hub_failed(now, id, error.to_string());
                     }
                 }
                 Some(Action::Finished(id, result)) => {
@@ -281,31 +222,30 @@ impl Driver {
                     if let Some(times) = self.times.get_mut(&id.0) {
                         times.replied = Some(now);
                     }
-                    // Nobody waits any more if the caller's own deadline has passed.
+                    // It fails if the caller's own deadline has passed.
                     let _ = self.replies.remove(&id).map(|reply| reply.try_send(result));
                 }
             }
         }
     }
 
-    /// Says how ready the swarm is, now or soon.
+    /// Publishes how the swarm is: whether the hub is alone at once, readiness now or soon.
     fn publish(&mut self) {
+        self.shared.publish_is_alone(self.swarm.is_alone());
         let now = self.now();
         self.is_news = now < self.publish_at;
         if !self.is_news {
-            let readiness = self.shared.swarm().readiness();
-            *self.shared.published() = readiness;
+            self.shared.publish_readiness(self.swarm.readiness());
             self.publish_at = now + PUBLISH_INTERVAL;
         }
     }
 
-    /// Gives the trace what the swarm has written down, with the times that only the driver knows.
+    /// Gives the tracer what the swarm has recorded, with the times that only the driver knows.
     fn trace(&mut self) {
         let Some(tracer) = self.shared.tracer.clone() else { return };
         let now = self.now();
         self.times.values_mut().for_each(|times| times.sent = times.sent.or(Some(now)));
-        let mut swarm = self.shared.swarm();
-        while let Some(mut record) = swarm.poll_trace() {
+        while let Some(mut record) = self.swarm.poll_trace() {
             if let Record::Layer(layer) = &mut record
                 && let Some(Times { asked, sent, replied }) = self.times.remove(&layer.job)
             {
@@ -314,8 +254,8 @@ impl Driver {
             }
             tracer.record(record);
         }
-        let n_lost = swarm.trace_dropped();
-        tracer.lose(n_lost - std::mem::replace(&mut self.n_lost, n_lost));
+        let n_dropped = self.swarm.trace_dropped();
+        tracer.count_dropped(n_dropped - std::mem::replace(&mut self.n_dropped, n_dropped));
     }
 
     fn transmit(&mut self, id: ConnectionId, message: Bytes) {
@@ -326,7 +266,7 @@ impl Driver {
                 outbox.kill();
             }
             let now = self.now();
-            self.shared.swarm().disconnected(now, id);
+            self.swarm.disconnected(now, id);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How many files this process may have open: every connection is one.
+//! The limit on open files of this process. Every connection is one.
 
 /// Files that are counted on where the system does not say.
 const USUAL_FILES: usize = 256;

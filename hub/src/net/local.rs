@@ -1,4 +1,4 @@
-//! A hub on loopback with native workers as processes, for commands that bring their own swarm.
+//! A swarm on loopback with native workers as processes, for commands that bring their own workers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,10 @@ use moex_worker::native::BusyPoll;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use super::{Hub, SwarmHandle, WorkerEnded, WorkerProcesses, serve_forever};
+use super::accept::serve_forever;
+use super::handle::SwarmHandle;
+use super::swarm_server::SwarmServer;
+use super::worker_processes::{WorkerEnded, WorkerProcesses};
 use crate::shards::ShardStore;
 use moex_swarm::SwarmConfig;
 
@@ -55,7 +58,7 @@ pub enum LocalSwarmError {
 pub struct LocalSwarm {
     /// None only while it is dropped.
     runtime: Option<Runtime>,
-    hub: Hub,
+    server: SwarmServer,
     workers: WorkerProcesses,
 }
 
@@ -67,33 +70,33 @@ impl LocalSwarm {
     pub fn start(config: LocalSwarmConfig, store: Arc<ShardStore>) -> Result<Self, LocalSwarmError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let token = config.swarm.token.clone();
-        let (hub, address) = runtime.block_on(async {
-            let hub = Hub::start_with(config.swarm, store, None, config.busy_poll)?;
+        let (server, address) = runtime.block_on(async {
+            let server = SwarmServer::start_with(config.swarm, store, None, config.busy_poll)?;
             let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await?;
             let address = socket.local_addr()?;
-            tokio::spawn(serve_forever(socket, hub.router()));
-            Ok::<_, std::io::Error>((hub, address))
+            tokio::spawn(serve_forever(socket, server.router()));
+            Ok::<_, std::io::Error>((server, address))
         })?;
         let join_url = format!("http://{address}/join#{}", token.reveal());
         let workers = {
             let _context = runtime.enter();
             WorkerProcesses::start(config.n_workers, &join_url, config.program.as_deref(), config.busy_poll)?
         };
-        let mut swarm = Self { runtime: Some(runtime), hub, workers };
+        let mut swarm = Self { runtime: Some(runtime), server, workers };
         swarm.wait_for_coverage(config.coverage_deadline)?;
         Ok(swarm)
     }
 
     /// What to compute layers with.
     pub fn handle(&self) -> SwarmHandle {
-        self.hub.handle()
+        self.server.handle()
     }
 
     fn wait_for_coverage(&mut self, deadline: Duration) -> Result<(), LocalSwarmError> {
         let started = Instant::now();
         let handle = self.handle();
         while self.workers.count() > 0 {
-            let coverage = handle.status().coverage;
+            let coverage = handle.readiness().coverage;
             if coverage.covered == coverage.blocks {
                 break;
             }
@@ -115,7 +118,7 @@ impl Drop for LocalSwarm {
         let Some(runtime) = self.runtime.take() else { return };
         runtime.block_on(async {
             self.workers.stop().await;
-            self.hub.shut_down().await;
+            self.server.shut_down().await;
         });
         runtime.shutdown_background();
     }

@@ -1,5 +1,5 @@
-//! How many connections there may be: in all, and from one address. A newcomer that finds no seat takes that of whoever
-//! has shown nothing for longest, so that strangers who only hold connections open keep nobody out.
+//! Limits on connections, in all and from one address. When all seats are taken, a newcomer takes the seat of the connection
+//! that has been idle for longest, so that strangers who only hold connections open keep nobody out.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,9 +1,7 @@
-//! `GET /shards/{file}`: packed experts by range, for whoever has the join token.
+//! `GET /shards/{file}`: serves packed experts by range to anyone with the join token.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -12,42 +10,14 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
-use moex_protocol::WorkerId;
 
-use super::driver::Shared;
+use super::served_bytes::WorkerBytes;
+use super::shared::Shared;
 
 /// Bytes handed to a connection at a time: pages of the mapped file, read as they are sent.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Workers whose bytes are counted apart.
-const MAX_COUNTED_WORKERS: usize = 4096;
 /// The header by which a worker says who it is, for the count alone.
 const WORKER_HEADER: &str = "x-moex-worker";
-
-/// Bytes of weights sent, in all and to each worker that says who it is.
-#[derive(Debug, Default)]
-pub(super) struct ServedBytes {
-    total: AtomicU64,
-    workers: Mutex<HashMap<WorkerId, Arc<AtomicU64>>>,
-}
-
-impl ServedBytes {
-    pub(super) fn total(&self) -> u64 {
-        self.total.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn of(&self, worker: WorkerId) -> u64 {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.get(&worker).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
-    }
-
-    fn counter(&self, worker: WorkerId) -> Option<Arc<AtomicU64>> {
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        if workers.len() >= MAX_COUNTED_WORKERS && !workers.contains_key(&worker) {
-            return None;
-        }
-        Some(workers.entry(worker).or_default().clone())
-    }
-}
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().route("/shards/{file}", get(serve)).with_state(shared)
@@ -96,7 +66,7 @@ async fn serve(
         }
     };
     let worker = text(&headers, WORKER_HEADER).and_then(|id| id.parse().ok());
-    let counter = worker.and_then(|worker| shared.served.counter(worker));
+    let counter = worker.and_then(|worker| shared.served.of_worker(worker));
     let body = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_LENGTH, range.len().to_string()),
@@ -117,15 +87,11 @@ async fn serve(
 fn chunks(
     shared: Arc<Shared>,
     mut bytes: Bytes,
-    counter: Option<Arc<AtomicU64>>,
+    worker: Option<WorkerBytes>,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::convert::Infallible>> {
     futures_util::stream::iter(std::iter::from_fn(move || {
         let chunk = bytes.split_to(bytes.len().min(CHUNK_BYTES));
-        let n_bytes = chunk.len() as u64;
-        shared.served.total.fetch_add(n_bytes, Ordering::Relaxed);
-        if let Some(counter) = &counter {
-            counter.fetch_add(n_bytes, Ordering::Relaxed);
-        }
+        shared.served.count(chunk.len() as u64, worker.as_ref());
         (!chunk.is_empty()).then_some(Ok(chunk))
     }))
 }

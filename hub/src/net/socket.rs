@@ -1,4 +1,4 @@
-//! `/ws`: one task a worker, between its WebSocket and the driver.
+//! `/ws`: one task for each worker carries messages between its WebSocket and the driver.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,6 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -23,14 +22,11 @@ use tokio_tungstenite::tungstenite::handshake::server::create_response;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
-use super::Hub;
-use super::driver::Event;
-use super::stream::Stream;
-use super::thread::Opened;
+use super::event::Event;
+use super::outbox::{Inbox, Outbox, Outgoing};
+use super::stream::{Opened, Stream};
 use moex_swarm::ConnectionId;
 
-/// Messages that wait for a worker to read them. One that lets more gather is closed.
-const MAX_WAITING_MESSAGES: usize = 128;
 /// A connection's read buffer: half of a decode step's answer. It is zeroed before each look at the socket.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 /// How long one message may take to leave.
@@ -44,58 +40,13 @@ const MAX_PINGS: u32 = 32;
 /// What they are counted over.
 const PING_WINDOW: Duration = Duration::from_secs(10);
 
-/// The driver's end of what a worker is sent.
-pub(super) struct Outbox {
-    messages: mpsc::Sender<Outgoing>,
-    kill: oneshot::Sender<()>,
-    /// None once the worker has joined.
-    admit: Option<oneshot::Sender<()>>,
-}
-
-enum Outgoing {
-    Message(Bytes),
-    Close(u16),
-}
-
-/// The worker does not read fast enough.
-pub(super) struct Full;
-
-impl Outbox {
-    /// Queues a message.
-    pub(super) fn send(&self, message: Bytes) -> Result<(), Full> {
-        match self.messages.try_send(Outgoing::Message(message)) {
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Full),
-            // A closed one is about to be reported as disconnected.
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
-        }
-    }
-
-    /// Lets the worker, which has joined, say more than its first message.
-    pub(super) fn admit(&mut self) {
-        // A task that has ended admits nobody.
-        let _ = self.admit.take().map(|admit| admit.send(()));
-    }
-
-    /// Closes after what is queued.
-    pub(super) fn close(self, code: u16) {
-        if self.messages.try_send(Outgoing::Close(code)).is_err() {
-            self.kill();
-        }
-    }
-
-    /// Ends the connection now.
-    pub(super) fn kill(self) {
-        // A task that has ended needs no killing.
-        let _ = self.kill.send(());
-    }
-}
-
-pub(super) fn router(hub: &Hub) -> Router {
-    Router::new().route("/ws", any(upgrade)).with_state(hub.clone())
+/// `/ws`: after the handshake each socket is sent to `sockets`.
+pub(super) fn router(sockets: mpsc::Sender<Opened>) -> Router {
+    Router::new().route("/ws", any(upgrade)).with_state(sockets)
 }
 
 /// The handshake. What follows is on the swarm's thread.
-async fn upgrade(State(hub): State<Hub>, mut request: Request) -> Response {
+async fn upgrade(State(sockets): State<mpsc::Sender<Opened>>, mut request: Request) -> Response {
     let upgraded = hyper::upgrade::on(&mut request);
     let address = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.to_string());
     let address = address.unwrap_or_else(|| "unknown".to_owned());
@@ -109,7 +60,7 @@ async fn upgrade(State(hub): State<Hub>, mut request: Request) -> Response {
         return (StatusCode::BAD_REQUEST, message).into_response();
     }
     tokio::spawn(async move {
-        if let Err(error) = hand_over(&hub, upgraded, address).await {
+        if let Err(error) = hand_over(&sockets, upgraded, address).await {
             tracing::warn!(%error, "a worker's socket could not be taken over");
         }
     });
@@ -127,21 +78,21 @@ fn is_asked_for(headers: &HeaderMap) -> bool {
 }
 
 /// Takes the socket out of HTTP and off this runtime.
-async fn hand_over(hub: &Hub, upgraded: OnUpgrade, address: String) -> io::Result<()> {
+async fn hand_over(sockets: &mpsc::Sender<Opened>, upgraded: OnUpgrade, address: String) -> io::Result<()> {
     let upgraded = upgraded.await.map_err(io::Error::other)?;
     let other = |_| io::Error::other("it was not accepted by this hub's own loop");
     let parts = upgraded.downcast::<TokioIo<Stream>>().map_err(other)?;
-    let stream = parts.io.into_inner().leave()?;
+    let stream = parts.io.into_inner().detach()?;
     let opened = Opened { stream, already_read: parts.read_buf, address };
     // A swarm that has ended closes the socket by dropping it.
-    let _ = hub.sockets.send(opened).await;
+    let _ = sockets.send(opened).await;
     Ok(())
 }
 
 /// Between one worker and the driver, until either goes.
 pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened: Opened) {
     let Opened { stream, already_read, address } = opened;
-    let mut stream = match stream.arrive() {
+    let mut stream = match stream.attach() {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, address, "a worker's socket could not be taken over"),
     };
@@ -152,10 +103,7 @@ pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened:
         .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
     let read = already_read.to_vec();
     let mut socket = WebSocketStream::from_partially_read(stream, read, Role::Server, Some(config)).await;
-    let (messages, mut outgoing) = mpsc::channel(MAX_WAITING_MESSAGES);
-    let (kill, mut killed) = oneshot::channel();
-    let (admit, admitted) = oneshot::channel();
-    let outbox = Outbox { messages, kill, admit: Some(admit) };
+    let (outbox, Inbox { mut outgoing, mut killed, admitted }) = Outbox::new();
     if events.send(Event::Connected(id, address, outbox)).await.is_err() {
         return;
     }
@@ -188,11 +136,11 @@ type Socket = WebSocketStream<Stream>;
 enum End {
     /// The peer was told.
     Said,
-    /// There is nobody to tell.
+    /// The peer cannot be told.
     Lost,
 }
 
-/// Lets a stranger say one thing, and waits for the swarm's word on it: none if it has joined.
+/// Reads one message of a stranger, and waits until the swarm has accepted or refused it. None if it has joined.
 async fn greet(
     id: ConnectionId,
     events: &mpsc::Sender<Event>,

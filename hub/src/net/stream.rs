@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
@@ -28,18 +29,26 @@ pub(super) struct Stream {
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-/// A [`Stream`] between two runtimes.
-pub(super) struct Travelling(Stream);
+/// A [`Stream`] that belongs to no runtime.
+pub(super) struct DetachedStream(Stream);
+
+/// A connection whose WebSocket handshake is done, taken off the runtime that accepted it.
+pub(super) struct Opened {
+    pub stream: DetachedStream,
+    /// What came after the handshake and was read with it.
+    pub already_read: Bytes,
+    pub address: String,
+}
 
 enum Transport {
     Plain(Socket),
     Tls(Box<TlsStream<Socket>>),
 }
 
-/// A TCP socket that belongs to a runtime, or to none while it travels.
+/// A TCP socket that belongs to a runtime, or to none while it is detached.
 enum Socket {
     Here(TcpStream),
-    Moving(std::net::TcpStream),
+    Detached(std::net::TcpStream),
     /// What is left where moving it failed.
     Lost,
 }
@@ -57,14 +66,14 @@ impl Stream {
         Ok(Self { transport, seat, allowance: None, stalled: None })
     }
 
-    /// Takes it off the runtime it belongs to.
-    pub(super) fn leave(mut self) -> io::Result<Travelling> {
+    /// Detaches it from the runtime that it belongs to.
+    pub(super) fn detach(mut self) -> io::Result<DetachedStream> {
         self.stalled = None;
         self.change_socket(|socket| match socket {
-            Socket::Here(tcp) => tcp.into_std().map(Socket::Moving),
+            Socket::Here(tcp) => tcp.into_std().map(Socket::Detached),
             elsewhere => Ok(elsewhere),
         })?;
-        Ok(Travelling(self))
+        Ok(DetachedStream(self))
     }
 
     /// Lets the peer send no more than so many bytes from now on.
@@ -110,12 +119,12 @@ impl Stream {
     }
 }
 
-impl Travelling {
-    /// Gives it to the runtime of the present task.
-    pub(super) fn arrive(self) -> io::Result<Stream> {
+impl DetachedStream {
+    /// Attaches it to the runtime of the present task.
+    pub(super) fn attach(self) -> io::Result<Stream> {
         let Self(mut stream) = self;
         stream.change_socket(|socket| match socket {
-            Socket::Moving(tcp) => TcpStream::from_std(tcp).map(Socket::Here),
+            Socket::Detached(tcp) => TcpStream::from_std(tcp).map(Socket::Here),
             elsewhere => Ok(elsewhere),
         })?;
         Ok(stream)
@@ -182,7 +191,7 @@ impl Socket {
     fn tcp(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         match self {
             Self::Here(tcp) => Ok(Pin::new(tcp)),
-            Self::Moving(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
+            Self::Detached(_) | Self::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }

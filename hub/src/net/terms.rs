@@ -1,5 +1,5 @@
-//! `GET /api/terms`: what joining means, for whoever has the join token. A worker asks before it tests its device, a page before
-//! its visitor decides.
+//! `GET /api/terms`: what joining means, for anyone with the join token. A worker asks before it tests its device, a page
+//! before its visitor decides.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 
-use super::driver::Shared;
+use super::shared::Shared;
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().route("/api/terms", get(terms)).with_state(shared)

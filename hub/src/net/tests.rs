@@ -18,22 +18,24 @@ use moex_worker::device::DeviceChoice;
 use moex_worker::native::{self, BusyPoll, WorkerOptions};
 use reqwest::header;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{self, Message};
 
+use super::accept::serve_forever;
 use super::*;
-use crate::shards::ModelExperts;
 use crate::shards::tests::tiny;
+use crate::shards::{ModelExperts, ShardStore};
 use moex_model::local_experts::LocalExperts;
 use moex_model::{Checkpoint, Experts, Model, Packing, Routing};
-use moex_swarm::{JoinToken, SwarmStatus};
+use moex_swarm::{JoinToken, SwarmConfig, SwarmStatus};
 
 const TOKEN: &str = "a-token-of-some-length";
 const HIDDEN: usize = 64;
 
 struct Running {
-    hub: Hub,
+    server: SwarmServer,
     store: Arc<ShardStore>,
     address: SocketAddr,
     _folder: tempfile::TempDir,
@@ -73,11 +75,11 @@ async fn start_packed(
     };
     let mut config = SwarmConfig::new(JoinToken::new(TOKEN), model);
     edit(&mut config);
-    let hub = Hub::start(config, store.clone()).unwrap();
+    let server = SwarmServer::start(config, store.clone()).unwrap();
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
-    tokio::spawn(serve_forever(socket, hub.router()));
-    Running { hub, store, address, _folder: folder }
+    tokio::spawn(serve_forever(socket, server.router()));
+    Running { server, store, address, _folder: folder }
 }
 
 /// A worker; it is cut off when this is dropped.
@@ -115,12 +117,12 @@ impl Running {
 
     async fn wait_until(&self, what: &str, holds: impl Fn(&SwarmStatus) -> bool) {
         for _ in 0..3_000 {
-            if holds(&self.hub.handle().status()) {
+            if holds(&self.server.handle().status().await) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("{what} within a minute: {:?}", self.hub.handle().status());
+        panic!("{what} within a minute: {:?}", self.server.handle().status().await);
     }
 
     /// The layer on the swarm, and what one machine makes of it, as bits.
@@ -129,7 +131,7 @@ impl Running {
     }
 
     async fn apply_layer(&self, at: usize, seed: u32) -> [Vec<u32>; 2] {
-        let (mut swarm, store) = (self.hub.handle(), self.store.clone());
+        let (mut swarm, store) = (self.server.handle(), self.store.clone());
         tokio::task::spawn_blocking(move || {
             let (rows, routing) = layer(seed);
             let mut alone = LocalExperts::exact(store, Dtype::F16);
@@ -174,11 +176,12 @@ async fn workers_and_the_hub_alone_give_the_same_bits() {
         .await;
     // New workers are tried beside the hub until it is known how fast they answer.
     let rows = |status: &SwarmStatus| status.workers.iter().map(|worker| worker.rows).sum::<u64>();
-    let (mut before, mut after) = (running.hub.handle().status(), running.hub.handle().status());
+    let (mut before, mut after) =
+        (running.server.handle().status().await, running.server.handle().status().await);
     for _ in 0..1_000 {
         let [with_two, alone] = running.apply(2).await;
         assert_eq!(with_two, alone, "two workers");
-        (before, after) = (after, running.hub.handle().status());
+        (before, after) = (after, running.server.handle().status().await);
         if after.totals.hub_computed == before.totals.hub_computed {
             break;
         }
@@ -225,7 +228,7 @@ async fn a_layer_that_nobody_may_compute_fails_in_time_and_in_words() {
         config.coverage_wait = Duration::from_millis(200);
     })
     .await;
-    let mut swarm = running.hub.handle();
+    let mut swarm = running.server.handle();
     let result = tokio::task::spawn_blocking(move || {
         let (rows, routing) = layer(0);
         swarm.apply(0, &rows, &routing)
@@ -238,7 +241,7 @@ async fn a_layer_that_nobody_may_compute_fails_in_time_and_in_words() {
 async fn after_the_end_layers_fail_and_sockets_are_closed() {
     let running = start(|_| {}).await;
     let mut socket = connect(&running, true).await.unwrap();
-    running.hub.shut_down().await;
+    running.server.shut_down().await;
     let closed = tokio::time::timeout(Duration::from_secs(10), async {
         while let Some(Ok(message)) = socket.next().await {
             if message.is_close() {
@@ -247,7 +250,7 @@ async fn after_the_end_layers_fail_and_sockets_are_closed() {
         }
     });
     closed.await.expect("the socket is closed");
-    let mut swarm = running.hub.handle();
+    let mut swarm = running.server.handle();
     let result = tokio::task::spawn_blocking(move || {
         let (rows, routing) = layer(0);
         swarm.apply(0, &rows, &routing)
@@ -322,7 +325,7 @@ async fn without_the_token_a_socket_gets_unauthorized_and_no_weights() {
         let response = running.get("/shards/layer-00.safetensors", headers).await;
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
     }
-    assert_eq!(running.hub.handle().status().weights_served_bytes, 0);
+    assert_eq!(running.server.handle().status().await.weights_served_bytes, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -344,11 +347,11 @@ async fn what_is_no_moex_is_turned_away() {
 /// A worker's socket behind TLS crosses to the swarm's thread with all that TLS has buffered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_behind_tls_joins_and_is_told_what_to_hold() {
-    let Running { hub, store: _store, address: _, _folder } = start(|_| {}).await;
+    let Running { server, store: _store, address: _, _folder } = start(|_| {}).await;
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let certificate = key.cert.der().clone();
-    let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+    let tls = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
@@ -364,8 +367,8 @@ async fn a_worker_behind_tls_joins_and_is_told_what_to_hold() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
     let (_stop, stopping) = tokio::sync::watch::channel(false);
-    let tls = Some(tokio_rustls::TlsAcceptor::from(Arc::new(server)));
-    let on = AcceptOn { tcp, tls, answer: call(hub.router()) };
+    let tls = Some(tokio_rustls::TlsAcceptor::from(Arc::new(tls)));
+    let on = AcceptOn { tcp, tls, answer: call(server.router()) };
     tokio::spawn(accept(on, Seats::new(16), stopping));
 
     let tcp = TcpStream::connect(address).await.unwrap();
@@ -383,7 +386,7 @@ async fn a_worker_behind_tls_joins_and_is_told_what_to_hold() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), told).await.expect("it is told what to hold");
-    assert_eq!(hub.handle().status().workers.len(), 1);
+    assert_eq!(server.handle().status().await.workers.len(), 1);
 }
 
 /// Whoever watches is answered while the swarm is at work.
@@ -394,8 +397,8 @@ async fn readiness_waits_for_nobody() {
     socket.send(join(TOKEN)).await.unwrap();
     running.wait_until("it has joined", |status| status.workers.len() == 1).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let _at_work = running.hub.shared.swarm();
-    assert_eq!(running.hub.handle().readiness().workers, 1);
+    let _at_work = running.server.hold_driver().await;
+    assert_eq!(running.server.handle().readiness().workers, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -428,7 +431,7 @@ async fn shards_are_served_by_range() {
     assert!(response.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
     let etag = response.headers()[header::ETAG].to_str().unwrap().to_owned();
     assert_eq!(response.bytes().await.unwrap(), running.store.block(block).unwrap());
-    assert_eq!(running.hub.handle().status().weights_served_bytes, source.end - source.start);
+    assert_eq!(running.server.handle().status().await.weights_served_bytes, source.end - source.start);
 
     // A download in two halves, as after an interruption.
     let mut whole = Vec::new();

@@ -1,5 +1,5 @@
-//! The swarm's own thread, with a runtime for the driver and its sockets alone: a layer's messages wait for nothing else
-//! that the hub serves, and cross no thread between a socket and the swarm.
+//! The swarm's own thread, with a runtime for the driver and the sockets only. A layer's messages wait for nothing else that
+//! the hub serves, and cross no thread between a socket and the swarm.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -7,15 +7,14 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::driver::Event;
+use super::event::Event;
 use super::socket;
-use super::stream::Travelling;
+use super::stream::Opened;
 use moex_swarm::ConnectionId;
 
 /// Sockets that wait to be taken over.
@@ -23,16 +22,8 @@ const MAX_WAITING_SOCKETS: usize = 64;
 /// How long sockets may take to say goodbye once the driver has ended.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A connection whose WebSocket handshake is done, taken off the runtime that accepted it.
-pub(super) struct Opened {
-    pub stream: Travelling,
-    /// What came after the handshake and was read with it.
-    pub already_read: Bytes,
-    pub address: String,
-}
-
-/// Starts the thread: `drive` on it until it ends or the sender this gives is dropped, and a task for each socket sent.
-/// Then sockets send what they have left, and whoever told the driver to end learns of it.
+/// Starts the thread. It runs `drive` and a task for each socket that is sent, until `drive` ends or the sender that this
+/// returns is dropped. Then the sockets send what they have left, and the sender that `drive` returned is notified.
 pub(super) fn start<D>(drive: D, events: mpsc::WeakSender<Event>) -> io::Result<mpsc::Sender<Opened>>
 where
     D: Future<Output = Option<oneshot::Sender<()>>> + Send + 'static,
@@ -83,7 +74,7 @@ async fn live<S: Future<Output = ()> + Send + 'static>(
     // Those that do not end in time are cut off with the set.
     let _ = timeout(GOODBYE, async { while sockets.join_next().await.is_some() {} }).await;
     if let Some(told) = told {
-        // Whoever asked may have gone away meanwhile.
+        // It fails if the caller has gone away meanwhile.
         let _ = told.send(());
     }
 }
@@ -92,6 +83,7 @@ async fn live<S: Future<Output = ()> + Send + 'static>(
 mod tests {
     use std::net::Ipv4Addr;
 
+    use bytes::Bytes;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::super::seats::Seats;
@@ -103,7 +95,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let seat = Seats::new(1).take(Ipv4Addr::LOCALHOST.into()).unwrap();
-        let stream = Stream::open(stream, None, seat).await.unwrap().leave().unwrap();
+        let stream = Stream::open(stream, None, seat).await.unwrap().detach().unwrap();
         let (events, mut received) = mpsc::channel(4);
         let (sockets, opened) = mpsc::channel(4);
         let socket = Opened { stream, already_read: Bytes::new(), address: "here".to_owned() };

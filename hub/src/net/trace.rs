@@ -1,10 +1,10 @@
-//! `moex serve --trace FILE`: what becomes of each layer, one JSON object a line, written by a thread of its own.
+//! `moex serve --trace FILE`: what happened to each layer, one JSON object a line, written by a thread of its own.
 //!
 //! ```text
 //! driver task, engine thread --records, bounded, never waited for--> writer thread --lines--> FILE
 //! ```
-//! A [`Tracer`] that finds the queue full drops the record and counts it; the last line says how many. What a record
-//! means is [`moex_swarm::trace`]'s matter.
+//! When the queue is full, a [`Tracer`] drops the record and counts it; the last line says how many. [`moex_swarm::trace`]
+//! says what a record means.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -60,15 +60,15 @@ impl Tracer {
         Ok(Self { queue, dropped })
     }
 
-    /// Takes a record, or counts it as lost.
+    /// Queues a record, or counts it as dropped if the queue is full.
     pub(super) fn record(&self, record: Record) {
         if self.queue.try_send(Message::Record(Box::new(record))).is_err() {
-            self.lose(1);
+            self.count_dropped(1);
         }
     }
 
-    /// So many records were lost elsewhere.
-    pub(super) fn lose(&self, n: u64) {
+    /// Counts records that were dropped elsewhere.
+    pub(super) fn count_dropped(&self, n: u64) {
         self.dropped.fetch_add(n, Ordering::Relaxed);
     }
 
@@ -89,7 +89,7 @@ fn write_all(mut to: impl Write, records: &Receiver<Message>, dropped: &AtomicU6
             Err(RecvTimeoutError::Timeout) => to.flush()?,
             Ok(Message::Finish(done)) => {
                 end(&mut to, dropped)?;
-                // Whoever asked may have stopped waiting.
+                // It fails if the caller has stopped waiting.
                 let _ = done.try_send(());
                 return Ok(());
             }
@@ -142,7 +142,7 @@ mod tests {
         for at in 0..n {
             tracer.record(Record::Late { attempt: 7, at });
         }
-        tracer.lose(3);
+        tracer.count_dropped(3);
         drop(go_on);
         tracer.finish();
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();

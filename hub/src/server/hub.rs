@@ -165,7 +165,7 @@ pub enum OpenError {
 /// A hub that is ready to be served.
 pub struct Hub {
     pub(super) api: Api,
-    pub(super) swarm: net::Hub,
+    pub(super) swarm: net::SwarmServer,
     description: String,
     reach: Reach,
 }
@@ -259,7 +259,7 @@ impl Loaded {
         let arithmetic = model.compute().describe(Packing::or_default(config.experts, &model));
         let tracer = config.trace.map(create_trace).transpose()?;
         let own = store.experts(config.wire).filter(|_| config.hub_compute);
-        let swarm = net::Hub::start_with(swarm, store, tracer, config.busy_poll)?;
+        let swarm = net::SwarmServer::start_with(swarm, store, tracer, config.busy_poll)?;
         let engine =
             EngineConfig { max_rows: config.max_rows, kv_bytes: memory.kv_bytes, ..EngineConfig::default() };
         let engine =

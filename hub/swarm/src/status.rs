@@ -1,10 +1,10 @@
-//! What `/api/swarm` shows: a picture of the swarm as plain data.
+//! The swarm's status as plain data, as `/api/swarm` shows it.
 
 use moex_protocol::{ModelSummary, Visibility, WorkerId, WorkerKind};
 use serde::{Deserialize, Serialize};
 
-use super::tier::Tier;
-use super::trust::Quarantined;
+use super::auditor::Quarantined;
+use super::dispatcher::Tier;
 
 /// The swarm at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -13,9 +13,9 @@ pub struct SwarmStatus {
     pub model: ModelSummary,
     /// How much of it workers hold.
     pub coverage: Coverage,
-    /// Everyone connected who has joined, by worker id.
+    /// The workers that have joined, by id.
     pub workers: Vec<WorkerStatus>,
-    /// Those who answered wrong too often, the first first. They are refused.
+    /// Workers that answered wrong too often, in the order of their quarantine. They are refused.
     pub quarantined: Vec<Quarantined>,
     /// What the hub computed itself.
     pub hub: HubShare,
@@ -25,7 +25,7 @@ pub struct SwarmStatus {
     pub weights_served_bytes: u64,
 }
 
-/// How many blocks have a holder that can be asked now.
+/// How many blocks have a worker that can be asked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Blocks of the model.
@@ -36,7 +36,7 @@ pub struct Coverage {
     pub replicas: usize,
 }
 
-/// What `/health` says: little enough to be taken often.
+/// What `/health` says: small enough to be published often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// Workers that have joined.
@@ -64,7 +64,7 @@ pub struct WorkerStatus {
     pub state: String,
     /// What it is asked for.
     pub tier: Tier,
-    /// In words: why it is not asked for everything, or not at all.
+    /// Why it is not asked for everything, or for nothing; one sentence.
     pub reason: Option<String>,
     /// As the page last said.
     pub visibility: Visibility,
@@ -103,11 +103,11 @@ pub struct WorkerStatus {
 pub struct HubShare {
     /// (row, expert) pairs computed.
     pub rows: u64,
-    /// Messages it would have been to a worker.
+    /// Computations, each as large as a message to a worker.
     pub dispatches: u64,
 }
 
-/// How much the swarm's tables hold at one moment: all of it is bounded, and nothing of it outlives its cause.
+/// How much the swarm's tables hold at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Open, joined or not.
@@ -131,11 +131,11 @@ pub struct Totals {
     pub retries: u64,
     /// Messages that carry a second or later copy of something just asked.
     pub hedges: u64,
-    /// Of these, those that were the first to answer something.
+    /// Of these, those that were answered first.
     pub hedge_wins: u64,
     /// Second copies that did not leave because the budget was spent.
     pub hedges_denied: u64,
-    /// Messages to workers that are passed over, to see whether they are faster now.
+    /// Messages to workers that are passed over, to measure how fast they are now.
     pub probes: u64,
     /// Bytes of second copies and probes, there and back, if all are answered.
     pub duplicate_bytes: u64,
@@ -157,15 +157,15 @@ pub struct Totals {
     pub refused: u64,
     /// Connections refused or ended for passing a limit on connections, joins, messages or bytes.
     pub limited: u64,
-    /// Sessions that ended, whoever ended them.
+    /// Sessions that ended, from either side.
     pub sessions_ended: u64,
-    /// Answers to settled attempts.
+    /// Answers to attempts that were settled or abandoned.
     pub late: u64,
     /// Attempts not answered in time.
     pub timeouts: u64,
     /// Attempts failed by workers, and answers that could not be used.
     pub errors: u64,
-    /// Messages computed on the hub.
+    /// Computations on the hub, each as large as a message to a worker.
     pub hub_computed: u64,
     /// Median time of a job.
     pub layer_p50_micros: u64,

@@ -10,7 +10,7 @@ use moex_swarm::{FormPolicy, Hedge, JoinToken, LayerJob, SwarmConfig};
 use crate::{
     monte_carlo::Random,
     world::{
-        Death, Delay, Device, HostileSpec, HubDevice, Lane, Link, Misdeed, Model, Sizes, Toward, WorkerSpec,
+        Attack, Death, Delay, Device, HostileSpec, HubDevice, Lane, Link, Model, Sizes, Toward, WorkerSpec,
     },
 };
 
@@ -201,7 +201,7 @@ impl Scenario {
         let may_lie = self.swarm.hub_compute && self.swarm.check_every == 1;
         let random = &mut self.random;
         let n_misdeeds = 1 + random.below(5);
-        let deeds = &Misdeed::ALL[usize::from(!may_lie)..];
+        let deeds = &Attack::ALL[usize::from(!may_lie)..];
         HostileSpec {
             id: WorkerId(self.workers),
             token: if random.below(8) == 0 { "guess".to_owned() } else { TOKEN.to_owned() },
@@ -213,7 +213,7 @@ impl Scenario {
             memory_budget_bytes: if random.below(2) == 0 { u64::MAX } else { 2 * block_bytes },
             teraflops: [f32::MAX, 1e-9, f32::NAN, 0.1][random.below(4)],
             fails_loads: random.below(5) == 0,
-            misdeeds: (0..n_misdeeds).map(|_| deeds[random.below(deeds.len())]).collect(),
+            attacks: (0..n_misdeeds).map(|_| deeds[random.below(deeds.len())]).collect(),
         }
     }
 }
@@ -243,7 +243,7 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         replicas: 1 + random.below(3),
         hedge: hedge(random),
         timeout: Duration::from_millis(20 + upto(random, 800)),
-        strikes: 1 + random.below(4) as u32,
+        max_failures: 1 + random.below(4) as u32,
         wire: [Dtype::F16, Dtype::Bf16, Dtype::Int8][random.below(wires)],
         form,
         compression: if random.below(4) == 0 { Compression::Lz4 } else { Compression::Off },

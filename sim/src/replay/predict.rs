@@ -13,7 +13,7 @@ use super::{
     trace::{Step, Trace},
 };
 use crate::world::{
-    Arithmetic, Company, Death, Delay, Device, HubDevice, Lane, Link, Member, Model, Notice, PeerId,
+    Arithmetic, Death, Delay, Device, HubDevice, Lane, Link, Member, Model, Notice, PeerId, SharedHost,
     WorkerSpec, World, WorldConfig, from_millis,
 };
 
@@ -99,7 +99,7 @@ impl<'a> Play<'a> {
             }
         }
         let members = peers.iter().map(|(id, peer)| (*peer, member(&fit.workers[id])));
-        world.share(Company { contention: fit.contention, seed, members: members.collect() });
+        world.share(SharedHost { contention: fit.contention, seed, members: members.collect() });
         Self { trace, fit, world, peers, n_jobs: 0, figures: Figures::default(), counted: (0, 0) }
     }
 
@@ -223,7 +223,7 @@ fn member(fit: &WorkerFit) -> Member {
     }
 }
 
-/// A hub that was never seen to compute: what it does then is not in the trace either. And workers in company.
+/// A hub that was never seen to compute: what it does then is not in the trace either. And workers that share a host.
 fn instant() -> Device {
     Device {
         per_message: Delay::Fixed(Duration::ZERO),

@@ -1,6 +1,6 @@
-//! A peer that speaks the protocol well enough to be asked, and then does harm, one [`Misdeed`] at a time.
+//! A peer that speaks the protocol well enough to be asked, and then does harm, one [`Attack`] at a time.
 //!
-//! All but [`Misdeed::Lie`] show on the wire. Against a plausible lie there is only the hub's own computing.
+//! All but [`Attack::Lie`] show on the wire. Against a plausible lie there is only the hub's own computing.
 
 use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
@@ -40,12 +40,12 @@ pub struct HostileSpec {
     /// Whether it says of every block that it could not load it, not that it has it.
     pub fails_loads: bool,
     /// One is chosen for each dispatch; not empty.
-    pub misdeeds: Vec<Misdeed>,
+    pub attacks: Vec<Attack>,
 }
 
 /// What can be done with a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misdeed {
+pub enum Attack {
     /// Finite values of the right shape, and wrong.
     Lie,
     /// Nothing.
@@ -88,7 +88,7 @@ pub enum Misdeed {
     Vanish,
 }
 
-impl Misdeed {
+impl Attack {
     /// All of them, the lie first.
     pub const ALL: [Self; 20] = [
         Self::Lie,
@@ -224,7 +224,7 @@ impl World {
         let Kind::Hostile(hostile) = &mut peer.kind else { return };
         for _ in 0..hostile.owed.len() {
             let at = now + hostile.spec.delay.draw(&mut self.random);
-            self.events.push(at, Event::Misdeed(id, life));
+            self.events.push(at, Event::Attack(id, life));
         }
         hostile.owed.clear();
         let Some(session) = &mut hostile.session else { return };
@@ -241,66 +241,66 @@ impl World {
     }
 
     /// A deed's time has come: which one, and for which of the dispatches that wait, is drawn now.
-    pub(super) fn misdeed_due(&mut self, id: PeerId, life: u32) {
+    pub(super) fn attack_due(&mut self, id: PeerId, life: u32) {
         let (now, peer) = (self.now, &mut self.peers[id.0]);
         if peer.life != life || !peer.is_running || peer.connection.is_none() {
             return;
         }
         let Kind::Hostile(hostile) = &mut peer.kind else { return };
-        let misdeed = hostile.spec.misdeeds[self.random.below(hostile.spec.misdeeds.len())];
+        let attack = hostile.spec.attacks[self.random.below(hostile.spec.attacks.len())];
         // Out of order: the newest first.
-        let newest = misdeed == Misdeed::AnswerOutOfOrder;
+        let newest = attack == Attack::AnswerOutOfOrder;
         let next = if newest { hostile.asked.pop_last() } else { hostile.asked.pop_first() };
         let Some((attempt, dispatch)) = next else { return };
         let Ok(answer) = self.model.answer(&dispatch) else { return };
         let right = answer.encode(attempt, Compression::Off).unwrap_or_default();
         let random = &mut self.random;
-        let packets: Vec<Packet> = match misdeed {
-            Misdeed::Silence | Misdeed::Vanish => Vec::new(),
-            Misdeed::AnswerTwice => vec![Packet::Binary(right.clone()), Packet::Binary(right)],
-            Misdeed::AnswerOutOfOrder => {
+        let packets: Vec<Packet> = match attack {
+            Attack::Silence | Attack::Vanish => Vec::new(),
+            Attack::AnswerTwice => vec![Packet::Binary(right.clone()), Packet::Binary(right)],
+            Attack::AnswerOutOfOrder => {
                 hostile.kept.truncate(MAX_KEPT - 1);
                 hostile.kept.push(right.clone());
                 vec![Packet::Binary(right)]
             }
-            Misdeed::Lie => vec![encoded(lie(answer, random), attempt)],
-            Misdeed::NotFinite => vec![encoded(not_finite(answer, random), attempt)],
-            Misdeed::WrongShape => vec![encoded(wrong_shape(answer, random), attempt)],
-            Misdeed::OthersAttempt => {
+            Attack::Lie => vec![encoded(lie(answer, random), attempt)],
+            Attack::NotFinite => vec![encoded(not_finite(answer, random), attempt)],
+            Attack::WrongShape => vec![encoded(wrong_shape(answer, random), attempt)],
+            Attack::OthersAttempt => {
                 // Only below what it was asked itself: above, an attempt may yet become its own.
                 let lowest = hostile.lowest.map_or(0, |lowest| lowest.0);
                 let other = AttemptId(random.below(lowest.max(1) as usize) as u32);
                 vec![encoded(answer, other)]
             }
-            Misdeed::Stale => {
+            Attack::Stale => {
                 hostile.kept.first().map(|kept| Packet::Binary(kept.clone())).into_iter().collect()
             }
-            Misdeed::Refuse => {
+            Attack::Refuse => {
                 let code = REFUSALS[random.below(REFUSALS.len())];
                 let error = WireError { code, message: "no".to_owned(), attempt: Some(attempt) };
                 vec![Packet::Binary(error.encode(Compression::Off))]
             }
-            Misdeed::Garble => vec![Packet::Binary(garble(&right, random))],
-            Misdeed::Truncate => vec![Packet::Binary(right.slice(..random.below(right.len().max(1))))],
-            Misdeed::Noise => {
+            Attack::Garble => vec![Packet::Binary(garble(&right, random))],
+            Attack::Truncate => vec![Packet::Binary(right.slice(..random.below(right.len().max(1))))],
+            Attack::Noise => {
                 let noise: Vec<u8> = (0..random.below(200)).map(|_| random.below(256) as u8).collect();
                 vec![Packet::Binary(noise.into())]
             }
-            Misdeed::Text => vec![Packet::Text],
-            Misdeed::Oversize => vec![Packet::Binary(TOO_LARGE.clone())],
-            Misdeed::Bomb => vec![Packet::Binary(bomb(&right))],
-            Misdeed::BogusReport => bogus_report(random).into_iter().map(Packet::Binary).collect(),
-            Misdeed::Flood => (0..100).map(|n| Packet::Binary(beat(n))).collect(),
-            Misdeed::SecondJoin => {
+            Attack::Text => vec![Packet::Text],
+            Attack::Oversize => vec![Packet::Binary(TOO_LARGE.clone())],
+            Attack::Bomb => vec![Packet::Binary(bomb(&right))],
+            Attack::BogusReport => bogus_report(random).into_iter().map(Packet::Binary).collect(),
+            Attack::Flood => (0..100).map(|n| Packet::Binary(beat(n))).collect(),
+            Attack::SecondJoin => {
                 vec![Packet::Binary(Heartbeat::Join(hostile.join()).encode(Compression::Off))]
             }
-            Misdeed::HubFrame => {
+            Attack::HubFrame => {
                 let micros = now.as_micros() as u64;
                 vec![Packet::Binary(Heartbeat::Ping(Ping { hub_micros: micros }).encode(Compression::Off))]
             }
         };
-        self.note(|| format!("peer {} does {misdeed:?} with {attempt}", id.0));
-        if misdeed == Misdeed::Vanish {
+        self.note(|| format!("peer {} does {attack:?} with {attempt}", id.0));
+        if attack == Attack::Vanish {
             return self.reset(id);
         }
         for packet in packets {

@@ -1,8 +1,8 @@
-//! The shipped swarm and the shipped workers on virtual time: one queue of events, one seed, no socket and no clock.
+//! Runs the shipped swarm and the shipped workers on virtual time: one queue of events, one seed, no socket and no clock.
 //!
-//! The hub is [`moex_swarm::Swarm`], a worker is [`moex_worker::core::Core`] with the CPU engine; nothing of what
-//! they decide is written again here. What is modelled is what they stand on: links (`link`), devices (`device`), and
-//! processes that start, freeze and die (`peer`). [`World`] is their driver, as thin as the ones that ship:
+//! The hub is [`moex_swarm::Swarm`], a worker is [`moex_worker::core::Core`] with the CPU engine: their decisions are the
+//! shipped ones. Modelled are the links (`link`), the devices (`device`), and processes that start, freeze and die (`peer`).
+//! [`World`] is the driver, as thin as the ones that ship:
 //!
 //! ```text
 //! step()    the next event: a message arrives, a computation or a load ends, a deadline comes, the owner's own event
@@ -17,13 +17,13 @@ mod device;
 mod link;
 mod model;
 
-mod company;
 mod connections;
 mod engine;
 mod hostile;
-mod hub;
+mod hub_machine;
 mod peer;
 mod queue;
+mod shared_host;
 mod timing;
 mod worker;
 
@@ -38,19 +38,20 @@ use moex_protocol::{AttemptId, Block};
 use moex_swarm::{ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig};
 
 pub use self::{
-    company::{Company, Member, Seen},
     device::Device,
     engine::Arithmetic,
-    hostile::{HostileSpec, Misdeed},
-    hub::HubDevice,
+    hostile::{Attack, HostileSpec},
+    hub_machine::HubDevice,
     link::{Delay, Lane, Link, MAX_QUEUED_BYTES, Toward, from_millis},
     model::{Model, Sizes},
+    shared_host::{Member, ObservedCost, SharedHost},
     timing::{Leg, TimedLayer, Work},
     worker::WorkerSpec,
 };
 
 use self::{
-    company::AtWork, connections::Connection, hub::Hub, peer::Peer, queue::EventQueue, timing::Timing,
+    connections::Connection, hub_machine::HubMachine, peer::Peer, queue::EventQueue,
+    shared_host::SharedHostState, timing::Timing,
 };
 use crate::monte_carlo::Random;
 
@@ -125,7 +126,7 @@ pub struct World {
     arithmetic: Arithmetic,
     swarm: Swarm,
     swarm_deadline: Option<Duration>,
-    hub: Hub,
+    hub: HubMachine,
     peers: Vec<Peer>,
     connections: BTreeMap<ConnectionId, Connection>,
     last_connection: u64,
@@ -133,7 +134,7 @@ pub struct World {
     traffic: Traffic,
     trace: Option<String>,
     timing: Option<Timing>,
-    company: Option<Box<AtWork>>,
+    shared_host: Option<Box<SharedHostState>>,
 }
 
 /// What can happen. Events of a process carry the number of its life: those of an earlier one are void.
@@ -155,9 +156,9 @@ enum Event {
         life: u32,
         attempt: AttemptId,
     },
-    Misdeed(PeerId, u32),
-    /// Of a company's computations the next may be done, unless one was added since.
-    CompanyDue(u64),
+    Attack(PeerId, u32),
+    /// The next computation on the shared host may be done, unless one was added since.
+    SharedHostDue(u64),
     HubComputed(ComputeId),
     Scheduled(u64),
 }
@@ -170,7 +171,7 @@ enum Next {
 }
 
 impl World {
-    /// A hub with nobody connected.
+    /// A hub without connections.
     pub fn new(config: WorldConfig) -> Self {
         let swarm = SwarmConfig { model: config.model.summary().clone(), ..config.swarm };
         Self {
@@ -183,14 +184,14 @@ impl World {
             swarm: Swarm::new(swarm, config.model.catalog()),
             model: config.model,
             swarm_deadline: None,
-            hub: Hub::new(config.hub),
+            hub: HubMachine::new(config.hub),
             peers: Vec::new(),
             connections: BTreeMap::new(),
             last_connection: 0,
             notices: VecDeque::new(),
             traffic: Traffic::default(),
             trace: config.is_traced.then(String::new),
-            company: None,
+            shared_host: None,
         }
     }
 
@@ -247,7 +248,10 @@ impl World {
             format!("job {} starts: layer {}, {} pairs", id.0, job.layer, job.routing.experts.len())
         });
         self.pass_moment();
-        self.with_swarm(|swarm, now| swarm.start_layer(now, id, job));
+        match job.encode(self.swarm.layer_encoding()) {
+            Ok(layer) => self.with_swarm(|swarm, now| swarm.start_layer(now, id, layer)),
+            Err(error) => self.finished(id, Err(error)),
+        }
     }
 
     /// The hub leaves.
@@ -298,8 +302,8 @@ impl World {
             Event::Deliver(connection, toward) => self.deliver(connection, toward),
             Event::Connect(peer, life) => self.connect(peer, life),
             Event::Loaded { .. } | Event::Computed { .. } => self.device_done(event),
-            Event::Misdeed(peer, life) => self.misdeed_due(peer, life),
-            Event::CompanyDue(epoch) => self.company_due(epoch),
+            Event::Attack(peer, life) => self.attack_due(peer, life),
+            Event::SharedHostDue(epoch) => self.shared_host_due(epoch),
             Event::HubComputed(id) => self.hub_computed(id),
             Event::Scheduled(token) => self.notices.push_back(Notice::Scheduled(token)),
         }

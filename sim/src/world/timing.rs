@@ -1,4 +1,4 @@
-//! Where the time of a layer goes: what the swarm writes down of its own end, and the world of the way between.
+//! Where the time of a layer goes: the swarm records its own end, the world records the way between.
 //!
 //! Kept where [`moex_swarm::SwarmConfig::is_traced`] asks for it.
 
@@ -19,7 +19,7 @@ const DISPATCH: u16 = 1;
 /// Layers that wait to be polled.
 const MAX_LAYERS: usize = 256;
 
-/// A layer that is over.
+/// A finished layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedLayer {
     /// The hub's side.
@@ -63,7 +63,7 @@ pub(super) struct Timing {
 }
 
 impl World {
-    /// A layer that is over, with all its times. Nothing where they are not asked for.
+    /// The next finished layer, with all its times. None where no times are recorded.
     pub fn poll_layer(&mut self) -> Option<TimedLayer> {
         self.timing.as_mut()?.layers.pop_front()
     }

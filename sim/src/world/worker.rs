@@ -15,10 +15,10 @@ use moex_worker::{
 
 use super::{
     Device, Event, Link, Notice, PeerId, World,
-    company::Computation,
     engine::Engine,
     link::{Packet, time_of},
     peer::Kind,
+    shared_host::Computation,
 };
 
 /// The wait before connecting again, at first and at most: the native worker's.
@@ -285,7 +285,7 @@ impl World {
             Task::Compute { attempt, batch } => {
                 let (n_experts, n_pairs) = (batch.calls.len(), batch.n_pairs());
                 worker.computing = Some((attempt, batch));
-                if self.compute_in_company(Computation { peer: id, life, attempt }, n_experts, n_pairs) {
+                if self.compute_on_shared_host(Computation { peer: id, life, attempt }, n_experts, n_pairs) {
                     return;
                 }
                 let Kind::Worker(worker) = &self.peers[id.0].kind else { return };

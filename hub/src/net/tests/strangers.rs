@@ -27,7 +27,11 @@ async fn a_stranger_is_heard_for_64_kib_and_no_longer() {
         assert!(code == size || code.is_none(), "{piece}: {code:?}");
         running.wait_until("it is gone", |status| status.totals.sessions_ended > 0).await;
     }
-    assert_eq!(running.hub.handle().status().totals.bytes_received, 0, "nothing of it reached the swarm");
+    assert_eq!(
+        running.server.handle().status().await.totals.bytes_received,
+        0,
+        "nothing of it reached the swarm"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

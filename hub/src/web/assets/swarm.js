@@ -43,7 +43,7 @@ function setText(node, text) {
 const GOOD = { serving: "good", joining: "warn", syncing: "warn", paused: "warn", draining: "warn", closed: "bad" };
 
 /** What a worker is asked for, when it is not everything. */
-const TIER = { prefill: "for prompts", standby: "standing by" };
+const TIER = { prefill: "for prompts", fallback: "fallback" };
 
 /** Cards by worker id: updated in place, so that a selection and the scroll position stay. */
 const cards = new Map();
@@ -70,7 +70,7 @@ function showWorkers(workers) {
     card.state.textContent = [state, worker.visibility === "visible" ? "" : worker.visibility, TIER[worker.tier] ?? ""]
       .filter(Boolean)
       .join(", ");
-    if (worker.tier === "standby" && state === "serving") card.state.className = "state warn";
+    if (worker.tier === "fallback" && state === "serving") card.state.className = "state warn";
     const why = worker.reason || whyNot(worker, state);
     setText(card.reason, why);
     card.reason.hidden = !why;

@@ -8,7 +8,7 @@ use moex_protocol::{ErrorCode, Visibility};
 use super::room::*;
 use crate::*;
 
-/// Two workers that both hold everything. The job's cells are shared between them.
+/// Two workers that both hold everything. The job's work items are shared between them.
 fn two(config: SwarmConfig) -> (Room, ConnectionId, ConnectionId) {
     let mut room = Room::new(config);
     let (a, b) = (room.join(1), room.join(2));
@@ -37,7 +37,11 @@ fn silence_costs_one_timeout_and_another_replica_answers() {
 
     room.thaw(a);
     room.answer(a);
-    assert_eq!(room.worker(a).session.queue_depth(), 0, "the moot attempt was cancelled");
+    assert_eq!(
+        room.worker(a).session.queue_depth(),
+        0,
+        "the attempt that was not needed any more was cancelled"
+    );
 }
 
 #[test]
@@ -81,7 +85,7 @@ fn the_first_of_two_copies_wins_and_the_other_is_cancelled() {
     let (mut room, a, b) = two(SwarmConfig { hedge: Hedge::Fixed(2), ..config() });
     let id = room.start(job());
     let late = room.take(b).unwrap();
-    assert_eq!(late.1.calls.len(), 5, "each was asked for every cell");
+    assert_eq!(late.1.calls.len(), 5, "each was asked for every item");
     room.answer(a);
     assert_right(&mut room, id);
     assert_eq!(room.worker(b).session.queue_depth(), 0, "b was told to forget it");
@@ -95,7 +99,7 @@ fn the_first_of_two_copies_wins_and_the_other_is_cancelled() {
 
 #[test]
 fn a_preempted_attempt_goes_to_another_without_a_strike() {
-    let (mut room, a, b) = two(SwarmConfig { strikes: 1, ..config() });
+    let (mut room, a, b) = two(SwarmConfig { max_failures: 1, ..config() });
     let id = room.start(job());
     room.answer(b);
     room.fail(a, ErrorCode::Preempted);

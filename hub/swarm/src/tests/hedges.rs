@@ -98,7 +98,7 @@ fn copies_stay_within_their_part_of_the_bytes() {
         room.answer(a);
         assert_right(&mut room, id);
         // Its heartbeat answers meanwhile, so that the next job asks it again.
-        room.advance(room.swarm.config.heartbeat_interval);
+        room.advance(room.swarm.config().heartbeat_interval);
     }
     let totals = room.swarm.status().totals;
     assert!(totals.hedges > 0 && totals.hedges_denied > 0, "{totals:?}");
@@ -116,7 +116,7 @@ fn the_slow_one_is_passed_over_and_the_status_says_so() {
     room.answer(b);
     assert_right(&mut room, id);
     let status = room.swarm.status();
-    assert_eq!((status.workers[0].tier, status.workers[1].tier), (Tier::Standby, Tier::Decode));
+    assert_eq!((status.workers[0].tier, status.workers[1].tier), (Tier::Fallback, Tier::Decode));
     assert!(status.workers[0].reason.as_ref().unwrap().contains("slower than the others"));
     assert_eq!(status.coverage.covered, status.coverage.blocks);
 }
@@ -140,7 +140,7 @@ fn a_worker_that_is_fast_again_finds_its_way_back() {
 }
 
 #[test]
-fn slower_than_the_hub_alone_is_standby() {
+fn slower_than_the_hub_alone_is_a_fallback() {
     let mut room = Room::new(adaptive(0.0));
     // Before anybody joins the hub computes, in no time.
     for _ in 0..10 {
@@ -160,7 +160,7 @@ fn slower_than_the_hub_alone_is_standby() {
     }
     assert!((1..20).contains(&n_asked), "{n_asked}");
     let status = room.swarm.status();
-    assert_eq!(status.workers[0].tier, Tier::Standby);
+    assert_eq!(status.workers[0].tier, Tier::Fallback);
     assert!(status.workers[0].reason.as_ref().unwrap().contains("the hub alone"));
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use moex_protocol::AttemptId;
+
 use super::room::*;
 use crate::*;
 
@@ -107,7 +109,7 @@ fn whoever_answers_heartbeats_and_nothing_else_is_left_alone_for_longer_each_tim
 
 #[test]
 fn without_the_hub_whoever_is_out_and_alive_is_better_than_nobody() {
-    let mut room = Room::new(SwarmConfig { hub_compute: false, strikes: 1, ..config() });
+    let mut room = Room::new(SwarmConfig { hub_compute: false, max_failures: 1, ..config() });
     let a = room.join(1);
     room.start(job());
     room.advance_millis(600);
@@ -124,7 +126,7 @@ fn without_the_hub_whoever_is_out_and_alive_is_better_than_nobody() {
 #[test]
 fn ids_of_attempts_may_wrap_in_the_middle_of_a_conversation() {
     let mut room = Room::new(SwarmConfig { hedge: Hedge::Fixed(2), check_every: 0, ..config() });
-    room.swarm.attempts = AttemptTable::after(AttemptId(u32::MAX - 20));
+    room.swarm.dispatcher().start_attempts_after(AttemptId(u32::MAX - 20));
     let (a, b) = (room.join(1), room.join(2));
     for _ in 0..40 {
         let id = room.start(job());

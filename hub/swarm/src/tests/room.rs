@@ -147,7 +147,7 @@ impl Room {
     /// The same with what it says of itself edited.
     pub(super) fn join_with(&mut self, id: u128, edit: impl FnOnce(&mut Join), loads: bool) -> ConnectionId {
         let connection = self.join_new(id, edit, loads);
-        if let Some(worker) = self.swarm.connections.get_mut(&connection).and_then(|c| c.worker.as_mut()) {
+        if let Some(worker) = self.swarm.dispatcher().worker_mut(connection) {
             // Prompts' chunks, so that what the test measures of single steps stands alone.
             (0..8).for_each(|_| worker.took(300, Duration::from_millis(500)));
         }
@@ -207,7 +207,10 @@ impl Room {
     pub(super) fn start(&mut self, job: LayerJob) -> JobId {
         self.jobs += 1;
         let id = JobId(self.jobs);
-        self.swarm.start_layer(self.now, id, job);
+        match job.encode(self.swarm.layer_encoding()) {
+            Ok(layer) => self.swarm.start_layer(self.now, id, layer),
+            Err(error) => assert!(self.finished.insert(id, Err(error)).is_none()),
+        }
         self.step();
         id
     }
@@ -252,7 +255,7 @@ impl Room {
     /// The hub does all the computing it has been asked for.
     pub(super) fn compute_on_hub(&mut self) {
         for (id, dispatch) in std::mem::take(&mut self.computes) {
-            self.swarm.hub_computed(self.now, id, answer(&dispatch));
+            self.swarm.hub_computed(self.now, id, HubResult::new(answer(&dispatch)));
         }
         self.step();
     }
@@ -306,6 +309,7 @@ impl Room {
                     Action::Close(connection, code) => self.closed.push((connection, code)),
                     Action::HubCompute(id, dispatch) => self.computes.push((id, dispatch)),
                     Action::Finished(id, result) => {
+                        let result = result.map(|result| result.sum());
                         assert!(self.finished.insert(id, result).is_none(), "{id:?} finished twice");
                     }
                 }

@@ -3,7 +3,7 @@
 //!
 //! Workers that share a processor are equally fast while they compute. So each waits for as much of another's work as it
 //! has itself: with work w and contention s, its w + s x the sum over the others of min(w, theirs)
-//! (`world::Company` simulates that). How work is made of experts and pairs, and s, are looked for on a grid; what one unit of work
+//! (`world::SharedHost` simulates that). How work is made of experts and pairs, and s, are looked for on a grid; what one unit of work
 //! takes, and what a message takes besides, by least squares.
 //!
 //! Prompts are few and their messages large, single rows many and small: both kinds count the same, each as parts of its

@@ -21,7 +21,7 @@ use crate::{
     error::ModelError,
     latency::{Latency, MAX_SAMPLE_COUNT},
     replay::trace::{Step, Trace, Worker},
-    world::Seen,
+    world::ObservedCost,
 };
 
 /// Observations that did not queue, below which those that did are taken too.
@@ -39,7 +39,7 @@ pub struct WorkerFit {
     /// What its device takes for a message however small it is, system and socket included.
     pub per_message: Latency,
     /// The same as it was layer by layer; as many for each worker.
-    pub moments: Arc<[Seen]>,
+    pub moments: Arc<[ObservedCost]>,
     /// What its device takes for each expert, alone.
     pub per_expert_ms: f64,
     /// And for each (row, expert).
@@ -125,7 +125,7 @@ impl<'a> Link<'a> {
         let per_message = survival(self.usual().map(|seen| (rest(seen), seen.is_answered)).collect()).ok()?;
         let seen = self.usual().map(|message| {
             let ms = rest(message);
-            (message.layer, if message.is_answered { Seen::At(ms) } else { Seen::Longer(ms) })
+            (message.layer, if message.is_answered { ObservedCost::At(ms) } else { ObservedCost::Longer(ms) })
         });
         Some(WorkerFit {
             round_trip_ms: self.round_trip_ms,
@@ -153,11 +153,11 @@ impl Moments {
     }
 
     /// A worker's table; of two messages in one layer the first counts.
-    fn table(&self, seen: impl Iterator<Item = (usize, Seen)>) -> Arc<[Seen]> {
-        let mut table = vec![Seen::Not; self.0.len()];
+    fn table(&self, seen: impl Iterator<Item = (usize, ObservedCost)>) -> Arc<[ObservedCost]> {
+        let mut table = vec![ObservedCost::Not; self.0.len()];
         for (layer, seen) in seen {
             if let Some(at) = self.0.get(&layer)
-                && table[*at] == Seen::Not
+                && table[*at] == ObservedCost::Not
             {
                 table[*at] = seen;
             }

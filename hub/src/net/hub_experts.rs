@@ -1,0 +1,93 @@
+//! Computes experts on the calling thread while no worker is connected.
+
+use super::handle::SwarmHandle;
+use moex_model::local_experts::LocalExperts;
+use moex_model::{Experts, ExpertsError, Routing};
+
+/// Computes layers on the calling thread while no worker is connected, and on the swarm from the first connection on. Both
+/// give the same bytes. Computing here saves waking the swarm's threads for every layer.
+pub struct HubExperts {
+    swarm: SwarmHandle,
+    /// None where the hub computes no experts, or does so in f32.
+    own: Option<LocalExperts>,
+}
+
+impl HubExperts {
+    /// Experts of the swarm, and the hub's `own`, which round as the swarm's wire does.
+    pub fn new(swarm: SwarmHandle, own: Option<LocalExperts>) -> Self {
+        Self { swarm, own }
+    }
+}
+
+impl Experts for HubExperts {
+    fn apply_into(
+        &mut self,
+        layer: usize,
+        rows: &[f32],
+        routing: &Routing,
+        sum: &mut [f32],
+    ) -> Result<(), ExpertsError> {
+        match &mut self.own {
+            Some(own) if self.swarm.is_alone() => {
+                self.swarm.timed_alone(layer, routing, sum, |sum| own.apply_into(layer, rows, routing, sum))
+            }
+            _ => self.swarm.apply_into(layer, rows, routing, sum),
+        }
+    }
+
+    fn step_begins(&mut self) {
+        self.swarm.step_begins();
+    }
+
+    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
+        self.swarm.step_ends(n_rows, n_tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use moex_kernels::simd::{KvFormat, Processor, Simd};
+    use moex_protocol::Dtype;
+
+    use super::*;
+    use crate::net::SwarmServer;
+    use crate::server::summary;
+    use crate::shards::{ModelExperts, ShardStore};
+    use moex_model::local_experts::Keep;
+    use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Model, Packing};
+    use moex_swarm::{JoinToken, SwarmConfig};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_hub_alone_gives_the_bytes_of_its_swarm_and_counts_them_alike() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::demo().unwrap();
+        let processor = Arc::new(Processor::new(Simd::detect(), 2));
+        let fast =
+            Fast { processor: processor.clone(), weights: FloatWeights::ByCheckpoint, kv: KvFormat::F16 };
+        let compute = Compute::Fast(fast);
+        let model = Arc::new(Model::load_for(&checkpoint, &compute).unwrap());
+        let (source, packing) = (ModelExperts::new("demo", model.clone()), Packing::or_default(None, &model));
+        let store = ShardStore::open(folder.path(), &source, packing, &|_, _| {}).unwrap();
+        let store = Arc::new(store.computing_int8(processor, Keep::All).unwrap());
+        let summary = summary(&checkpoint, &store, compute.activations(), 32);
+        let server =
+            SwarmServer::start(SwarmConfig::new(JoinToken::new("a-token"), summary), store.clone()).unwrap();
+
+        let rows: Vec<f32> = (0..3 * 256).map(|i| (i as f32).sin()).collect();
+        let experts = vec![0, 3, 7, 15, 3, 4, 5, 6, 1, 2, 3, 8];
+        let routing = Routing { k: 4, gates: vec![0.25; experts.len()], experts };
+        let mut swarm = server.handle();
+        let mut alone = HubExperts::new(server.handle(), store.experts(Dtype::F16));
+        let (by_swarm, alone) = tokio::task::spawn_blocking(move || {
+            (swarm.apply(1, &rows, &routing).unwrap(), alone.apply(1, &rows, &routing).unwrap())
+        })
+        .await
+        .unwrap();
+        assert!(alone.iter().any(|value| *value != 0.0));
+        assert_eq!(alone, by_swarm);
+        let status = server.handle().status().await;
+        assert_eq!((status.totals.layers, status.hub.rows, status.hub.dispatches), (2, 24, 2));
+    }
+}

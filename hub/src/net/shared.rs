@@ -1,0 +1,131 @@
+//! What the driver shares with the engine, the API and the shards' routes: settings, and what it publishes. The swarm itself
+//! is not shared.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::http::{HeaderMap, header};
+use moex_model::Routing;
+use moex_protocol::LayerId;
+use moex_swarm::{Readiness, Swarm, SwarmConfig, SwarmStatus};
+use moex_worker::native::BusyPoll;
+use tokio::sync::watch;
+
+use super::served_bytes::ServedBytes;
+use super::trace::Tracer;
+use crate::shards::ShardStore;
+
+/// Layers computed without the swarm that wait to be counted. At this number the driver is told to take them.
+const MAX_LOCAL_LAYERS: usize = 256;
+
+/// What is shared.
+pub(super) struct Shared {
+    pub config: SwarmConfig,
+    pub store: Arc<ShardStore>,
+    pub served: ServedBytes,
+    pub tracer: Option<Tracer>,
+    pub busy_poll: BusyPoll,
+    /// What all times count from.
+    pub started: Instant,
+    /// The last status published, on request.
+    status: watch::Sender<Arc<SwarmStatus>>,
+    /// The last readiness published, at intervals.
+    readiness: Mutex<Readiness>,
+    /// Whether no worker is connected and the hub computes.
+    is_alone: AtomicBool,
+    local_layers: Mutex<Vec<LocalLayer>>,
+}
+
+/// A layer that the hub computed without the swarm.
+pub(super) struct LocalLayer {
+    pub layer: LayerId,
+    pub routing: Routing,
+    pub took: Duration,
+}
+
+impl Shared {
+    pub(super) fn new(
+        config: SwarmConfig,
+        swarm: &Swarm,
+        store: Arc<ShardStore>,
+        tracer: Option<Tracer>,
+        busy_poll: BusyPoll,
+    ) -> Self {
+        Self {
+            config,
+            store,
+            served: ServedBytes::default(),
+            tracer,
+            busy_poll,
+            started: Instant::now(),
+            status: watch::Sender::new(Arc::new(swarm.status())),
+            readiness: Mutex::new(swarm.readiness()),
+            is_alone: AtomicBool::new(swarm.is_alone()),
+            local_layers: Mutex::default(),
+        }
+    }
+
+    /// Since the start.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Whether a request shows the join token.
+    pub(super) fn is_admitted(&self, headers: &HeaderMap) -> bool {
+        let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = value.and_then(|value| value.strip_prefix("Bearer "));
+        token.is_some_and(|token| self.config.token.matches(token))
+    }
+
+    // What the driver publishes.
+
+    pub(super) fn publish_status(&self, status: SwarmStatus) {
+        self.status.send_replace(Arc::new(status));
+    }
+
+    /// Changes when a status is published.
+    pub(super) fn status_published(&self) -> watch::Receiver<Arc<SwarmStatus>> {
+        self.status.subscribe()
+    }
+
+    /// The last status published, with the bytes of weights served as of now.
+    pub(super) fn last_status(&self) -> SwarmStatus {
+        let mut status = SwarmStatus::clone(&self.status.borrow());
+        self.served.fill_in(&mut status);
+        status
+    }
+
+    pub(super) fn publish_readiness(&self, readiness: Readiness) {
+        *lock(&self.readiness) = readiness;
+    }
+
+    pub(super) fn readiness(&self) -> Readiness {
+        *lock(&self.readiness)
+    }
+
+    pub(super) fn publish_is_alone(&self, is_alone: bool) {
+        self.is_alone.store(is_alone, Ordering::Release);
+    }
+
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone.load(Ordering::Acquire)
+    }
+
+    // Layers computed without the swarm.
+
+    /// Notes a layer for the driver to count. True if the driver is to be told to take what has gathered.
+    pub(super) fn note_local(&self, layer: LocalLayer) -> bool {
+        let mut layers = lock(&self.local_layers);
+        layers.push(layer);
+        layers.len() >= MAX_LOCAL_LAYERS
+    }
+
+    pub(super) fn take_local(&self) -> Vec<LocalLayer> {
+        std::mem::take(&mut *lock(&self.local_layers))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,95 @@
+//! A running swarm: its thread, the compute thread, and the routes by which workers reach it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use moex_swarm::{Swarm, SwarmConfig};
+use moex_worker::native::BusyPoll;
+use tokio::sync::{mpsc, oneshot};
+
+use super::event::Event;
+use super::handle::SwarmHandle;
+use super::shared::Shared;
+use super::stream::Opened;
+use super::trace::Tracer;
+use super::{compute, driver, shards, socket, terms, thread};
+use crate::shards::ShardStore;
+
+/// Events that wait for the driver. Senders wait beyond it: a socket stops reading, and TCP slows its peer down.
+const MAX_WAITING_EVENTS: usize = 64;
+
+/// A running swarm and the routes by which workers reach it. Clones are the same one.
+#[derive(Clone)]
+pub struct SwarmServer {
+    shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
+    sockets: mpsc::Sender<Opened>,
+}
+
+impl SwarmServer {
+    /// Starts the swarm's thread and the compute thread. They end when all clones of this are dropped, or with
+    /// [`Self::shut_down`].
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(config: SwarmConfig, store: Arc<ShardStore>) -> std::io::Result<Self> {
+        Self::start_with(config, store, None, BusyPoll::default())
+    }
+
+    /// As [`Self::start`], with a trace of each layer if there is a tracer, which [`Self::shut_down`] finishes, and with
+    /// threads that poll for messages for a while before they sleep.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start_with(
+        config: SwarmConfig,
+        store: Arc<ShardStore>,
+        tracer: Option<Tracer>,
+        busy_poll: BusyPoll,
+    ) -> std::io::Result<Self> {
+        let (events, received) = mpsc::channel(MAX_WAITING_EVENTS);
+        let compute = compute::start(store.clone(), events.clone())?;
+        let config = SwarmConfig { is_traced: tracer.is_some(), ..config };
+        let swarm = Swarm::new(config.clone(), store.catalog());
+        let shared = Arc::new(Shared::new(config, &swarm, store, tracer, busy_poll));
+        let drive = driver::drive(shared.clone(), swarm, received, compute);
+        let sockets = thread::start(drive, events.downgrade())?;
+        Ok(Self { shared, events, sockets })
+    }
+
+    /// `/ws` for workers, `/shards/{file}` for their weights and `/api/terms` for what joining means. To be served by
+    /// `accept`: the swarm takes over sockets that came in by it.
+    pub fn router(&self) -> Router {
+        socket::router(self.sockets.clone())
+            .merge(shards::router(self.shared.clone()))
+            .merge(terms::router(self.shared.clone()))
+    }
+
+    /// What the engine computes layers with, and what the status comes from.
+    pub fn handle(&self) -> SwarmHandle {
+        SwarmHandle::new(self.shared.clone(), self.events.clone())
+    }
+
+    /// Ends every layer and lets every worker go; returns when they have been told.
+    pub async fn shut_down(&self) {
+        let (done, told) = oneshot::channel();
+        if self.events.send(Event::ShutDown(done)).await.is_ok() {
+            // A driver that another call has ended drops the sender.
+            let _ = told.await;
+        }
+        if let Some(tracer) = self.shared.tracer.clone() {
+            // It fails only if the tracer panics, which has nothing left to write then.
+            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+impl SwarmServer {
+    /// Keeps the driver from doing anything until the sender is dropped.
+    pub(super) async fn hold_driver(&self) -> std::sync::mpsc::SyncSender<()> {
+        let (hold, held) = std::sync::mpsc::sync_channel(0);
+        self.events.send(Event::Hold(held)).await.ok().expect("the driver runs");
+        hold
+    }
+}

@@ -1,0 +1,79 @@
+//! How the swarm works: the settings that a driver gives it once.
+
+use std::time::Duration;
+
+use moex_protocol::{Compression, Dtype, ModelSummary};
+
+use super::policy::{FormPolicy, Hedge};
+use super::token::JoinToken;
+
+/// How the swarm works.
+#[derive(Clone, Debug)]
+pub struct SwarmConfig {
+    /// Copies of each block, r.
+    pub replicas: usize,
+    /// How many workers are asked for each work item, and when.
+    pub hedge: Hedge,
+    /// How long to wait for an answer before another worker is asked; longer for a worker that is known to be slower.
+    pub timeout: Duration,
+    /// Failures in a row after which a worker counts as unhealthy. It is then asked only beside others until it answers.
+    pub max_failures: u32,
+    /// The number format of activations on the wire.
+    pub wire: Dtype,
+    /// How results come back.
+    pub form: FormPolicy,
+    /// Whether frames are compressed.
+    pub compression: Compression,
+    /// Whether the hub computes what no worker can.
+    pub hub_compute: bool,
+    /// One answer in this many is checked against the hub's own, if the hub computes. 1 checks each answer before it is
+    /// used, 0 checks none.
+    pub check_every: u32,
+    /// Seeds the choice of the answers to check. Workers must not be able to guess it.
+    pub seed: u64,
+    /// How long a job waits for a holder when the hub does not compute.
+    pub coverage_wait: Duration,
+    /// How often workers are pinged.
+    pub heartbeat_interval: Duration,
+    /// What a worker must show to join.
+    pub token: JoinToken,
+    /// What is served.
+    pub model: ModelSummary,
+    /// Whether a trace of each layer is recorded, for [`super::Swarm::poll_trace`].
+    pub is_traced: bool,
+}
+
+impl SwarmConfig {
+    /// The paper's numbers where it has them (500 ms, three failures), two replicas, adaptive hedging, the hub as last
+    /// replica, and one answer in 256 checked. `seed` is 0: a driver sets it to a secret.
+    pub fn new(token: JoinToken, model: ModelSummary) -> Self {
+        Self {
+            replicas: 2,
+            hedge: Hedge::default(),
+            timeout: Duration::from_millis(500),
+            max_failures: 3,
+            wire: Dtype::F16,
+            form: FormPolicy::PerExpert,
+            compression: Compression::Off,
+            hub_compute: true,
+            check_every: 256,
+            seed: 0,
+            coverage_wait: Duration::from_secs(30),
+            heartbeat_interval: Duration::from_secs(2),
+            token,
+            model,
+            is_traced: false,
+        }
+    }
+
+    /// Whether no answer is used before the hub has computed the same.
+    pub(crate) fn checks_everything(&self) -> bool {
+        self.hub_compute && self.check_every == 1
+    }
+
+    /// Floating-point operations of one (row, expert) pair.
+    pub(crate) fn flops_per_pair(&self) -> f64 {
+        // Gate, up and down: three matrices of D x F, a multiplication and an addition each.
+        6.0 * f64::from(self.model.hidden) * f64::from(self.model.inner)
+    }
+}

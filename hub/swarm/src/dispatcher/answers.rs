@@ -1,0 +1,486 @@
+//! Takes answers, failures and timeouts, and finishes jobs.
+//!
+//! ```text
+//! answer --> of the shape asked for? --no--> the attempt failed: asked elsewhere, a failure of the worker
+//!              |yes
+//!              +--> not finite: asked elsewhere, and a wrong answer for the auditor
+//!              +--> first to an item: it is used; other workers that were asked for the item are told to forget it
+//!              +--> not the first: for the auditor to compare with the one that was
+//!              +--> every answer is to be checked: withheld until the hub has computed the same, whose result is used
+//! ```
+
+use std::time::Duration;
+
+use moex_protocol::{Answer, AttemptId, Block, ErrorCode, WireError, WorkerId, peer_text};
+use tracing::{info, warn};
+
+use super::attempts::Kind;
+use super::error::JobError;
+use super::hub_replica::HubResult;
+use super::job::{HubWork, Job, Source, WorkerAnswer};
+use super::parts::Part;
+use super::trace_recorder::answer_bytes;
+use super::{Dispatcher, Order};
+use crate::trace::Outcome;
+use crate::{ComputeId, ConnectionId, JobId};
+
+/// An answer in time, of the shape asked for. [`Dispatcher::accept`] is to follow.
+#[derive(Debug)]
+pub(crate) struct ValidAnswer {
+    pub job: JobId,
+    pub items: Vec<usize>,
+    pub answer: WorkerAnswer,
+    attempt: AttemptId,
+    /// Of the items, those that another worker was asked for before.
+    copies: Vec<usize>,
+    n_bytes: u64,
+}
+
+/// What came after its attempt was settled or abandoned.
+#[derive(Debug)]
+pub(crate) enum LateAnswer {
+    /// There is nothing to compare it with.
+    Incomparable,
+    /// It is to be compared with what was used. [`Dispatcher::answered_since`] is to follow.
+    Duplicate { job: JobId, answer: WorkerAnswer, sent: Duration },
+    /// A value in it is not finite.
+    NotFinite(NotFinite),
+}
+
+/// A worker answered with values that are not finite.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotFinite {
+    pub worker: WorkerId,
+    /// The first block that it was asked for.
+    pub block: Block,
+}
+
+/// What the hub computed for a job. [`Dispatcher::accept_from_hub`] is to follow.
+#[derive(Debug)]
+pub(crate) struct HubAnswer {
+    pub job: JobId,
+    pub parts: Vec<Part>,
+    /// Workers' answers that waited for it.
+    pub withheld: Vec<WorkerAnswer>,
+    is_hedge: bool,
+}
+
+impl Dispatcher {
+    // The hub's own answers.
+
+    /// The hub computed this. None if no job waits for it.
+    pub(crate) fn hub_answered(
+        &mut self,
+        now: Duration,
+        id: ComputeId,
+        answer: &HubResult,
+    ) -> Option<HubAnswer> {
+        let (job_id, work) = self.take_hub_work(id)?;
+        let job = self.jobs.get_mut(&job_id)?;
+        let parts = answer.finite().and_then(|a| job.layer.read(&work.items, self.config.form, a));
+        let Some(parts) = parts else {
+            let layer = job.layer.layer;
+            self.finish(job_id, now, Err(JobError::NotFinite { layer }));
+            return None;
+        };
+        self.hub.took(job.layer.n_pairs(&work.items), now.saturating_sub(work.sent));
+        let is_known = |answer: &WorkerAnswer| {
+            answer.parts.iter().flat_map(|part| &part.items).all(|item| work.items.contains(item))
+        };
+        let withheld = job.withheld.extract_if(.., |answer| is_known(answer)).collect();
+        self.record(|recorder| recorder.hub_answered(now, job_id, id));
+        Some(HubAnswer { job: job_id, parts, withheld, is_hedge: work.is_hedge })
+    }
+
+    /// The hub could not compute this.
+    pub(crate) fn hub_failed(&mut self, now: Duration, id: ComputeId, message: String) {
+        if let Some((job_id, _)) = self.take_hub_work(id)
+            && let Some(job) = self.jobs.get(&job_id)
+        {
+            let layer = job.layer.layer;
+            self.finish(job_id, now, Err(JobError::Hub { layer, message }));
+        }
+    }
+
+    fn take_hub_work(&mut self, id: ComputeId) -> Option<(JobId, HubWork)> {
+        let (job_id, job) =
+            self.jobs.iter_mut().find(|(_, job)| job.hub.as_ref().is_some_and(|work| work.id == id))?;
+        Some((*job_id, job.hub.take()?))
+    }
+
+    /// Uses what the hub computed for a job, also in place of workers' answers.
+    pub(crate) fn accept_from_hub(&mut self, now: Duration, answer: HubAnswer) {
+        let HubAnswer { job: id, parts, is_hedge, .. } = answer;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let settled = job.accept_from_hub(parts);
+        self.counts.hedge_wins += u64::from(is_hedge && !settled.is_empty());
+        self.after_answer(now, id);
+    }
+
+    /// Uses what the hub computed to check an answer to a job, if that is still in flight.
+    pub(crate) fn accept_check(&mut self, now: Duration, id: JobId, parts: Vec<Part>) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.accept_from_hub(parts);
+        }
+        self.after_answer(now, id);
+    }
+
+    // Workers' answers.
+
+    /// Whether an attempt at this worker is out.
+    pub(crate) fn is_out(&self, from: ConnectionId, id: AttemptId) -> bool {
+        self.attempts.get(id).is_some_and(|attempt| attempt.worker == from)
+    }
+
+    /// A worker answered an attempt that is out. None if the answer cannot be used, or not yet.
+    pub(crate) fn answered(
+        &mut self,
+        now: Duration,
+        from: ConnectionId,
+        id: AttemptId,
+        answer: &Answer,
+    ) -> Option<ValidAnswer> {
+        let attempt = self.attempts.get(id)?;
+        let job = self.jobs.get(&attempt.job)?;
+        let Some(parts) = job.layer.read(&attempt.items, self.config.form, answer) else {
+            warn!(connection = from.0, attempt = id.0, "an answer is not of the shape asked for");
+            self.worker_failed(now, from);
+            self.attempt_failed(now, id, true);
+            return None;
+        };
+        let n_pairs = job.layer.n_pairs(&attempt.items);
+        let attempt = self.attempts.remove(id)?;
+        let worker = self.workers.id(from)?;
+        self.workers.end_probe(from, |probe| probe == id);
+        self.workers.timed(from, attempt.kind, n_pairs, now.saturating_sub(attempt.sent));
+        self.answered_since(from, attempt.sent);
+        self.classify(from);
+        let answer_bytes = answer_bytes(answer);
+        let answer = WorkerAnswer { worker, parts };
+        if self.config.checks_everything() {
+            self.record(|recorder| recorder.answered(now, attempt.job, id, answer_bytes, 0));
+            self.jobs.get_mut(&attempt.job)?.withheld.push(answer);
+            self.to_cover.insert(attempt.job);
+            self.cover_waiting();
+            return None;
+        }
+        let (job, items, copies) = (attempt.job, attempt.items, attempt.copies);
+        Some(ValidAnswer { job, items, answer, attempt: id, copies, n_bytes: answer_bytes })
+    }
+
+    /// Uses a valid answer. Returns the parts whose items were settled before, for the auditor to compare;
+    /// [`Self::after_answer`] is to follow.
+    pub(crate) fn accept(&mut self, now: Duration, valid: ValidAnswer) -> WorkerAnswer {
+        let ValidAnswer { job: id, answer: WorkerAnswer { worker, parts }, attempt, copies, n_bytes, .. } =
+            valid;
+        let mut redundant = Vec::new();
+        let mut settled = Vec::new();
+        if let Some(job) = self.jobs.get_mut(&id) {
+            let acceptance = job.accept(Source::Worker(worker), parts);
+            (settled, redundant) = (acceptance.settled, acceptance.redundant);
+            let n_pairs = job.layer.n_pairs(&settled);
+            if !settled.is_empty() {
+                self.credit(worker, n_pairs);
+            }
+        }
+        self.record(|recorder| recorder.answered(now, id, attempt, n_bytes, settled.len()));
+        self.counts.hedge_wins += u64::from(copies.iter().any(|copy| settled.contains(copy)));
+        WorkerAnswer { worker, parts: redundant }
+    }
+
+    /// Counts a worker's answer that was used, or that the hub agrees with.
+    pub(crate) fn credit(&mut self, worker: WorkerId, n_pairs: usize) {
+        if let Some(worker) = self.workers.by_id_mut(worker) {
+            worker.counts.answers += 1;
+            worker.counts.rows += n_pairs as u64;
+        }
+        self.counts.answers += 1;
+    }
+
+    /// A worker answered with values that are not finite: honest workers say instead that they cannot compute. None if
+    /// it is not known what it was asked.
+    pub(crate) fn not_finite(
+        &mut self,
+        now: Duration,
+        from: ConnectionId,
+        id: AttemptId,
+    ) -> Option<NotFinite> {
+        let attempt = self.attempts.get(id).filter(|attempt| attempt.worker == from);
+        let asked = attempt.map(|attempt| (attempt.job, attempt.items.first().copied()));
+        let asked = asked.or_else(|| {
+            let abandoned = self.late_answers.take(id, from)?;
+            Some((abandoned.job, abandoned.items.first().copied()))
+        });
+        self.workers.end_probe(from, |probe| probe == id);
+        let block = asked.and_then(|(job, item)| Some(self.layer_of(job)?.block(item?)));
+        self.attempt_failed(now, id, true);
+        let worker = self.workers.id(from);
+        worker.zip(block).map(|(worker, block)| NotFinite { worker, block })
+    }
+
+    /// A worker answered an attempt that was settled or abandoned.
+    pub(crate) fn answered_late(
+        &mut self,
+        now: Duration,
+        from: ConnectionId,
+        id: AttemptId,
+        answer: &Answer,
+    ) -> LateAnswer {
+        let Some(abandoned) = self.late_answers.take(id, from) else {
+            self.counts.late += 1;
+            return LateAnswer::Incomparable;
+        };
+        self.record(|recorder| recorder.late(now, id));
+        self.counts.late += u64::from(abandoned.kind != Kind::Probe);
+        let Some(worker) = self.workers.id(from) else { return LateAnswer::Incomparable };
+        if !abandoned.is_timed {
+            let latency = now.saturating_sub(abandoned.sent);
+            self.workers.end_probe(from, |probe| probe == id);
+            self.workers.timed(from, abandoned.kind, abandoned.n_pairs, latency);
+        }
+        self.classify(from);
+        let Some(layer) = self.layer_of(abandoned.job) else {
+            // Too late to be compared with anything, yet it is an answer.
+            self.answered_since(from, abandoned.sent);
+            return LateAnswer::Incomparable;
+        };
+        // Answers in time were scanned by their session.
+        if answer.has_non_finite() {
+            let block = abandoned.items.first().map(|item| layer.block(*item));
+            return block.map_or(LateAnswer::Incomparable, |block| {
+                LateAnswer::NotFinite(NotFinite { worker, block })
+            });
+        }
+        match layer.read(&abandoned.items, self.config.form, answer) {
+            Some(parts) => {
+                let answer = WorkerAnswer { worker, parts };
+                LateAnswer::Duplicate { job: abandoned.job, answer, sent: abandoned.sent }
+            }
+            None => LateAnswer::Incomparable,
+        }
+    }
+
+    /// A worker gave a valid answer to what it was asked at `sent`: it may be healthy again.
+    pub(crate) fn answered_since(&mut self, from: ConnectionId, sent: Duration) {
+        let Some(worker) = self.workers.get_mut(from) else { return };
+        if worker.health.answered(sent) {
+            info!(worker = worker.id().short(), "healthy again");
+            self.cover_waiting();
+        }
+    }
+
+    /// A worker said that it will not answer an attempt.
+    pub(crate) fn refused(&mut self, now: Duration, from: ConnectionId, id: AttemptId, error: &WireError) {
+        let Some(attempt) = self.attempts.get(id).filter(|attempt| attempt.worker == from).cloned() else {
+            self.counts.late += 1;
+            self.workers.end_probe(from, |probe| probe == id);
+            if !matches!(error.code, ErrorCode::Preempted | ErrorCode::Draining | ErrorCode::NotResident) {
+                self.worker_failed(now, from);
+            }
+            return;
+        };
+        let said = peer_text(&error.message);
+        info!(connection = from.0, attempt = id.0, code = ?error.code, message = %said, "an attempt failed");
+        match error.code {
+            // Its own queue said so: no fault of the worker.
+            ErrorCode::Preempted | ErrorCode::Draining => {
+                self.counts.errors += 1;
+            }
+            // It does not say which block; it reports what it still holds at once.
+            ErrorCode::NotResident => {
+                self.counts.errors += 1;
+                let blocks = self
+                    .jobs
+                    .get(&attempt.job)
+                    .map_or(Vec::new(), |job| attempt.items.iter().map(|item| job.block(*item)).collect());
+                self.orders.push_back(Order::NotResident { at: from, blocks });
+            }
+            _ => self.worker_failed(now, from),
+        }
+        self.attempt_failed(now, id, true);
+    }
+
+    // Silence.
+
+    /// Marks attempts whose time is up: their items are asked of others, and their answers are still used.
+    pub(super) fn expire_attempts(&mut self, now: Duration) {
+        for id in self.attempts.expire(now) {
+            let Some(attempt) = self.attempts.get(id) else { continue };
+            let (job, from) = (attempt.job, attempt.worker);
+            // Nobody waits for a probe: it has a deadline of its own.
+            if attempt.kind == Kind::Probe {
+                continue;
+            }
+            self.counts.timeouts += 1;
+            self.to_cover.insert(job);
+            if let Some(worker) = self.workers.get_mut(from) {
+                worker.counts.timeouts += 1;
+                worker.health.late();
+                info!(worker = worker.id().short(), attempt = id.0, "not answered in time: asked of another");
+                self.failure(now, from);
+            }
+            self.cover_waiting();
+        }
+    }
+
+    /// Counts probes that were not answered in time: each is a failure of its worker.
+    pub(super) fn expire_probes(&mut self, now: Duration) {
+        while let Some(id) = self.workers.next_overdue_probe(now) {
+            self.counts.timeouts += 1;
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.counts.timeouts += 1;
+            }
+            self.failure(now, id);
+        }
+    }
+
+    /// Fails the jobs that have waited for a holder for as long as they may.
+    pub(crate) fn expire_jobs(&mut self, now: Duration, fleet: &crate::fleet::Fleet) {
+        let wait = self.config.coverage_wait;
+        let chooser = self.chooser(fleet);
+        let expired: Vec<(JobId, JobError)> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.uncovered_since.is_some_and(|since| since + wait <= now))
+            .filter_map(|(id, job)| {
+                let is_open = |item: &usize| !job.items[*item].is_settled;
+                let is_orphan = |item: &usize| is_open(item) && !chooser.is_askable(job, *item);
+                // A block held by a worker that hangs at it counts as uncovered too; then any open item will do.
+                let items = || 0..job.items.len();
+                let item = items().find(is_orphan).or_else(|| items().find(is_open))?;
+                Some((*id, JobError::Uncovered { block: job.block(item), waited: wait }))
+            })
+            .collect();
+        for (id, error) in expired {
+            self.finish(id, now, Err(error));
+        }
+    }
+
+    // What follows.
+
+    /// Ends an attempt without an answer; its items are asked of others. `is_blamed`: not of this worker.
+    pub(super) fn attempt_failed(&mut self, now: Duration, id: AttemptId, is_blamed: bool) {
+        let Some(attempt) = self.attempts.remove(id) else { return };
+        self.workers.end_probe(attempt.worker, |probe| probe == id);
+        self.record(|recorder| recorder.ended(now, attempt.job, id, Outcome::Failed));
+        if let Some(job) = self.jobs.get_mut(&attempt.job) {
+            if is_blamed {
+                for item in &attempt.items {
+                    job.items[*item].failures.push(attempt.worker);
+                }
+            }
+            self.to_cover.insert(attempt.job);
+        }
+        self.cover_waiting();
+    }
+
+    /// Ends all attempts of a worker that is gone, or about to be; their items are asked of others.
+    pub(crate) fn reassign(&mut self, now: Duration, worker: ConnectionId) {
+        self.workers.end_probe(worker, |_| true);
+        let ids: Vec<_> =
+            self.attempts.iter().filter(|(_, attempt)| attempt.worker == worker).map(|(id, _)| id).collect();
+        for id in ids {
+            self.orders.push_back(Order::Cancel { at: worker, attempt: id });
+            self.attempt_failed(now, id, false);
+        }
+    }
+
+    /// A worker failed at something, or answered wrong.
+    pub(crate) fn worker_failed(&mut self, now: Duration, from: ConnectionId) {
+        self.counts.errors += 1;
+        if let Some(worker) = self.workers.get_mut(from) {
+            worker.counts.errors += 1;
+        }
+        self.failure(now, from);
+    }
+
+    fn failure(&mut self, now: Duration, from: ConnectionId) {
+        self.counts.unhealthy += u64::from(self.workers.failed(now, from));
+    }
+
+    /// Discards what a worker settled of a job in flight: its answer was wrong.
+    pub(crate) fn retract(&mut self, worker: WorkerId, connection: Option<ConnectionId>, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        for item in job.retract(worker) {
+            job.items[item].failures.extend(connection);
+        }
+        self.to_cover.insert(id);
+    }
+
+    /// Discards what a worker settled of every job in flight.
+    pub(crate) fn retract_all(&mut self, worker: WorkerId, connection: Option<ConnectionId>) {
+        let jobs: Vec<_> = self.jobs.keys().copied().collect();
+        jobs.into_iter().for_each(|job| self.retract(worker, connection, job));
+    }
+
+    /// Finishes a job that is settled. Else abandons its attempts that are not needed any more, and covers what is left.
+    pub(crate) fn after_answer(&mut self, now: Duration, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        if job.is_settled() {
+            return self.finish(id, now, Ok(()));
+        }
+        let settled = self.attempts_of(id, Job::are_settled);
+        self.abandon(now, &settled);
+        self.to_cover.insert(id);
+        self.cover_waiting();
+    }
+
+    /// Finishes a job and abandons whatever is still out for it.
+    pub(super) fn finish(&mut self, id: JobId, now: Duration, result: Result<(), JobError>) {
+        let out = self.attempts_of(id, |_, _| true);
+        self.abandon(now, &out);
+        let Some(job) = self.jobs.remove(&id) else { return };
+        self.cover_waiting();
+        if result.is_ok() {
+            self.counts.layers += 1;
+            self.layer_latency.record(now.saturating_sub(job.started));
+        }
+        self.record(|recorder| recorder.finished(now, id, result.is_ok()));
+        self.late_answers.keep_finished(id, &job.layer, job.winners());
+        self.orders.push_back(Order::Finish(id, result.map(|()| job.into_result())));
+    }
+
+    fn attempts_of(&self, id: JobId, is_one: impl Fn(&Job, &[usize]) -> bool) -> Vec<AttemptId> {
+        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
+        self.attempts
+            .iter()
+            .filter(|(_, attempt)| attempt.job == id && is_one(job, &attempt.items))
+            .map(|(attempt, _)| attempt)
+            .collect()
+    }
+
+    /// Abandons attempts. An answer that comes all the same is compared with the one that was used.
+    fn abandon(&mut self, now: Duration, attempts: &[AttemptId]) {
+        let flops_per_pair = self.config.flops_per_pair();
+        for id in attempts {
+            let Some(attempt) = self.attempts.remove(*id) else { continue };
+            let outcome = if attempt.is_overdue { Outcome::TimedOut } else { Outcome::GivenUp };
+            self.record(|recorder| recorder.ended(now, attempt.job, *id, outcome));
+            let n_pairs = self.jobs.get(&attempt.job).map_or(0, |job| job.layer.n_pairs(&attempt.items));
+            // A probe is there to be answered.
+            if attempt.kind != Kind::Probe {
+                self.orders.push_back(Order::Cancel { at: attempt.worker, attempt: *id });
+            }
+            let Some(worker) = self.workers.get_mut(attempt.worker) else { continue };
+            // A worker that is always beaten would look as fast as it once was. What is overdue was counted as a timeout.
+            let so_far = now.saturating_sub(attempt.sent);
+            let is_timed = !attempt.is_overdue
+                && attempt.kind != Kind::Probe
+                && so_far > worker.expected(n_pairs, n_pairs as f64 * flops_per_pair);
+            if is_timed {
+                worker.took(n_pairs, so_far);
+            }
+            self.late_answers.abandon(*id, attempt, n_pairs, is_timed);
+        }
+    }
+
+    /// Finds a worker's tier anew.
+    fn classify(&mut self, id: ConnectionId) {
+        let hub = self.config.hub_compute.then_some(self.hub.latencies());
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if worker.classify(hub) {
+            let reason = worker.tier_reason().unwrap_or_default();
+            info!(worker = worker.id().short(), tier = ?worker.tier(), reason, "used for something else now");
+        }
+    }
+}

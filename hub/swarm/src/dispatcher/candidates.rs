@@ -1,0 +1,245 @@
+//! Chooses whom to ask for a work item: the worker that is expected to answer first.
+//!
+//! What counts, in this order: whether a worker has failed at the item; whether it is fit for a job of so many rows
+//! (`tier`); the time until its answer is expected, which is its median for as much as it is given, behind what it is at
+//! already, or the timeout while it is late with another (`health`); and the order of the ring, which spreads the work of
+//! equals. The hub is one more replica of everything: it is asked when it will be done well before the best worker, or
+//! when there is no worker.
+//!
+//! A worker that has not answered often enough to be known gets its part beside a known worker or the hub, and never
+//! instead: what it says of itself is no reason to wait for it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::attempts::{AttemptTable, Load};
+use super::hub_replica::HubReplica;
+use super::job::Job;
+use super::tier::{HUB_MARGIN, HUB_YIELDS_WITHIN};
+use super::workers::Workers;
+use crate::fleet::Fleet;
+use crate::{ConnectionId, SwarmConfig};
+
+/// Times one worker is asked for the same item when there is no hub to fall back on.
+const MAX_TRIES_WITHOUT_HUB: usize = 3;
+/// Attempts of one worker, overdue ones included, beyond which it is left alone.
+const MAX_ATTEMPTS_PER_WORKER: usize = 2 * moex_protocol::limits::MAX_SLOTS as usize;
+/// Computations of the hub under way beyond which new workers are waited for: those before were too fast for it.
+const MAX_COMPUTES_BESIDE_TRIALS: usize = 4;
+/// Two workers within a quarter of each other, or this, are equals: medians of so few samples say no more.
+const EQUALS_WITHIN: Duration = Duration::from_micros(500);
+
+/// Who is asked for which work items.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    /// Items with the workers to ask, the best first; with none where all who could be asked are busy.
+    pub candidates: Vec<(usize, Vec<ConnectionId>)>,
+    /// Items to ask of new workers as well, whose speed is not known yet.
+    pub trials: Vec<(usize, ConnectionId)>,
+    /// Items for the hub.
+    pub for_hub: Vec<usize>,
+    /// Whether some of these have no worker that could be asked at all.
+    pub is_uncovered: bool,
+}
+
+/// A worker that could be asked for a work item.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    worker: ConnectionId,
+    /// Times it has failed at this item.
+    n_failures: usize,
+    /// Place among the wanted holders.
+    rank: usize,
+    is_fit: bool,
+    is_free: bool,
+    is_measured: bool,
+    /// Whether a trial of it is out.
+    is_on_trial: bool,
+    /// Until its answer.
+    expected: Duration,
+}
+
+/// All that a choice depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Chooser<'a> {
+    pub config: &'a SwarmConfig,
+    pub fleet: &'a Fleet,
+    pub workers: &'a Workers,
+    pub attempts: &'a AttemptTable,
+    pub hub: &'a HubReplica,
+}
+
+impl Chooser<'_> {
+    /// Chooses for these items of a job, in order. `asked`: by item, the workers that are at it already.
+    pub(super) fn choose(self, job: &Job, items: &[usize], asked: &[Vec<ConnectionId>]) -> Choice {
+        let loads = self.attempts.load();
+        let mut given: HashMap<ConnectionId, usize> = HashMap::new();
+        let mut given_hub = 0;
+        let mut choice = Choice::default();
+        for item in items.iter().copied() {
+            let n_pairs = job.layer.n_pairs(&[item]);
+            let all = self.candidates(job, item, &asked[item], &loads, &given);
+            let known: Vec<Candidate> = all.iter().copied().filter(|c| c.is_measured).collect();
+            if let Some(new) = self.on_trial(&all, &known) {
+                *given.entry(new).or_default() += n_pairs;
+                choice.trials.push((item, new));
+            }
+            let pool = if known.is_empty() && !self.may_compute_beside() { &all } else { &known };
+            let hub = self.hub.expected(given_hub + n_pairs);
+            let chosen = if self.is_for_hub(pool, hub) { None } else { best_first(pool) };
+            match chosen {
+                Some(chosen) => {
+                    let copies = if job.items[item].was_asked { 1 } else { self.config.hedge.copies() };
+                    let chosen: Vec<_> = chosen.into_iter().take(copies).collect();
+                    chosen.iter().for_each(|worker| *given.entry(*worker).or_default() += n_pairs);
+                    choice.candidates.push((item, chosen));
+                }
+                None => {
+                    given_hub += n_pairs;
+                    choice.is_uncovered |= all.is_empty();
+                    choice.for_hub.push(item);
+                }
+            }
+        }
+        choice
+    }
+
+    /// Whether there is a worker that could be asked for a work item.
+    pub(super) fn is_askable(self, job: &Job, item: usize) -> bool {
+        !self.candidates(job, item, &[], &HashMap::new(), &HashMap::new()).is_empty()
+    }
+
+    /// Whether a worker may be given work now: healthy, or, where nobody could stand in for it, at least alive.
+    pub(super) fn is_usable(self, id: ConnectionId) -> bool {
+        self.workers.is_usable(self.fleet, id, self.config.hub_compute)
+    }
+
+    /// The new worker that an item is tried with, if it would be asked for it were it known, and somebody else can be.
+    fn on_trial(self, all: &[Candidate], known: &[Candidate]) -> Option<ConnectionId> {
+        if known.is_empty() && !self.may_compute_beside() {
+            return None;
+        }
+        let first = best_first(all)?.first().copied()?;
+        let is_new = |c: &&Candidate| c.worker == first && c.is_fit && !c.is_measured && !c.is_on_trial;
+        all.iter().find(is_new).map(|candidate| candidate.worker)
+    }
+
+    /// Whether the hub can be asked for what new workers are tried with.
+    fn may_compute_beside(self) -> bool {
+        self.config.hub_compute && self.hub.n_computing() < MAX_COMPUTES_BESIDE_TRIALS
+    }
+
+    /// Holders that serve, have not failed at the item, and are not at it.
+    fn candidates(
+        self,
+        job: &Job,
+        item: usize,
+        asked: &[ConnectionId],
+        loads: &HashMap<ConnectionId, Load>,
+        given: &HashMap<ConnectionId, usize>,
+    ) -> Vec<Candidate> {
+        let Some(index) = self.fleet.catalog().index(job.block(item)) else { return Vec::new() };
+        let tries = if self.config.hub_compute { 1 } else { MAX_TRIES_WITHOUT_HUB };
+        let failures = &job.items[item].failures;
+        let candidate = |id: &ConnectionId| {
+            let n_failures = failures.iter().filter(|failed| *failed == id).count();
+            if asked.contains(id) || n_failures >= tries || !self.is_usable(*id) {
+                return None;
+            }
+            let worker = self.workers.get(*id)?;
+            let load = loads.get(id).copied().unwrap_or_default();
+            let n_pairs = job.layer.n_pairs(&[item]) + given.get(id).copied().unwrap_or(0);
+            let is_late = worker.health.is_late();
+            let mut expected = worker.expected(n_pairs, n_pairs as f64 * self.config.flops_per_pair());
+            if is_late {
+                // It owes an answer already, and may owe it for long.
+                expected = expected.max(self.config.timeout);
+            }
+            Some(Candidate {
+                worker: *id,
+                // The last resort comes after everybody.
+                n_failures: if worker.health.is_healthy() { n_failures } else { usize::MAX },
+                rank: self.fleet.rank(index, worker.id()).unwrap_or(usize::MAX),
+                is_fit: worker.tier().takes(job.layer.n_rows),
+                is_free: load.n_in_time < worker.input_slots() && load.n_out < MAX_ATTEMPTS_PER_WORKER,
+                is_measured: worker.is_measured(),
+                is_on_trial: worker.probe.is_some(),
+                expected: expected.saturating_mul(1 + load.n_in_time as u32),
+            })
+        };
+        self.fleet.holders(index).iter().filter_map(candidate).collect()
+    }
+
+    /// Whether an item that these could be asked for is the hub's instead.
+    fn is_for_hub(self, all: &[Candidate], hub: Option<Duration>) -> bool {
+        let best = |is_fit| all.iter().filter(|c| c.is_fit == is_fit).map(|c| c.expected).min();
+        match (best(true), best(false)) {
+            (None, None) => true,
+            _ if !self.config.hub_compute => false,
+            (Some(fit), _) => {
+                fit > HUB_YIELDS_WITHIN && hub.is_some_and(|hub| hub.saturating_mul(HUB_MARGIN) < fit)
+            }
+            (None, Some(unfit)) => hub.is_none_or(|hub| hub <= unfit),
+        }
+    }
+}
+
+/// The free candidates in the order in which to ask them: the fit ones, or the others if none is fit.
+fn best_first(all: &[Candidate]) -> Option<Vec<ConnectionId>> {
+    let any_fit = all.iter().any(|candidate| candidate.is_fit);
+    let mut free: Vec<&Candidate> = all.iter().filter(|c| c.is_fit == any_fit && c.is_free).collect();
+    let best = free.iter().map(|candidate| candidate.expected).min().unwrap_or_default();
+    let near = best.saturating_mul(5) / 4 + EQUALS_WITHIN;
+    free.sort_by_key(|candidate| {
+        // A worker that has not been measured yet gets its chance to be.
+        let is_near = candidate.expected <= near || !candidate.is_measured;
+        let order = if is_near { Duration::ZERO } else { candidate.expected };
+        (candidate.n_failures, !is_near, order, candidate.rank, candidate.worker)
+    });
+    (!all.is_empty()).then(|| free.into_iter().map(|candidate| candidate.worker).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(worker: u64, expected_millis: u64) -> Candidate {
+        Candidate {
+            worker: ConnectionId(worker),
+            n_failures: 0,
+            rank: worker as usize,
+            is_fit: true,
+            is_free: true,
+            is_measured: true,
+            is_on_trial: false,
+            expected: Duration::from_millis(expected_millis),
+        }
+    }
+
+    fn order(all: &[Candidate]) -> Vec<u64> {
+        best_first(all).unwrap().into_iter().map(|worker| worker.0).collect()
+    }
+
+    #[test]
+    fn equals_go_by_the_ring_and_the_others_by_time() {
+        assert_eq!(order(&[candidate(2, 10), candidate(1, 11), candidate(3, 9)]), [1, 2, 3]);
+        assert_eq!(order(&[candidate(1, 80), candidate(2, 10), candidate(3, 40)]), [2, 3, 1]);
+    }
+
+    #[test]
+    fn who_failed_comes_last_and_who_is_new_gets_a_chance() {
+        let failed = Candidate { n_failures: 1, ..candidate(1, 1) };
+        let new = Candidate { is_measured: false, ..candidate(2, 500) };
+        assert_eq!(order(&[failed, new, candidate(3, 10)]), [2, 3, 1]);
+    }
+
+    #[test]
+    fn the_unfit_are_asked_when_there_is_nobody_else_and_the_busy_never() {
+        let unfit = Candidate { is_fit: false, ..candidate(1, 1) };
+        let busy = Candidate { is_free: false, ..candidate(2, 1) };
+        assert_eq!(order(&[unfit, candidate(3, 500)]), [3]);
+        assert_eq!(order(&[unfit]), [1]);
+        assert_eq!(order(&[unfit, busy]), [0; 0], "it waits for the fit one");
+        assert_eq!(best_first(&[]), None);
+    }
+}

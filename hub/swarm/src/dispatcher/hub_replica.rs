@@ -1,0 +1,106 @@
+//! The hub as a replica of every block: what it is computing, how fast it is, and what it answers.
+
+use std::time::Duration;
+
+use moex_protocol::Answer;
+
+use super::latency::Latencies;
+use crate::ComputeId;
+
+/// The hub as the dispatcher knows it.
+#[derive(Debug, Default)]
+pub(super) struct HubReplica {
+    last: ComputeId,
+    /// Computations that the hub was asked for and has not done.
+    n_computing: usize,
+    latencies: Latencies,
+    pub counts: HubCounts,
+}
+
+/// What the hub has computed of layers; checks are not counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HubCounts {
+    /// Computations, each as large as a message to a worker.
+    pub dispatches: u64,
+    /// (row, expert) pairs in them.
+    pub rows: u64,
+}
+
+impl HubReplica {
+    /// The hub is asked for a computation, which gets this id.
+    pub(super) fn begin(&mut self) -> ComputeId {
+        self.last = ComputeId(self.last.0 + 1);
+        self.n_computing += 1;
+        self.last
+    }
+
+    /// A computation has ended, well or not.
+    pub(super) fn end(&mut self) {
+        self.n_computing = self.n_computing.saturating_sub(1);
+    }
+
+    /// Computations under way.
+    pub(super) fn n_computing(&self) -> usize {
+        self.n_computing
+    }
+
+    /// A computation of `n_pairs` took this long.
+    pub(super) fn took(&mut self, n_pairs: usize, latency: Duration) {
+        self.latencies.record(n_pairs, latency);
+    }
+
+    /// What a computation of `n_pairs` usually takes, once it was measured.
+    pub(super) fn usual(&self, n_pairs: usize) -> Option<Duration> {
+        self.latencies.expected(n_pairs)
+    }
+
+    /// When the hub would have computed so many more pairs, behind what it is computing already.
+    pub(super) fn expected(&self, n_pairs: usize) -> Option<Duration> {
+        Some(self.usual(n_pairs)?.saturating_mul(1 + self.n_computing as u32))
+    }
+
+    pub(super) fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+}
+
+/// What the hub computed, scanned for values that are not finite. Made on the thread that computed it, so that the thread
+/// that drives the swarm scans nothing of it.
+#[derive(Clone, Debug)]
+pub struct HubResult {
+    answer: Answer,
+    is_finite: bool,
+}
+
+impl HubResult {
+    /// Scans an answer.
+    pub fn new(answer: Answer) -> Self {
+        Self { is_finite: !answer.has_non_finite(), answer }
+    }
+
+    /// The answer, if all values are finite.
+    pub(crate) fn finite(&self) -> Option<&Answer> {
+        self.is_finite.then_some(&self.answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use moex_protocol::{AnswerPart, Dtype, LayerId};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_with_a_value_that_is_not_finite_is_none() {
+        let is_finite = |values: [f32; 2]| {
+            let payload: Vec<u8> = values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
+            let part = AnswerPart { expert: None, rows: 1, payload: payload.into() };
+            let answer = Answer { layer: LayerId(0), hidden: 2, dtype: Dtype::F16, parts: vec![part] };
+            HubResult::new(answer).finite().is_some()
+        };
+        assert!(is_finite([1.0, -2.0]));
+        assert!(!is_finite([1.0, f32::NAN]));
+        assert!(!is_finite([f32::INFINITY, 0.0]));
+    }
+}

@@ -1,0 +1,220 @@
+//! One job: a layer's work items (an expert with its rows), which of them are settled, and by which answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moex_protocol::{Block, LayerId, WorkerId};
+
+use super::error::JobError;
+use super::layer::{EncodedLayer, LayerEncoding};
+use super::parts::{Part, combine};
+use crate::{ComputeId, ConnectionId};
+use moex_protocol::Routing;
+
+/// A layer's rows and where the router sends them.
+#[derive(Clone, Debug)]
+pub struct LayerJob {
+    /// The layer.
+    pub layer: LayerId,
+    /// (T, D), normed.
+    pub rows: Vec<f32>,
+    /// (T, K) experts and gates.
+    pub routing: Routing,
+}
+
+impl LayerJob {
+    /// Encodes it; see [`EncodedLayer::encode`].
+    ///
+    /// # Errors
+    /// As [`EncodedLayer::encode`].
+    pub fn encode(&self, encoding: LayerEncoding) -> Result<EncodedLayer, JobError> {
+        EncodedLayer::encode(self.layer, &self.rows, &self.routing, encoding)
+    }
+}
+
+/// A finished layer: the experts' results, still in the wire's number format and not summed yet. To be summed where the sum
+/// is wanted, so that the thread that drives the swarm adds nothing up.
+#[derive(Clone, Debug)]
+pub struct LayerResult {
+    parts: Vec<Part>,
+    n_rows: usize,
+    hidden: usize,
+}
+
+impl LayerResult {
+    /// (T, D): the gated sum over the experts, ascending by expert.
+    pub fn sum(&self) -> Vec<f32> {
+        let mut sum = vec![0.0; self.n_rows * self.hidden];
+        self.sum_into(&mut sum);
+        sum
+    }
+
+    /// [`Self::sum`] into memory the caller has, `sum` (T, D).
+    ///
+    /// # Panics
+    /// If `sum` is not (T, D).
+    pub fn sum_into(&self, sum: &mut [f32]) {
+        assert_eq!(sum.len(), self.n_rows * self.hidden, "the sum has the shape of the layer's rows");
+        combine(&self.parts, sum);
+    }
+}
+
+/// A job in flight.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub layer: Arc<EncodedLayer>,
+    pub started: Duration,
+    /// One for each work item of `layer`, in its order.
+    pub items: Vec<ItemState>,
+    /// The hub computation that is running for it: at most one at a time.
+    pub hub: Option<HubWork>,
+    /// Answers that are not used before the hub has checked them: one an attempt at most.
+    pub withheld: Vec<WorkerAnswer>,
+    /// Since when there is a work item that nobody can be asked for.
+    pub uncovered_since: Option<Duration>,
+    /// Whether a work item waits for a worker, a slot or the hub.
+    pub is_waiting: bool,
+    winners: Vec<Winner>,
+}
+
+/// How far one work item is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ItemState {
+    pub is_settled: bool,
+    /// Whether anybody was asked.
+    pub was_asked: bool,
+    /// The workers that were asked and failed, once for each time.
+    pub failures: Vec<ConnectionId>,
+}
+
+/// What the hub computes for a job.
+#[derive(Clone, Debug)]
+pub(super) struct HubWork {
+    pub id: ComputeId,
+    pub items: Vec<usize>,
+    /// Whether a worker was asked for them and is late.
+    pub is_hedge: bool,
+    pub sent: Duration,
+}
+
+/// Who an answer is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Hub,
+    Worker(WorkerId),
+}
+
+/// One worker's answer.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerAnswer {
+    pub worker: WorkerId,
+    pub parts: Vec<Part>,
+}
+
+/// A part that settled its items.
+#[derive(Clone, Debug)]
+pub(crate) struct Winner {
+    pub source: Source,
+    pub part: Part,
+}
+
+/// What became of an answer's parts.
+#[derive(Debug, Default)]
+pub(super) struct Acceptance {
+    /// The items that it settled.
+    pub settled: Vec<usize>,
+    /// Parts whose items another answer had settled before, to be compared with it.
+    pub redundant: Vec<Part>,
+}
+
+impl Job {
+    pub(super) fn new(layer: Arc<EncodedLayer>, started: Duration) -> Self {
+        let items = vec![ItemState::default(); layer.items.len()];
+        Self {
+            layer,
+            started,
+            items,
+            hub: None,
+            withheld: Vec::new(),
+            uncovered_since: None,
+            is_waiting: false,
+            winners: Vec::new(),
+        }
+    }
+
+    /// The block that a work item needs.
+    pub(super) fn block(&self, item: usize) -> Block {
+        self.layer.block(item)
+    }
+
+    /// Takes what the hub computed, also in place of a worker's answer to the same items. Returns the items that were open.
+    pub(super) fn accept_from_hub(&mut self, parts: Vec<Part>) -> Vec<usize> {
+        let mut opened = Vec::new();
+        for part in &parts {
+            let shared = |w: &Winner| w.part.items.iter().filter(|item| part.items.contains(item)).count();
+            // A worker's sum that reaches beyond the hub's part cannot be replaced by it.
+            if self.winners.iter().any(|w| shared(w) > 0 && shared(w) < w.part.items.len()) {
+                continue;
+            }
+            for winner in self.winners.extract_if(.., |w| w.source != Source::Hub && shared(w) > 0) {
+                opened.extend(winner.part.items);
+            }
+        }
+        for item in &opened {
+            self.items[*item].is_settled = false;
+        }
+        let mut settled = self.accept(Source::Hub, parts).settled;
+        settled.retain(|item| !opened.contains(item));
+        settled
+    }
+
+    /// Takes the parts of a valid answer: the first answer to a work item wins.
+    pub(super) fn accept(&mut self, source: Source, parts: Vec<Part>) -> Acceptance {
+        let mut acceptance = Acceptance::default();
+        for part in parts {
+            // A sum over experts of which one is settled already cannot be taken apart.
+            if part.items.iter().any(|item| self.items[*item].is_settled) {
+                acceptance.redundant.push(part);
+                continue;
+            }
+            for item in &part.items {
+                self.items[*item].is_settled = true;
+            }
+            acceptance.settled.extend(&part.items);
+            self.winners.push(Winner { source, part });
+        }
+        acceptance
+    }
+
+    /// Discards what a worker settled. Returns the items that are open again.
+    pub(super) fn retract(&mut self, worker: WorkerId) -> Vec<usize> {
+        let is_its = |winner: &Winner| winner.source == Source::Worker(worker);
+        let its = self.winners.iter().filter(|winner| is_its(winner));
+        let items: Vec<usize> = its.flat_map(|winner| winner.part.items.iter().copied()).collect();
+        for item in &items {
+            self.items[*item].is_settled = false;
+        }
+        self.winners.retain(|winner| !is_its(winner));
+        self.withheld.retain(|answer| answer.worker != worker);
+        items
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.items.iter().all(|item| item.is_settled)
+    }
+
+    /// Whether these items are all settled, so that no attempt at them is needed.
+    pub(super) fn are_settled(&self, items: &[usize]) -> bool {
+        items.iter().all(|item| self.items[*item].is_settled)
+    }
+
+    pub(super) fn winners(&self) -> &[Winner] {
+        &self.winners
+    }
+
+    /// What was accepted, to be summed.
+    pub(super) fn into_result(self) -> LayerResult {
+        let parts = self.winners.into_iter().map(|winner| winner.part).collect();
+        LayerResult { parts, n_rows: self.layer.n_rows, hidden: self.layer.hidden }
+    }
+}

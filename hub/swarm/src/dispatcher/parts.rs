@@ -1,0 +1,114 @@
+//! Parts of answers, and their sum in f32. The sum is taken in ascending order of experts, so that it does not depend on
+//! which workers answered.
+
+use bytes::Bytes;
+use half::f16;
+use moex_protocol::{AnswerPart, Dtype, tensor};
+
+/// One answer's rows for some work items of a job, still in the wire's number format. Gates are applied already.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// Indices of the job's work items, ascending: one, or those summed on the worker.
+    pub items: Vec<usize>,
+    /// The job's row that each of these rows adds to.
+    rows: Vec<u16>,
+    hidden: usize,
+    dtype: Dtype,
+    /// (rows, D) in `dtype`: a slice of the message.
+    payload: Bytes,
+}
+
+impl Part {
+    /// What `answer` says of these items' rows. None if its bytes do not fit. Values are not looked at.
+    pub(super) fn read(
+        items: Vec<usize>,
+        rows: Vec<u16>,
+        answer: &AnswerPart,
+        dtype: Dtype,
+        hidden: usize,
+    ) -> Option<Self> {
+        let payload = &answer.payload;
+        let fits =
+            answer.rows as usize == rows.len() && payload.len() == rows.len() * dtype.row_bytes(hidden);
+        fits.then(|| Self { items, rows, hidden, dtype, payload: payload.clone() })
+    }
+
+    /// (rows, D)
+    pub(crate) fn values(&self) -> Vec<f32> {
+        // Its length was checked when it was read.
+        tensor::decode_rows(self.dtype, &self.payload, self.hidden).unwrap_or_default()
+    }
+
+    /// Bytes of the answer itself.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// A copy in memory of its own: the message that it is a slice of may be much larger, and is then freed.
+    pub(super) fn detached(&self) -> Self {
+        Self { payload: Bytes::copy_from_slice(&self.payload), ..self.clone() }
+    }
+
+    /// Adds its rows to `sum` (T, D).
+    fn add_to(&self, sum: &mut [f32]) {
+        let payloads = self.payload.chunks_exact(self.dtype.row_bytes(self.hidden));
+        for (row, payload) in self.rows.iter().zip(payloads) {
+            let row = &mut sum[usize::from(*row) * self.hidden..][..self.hidden];
+            // A row's length was checked when it was read.
+            let _ = tensor::add_rows(self.dtype, payload, self.hidden, row);
+        }
+    }
+}
+
+/// Makes `sum` (T, D) the sum of the parts, ascending by item and so by expert: the result does not depend on the order of
+/// arrival.
+pub(super) fn combine<'a>(parts: impl IntoIterator<Item = &'a Part>, sum: &mut [f32]) {
+    let mut parts: Vec<&Part> = parts.into_iter().collect();
+    parts.sort_by_key(|part| part.items.first());
+    sum.fill(0.0);
+    parts.into_iter().for_each(|part| part.add_to(sum));
+}
+
+/// A gate as it goes on the wire.
+pub(super) fn wire_gate(gate: f32) -> f16 {
+    f16::from_f32(gate)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn part(items: usize, rows: Vec<u16>, values: &[f32]) -> Option<Part> {
+        let hidden = values.len() / rows.len();
+        let payload = values.iter().flat_map(|v| wire_gate(*v).to_le_bytes()).collect::<Vec<u8>>();
+        let answer = AnswerPart { expert: None, rows: rows.len() as u32, payload: payload.into() };
+        Part::read(vec![items], rows, &answer, Dtype::F16, hidden)
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_has_the_same_bits_in_any_order_of_arrival(
+            values in proptest::collection::vec(-1e3f32..1e3, 8 * 4),
+            order in Just((0..8u16).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let all: Vec<Part> =
+                (0..8).map(|e| part(e, vec![e as u16 % 2, 2], &values[e * 4..][..4]).unwrap()).collect();
+            let shuffled: Vec<&Part> = order.iter().map(|e| &all[usize::from(*e)]).collect();
+            let bits = |sum: Vec<f32>| sum.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let (mut one, mut other) = (vec![0.0; 6], vec![1.0; 6]);
+            combine(&all, &mut one);
+            combine(shuffled, &mut other);
+            prop_assert_eq!(bits(one), bits(other));
+        }
+    }
+
+    #[test]
+    fn a_part_of_another_size_is_no_answer() {
+        assert_eq!(part(0, vec![0], &[1.0, -2.0]).unwrap().detached().values(), [1.0, -2.0]);
+        let two = AnswerPart { expert: None, rows: 1, payload: Bytes::from_static(&[0; 4]) };
+        assert!(Part::read(vec![0], vec![0, 1], &two, Dtype::F16, 2).is_none());
+        assert!(Part::read(vec![0], vec![0], &two, Dtype::F16, 1).is_none());
+    }
+}

@@ -1,0 +1,264 @@
+//! What the dispatcher has learned about one worker: how fast it answers, and whether it does.
+
+use std::time::Duration;
+
+use moex_protocol::{AttemptId, Join, Visibility, WorkerId};
+
+use super::health::Health;
+use super::latency::{Latencies, Latency};
+use super::tier::{self, Tier};
+
+/// Samples before a worker's own percentiles say anything about its timeouts.
+const ENOUGH_SAMPLES: usize = 32;
+/// A worker's own p99 times this is its timeout, where that is more than the configured one.
+const P99_FACTOR: u32 = 3;
+/// The arithmetic of a message may take this many times what the worker's measured speed makes it.
+const COMPUTE_FACTOR: f64 = 4.0;
+/// The speed of a slow CPU core. A worker that states a higher speed is given less time; one that states a lower speed is
+/// not given more.
+const ASSUMED_TERAFLOPS: f64 = 0.005;
+/// The longest timeout, as a multiple of what the swarm or the hub takes for as much.
+const SWARM_FACTOR: u32 = 8;
+/// How often a worker that is passed over is probed: asked for something that another worker is asked for too.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest timeout of any worker, unless the configured one is longer.
+const MAX_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One worker, as the dispatcher knows it.
+#[derive(Debug)]
+pub(crate) struct Performance {
+    id: WorkerId,
+    /// Messages it can have waiting or in work without preempting one; at least 1.
+    input_slots: usize,
+    /// What one GPU sync costs it, as measured when it joined.
+    sync_latency: Duration,
+    /// What it says it computes.
+    teraflops: f64,
+    pub health: Health,
+    pub counts: WorkerCounts,
+    /// What it is asked for.
+    tier: Tier,
+    /// Why it is not of the first tier.
+    tier_reason: Option<String>,
+    /// The probe that is out, and when it is overdue. It is not cancelled when its job is finished.
+    pub probe: Option<(AttemptId, Duration)>,
+    latencies: Latencies,
+    /// When it was last asked for anything, or joined.
+    asked_at: Duration,
+}
+
+/// Counts since it joined.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WorkerCounts {
+    pub dispatches: u64,
+    pub answers: u64,
+    pub rows: u64,
+    pub timeouts: u64,
+    pub errors: u64,
+}
+
+impl Performance {
+    /// A worker that has just joined. It counts as unhealthy after `max_failures` in a row.
+    pub(crate) fn new(now: Duration, join: &Join, max_failures: u32) -> Self {
+        let sync_latency = Duration::from_micros(join.sync_latency_micros);
+        let (tier, tier_reason) = tier::classify(sync_latency, &Latencies::default(), None);
+        Self {
+            id: join.worker,
+            input_slots: usize::from(join.input_slots.max(1)),
+            sync_latency,
+            teraflops: f64::from(join.teraflops),
+            health: Health::new(max_failures),
+            counts: WorkerCounts::default(),
+            tier,
+            tier_reason,
+            probe: None,
+            latencies: Latencies::default(),
+            asked_at: now,
+        }
+    }
+
+    pub(crate) fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    pub(crate) fn input_slots(&self) -> usize {
+        self.input_slots
+    }
+
+    pub(crate) fn tier(&self) -> Tier {
+        self.tier
+    }
+
+    /// An answer took this long, or at least this long when it was not waited for any more.
+    pub(crate) fn took(&mut self, n_pairs: usize, latency: Duration) {
+        self.latencies.record(n_pairs, latency);
+    }
+
+    /// A probe was answered. What was measured while a worker was slow says nothing of one that is fast again.
+    pub(crate) fn probed(&mut self, n_pairs: usize, latency: Duration) {
+        if self.latencies.expected(n_pairs).is_some_and(|was| latency < was / 2) {
+            self.latencies = Latencies::default();
+        }
+        self.took(n_pairs, latency);
+    }
+
+    /// It is asked for something now.
+    pub(crate) fn asked(&mut self, now: Duration) {
+        self.asked_at = now;
+        self.counts.dispatches += 1;
+    }
+
+    /// Whether it has not been asked for so long that nobody knows how fast it is now.
+    pub(crate) fn is_due_for_probe(&self, now: Duration) -> bool {
+        self.tier != Tier::Prefill && now.saturating_sub(self.asked_at) >= PROBE_INTERVAL
+    }
+
+    /// How long a message of `n_pairs` that takes `flops` of arithmetic will take: as measured, else by what its device
+    /// said of itself.
+    pub(crate) fn expected(&self, n_pairs: usize, flops: f64) -> Duration {
+        self.latencies
+            .expected(n_pairs)
+            .unwrap_or_else(|| self.sync_latency.saturating_add(self.compute_time(flops)))
+    }
+
+    /// Whether it has answered often enough to be compared with others.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.latencies.is_measured()
+    }
+
+    /// How long after a message of `n_pairs` another worker is asked for the same, if that can be said.
+    pub(crate) fn hedge_delay(&self, n_pairs: usize) -> Option<Duration> {
+        self.latencies.hedge_delay(n_pairs)
+    }
+
+    /// Its median for decode steps.
+    pub(crate) fn decode_median(&self) -> Option<Duration> {
+        self.latencies.decode_median().map(|(_, median)| median)
+    }
+
+    /// Its latencies for messages of the size that it answers most often.
+    pub(crate) fn usual_latency(&self) -> &Latency {
+        self.latencies.busiest()
+    }
+
+    /// Finds its tier anew beside a hub of these latencies. True when it changed.
+    pub(crate) fn classify(&mut self, hub: Option<&Latencies>) -> bool {
+        let (tier, reason) = tier::classify(self.sync_latency, &self.latencies, hub);
+        let changed = tier != self.tier;
+        (self.tier, self.tier_reason) = (tier, reason);
+        changed
+    }
+
+    /// Why it is not of the first tier.
+    pub(crate) fn tier_reason(&self) -> Option<&str> {
+        self.tier_reason.as_deref()
+    }
+
+    /// Why it is not of the first tier, or not asked at all, given its visibility.
+    pub(crate) fn reason(&self, visibility: Visibility) -> Option<String> {
+        if !self.health.is_healthy() {
+            return Some(
+                "it failed to answer several times in a row: tried now and then beside others".to_owned(),
+            );
+        }
+        match visibility {
+            Visibility::Visible => self.tier_reason.clone(),
+            Visibility::Hidden => Some("its tab is hidden: browsers slow such tabs down".to_owned()),
+            Visibility::Frozen => Some("its tab is frozen".to_owned()),
+            Visibility::Leaving => Some("it is leaving".to_owned()),
+        }
+    }
+
+    /// How long to wait for an answer to a message of `n_pairs` that takes `flops` of arithmetic: `base`, or longer if
+    /// the worker has been slower than that, or any device may be; within a multiple of `usual`, which is what others take.
+    pub(crate) fn timeout(
+        &self,
+        base: Duration,
+        n_pairs: usize,
+        flops: f64,
+        usual: Option<Duration>,
+    ) -> Duration {
+        let latency = self.latencies.of(n_pairs);
+        let learned = if latency.len() >= ENOUGH_SAMPLES {
+            P99_FACTOR * latency.quantile(0.99)
+        } else {
+            Duration::ZERO
+        };
+        let compute = self.compute_time(COMPUTE_FACTOR * flops);
+        let most = usual.map_or(MAX_TIMEOUT, |usual| usual.saturating_mul(SWARM_FACTOR).min(MAX_TIMEOUT));
+        (base + compute).max(learned).min(most.max(base))
+    }
+
+    /// How long so much arithmetic takes at the speed it says it has, or on a slow core if that is less.
+    fn compute_time(&self, flops: f64) -> Duration {
+        // A NaN is not the larger one.
+        let speed = self.teraflops.max(ASSUMED_TERAFLOPS);
+        Duration::from_secs_f64((flops / (speed * 1e12)).min(MAX_TIMEOUT.as_secs_f64()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moex_protocol::{SelfTest, WorkerKind};
+
+    use super::*;
+
+    fn worker(teraflops: f32) -> Performance {
+        let join = Join {
+            token: String::new(),
+            worker: WorkerId(1),
+            name: String::new(),
+            kind: WorkerKind::Native,
+            build: String::new(),
+            adapter: String::new(),
+            backend: "cpu".to_owned(),
+            features: Vec::new(),
+            limits: Default::default(),
+            memory_budget_bytes: 0,
+            self_test: SelfTest { passed: true, worst_nmse: 0.0, detail: String::new() },
+            sync_latency_micros: 0,
+            gigabytes_per_second: 0.0,
+            teraflops,
+            input_slots: 1,
+        };
+        Performance::new(Duration::ZERO, &join, 3)
+    }
+
+    #[test]
+    fn the_timeout_grows_with_the_work_and_with_what_was_seen() {
+        let base = Duration::from_millis(500);
+        let mut w = worker(1.0);
+        assert_eq!(w.timeout(base, 8, 0.0, None), base);
+        assert_eq!(w.timeout(base, 1_000, 1e12, None), base + Duration::from_secs(4));
+        assert_eq!(worker(f32::NAN).timeout(base, 1_000, 1e18, None), MAX_TIMEOUT);
+        for _ in 0..ENOUGH_SAMPLES {
+            w.took(8, Duration::from_millis(400));
+        }
+        assert_eq!(w.timeout(base, 8, 0.0, None), Duration::from_millis(1_200));
+        assert_eq!(w.timeout(base, 1_000, 0.0, None), base, "a prompt's chunk is timed apart");
+    }
+
+    #[test]
+    fn what_a_worker_says_of_its_speed_never_stretches_its_timeout() {
+        let base = Duration::from_millis(500);
+        let timeout = |teraflops| worker(teraflops).timeout(base, 8, 1e9, None);
+        let slow_core = timeout(f32::NAN);
+        for stated in [1e-9, 0.0, -1.0, f32::MIN_POSITIVE, f32::NEG_INFINITY] {
+            assert_eq!(timeout(stated), slow_core, "{stated}");
+        }
+        assert!(timeout(10.0) < slow_core && slow_core < 3 * base);
+    }
+
+    #[test]
+    fn the_timeout_is_capped_by_what_others_take() {
+        let (base, usual) = (Duration::from_millis(500), Some(Duration::from_millis(100)));
+        let mut w = worker(1.0);
+        assert_eq!(w.timeout(base, 1_000, 1e15, usual), 8 * Duration::from_millis(100));
+        assert_eq!(w.timeout(base, 8, 1e15, Some(Duration::from_millis(1))), base);
+        (0..ENOUGH_SAMPLES).for_each(|_| w.took(8, Duration::from_secs(29)));
+        assert_eq!(w.timeout(base, 8, 0.0, usual), 8 * Duration::from_millis(100), "slow on purpose");
+        assert_eq!(w.timeout(base, 8, 0.0, None), MAX_TIMEOUT);
+        let patient = Duration::from_secs(20);
+        assert_eq!(w.timeout(patient, 8, 1e18, usual), patient, "what the hub's owner says counts");
+    }
+}

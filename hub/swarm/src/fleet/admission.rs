@@ -1,0 +1,166 @@
+//! Who may connect and join, and how much each connection may send.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use moex_protocol::{Accepted, ErrorCode, HubSession, Join, SessionConfig, Visibility, peer_text};
+use tracing::warn;
+
+use super::connection::{Connection, Member};
+use super::limits::{self, Allowance};
+use super::residency::Residency;
+use super::{Action, ConnectionId, Fleet};
+
+/// Connections at a time, joined or not.
+pub const MAX_CONNECTIONS: usize = 2048;
+
+/// WebSocket close codes of the swarm's own; those of the wire's rules are the session's.
+pub mod close_code {
+    /// The same worker id has joined on another connection.
+    pub const REPLACED: u16 = 4001;
+    /// There are too many connections: try again later.
+    pub const TRY_AGAIN_LATER: u16 = 1013;
+}
+
+/// What a quarantined worker is told.
+pub(crate) const QUARANTINED: &str =
+    "this worker's results differ from the hub's: its GPU or driver computes wrong";
+
+/// What became of a message that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receipt {
+    /// Nobody is known by this connection.
+    Unknown,
+    /// Its session has it.
+    Taken,
+    /// It passed a limit: the session ends.
+    Refused,
+}
+
+/// What became of a join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JoinOutcome {
+    /// The worker was refused; its session ends.
+    Refused,
+    /// The worker is a member.
+    Accepted {
+        /// The connection on which the same worker had joined before: to be closed.
+        replaced: Option<ConnectionId>,
+    },
+}
+
+impl Fleet {
+    /// A connection was opened from this address. True if its session has something to say already: it is refused.
+    pub(crate) fn connected(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        address: String,
+        out: &mut VecDeque<Action>,
+    ) -> bool {
+        if self.connections.len() >= MAX_CONNECTIONS || self.is_draining {
+            self.counts.limited += 1;
+            out.push_back(Action::Close(id, close_code::TRY_AGAIN_LATER));
+            return false;
+        }
+        let config = SessionConfig { compression: self.config.compression, ..SessionConfig::default() };
+        let host = limits::host(&address);
+        let n_open = self.connections.values().filter(|other| other.host == host).count();
+        let refusal = self.limits.connect(now, &host, n_open).err();
+        let session = HubSession::new(config, now);
+        let allowance = Allowance::new(now);
+        self.connections.insert(id, Connection { session, address, host, allowance, member: None });
+        if let Some(refusal) = refusal {
+            self.refuse_beyond_limit(now, id, refusal);
+        }
+        refusal.is_some()
+    }
+
+    /// A binary message came.
+    pub(crate) fn handle_message(&mut self, now: Duration, id: ConnectionId, message: Bytes) -> Receipt {
+        self.counts.bytes_received += message.len() as u64;
+        let Some(connection) = self.connections.get_mut(&id) else { return Receipt::Unknown };
+        if let Err(refusal) = connection.allowance.message(now, message.len()) {
+            self.refuse_beyond_limit(now, id, refusal);
+            return Receipt::Refused;
+        }
+        connection.session.handle_message(now, message);
+        self.to_poll.insert(id);
+        Receipt::Taken
+    }
+
+    /// A text message came: a violation of the protocol.
+    pub(crate) fn handle_text(&mut self, now: Duration, id: ConnectionId) -> Receipt {
+        let Some(connection) = self.connections.get_mut(&id) else { return Receipt::Unknown };
+        connection.session.handle_text(now);
+        self.to_poll.insert(id);
+        Receipt::Taken
+    }
+
+    /// A worker asks to join: accepts it as a member or refuses it.
+    pub(crate) fn join(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        join: Join,
+        is_quarantined: bool,
+    ) -> JoinOutcome {
+        let block_bytes = self.catalog.block_bytes().max(1);
+        let capacity = (join.memory_budget_bytes / block_bytes).min(self.catalog.len() as u64) as usize;
+        let refusal = if !self.config.token.matches(&join.token) {
+            Some((
+                ErrorCode::Unauthorized,
+                "the join token is not the hub's: open the join link again".to_owned(),
+            ))
+        } else if !join.self_test.passed {
+            Some((ErrorCode::SelfTest, format!("the self-test failed: {}", join.self_test.detail)))
+        } else if capacity == 0 {
+            let budget = join.memory_budget_bytes;
+            let message = format!("a budget of {budget} bytes holds no block of {block_bytes} bytes");
+            Some((ErrorCode::OutOfMemory, message))
+        } else if is_quarantined {
+            Some((ErrorCode::SelfTest, QUARANTINED.to_owned()))
+        } else {
+            None
+        };
+        // Last, so that only a worker with the token uses up its joins.
+        if refusal.is_none()
+            && let Err(refusal) = self.limits.join(now, join.worker)
+        {
+            self.refuse_beyond_limit(now, id, refusal);
+            return JoinOutcome::Refused;
+        }
+        let Some(connection) = self.connections.get_mut(&id) else { return JoinOutcome::Refused };
+        if let Some((code, message)) = refusal {
+            let said = peer_text(&message);
+            warn!(connection = id.0, address = connection.address, message = %said, "a worker was turned away");
+            connection.session.reject(now, code, message);
+            self.counts.refused += 1;
+            return JoinOutcome::Refused;
+        }
+        let terms = Accepted {
+            session: id.0,
+            heartbeat_interval_millis: self.config.heartbeat_interval.as_millis() as u64,
+            dispatch_timeout_millis: self.config.timeout.as_millis() as u64,
+            model: self.config.model.clone(),
+        };
+        connection.session.accept(now, terms);
+        let worker = join.worker;
+        connection.member = Some(Member {
+            join,
+            residency: Residency::new(id, capacity),
+            visibility: Visibility::Visible,
+            queue_depth: 0,
+            bytes_downloaded: 0,
+        });
+        self.must_rebalance = true;
+        JoinOutcome::Accepted { replaced: self.by_id.insert(worker, id).filter(|old| *old != id) }
+    }
+
+    fn refuse_beyond_limit(&mut self, now: Duration, id: ConnectionId, refusal: &str) {
+        warn!(connection = id.0, address = self.address(id), refusal, "a limit was passed");
+        self.counts.limited += 1;
+        self.reject(now, id, ErrorCode::TooLarge, refusal);
+    }
+}

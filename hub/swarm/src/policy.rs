@@ -1,0 +1,81 @@
+//! What a hub may choose: how many workers are asked for the same thing, and how results come back.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The part of the bytes that copies may take by default.
+pub const DEFAULT_HEDGE_BUDGET: f64 = 0.05;
+/// The most workers that are asked for a work item at once.
+pub const MAX_HEDGE: u8 = 4;
+
+/// How many workers are asked for the same thing, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hedge {
+    /// This many at once, 1 to [`MAX_HEDGE`]: the paper's h.
+    Fixed(u8),
+    /// One, and a second when the first is later than it usually is.
+    Adaptive {
+        /// Bytes of second copies, as a part of the bytes of first ones.
+        budget: f64,
+    },
+}
+
+impl Default for Hedge {
+    fn default() -> Self {
+        Self::Adaptive { budget: DEFAULT_HEDGE_BUDGET }
+    }
+}
+
+/// `adaptive`, or a number of workers.
+impl FromStr for Hedge {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<u8>() {
+            _ if text == "adaptive" => Ok(Self::default()),
+            Ok(h) if (1..=MAX_HEDGE).contains(&h) => Ok(Self::Fixed(h)),
+            _ => Err(format!("it must be adaptive, or 1 to {MAX_HEDGE} workers")),
+        }
+    }
+}
+
+impl Hedge {
+    /// Workers asked at once for a work item that no worker was asked for yet.
+    pub(crate) fn copies(self) -> usize {
+        match self {
+            Self::Fixed(h) => usize::from(h.clamp(1, MAX_HEDGE)),
+            Self::Adaptive { .. } => 1,
+        }
+    }
+
+    pub(crate) fn is_adaptive(self) -> bool {
+        matches!(self, Self::Adaptive { .. })
+    }
+}
+
+/// How results come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FormPolicy {
+    /// A result per expert, whichever of plain and rows-once takes fewer bytes: the sum is independent of who answers.
+    #[default]
+    PerExpert,
+    /// The worker sums its experts: fewer bytes, but the last bits depend on the placement.
+    Summed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_written_in_words_or_numbers() {
+        assert_eq!("adaptive".parse(), Ok(Hedge::Adaptive { budget: 0.05 }));
+        assert_eq!("3".parse(), Ok(Hedge::Fixed(3)));
+        for wrong in ["0", "5", "", "Adaptive", "-1"] {
+            assert!(wrong.parse::<Hedge>().is_err(), "{wrong}");
+        }
+        assert_eq!((Hedge::Fixed(0).copies(), Hedge::Fixed(9).copies()), (1, 4));
+    }
+}

@@ -1,0 +1,256 @@
+//! The swarm: joins fleet, dispatcher and auditor, and is what a driver calls.
+
+mod events;
+mod snapshot;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use moex_protocol::{Block, ExpertId, LayerId, ModelSummary, Routing};
+
+use super::auditor::Auditor;
+use super::dispatcher::{Dispatcher, EncodedLayer, HubResult, Order};
+use super::fleet::{BlockCatalog, Fleet, Receipt};
+use super::trace::Record;
+use super::{Action, ComputeId, ConnectionId, JobId, LayerEncoding, SwarmConfig};
+
+/// The swarm. See the [crate's description](crate) for what a driver calls, and in which order.
+#[derive(Debug)]
+pub struct Swarm {
+    config: Arc<SwarmConfig>,
+    fleet: Fleet,
+    dispatcher: Dispatcher,
+    auditor: Auditor,
+    actions: VecDeque<Action>,
+}
+
+impl Swarm {
+    /// A swarm with no workers. `replicas` is brought to at least 1.
+    pub fn new(mut config: SwarmConfig, catalog: BlockCatalog) -> Self {
+        config.replicas = config.replicas.max(1);
+        let config = Arc::new(config);
+        Self {
+            fleet: Fleet::new(config.clone(), catalog),
+            dispatcher: Dispatcher::new(config.clone()),
+            auditor: Auditor::new(config.clone()),
+            config,
+            actions: VecDeque::new(),
+        }
+    }
+
+    // Connections.
+
+    /// A connection was opened from this address.
+    pub fn connected(&mut self, now: Duration, id: ConnectionId, address: impl Into<String>) {
+        if self.fleet.connected(now, id, address.into(), &mut self.actions) {
+            self.run(now);
+        }
+    }
+
+    /// Whether a worker has joined on this connection, and is still there.
+    pub fn has_joined(&self, id: ConnectionId) -> bool {
+        self.fleet.has_joined(id)
+    }
+
+    /// A binary message came.
+    pub fn handle_message(&mut self, now: Duration, id: ConnectionId, message: Bytes) {
+        let receipt = self.fleet.handle_message(now, id, message);
+        self.received(now, id, receipt);
+    }
+
+    /// A text message came: a violation of the protocol.
+    pub fn handle_text(&mut self, now: Duration, id: ConnectionId) {
+        let receipt = self.fleet.handle_text(now, id);
+        self.received(now, id, receipt);
+    }
+
+    fn received(&mut self, now: Duration, id: ConnectionId, receipt: Receipt) {
+        match receipt {
+            Receipt::Unknown => return,
+            Receipt::Taken => {}
+            Receipt::Refused => {
+                self.dispatcher.reassign(now, id);
+                self.carry_out(now);
+            }
+        }
+        self.run(now);
+    }
+
+    /// The connection is closed. What its worker was asked goes to others at once.
+    pub fn disconnected(&mut self, now: Duration, id: ConnectionId) {
+        if self.fleet.handle_closed(now, id) {
+            self.pump(now, id);
+        }
+        self.remove(now, id);
+        self.run(now);
+    }
+
+    // Layers.
+
+    /// Starts a layer. Its end comes as [`Action::Finished`].
+    pub fn start_layer(&mut self, now: Duration, id: JobId, layer: EncodedLayer) {
+        if let Some(layer) = self.dispatcher.start(now, id, layer, self.fleet.catalog()) {
+            self.fleet.count_load(layer.load());
+        }
+        self.carry_out(now);
+        self.run(now);
+    }
+
+    /// The hub computed what [`Action::HubCompute`] asked for.
+    pub fn hub_computed(&mut self, now: Duration, id: ComputeId, answer: HubResult) {
+        self.dispatcher.hub_ended();
+        match self.auditor.take_check(id) {
+            Some(check) => self.on_check(now, check, &answer),
+            None => self.on_hub_answer(now, id, &answer),
+        }
+        self.run(now);
+    }
+
+    /// The hub could not compute what [`Action::HubCompute`] asked for.
+    pub fn hub_failed(&mut self, now: Duration, id: ComputeId, message: String) {
+        self.dispatcher.hub_ended();
+        if self.auditor.take_check(id).is_some() {
+            tracing::warn!(message, "an answer could not be checked");
+        } else {
+            self.dispatcher.hub_failed(now, id, message);
+            self.carry_out(now);
+        }
+        self.run(now);
+    }
+
+    /// Whether nobody but the hub computes, and nothing of it is recorded: then a layer may be computed without a job, and
+    /// counted with [`Self::computed_locally`].
+    pub fn is_alone(&self) -> bool {
+        self.config.hub_compute && self.fleet.n_connections() == 0 && self.dispatcher.may_be_bypassed()
+    }
+
+    /// Counts a layer that was computed without a job, as one that the hub computed.
+    pub fn computed_locally(&mut self, layer: LayerId, routing: &Routing, took: Duration) {
+        let mut chosen = BTreeMap::<u16, usize>::new();
+        for expert in &routing.experts {
+            *chosen.entry(*expert).or_default() += 1;
+        }
+        let block = |(expert, n_pairs)| (Block { layer, expert: ExpertId(expert) }, n_pairs);
+        self.fleet.count_load(chosen.into_iter().map(block));
+        self.dispatcher.computed_locally(routing.experts.len(), took);
+    }
+
+    // Time.
+
+    /// Acts on deadlines that have come: of attempts and their second copies, of jobs that wait for a holder, of sessions.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        self.dispatcher.handle_timeout(now, &self.fleet);
+        self.carry_out(now);
+        self.fleet.handle_timeout(now);
+        self.run(now);
+        self.dispatcher.expire_jobs(now, &self.fleet);
+        self.carry_out(now);
+        self.run(now);
+    }
+
+    /// When [`Swarm::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        [self.dispatcher.poll_timeout(), self.fleet.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Ends every job and lets every worker go.
+    pub fn shut_down(&mut self, now: Duration) {
+        self.dispatcher.shut_down(now);
+        self.carry_out(now);
+        self.fleet.drain(now);
+        self.run(now);
+    }
+
+    // What comes out.
+
+    /// The next thing to do. Take all of them after each call.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next record of the trace, if one is kept. Take all of them after each call.
+    pub fn poll_trace(&mut self) -> Option<Record> {
+        self.dispatcher.poll_trace()
+    }
+
+    /// Records lost because nobody polled them.
+    pub fn trace_dropped(&self) -> u64 {
+        self.dispatcher.trace_dropped()
+    }
+
+    /// How layers are encoded for [`Self::start_layer`].
+    pub fn layer_encoding(&self) -> LayerEncoding {
+        LayerEncoding::new(&self.config)
+    }
+
+    /// What is served.
+    pub fn model(&self) -> &ModelSummary {
+        &self.config.model
+    }
+
+    // Between the parts.
+
+    /// Brings everything that the last call touched to rest. Ends: sessions give finitely many events, and asking for a
+    /// work item uses up one of finitely many ways to get it.
+    fn run(&mut self, now: Duration) {
+        loop {
+            if let Some(connection) = self.fleet.next_to_poll() {
+                self.pump(now, connection);
+            } else if self.fleet.rebalance_if_due(now) || self.fleet.sync_next(now) {
+                continue;
+            } else if self.dispatcher.cover_next(now, &self.fleet) {
+                self.carry_out(now);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Takes what a session has: events first, since they may make it say more, then messages, then its end.
+    fn pump(&mut self, now: Duration, id: ConnectionId) {
+        while let Some(event) = self.fleet.poll_event(id) {
+            self.on_session_event(now, id, event);
+        }
+        if self.fleet.flush(id, &mut self.actions) {
+            self.remove(now, id);
+        }
+    }
+
+    /// Forgets a connection.
+    fn remove(&mut self, now: Duration, id: ConnectionId) {
+        if self.fleet.remove(id) {
+            self.dispatcher.connection_gone(now, id);
+            self.carry_out(now);
+        }
+    }
+
+    /// Carries out the dispatcher's orders.
+    fn carry_out(&mut self, now: Duration) {
+        while let Some(order) = self.dispatcher.poll_order() {
+            match order {
+                Order::Send { to, attempt, dispatch } => match self.fleet.send(now, to, attempt, &dispatch) {
+                    Ok(()) => self.dispatcher.sent(now, attempt, &dispatch),
+                    Err(error) => self.dispatcher.not_sent(now, attempt, &error),
+                },
+                Order::Cancel { at, attempt } => self.fleet.cancel(now, at, attempt),
+                Order::NotResident { at, blocks } => self.fleet.not_resident(at, &blocks),
+                Order::Compute(id, dispatch) => self.actions.push_back(Action::HubCompute(id, dispatch)),
+                Order::Finish(id, result) => self.actions.push_back(Action::Finished(id, result)),
+            }
+        }
+    }
+
+    /// The dispatcher's table of attempts, for tests that set it.
+    #[cfg(test)]
+    pub(crate) fn dispatcher(&mut self) -> &mut Dispatcher {
+        &mut self.dispatcher
+    }
+
+    /// How the swarm works, for tests.
+    #[cfg(test)]
+    pub(crate) fn config(&self) -> &SwarmConfig {
+        &self.config
+    }
+}

@@ -1,0 +1,147 @@
+//! How the swarm is at one moment, for those who only look.
+
+use moex_protocol::State;
+
+use super::Swarm;
+use crate::dispatcher::{Performance, Tier};
+use crate::fleet::{BlockIndex, Connection, Member};
+use crate::{ConnectionId, Coverage, HubShare, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
+
+impl Swarm {
+    /// How the swarm is. `weights_served_bytes` is the HTTP side's to fill in.
+    pub fn status(&self) -> SwarmStatus {
+        let (passed_over, hub) = (self.dispatcher.passed_over(), self.dispatcher.hub_counts());
+        let mut workers: Vec<WorkerStatus> = self
+            .fleet
+            .members()
+            .filter_map(|(id, connection, member)| {
+                let mut status = self.worker_status(connection, member, self.dispatcher.worker(id)?);
+                // As good as a fallback: it is asked for what faster workers do not hold.
+                if status.tier == Tier::Decode
+                    && status.reason.is_none()
+                    && let Some(reason) = passed_over.get(&status.id)
+                {
+                    (status.tier, status.reason) = (Tier::Fallback, Some(reason.clone()));
+                }
+                Some(status)
+            })
+            .collect();
+        workers.sort_by_key(|worker| worker.id);
+        SwarmStatus {
+            model: self.config.model.clone(),
+            coverage: self.coverage(),
+            workers,
+            quarantined: self.auditor.quarantined().cloned().collect(),
+            hub: HubShare { rows: hub.rows, dispatches: hub.dispatches },
+            totals: self.totals(),
+            weights_served_bytes: 0,
+        }
+    }
+
+    /// Who is there and how much of the model they hold.
+    pub fn readiness(&self) -> Readiness {
+        Readiness { workers: self.fleet.members().count(), coverage: self.coverage() }
+    }
+
+    /// How much there is in its tables.
+    pub fn in_flight(&self) -> InFlight {
+        InFlight {
+            connections: self.fleet.n_connections(),
+            jobs: self.dispatcher.n_jobs(),
+            attempts: self.dispatcher.n_attempts(),
+        }
+    }
+
+    fn coverage(&self) -> Coverage {
+        let catalog = self.fleet.catalog();
+        let is_usable = |id: &ConnectionId| self.dispatcher.is_usable(&self.fleet, *id);
+        let is_covered = |index: &BlockIndex| self.fleet.holders(*index).iter().any(is_usable);
+        Coverage {
+            blocks: catalog.len(),
+            covered: catalog.indices().filter(is_covered).count(),
+            replicas: self.config.replicas,
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let (fleet, audit) = (self.fleet.counts(), self.auditor.counts());
+        let (dispatch, layer) = (self.dispatcher.counts(), self.dispatcher.layer_latency());
+        Totals {
+            layers: dispatch.layers,
+            dispatches: dispatch.dispatches,
+            answers: dispatch.answers,
+            retries: dispatch.retries,
+            hedges: dispatch.hedges,
+            hedge_wins: dispatch.hedge_wins,
+            hedges_denied: dispatch.hedges_denied,
+            probes: dispatch.probes,
+            duplicate_bytes: dispatch.duplicate_bytes,
+            bytes_sent: fleet.bytes_sent,
+            bytes_received: fleet.bytes_received,
+            compared: audit.compared,
+            checks: audit.checks,
+            mismatches: audit.mismatches,
+            quarantined: audit.quarantined,
+            unhealthy: dispatch.unhealthy,
+            refused: fleet.refused,
+            limited: fleet.limited,
+            sessions_ended: fleet.sessions_ended,
+            late: dispatch.late,
+            timeouts: dispatch.timeouts,
+            errors: dispatch.errors,
+            hub_computed: dispatch.hub_computed,
+            layer_p50_micros: layer.quantile_micros(0.5),
+            layer_p95_micros: layer.quantile_micros(0.95),
+            layer_p99_micros: layer.quantile_micros(0.99),
+        }
+    }
+
+    fn worker_status(
+        &self,
+        connection: &Connection,
+        member: &Member,
+        performance: &Performance,
+    ) -> WorkerStatus {
+        let Member { join, residency, visibility, queue_depth, bytes_downloaded } = member;
+        let (latency, counts) = (performance.usual_latency(), &performance.counts);
+        let blocks_resident = residency.n_resident();
+        WorkerStatus {
+            id: join.worker,
+            name: join.name.clone(),
+            kind: join.kind,
+            adapter: join.adapter.clone(),
+            backend: join.backend.clone(),
+            address: connection.address.clone(),
+            state: state_name(connection.session.state(), performance.health.is_healthy()).to_owned(),
+            tier: performance.tier(),
+            reason: performance.reason(*visibility),
+            visibility: *visibility,
+            blocks_assigned: residency.n_wanted(),
+            blocks_resident,
+            bytes_resident: blocks_resident as u64 * self.fleet.catalog().block_bytes(),
+            bytes_downloaded: *bytes_downloaded,
+            weights_served_bytes: 0,
+            dispatches: counts.dispatches,
+            answers: counts.answers,
+            rows: counts.rows,
+            timeouts: counts.timeouts,
+            errors: counts.errors,
+            latency_p50_micros: latency.quantile_micros(0.5),
+            latency_p99_micros: latency.quantile_micros(0.99),
+            sync_latency_micros: join.sync_latency_micros,
+            queue_depth: *queue_depth,
+        }
+    }
+}
+
+fn state_name(state: State, is_healthy: bool) -> &'static str {
+    match state {
+        State::Serving if !is_healthy => "unhealthy",
+        State::Joining => "joining",
+        State::Syncing => "syncing",
+        State::Serving => "serving",
+        State::Paused => "paused",
+        State::Draining => "draining",
+        State::Closed => "closed",
+    }
+}

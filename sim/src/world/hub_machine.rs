@@ -1,0 +1,91 @@
+//! The machine of the hub: the swarm's actions become messages and events, and the hub's own computing takes time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use moex_protocol::Dispatch;
+use moex_swarm::{Action, ComputeId, HubResult, JobError, JobId, Swarm};
+
+use super::{Device, Event, Notice, World, link::Packet};
+
+/// What the hub runs on.
+#[derive(Clone, Debug)]
+pub struct HubDevice {
+    /// How fast it computes experts, one message after another.
+    pub device: Device,
+    /// Its end of every link, each direction; none: as fast as one likes.
+    pub bytes_per_s: Option<u64>,
+}
+
+/// The hub's device, what it is computing, and its end of the links.
+#[derive(Debug)]
+pub(super) struct HubMachine {
+    pub(super) config: HubDevice,
+    computing: BTreeMap<ComputeId, Dispatch>,
+    free_at: Duration,
+    /// When the hub's end of the links is free, down and up.
+    pub(super) down_free_at: Duration,
+    pub(super) up_free_at: Duration,
+}
+
+impl HubMachine {
+    pub(super) fn new(config: HubDevice) -> Self {
+        let computing = BTreeMap::new();
+        let [free_at, down_free_at, up_free_at] = [Duration::ZERO; 3];
+        Self { config, computing, free_at, down_free_at, up_free_at }
+    }
+}
+
+impl World {
+    /// The hub computes this much slower than it is, from the next message on: 100 is as it is.
+    pub fn slow_hub(&mut self, percent: u32) {
+        self.note(|| format!("the hub computes at {percent} % of its time"));
+        self.hub.config.device.slowdown_percent = percent;
+    }
+
+    /// Calls the swarm, then does what it wants done.
+    pub(super) fn with_swarm(&mut self, call: impl FnOnce(&mut Swarm, Duration)) {
+        call(&mut self.swarm, self.now);
+        while let Some(action) = self.swarm.poll_action() {
+            match action {
+                Action::Transmit(to, message) => {
+                    self.traffic.bytes_down += message.len() as u64;
+                    if self.send_down(to, Packet::Binary(message)).is_err() {
+                        self.note(|| format!("connection {} cannot take more and is closed", to.0));
+                        self.cut_off(to);
+                        self.swarm.disconnected(self.now, to);
+                    }
+                }
+                Action::Close(connection, code) => self.close_from_hub(connection, code),
+                Action::HubCompute(id, dispatch) => self.compute_on_hub(id, dispatch),
+                Action::Finished(id, result) => self.finished(id, result.map(|result| result.sum())),
+            }
+        }
+        self.time_layers();
+        self.swarm_deadline = self.swarm.poll_timeout();
+    }
+
+    pub(super) fn finished(&mut self, id: JobId, result: Result<Vec<f32>, JobError>) {
+        self.note(|| match &result {
+            Ok(_) => format!("job {} is done", id.0),
+            Err(error) => format!("job {} failed: {error}", id.0),
+        });
+        self.notices.push_back(Notice::Finished(id, result));
+    }
+
+    fn compute_on_hub(&mut self, id: ComputeId, dispatch: Dispatch) {
+        let (n_experts, n_pairs) = (dispatch.calls.len(), dispatch.n_pairs());
+        let (sync, compute) = self.hub.config.device.compute_time(n_experts, n_pairs, &mut self.random);
+        self.hub.free_at = self.hub.free_at.max(self.now) + sync + compute;
+        self.note(|| format!("hub computes {n_pairs} pairs as {}", id.0));
+        self.events.push(self.hub.free_at, Event::HubComputed(id));
+        self.hub.computing.insert(id, dispatch);
+    }
+
+    pub(super) fn hub_computed(&mut self, id: ComputeId) {
+        let Some(dispatch) = self.hub.computing.remove(&id) else { return };
+        match self.model.answer(&dispatch) {
+            Ok(answer) => self.with_swarm(|swarm, now| swarm.hub_computed(now, id, HubResult::new(answer))),
+            Err(error) => self.with_swarm(|swarm, now| swarm.hub_failed(now, id, error.to_string())),
+        }
+    }
+}
