@@ -23,6 +23,8 @@ use crate::device::{Device, is_lost};
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// A connection that lasted this long counts as a success.
 const STABLE: Duration = Duration::from_secs(5);
+/// How long a hub is given to have a certificate that names the address it is reached by: several times what it takes.
+const RENEWAL_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a connection may take to open, or a message to be taken off our hands.
 pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 /// What there is to show is published this often at most.
@@ -115,6 +117,7 @@ impl Driver {
         let mut shutdown = std::pin::pin!(shutdown);
         let mut backoff = Backoff::new(RECONNECT_DELAY[0], RECONNECT_DELAY[1]);
         let mut last_contact = self.clock.now();
+        let mut not_named_since = None;
         loop {
             let connected = tokio::select! {
                 connected = route.connect() => connected,
@@ -122,6 +125,7 @@ impl Driver {
             };
             let reason = match connected {
                 Ok(socket) => {
+                    not_named_since = None;
                     self.core.reconnect(self.clock.now());
                     let since = self.clock.now();
                     let ended = self.serve(socket, shutdown.as_mut()).await;
@@ -141,12 +145,25 @@ impl Driver {
                     }
                 }
                 Err(ConnectError::Stranger(reason)) => return Err(WorkerError::Stopped(reason)),
+                Err(ConnectError::NotNamed(reason)) => {
+                    let now = self.clock.now();
+                    if not_named_since.is_none() {
+                        let seconds = RENEWAL_PATIENCE.as_secs();
+                        tracing::info!("{reason} It may soon: trying again for {seconds} s.");
+                    }
+                    if now - *not_named_since.get_or_insert(now) > RENEWAL_PATIENCE {
+                        return Err(WorkerError::Stopped(reason));
+                    }
+                    reason
+                }
                 Err(ConnectError::NoAnswer(reason)) => reason,
             };
             if self.clock.now() - last_contact > patience {
                 return Err(WorkerError::NoHub { url: route.url().to_owned(), reason });
             }
-            tracing::info!(%reason, "not connected; trying again");
+            if not_named_since.is_none() {
+                tracing::info!(%reason, "not connected; trying again");
+            }
             let until = self.clock.at(self.clock.now() + backoff.delay());
             tokio::select! {
                 () = self.idle(until) => {}

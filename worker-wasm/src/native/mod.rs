@@ -124,7 +124,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         admitted = fetcher.check_token() => admitted.map_err(WorkerError::Stopped)?,
         () = &mut shutdown => return Ok(()),
     }
-    let route = Route::new(&join, tls).map_err(WorkerError::JoinUrl)?;
+    let route = Route::new(&join, &trust, tls).map_err(WorkerError::JoinUrl)?;
     let mut choice = options.device;
     loop {
         let device = Device::open(choice).await.map_err(WorkerError::Device)?;

@@ -15,6 +15,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::connection::SOCKET_TIMEOUT;
 use super::join_url::JoinUrl;
+use super::tls::Trust;
 
 /// Bytes the socket reads at a time: a decode step's rows. It is zeroed before each look at the socket.
 const READ_BUFFER_BYTES: usize = 16 << 10;
@@ -34,22 +35,31 @@ pub(super) struct Route {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// Whether the certificate is checked against the hub's own authority, which follows the hub's addresses.
+    is_own_authority: bool,
 }
 
 /// Why there is no connection.
 pub(super) enum ConnectError {
     /// Nothing that a hub would say came; it may later.
     NoAnswer(String),
+    /// The hub's own authority vouches for who answers, by a certificate that does not name this address. A hub renews it
+    /// within seconds of getting an address; the sentence is for the case that it does not.
+    NotNamed(String),
     /// Who answers is not who the link or the system vouches for: trying again would not mend it.
     Stranger(String),
 }
 
 impl Route {
-    /// The way to the hub of this URL; `tls` for https.
+    /// The way to the hub of this URL; for https the `trust` and the configuration made of it.
     ///
     /// # Errors
     /// One sentence, if the URL's host can be no host.
-    pub(super) fn new(join: &JoinUrl, tls: Option<rustls::ClientConfig>) -> Result<Self, String> {
+    pub(super) fn new(
+        join: &JoinUrl,
+        trust: &Trust,
+        tls: Option<rustls::ClientConfig>,
+    ) -> Result<Self, String> {
         let url = join.socket.to_string();
         let no_host = || format!("`{url}` has no host to connect to.");
         let host = join.socket.host_str().ok_or_else(no_host)?.trim_matches(['[', ']']).to_owned();
@@ -63,7 +73,8 @@ impl Route {
             }
             None => None,
         };
-        Ok(Self { request, url, host, port, tls })
+        let is_own_authority = !matches!(trust, Trust::System);
+        Ok(Self { request, url, host, port, tls, is_own_authority })
     }
 
     /// The WebSocket's address.
@@ -101,15 +112,66 @@ impl Route {
 
     fn tls_error(&self, error: &std::io::Error) -> ConnectError {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(rustls::Error::General(reason)) => {
-                ConnectError::Stranger(format!("{} is not trusted: {reason}.", self.url))
-            }
-            Some(rustls::Error::InvalidCertificate(reason)) => ConnectError::Stranger(format!(
-                "{} is not trusted ({reason}): give the whole join URL that the hub prints for workers, with `,ca=...`, or its \
-                 certificate authority with --ca.",
-                self.url
-            )),
-            _ => ConnectError::NoAnswer(format!("no TLS: {error}")),
+            Some(error) => refused(&self.url, error, self.is_own_authority),
+            None => ConnectError::NoAnswer(format!("no TLS: {error}")),
         }
+    }
+}
+
+/// What a failed handshake with the hub at `url` means.
+fn refused(url: &str, error: &rustls::Error, is_own_authority: bool) -> ConnectError {
+    use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
+    match error {
+        rustls::Error::General(reason) => ConnectError::Stranger(format!("{url} is not trusted: {reason}.")),
+        // Names are looked at last: signatures and dates are those of the hub's authority.
+        rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })
+            if is_own_authority =>
+        {
+            ConnectError::NotNamed(format!(
+                "{url} is not trusted: the hub's certificate does not name this address."
+            ))
+        }
+        rustls::Error::InvalidCertificate(reason) => ConnectError::Stranger(format!(
+            "{url} is not trusted ({reason}): give the whole join URL that the hub prints for workers, with `,ca=...`, or its \
+             certificate authority with --ca."
+        )),
+        error => ConnectError::NoAnswer(format!("no TLS: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{CertificateError, Error};
+
+    use super::*;
+
+    fn kind(error: Error, is_own_authority: bool) -> &'static str {
+        match refused("wss://desk.local/ws", &error, is_own_authority) {
+            ConnectError::NoAnswer(_) => "try again",
+            ConnectError::NotNamed(_) => "try again for a while",
+            ConnectError::Stranger(_) => "never again",
+        }
+    }
+
+    #[test]
+    fn only_a_missing_name_under_the_hubs_own_authority_is_waited_for() {
+        let missing_name = || Error::InvalidCertificate(CertificateError::NotValidForName);
+        let with_context = Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+            expected: ServerName::try_from("192.168.1.7").unwrap(),
+            presented: vec!["IpAddress(127.0.0.1)".into()],
+        });
+        assert_eq!(kind(missing_name(), true), "try again for a while");
+        assert_eq!(kind(with_context, true), "try again for a while");
+        assert_eq!(kind(missing_name(), false), "never again", "a public authority renews nothing in seconds");
+        for wrong in [
+            CertificateError::UnknownIssuer,
+            CertificateError::BadSignature,
+            CertificateError::Expired,
+            CertificateError::Revoked,
+        ] {
+            assert_eq!(kind(Error::InvalidCertificate(wrong), true), "never again");
+        }
+        assert_eq!(kind(Error::General("another fingerprint".into()), true), "never again");
+        assert_eq!(kind(Error::HandshakeNotComplete, true), "try again");
     }
 }
