@@ -178,7 +178,7 @@ async fn a_native_worker_waits_until_the_hubs_certificate_names_a_new_address() 
     let mut worker = Moex::under_test().on(host.clone()).worker("worker", &link, &[]).unwrap();
     let begin = std::time::Instant::now();
     assert_refuses(&host, &[&format!("{web}/join#{token},ca={}", "00".repeat(32))], "another fingerprint");
-    assert!(begin.elapsed() < Duration::from_secs(10), "another authority is not waited for");
+    assert!(begin.elapsed() < Duration::from_secs(20), "another authority is not waited for");
     hub.wait_for_workers(1).await.unwrap();
     assert!(worker.ended().unwrap().is_none());
 }

@@ -20,6 +20,7 @@ mod logits;
 mod pages;
 mod pull;
 mod reach;
+mod several_hubs;
 mod strangers;
 
 use std::process::{Command, Output};

@@ -11,7 +11,7 @@ use moex_protocol::{
 };
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{BusyPoll, WorkerError, WorkerOptions, run};
+use moex_worker::native::{BusyPoll, HubOptions, WorkerError, WorkerOptions, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -63,11 +63,15 @@ impl Hub {
         Self { url, shared, answers }
     }
 
+    fn joined_by(&self, token: &str) -> HubOptions {
+        let join_url = format!("{}/join#{token}", self.url);
+        HubOptions { join_url, memory_budget_bytes: 8 * SHAPE.block_bytes() as u64 }
+    }
+
     fn options(&self, token: &str) -> WorkerOptions {
         WorkerOptions {
-            join_url: format!("{}/join#{token}", self.url),
+            hubs: vec![self.joined_by(token)],
             ca: None,
-            memory_budget_bytes: 8 * SHAPE.block_bytes() as u64,
             device: DeviceChoice::Cpu,
             store: None,
             name: String::new(),
@@ -230,11 +234,11 @@ async fn a_store_outlives_the_worker() {
 #[tokio::test]
 async fn a_wrong_token_is_final() {
     let hub = Hub::start().await;
-    let (status, shown) = watch::channel(Status::default());
+    let (status, shown) = watch::channel(Vec::<Status>::new());
     let options = WorkerOptions { status: Some(status), ..hub.options("refused in the session") };
     let error = run(options, std::future::pending()).await.unwrap_err();
     assert!(matches!(&error, WorkerError::Stopped(reason) if reason.contains("wrong token")), "{error}");
-    assert!(shown.borrow().problem.as_ref().is_some_and(|problem| problem.contains("wrong token")));
+    assert!(shown.borrow()[0].problem.as_ref().is_some_and(|problem| problem.contains("wrong token")));
 }
 
 #[tokio::test]
@@ -252,7 +256,7 @@ async fn without_a_hub_patience_ends() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let hub = Hub::start().await;
     let options = WorkerOptions {
-        join_url: format!("http://{nobody}/join#{TOKEN}"),
+        hubs: vec![HubOptions { join_url: format!("http://{nobody}/join#{TOKEN}"), ..hub.joined_by(TOKEN) }],
         patience: Duration::from_millis(300),
         ..hub.options(TOKEN)
     };
