@@ -58,7 +58,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_protocol::{AttemptId, Compression, Dispatch, Dtype, ModelSummary, WorkerId};
+use moex_protocol::{AttemptId, CompressionMode, Dispatch, Dtype, ModelSummary, WorkerId};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -117,8 +117,8 @@ pub struct SwarmConfig {
     pub wire: Dtype,
     /// How results come back.
     pub form: FormPolicy,
-    /// Whether frames are compressed.
-    pub compression: Compression,
+    /// When frames are compressed, both ways.
+    pub compression: CompressionMode,
     /// Whether the hub computes what no worker can.
     pub hub_compute: bool,
     /// One answer in so many is checked against the hub's own, if the hub computes; 1 is each before it is used, 0 none.
@@ -148,7 +148,7 @@ impl SwarmConfig {
             strikes: 3,
             wire: Dtype::F16,
             form: FormPolicy::PerExpert,
-            compression: Compression::Off,
+            compression: CompressionMode::Off,
             hub_compute: true,
             check_every: 256,
             seed: 0,

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::compression::Compression;
+use crate::compression::{Compression, CompressionMode};
 use crate::error::DecodeError;
 use crate::frame::{decode_control, encode_control};
 use crate::header::FrameType;
@@ -144,11 +144,20 @@ pub struct ModelSummary {
     pub max_pairs: u32,
 }
 
-/// The hub's clock, to measure the round trip with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The hub's clock, to measure the round trip with, and what it knows of the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {
     /// Microseconds since the hub's start.
     pub hub_micros: u64,
+    /// When payloads are compressed, if the worker takes such.
+    #[serde(default, skip_serializing_if = "CompressionMode::is_off")]
+    pub compression: CompressionMode,
+    /// Bytes that the link carries in a second from the worker, as measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// How much padding is to come with the answer, to measure that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub padding_bytes: u32,
 }
 
 /// How a worker is.
@@ -169,6 +178,9 @@ pub struct Beat {
     /// Blocks it serves.
     #[serde(default)]
     pub blocks_resident: u32,
+    /// Whether it takes compressed payloads; said where the hub asked.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub takes_lz4: bool,
 }
 
 /// Whether a worker's page is seen. A native worker's is, until it leaves.
@@ -233,6 +245,16 @@ impl Join {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
 fn f32_nan() -> f32 {
     f32::NAN
 }
@@ -270,7 +292,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let ping = Heartbeat::Ping(Ping { hub_micros: 1_500_000 });
+        let ping = Heartbeat::Ping(Ping { hub_micros: 1_500_000, ..Ping::default() });
         let message = ping.encode(Compression::Off);
         #[rustfmt::skip]
         let header: [u8; 28] = [

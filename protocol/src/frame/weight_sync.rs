@@ -51,7 +51,7 @@ pub struct BlockSource {
     pub url: String,
     /// The first byte.
     pub start: u64,
-    /// Behind the last byte.
+    /// The end of the range, exclusive.
     pub end: u64,
     /// BLAKE3 of those bytes, in hex.
     pub blake3: String,
@@ -65,7 +65,7 @@ pub struct BlockReport {
     /// Blocks that are served from now on.
     #[serde(default)]
     pub resident: Vec<Block>,
-    /// Blocks that could not be had, and why.
+    /// Blocks that could not be loaded, and why.
     #[serde(default)]
     pub failed: Vec<(Block, String)>,
     /// Bytes resident of this placement.

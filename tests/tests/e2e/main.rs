@@ -8,6 +8,7 @@ mod chat;
 mod chromium;
 mod clients;
 mod commands;
+mod compression;
 mod defaults;
 mod demo;
 mod door;
