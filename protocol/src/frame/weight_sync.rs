@@ -24,8 +24,10 @@ use crate::limits::{MAX_BLOCKS_PER_FRAME, MAX_CONTROL_BYTES, MAX_ERROR_TEXT_BYTE
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum WeightSyncFrame {
     /// From the hub.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_serializing))]
     Sync(WeightSync),
     /// From a worker.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     Report(BlockReport),
 }
 

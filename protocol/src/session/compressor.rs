@@ -1,19 +1,21 @@
 //! Decides, message by message, whether an end compresses what it sends.
 //!
-//! Compressing costs both ends time and saves the link some: it pays where the link is slow and the payloads shrink. How
-//! fast the link is the hub measures ([`super::link_rate`]); how much payloads shrink is known by trying one in
-//! [`SAMPLE_EVERY`].
+//! Compressing costs both ends time and saves the link some: it pays where payloads shrink and the link is slow. How much
+//! payloads shrink is known by trying one in [`SAMPLE_EVERY`]. If they do, the hub measures how fast the link is
+//! ([`super::link_rate`]).
 
 use crate::compression::{Compression, CompressionMode};
 
-/// Nanoseconds that compressing and expanding one byte take both ends together, as a browser tab needs them; natively it is
-/// half of that (`cargo xtask bench compression`).
+/// Nanoseconds that compressing and expanding one byte take both ends together: 1 to 4 for compressing as measured
+/// (`cargo xtask bench compression`), and 2 for expanding.
 const COST_NANOS_PER_BYTE: f64 = 6.0;
 /// How many times its cost compression must save before it is switched on.
 const MARGIN: f64 = 1.5;
-/// The smallest part of its size that a message is ever taken to shrink to, before any was tried.
+/// The part of its size that a message shrinks to at best: on a link on which not even that pays, none is tried.
 const BEST_CASE: f64 = 0.5;
-/// One message in so many is compressed to see how much it shrinks, where that could pay.
+/// The part of their size that messages must shrink to for the link to be measured.
+const WORTH_MEASURING: f64 = 0.97;
+/// One message in so many is compressed to see how much it shrinks.
 const SAMPLE_EVERY: u32 = 64;
 /// What a new sample counts for in the mean.
 const SAMPLE_WEIGHT: f64 = 0.25;
@@ -26,6 +28,8 @@ pub(super) struct Compressor {
     mode: CompressionMode,
     /// Of this direction; `None` until it is known.
     bytes_per_second: Option<u64>,
+    /// Whether this end measures the link if payloads shrink, so that it has to try some before.
+    measures: bool,
     /// Bytes sent for a byte given, the mean of what was tried; `None` before that.
     shrinks_to: Option<f64>,
     /// Messages until the next one is tried.
@@ -33,9 +37,15 @@ pub(super) struct Compressor {
 }
 
 impl Compressor {
-    /// One for a direction of which nothing is known.
-    pub(super) fn new(mode: CompressionMode) -> Self {
-        Self { mode, bytes_per_second: None, shrinks_to: None, until_sample: 0 }
+    /// The hub's: it measures the link if payloads shrink. Off until agreed on.
+    pub(super) fn measuring() -> Self {
+        Self { measures: true, ..Self::following() }
+    }
+
+    /// The worker's: it is told how fast the link is. Off until agreed on.
+    pub(super) fn following() -> Self {
+        let mode = CompressionMode::Off;
+        Self { mode, bytes_per_second: None, measures: false, shrinks_to: None, until_sample: 0 }
     }
 
     /// What was agreed, and how fast the link is as far as that is known.
@@ -48,7 +58,7 @@ impl Compressor {
         match self.mode {
             CompressionMode::Off => Compression::Off,
             CompressionMode::On => Compression::Lz4,
-            CompressionMode::Auto if n_bytes < MIN_BYTES || !self.pays_at(BEST_CASE) => Compression::Off,
+            CompressionMode::Auto if n_bytes < MIN_BYTES || !self.may_pay() => Compression::Off,
             CompressionMode::Auto if self.is_on() => Compression::Lz4,
             CompressionMode::Auto => match self.until_sample.checked_sub(1) {
                 Some(left) => {
@@ -91,6 +101,20 @@ impl Compressor {
         }
     }
 
+    /// Whether payloads shrink so much that it is worth knowing how fast the link is.
+    pub(super) fn is_worth_measuring(&self) -> bool {
+        let shrinks = self.shrinks_to.is_some_and(|shrinks_to| shrinks_to < WORTH_MEASURING);
+        self.mode == CompressionMode::Auto && self.measures && shrinks
+    }
+
+    /// Whether it is worth trying how much a message shrinks.
+    fn may_pay(&self) -> bool {
+        match self.bytes_per_second {
+            Some(_) => self.pays_at(BEST_CASE),
+            None => self.measures,
+        }
+    }
+
     /// Whether the link takes longer for what compression would save than compression takes. An unknown link does not.
     fn pays_at(&self, shrinks_to: f64) -> bool {
         self.bytes_per_second.is_some_and(|rate| {
@@ -123,7 +147,7 @@ mod tests {
     }
 
     fn auto(bytes_per_second: Option<u64>) -> Compressor {
-        let mut compressor = Compressor::new(CompressionMode::Off);
+        let mut compressor = Compressor::following();
         compressor.agree(CompressionMode::Auto, bytes_per_second);
         compressor
     }
@@ -146,6 +170,19 @@ mod tests {
             assert_eq!(send(&mut compressor, 1000, 10), 0);
             assert!(!compressor.is_on());
         }
+    }
+
+    #[test]
+    fn the_hub_tries_some_messages_before_it_measures_the_link() {
+        let hub = || Compressor { measures: true, ..auto(None) };
+        let (mut shrinking, mut random) = (hub(), hub());
+        assert!(!shrinking.is_worth_measuring(), "nothing was tried yet");
+        assert_eq!(send(&mut shrinking, 10 * SAMPLE_EVERY as usize, 80), 10);
+        assert_eq!(send(&mut random, 10 * SAMPLE_EVERY as usize, 100), 10);
+        assert!(shrinking.is_worth_measuring() && !random.is_worth_measuring());
+        assert!(!shrinking.is_on(), "the link may be fast");
+        shrinking.agree(CompressionMode::Off, None);
+        assert!(!shrinking.is_worth_measuring());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::attempts::{Attempts, Lookup};
+use super::compressor::Compressor;
 use super::link_rate::{LinkRate, Probe};
 use super::{Channel, State, heartbeat_interval};
 use crate::compression::CompressionMode;
@@ -143,7 +144,7 @@ impl HubSession {
     /// A session on a connection that opened at `now`.
     pub fn new(config: SessionConfig, now: Duration) -> Self {
         Self {
-            channel: Channel::new(),
+            channel: Channel::new(Compressor::measuring()),
             phase: Phase::AwaitingJoin { deadline: now.saturating_add(config.join_deadline) },
             visibility: Visibility::Visible,
             any_resident: false,
@@ -347,8 +348,8 @@ impl HubSession {
         self.late_answers
     }
 
-    /// Bytes a second that the link was measured to carry to the worker and from it: while [`CompressionMode::Auto`] is
-    /// agreed on, and after some pings.
+    /// Bytes a second that the link was measured to carry to the worker and from it: with [`CompressionMode::Auto`], if
+    /// payloads shrink, and after some pings.
     pub fn link_bytes_per_second(&self) -> [Option<u64>; 2] {
         [self.link.down_bytes_per_second(), self.link.up_bytes_per_second()]
     }
@@ -447,9 +448,8 @@ impl HubSession {
         if self.pings.len() == MAX_PINGS {
             self.pings.pop_front();
         }
-        // Padding is for those who may come to compress.
-        let is_agreed = self.channel.compressor.mode() == CompressionMode::Auto;
-        let probe = if is_agreed { self.link.next_probe() } else { Probe::Plain };
+        let is_worth_it = self.channel.compressor.is_worth_measuring();
+        let probe = if is_worth_it { self.link.next_probe() } else { Probe::Plain };
         let padding = |is_wanted| if is_wanted { MAX_PADDING_BYTES } else { 0 };
         self.pings.push_back((hub_micros, probe));
         let ping = Ping {

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use self::compressor::Compressor;
-use crate::compression::{Compression, CompressionMode};
+use crate::compression::Compression;
 use crate::error::CloseReason;
 use crate::limits::{MAX_EVENTS, MAX_OUTBOX_BYTES, MAX_OUTBOX_MESSAGES};
 
@@ -87,12 +87,12 @@ struct Full;
 
 impl<Event> Channel<Event> {
     /// Nothing is compressed before both ends have said so.
-    fn new() -> Self {
+    fn new(compressor: Compressor) -> Self {
         Self {
             outbox: VecDeque::new(),
             outbox_bytes: 0,
             events: VecDeque::new(),
-            compressor: Compressor::new(CompressionMode::Off),
+            compressor,
             closed: None,
         }
     }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+use super::compressor::Compressor;
 use super::{Channel, State, heartbeat_interval};
 use crate::compression::{Compression, CompressionMode};
 use crate::error::{CloseReason, SendError};
@@ -108,7 +109,7 @@ impl WorkerSession {
             text.truncate(text.floor_char_boundary(max_bytes));
         }
         let mut session = Self {
-            channel: Channel::new(),
+            channel: Channel::new(Compressor::following()),
             phase: Phase::Joining { deadline: now.saturating_add(JOIN_DEADLINE) },
             slots: usize::from(join.input_slots),
             queued: VecDeque::new(),

@@ -91,6 +91,11 @@ impl Line {
 
     /// A dispatch of rows that shrink, there and back; whether each way was compressed.
     fn ask(&mut self) -> [bool; 2] {
+        self.ask_with(&mut |_| 0x11)
+    }
+
+    /// The same with rows of these bytes.
+    fn ask_with(&mut self, byte: &mut dyn FnMut(usize) -> u8) -> [bool; 2] {
         let dtype = Dtype::F16;
         let pairs = vec![Pair { row: 0, gate: f16::ONE }];
         let dispatch = Dispatch {
@@ -98,7 +103,7 @@ impl Line {
             hidden: HIDDEN,
             dtype,
             form: Form::Plain,
-            rows: vec![0x11; dtype.row_bytes(HIDDEN.into())].into(),
+            rows: (0..dtype.row_bytes(HIDDEN.into())).map(byte).collect::<Vec<_>>().into(),
             calls: vec![Call { expert: ExpertId(3), pairs }],
         };
         self.attempts += 1;
@@ -144,6 +149,8 @@ fn off_says_and_sends_nothing_of_it() {
 #[test]
 fn auto_stays_off_where_the_link_is_fast() {
     let mut line = Line::serving(CompressionMode::Auto, None);
+    line.heartbeats(1);
+    assert_eq!(line.ask(), [true, false], "the hub tries one");
     line.heartbeats(100);
     for rate in line.hub.link_bytes_per_second() {
         assert!(rate.is_some_and(|rate| rate > 1_000_000_000), "{rate:?}");
@@ -156,6 +163,8 @@ fn auto_stays_off_where_the_link_is_fast() {
 fn auto_is_on_where_the_link_is_slow_and_payloads_shrink() {
     let slow = 500_000;
     let mut line = Line::serving(CompressionMode::Auto, Some(slow));
+    line.heartbeats(1);
+    line.ask();
     line.heartbeats(40);
     for rate in line.hub.link_bytes_per_second() {
         let rate = rate.expect("it is known by now") as f64;
@@ -170,9 +179,28 @@ fn auto_is_on_where_the_link_is_slow_and_payloads_shrink() {
 }
 
 #[test]
+fn rows_that_do_not_shrink_cost_no_padding_however_slow_the_link() {
+    let mut line = Line::serving(CompressionMode::Auto, Some(100_000));
+    line.heartbeats(1);
+    let mut state = 1_u32;
+    let mut random = |_: usize| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    for _ in 0..200 {
+        assert_eq!(line.ask_with(&mut random), [false, false]);
+    }
+    line.heartbeats(100);
+    assert_eq!(line.hub.link_bytes_per_second(), [None, None]);
+    assert!(line.to_worker.iter().all(|message| message.len() < 8192));
+}
+
+#[test]
 fn measuring_a_slow_link_takes_a_small_part_of_it() {
     let slow = 500_000;
     let mut line = Line::serving(CompressionMode::Auto, Some(slow));
+    line.heartbeats(1);
+    line.ask();
     line.heartbeats(40);
     let before = line.bytes_sent();
     line.heartbeats(320);

@@ -1,8 +1,10 @@
 //! The hubs of a native worker: how each is reached and trusted, and what the worker ends with.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use moex_protocol::WorkerId;
+use tokio::time::timeout;
 
 use super::fetch::Fetcher;
 use super::join_url::JoinUrl;
@@ -14,6 +16,8 @@ use crate::core::Ending;
 
 /// The most hubs that a worker joins.
 const MAX_HUBS: usize = 64;
+/// How long the hubs may take to turn the worker away at once. A slower one does so when the worker connects.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One hub.
 pub(super) struct Hub {
@@ -71,7 +75,9 @@ pub(super) fn open(
 /// What the last one says, if that is all of them.
 pub(super) async fn admitted(hubs: Vec<Hub>) -> Result<Vec<Hub>, WorkerError> {
     let is_only_one = hubs.len() == 1;
-    let checks = hubs.iter().map(|hub| hub.fetcher.check_token());
+    let checks = hubs
+        .iter()
+        .map(async |hub| timeout(ADMISSION_TIMEOUT, hub.fetcher.check_token()).await.unwrap_or(Ok(())));
     let checks = futures_util::future::join_all(checks).await;
     let (mut admitted, mut refused) = (Vec::new(), None);
     for (hub, check) in hubs.into_iter().zip(checks) {

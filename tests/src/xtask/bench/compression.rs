@@ -173,6 +173,7 @@ fn measure(wire: &str, direction: &str, messages: &[Bytes]) -> Result<[String; 9
     ratios.sort_by(f64::total_cmp);
     // What compressing adds to what is done anyway.
     let (pack, unpack) = ((packed_seconds - plain_seconds).max(1e-9), (packed_read - plain_read).max(1e-9));
+    let shrinks = ratio >= 1.0005;
     let pays_below = (bytes - size(&packed)) / (pack + unpack);
     Ok([
         wire.to_owned(),
@@ -182,7 +183,7 @@ fn measure(wire: &str, direction: &str, messages: &[Bytes]) -> Result<[String; 9
         format!("{ratio:.3}"),
         format!("{:.3}", ratios[ratios.len() * 99 / 100]),
         format!("{:.0}", bytes / pack / 1e6),
-        format!("{:.0}", bytes / unpack / 1e6),
-        format!("{:.1} Mbit/s", pays_below * 8.0 / 1e6),
+        if shrinks { format!("{:.0}", bytes / unpack / 1e6) } else { "-".to_owned() },
+        if shrinks { format!("{:.1} Mbit/s", pays_below * 8.0 / 1e6) } else { "never".to_owned() },
     ])
 }
