@@ -4,8 +4,29 @@
 //! out with the announced size after. Which frames compress is the sender's choice, frame by frame.
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::error::DecodeError;
+
+/// When the two ends of a connection compress what they send. The hub chooses; a worker that takes compressed payloads
+/// follows, and nothing is compressed for one that does not say that it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompressionMode {
+    /// Never.
+    #[default]
+    Off,
+    /// Where the link is measured to be so slow, and payloads shrink so much, that it saves time.
+    Auto,
+    /// Always.
+    On,
+}
+
+impl CompressionMode {
+    pub(crate) fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
+}
 
 /// Whether to try LZ4 when encoding. A payload that would not shrink is sent as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,8 +38,12 @@ pub enum Compression {
     Lz4,
 }
 
-/// `payload` compressed, if that is any smaller.
+/// `payload` compressed, if that makes it smaller. In wasm32 nothing is: what a tab sends shrinks too little to be worth a
+/// hundredth of its bundle (`cargo xtask bench compression`), and it expands what it is sent all the same.
 pub(crate) fn compress(payload: &[u8]) -> Option<Vec<u8>> {
+    if cfg!(target_arch = "wasm32") {
+        return None;
+    }
     let packed = lz4_flex::block::compress_prepend_size(payload);
     (packed.len() < payload.len()).then_some(packed)
 }

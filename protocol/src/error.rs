@@ -1,5 +1,5 @@
-//! What can go wrong, as data: whose fault it is ([`Blame`]) and what to drop ([`Scope`]). The ERROR frame that tells
-//! the other end is [`crate::frame::error`].
+//! Errors as data: whose fault each is ([`Blame`]) and what it ends ([`Scope`]). The ERROR frame, which reports one to the
+//! other end, is [`crate::frame::error`].
 
 use thiserror::Error;
 
@@ -28,7 +28,7 @@ pub enum Scope {
     Session,
 }
 
-/// Bytes that are no message. Always the peer's fault, always the end of the session.
+/// Bytes that are not a valid message. The peer is to blame, and the session ends.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -82,7 +82,7 @@ pub enum DecodeError {
     /// A payload that is not the LZ4 it says it is.
     #[error("a compressed payload does not expand to the size it announces")]
     Lz4,
-    /// JSON of another form than the frame's.
+    /// JSON that does not have the form that the frame requires.
     #[error("a control frame is not the JSON it should be: {reason}")]
     Json {
         /// What the parser says.

@@ -27,7 +27,7 @@ pub mod session;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use compression::Compression;
+pub use compression::{Compression, CompressionMode};
 pub use dtype::Dtype;
 pub use error::{Blame, CloseReason, DecodeError, Scope, SendError, ShapeError};
 pub use frame::cancel;

@@ -1,6 +1,6 @@
-//! One block on its way over the network: which bytes to ask for next, and what to make of what came.
+//! The download of one block: which bytes to request next, whether they are complete, and when to retry.
 //!
-//! Knows nothing of HTTP or files: the drivers fetch the ranges and bring the bytes here.
+//! HTTP and files are left to the browser's and the native worker's fetchers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use moex_protocol::BlockSource;
 use crate::backoff::Backoff;
 use crate::core::Loaded;
 
-/// How many attempts may bring nothing before the load counts as failed.
+/// How many attempts may receive nothing before the download fails.
 pub(crate) const MAX_FRUITLESS_ATTEMPTS: u32 = 5;
 /// The wait between two attempts, at first and at most.
 const RETRY_DELAY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
@@ -20,7 +20,7 @@ pub(crate) struct Download {
     source: BlockSource,
     bytes: Vec<u8>,
     downloaded: u64,
-    /// Bytes there were before the attempt under way.
+    /// The length before the current attempt.
     len_before: usize,
     attempts_left: u32,
     backoff: Backoff,
@@ -31,14 +31,14 @@ pub(crate) struct Download {
 pub(crate) enum Next {
     /// The block is complete and has its hash.
     Done,
-    /// Ask again after this time for what is missing.
+    /// Request what is missing after this time.
     Retry(Duration),
-    /// Enough was tried.
+    /// Too many attempts received nothing.
     Failed(String),
 }
 
 impl Download {
-    /// Goes on after `kept`, the block's first bytes as an earlier download left them; without any, from the start.
+    /// A download that resumes after `kept`, the first bytes of the block from an earlier download; may be empty.
     pub(crate) fn resume(source: BlockSource, kept: Vec<u8>) -> Self {
         let backoff = Backoff::new(RETRY_DELAY[0], RETRY_DELAY[1]);
         let mut download = Self {
@@ -56,14 +56,14 @@ impl Download {
         download
     }
 
-    /// What to ask for: where it is, and the value of the `Range` header. `None` when nothing is missing.
+    /// What to request: the URL and the value of the `Range` header. `None` when nothing is missing.
     pub(crate) fn request(&self) -> Option<(&str, String)> {
         let first = self.source.start + self.bytes.len() as u64;
         let range = || format!("bytes={first}-{}", self.source.end.saturating_sub(1));
         (!self.is_full()).then(|| (self.source.url.as_str(), range()))
     }
 
-    /// Bytes there are so far.
+    /// Bytes received so far, the kept ones included.
     #[cfg(any(test, target_arch = "wasm32"))]
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
@@ -79,7 +79,7 @@ impl Download {
         Ok(())
     }
 
-    /// An attempt is over, with an error or without.
+    /// Ends an attempt and decides what follows.
     pub(crate) fn attempted(&mut self, result: Result<(), String>) -> Next {
         let reason = match result {
             Err(reason) => reason,
@@ -115,6 +115,25 @@ impl Download {
 
     fn has_hash(&self) -> bool {
         hash_matches(&self.bytes, &self.source.blake3)
+    }
+}
+
+/// The whole block: makes attempts, with waits between them, until it is complete or enough was tried.
+///
+/// # Errors
+/// In words, why the last attempt failed.
+pub(crate) async fn complete(
+    mut download: Download,
+    mut attempt: impl AsyncFnMut(&mut Download) -> Result<(), String>,
+    sleep: impl AsyncFn(Duration),
+) -> Result<(Vec<u8>, Loaded), String> {
+    loop {
+        let result = attempt(&mut download).await;
+        match download.attempted(result) {
+            Next::Done => return Ok(download.into_bytes()),
+            Next::Retry(delay) => sleep(delay).await,
+            Next::Failed(reason) => return Err(reason),
+        }
     }
 }
 

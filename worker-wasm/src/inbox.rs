@@ -1,4 +1,4 @@
-//! What happened and is not handled yet: a bounded queue between the browser's callbacks and the driver's loop, on one thread.
+//! A bounded queue of events between the browser's callbacks and the driver's loop, on one thread.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -6,8 +6,10 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// Events that may wait. A hub that stays within the worker's input slots never comes near it.
+/// The most events that may wait. A hub that respects the worker's input slots causes far fewer.
 const MAX_EVENTS: usize = 1024;
+/// The part of a full inbox that a connection may have without being the one that has filled it.
+const MAX_SHARE: usize = MAX_EVENTS / 4;
 
 /// The queue; clones are the same queue.
 pub(crate) struct Inbox<T>(Rc<RefCell<Queue<T>>>);
@@ -22,7 +24,7 @@ impl<T> Inbox<T> {
         Self(Rc::new(RefCell::new(Queue { events: VecDeque::new(), waker: None })))
     }
 
-    /// Adds an event that must not be lost, of a kind of which there are never many: the end of a task or a connection.
+    /// Adds an event whatever the bound. For rare events that must not be lost: the end of a task or a connection.
     pub(crate) fn push(&self, event: T) {
         let mut queue = self.0.borrow_mut();
         queue.events.push_back(event);
@@ -31,7 +33,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Adds an event; gives it back if too many wait.
+    /// Adds an event; returns it if too many wait.
     pub(crate) fn offer(&self, event: T) -> Result<(), T> {
         if self.0.borrow().events.len() >= MAX_EVENTS {
             return Err(event);
@@ -40,13 +42,16 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Adds an event of a connection, or, if too many wait, the `end` of that connection in place of all that waits and
-    /// `belongs` to it: a stream of messages with one missing is worth nothing.
+    /// Adds an event of a connection; or, if too many wait and many of them `belong` to it, its `end` in place of all those:
+    /// a stream of messages with one missing is worth nothing.
     pub(crate) fn offer_or_end(&self, event: T, belongs: impl Fn(&T) -> bool, end: T) {
-        if self.offer(event).is_err() {
-            self.0.borrow_mut().events.retain(|waiting| !belongs(waiting));
-            self.push(end);
+        let Err(event) = self.offer(event) else { return };
+        let waiting = self.0.borrow().events.iter().filter(|waiting| belongs(waiting)).count();
+        if waiting < MAX_SHARE {
+            return self.push(event);
         }
+        self.0.borrow_mut().events.retain(|waiting| !belongs(waiting));
+        self.push(end);
     }
 
     /// The oldest event, once there is one.
@@ -110,5 +115,14 @@ mod tests {
         assert_eq!(drain(&inbox), [Event::Done, Event::Done, Event::Closed(1)]);
         offer(&inbox, 2, 0);
         assert_eq!(drain(&inbox), [Event::Message(2, 0)], "the next connection has all the room");
+    }
+
+    #[test]
+    fn a_connection_beside_one_that_floods_the_inbox_goes_on() {
+        let inbox = Inbox::new();
+        (0..MAX_EVENTS).for_each(|n| offer(&inbox, 1, n));
+        offer(&inbox, 2, 0);
+        offer(&inbox, 1, MAX_EVENTS);
+        assert_eq!(drain(&inbox), [Event::Message(2, 0), Event::Closed(1)]);
     }
 }

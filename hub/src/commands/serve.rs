@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::builder::FalseyValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
-use moex_protocol::Dtype;
+use moex_protocol::{CompressionMode, Dtype};
 use moex_worker::native::BusyPoll;
 
 use super::compute::ComputeArgs;
@@ -39,6 +39,11 @@ pub struct Args {
     /// How rows travel: f16, bf16 or int8.
     #[arg(long, env = "MOEX_WIRE", default_value = "f16", value_name = "DTYPE", value_parser = values::wire)]
     wire: Dtype,
+
+    /// When rows and results are compressed (LZ4): auto, on or off; auto does so for workers whose link is measured to be
+    /// slow, if it makes their messages smaller.
+    #[arg(long, env = "MOEX_COMPRESS", default_value = "auto", value_name = "auto|on|off", value_parser = values::compress)]
+    compress: CompressionMode,
 
     /// Workers that hold each expert.
     #[arg(long, env = "MOEX_REPLICAS", default_value_t = 2, value_name = "N",
@@ -117,6 +122,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         experts: args.experts,
         compute: args.compute.compute(ActivationFormat::Int8)?,
         wire: args.wire,
+        compression: args.compress,
         replicas: usize::from(args.replicas),
         hedge: match args.hedge {
             Hedge::Adaptive { .. } => Hedge::Adaptive { budget: args.hedge_budget },

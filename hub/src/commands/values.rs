@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_protocol::Dtype;
+use moex_protocol::{CompressionMode, Dtype};
 
 /// The longest duration a flag takes.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -31,6 +31,16 @@ pub(super) fn wire(text: &str) -> Result<Dtype, String> {
     match text.parse() {
         Ok(dtype @ (Dtype::F16 | Dtype::Bf16 | Dtype::Int8)) => Ok(dtype),
         _ => Err("it must be f16, bf16 or int8".to_owned()),
+    }
+}
+
+/// When messages are compressed.
+pub(super) fn compress(text: &str) -> Result<CompressionMode, String> {
+    match text {
+        "auto" => Ok(CompressionMode::Auto),
+        "on" => Ok(CompressionMode::On),
+        "off" => Ok(CompressionMode::Off),
+        _ => Err("it must be auto, on or off".to_owned()),
     }
 }
 

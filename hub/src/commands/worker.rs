@@ -1,4 +1,4 @@
-//! `moex worker`: joins a hub and shows on stderr how it goes.
+//! `moex worker`: joins hubs and shows on stderr how it goes.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap::builder::FalseyValueParser;
 use moex_protocol::WorkerId;
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, BusyPoll, JoinUrl, WorkerOptions};
+use moex_worker::native::{self, BusyPoll, HubOptions, JoinUrl, WorkerOptions};
 use tokio::sync::watch;
 
 use super::find_hub;
@@ -17,19 +17,19 @@ use super::find_hub;
 /// How often the status line is drawn anew, at most.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Joins a hub as a native worker: holds experts of its model and computes them, until it is interrupted.
+/// Joins a hub, or several, as a native worker: holds experts of their models and computes them, until it is interrupted.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The join URL that the hub prints, `http://HOST:PORT/join#TOKEN` or `https://...`; without it, hubs of this
-    /// network are listed (mDNS) and the token is asked for.
-    #[arg(env = "MOEX_JOIN_URL", hide_env_values = true)]
-    join_url: Option<String>,
+    /// The join URL that a hub prints, `http://HOST:PORT/join#TOKEN` or `https://...`, one for each hub; without any, hubs
+    /// of this network are listed (mDNS) and the token is asked for.
+    #[arg(value_name = "JOIN_URL", env = "MOEX_JOIN_URL", hide_env_values = true, value_delimiter = ' ')]
+    join_urls: Vec<String>,
     /// A PEM file with the certificate authority of a hub on https, where the URL names none and the system knows none.
     #[arg(long, env = "MOEX_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Memory for experts, such as 512MiB or 4GiB.
-    #[arg(long, env = "MOEX_MEMORY", default_value = "4GiB", value_parser = parse_memory)]
-    memory: u64,
+    /// Memory for experts, such as 512MiB or 4GiB. Several hubs share it evenly, unless each is given its own: 2GiB,512MiB.
+    #[arg(long, env = "MOEX_MEMORY", default_value = "4GiB", value_delimiter = ',', value_parser = parse_memory)]
+    memory: Vec<u64>,
     /// What to compute on: auto, gpu or cpu.
     #[arg(long, env = "MOEX_DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     device: DeviceChoice,
@@ -55,20 +55,22 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     // One thread between socket and kernels: a second one would have to be woken for each message.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    let (status, shown) = watch::channel(Status::default());
-    let join_url = match args.join_url {
-        Some(join_url) => join_url,
-        None => runtime.block_on(find_hub::ask())?,
-    };
-    if JoinUrl::parse(&join_url).is_ok_and(|url| url.is_readable_on_the_way()) {
+    let (status, shown) = watch::channel(Vec::new());
+    let mut join_urls = args.join_urls;
+    if join_urls.is_empty() {
+        join_urls.push(runtime.block_on(find_hub::ask())?);
+    }
+    let is_readable = |url: &String| JoinUrl::parse(url).is_ok_and(|url| url.is_readable_on_the_way());
+    if join_urls.iter().any(is_readable) {
         eprintln!(
             "moex worker: by plain http others on the network can read the token: use the hub's https link if it has one."
         );
     }
+    let shares = shares(&args.memory, join_urls.len())?;
+    let hub = |(join_url, memory_budget_bytes)| HubOptions { join_url, memory_budget_bytes };
     let options = WorkerOptions {
-        join_url,
+        hubs: join_urls.into_iter().zip(shares).map(hub).collect(),
         ca: args.ca,
-        memory_budget_bytes: args.memory,
         device: args.device,
         store: args.store,
         name: args.name,
@@ -105,19 +107,29 @@ async fn interrupted() {
     }
 }
 
-/// One line that follows the status: rewritten in place on a terminal, a new one on each change of state elsewhere.
-async fn show(mut status: watch::Receiver<Status>) {
+/// One line that follows the status: rewritten in place on a terminal, a new one on each change of state elsewhere. With
+/// several hubs, a line for each, told apart by its number.
+async fn show(mut statuses: watch::Receiver<Vec<Status>>) {
     let in_place = stderr().is_terminal();
-    let mut last = String::new();
-    while status.changed().await.is_ok() {
-        let now = status.borrow_and_update().clone();
-        let line = line(&now);
-        let key = if in_place { line.clone() } else { format!("{}{:?}", now.state, now.problem) };
-        if key != last {
-            let (start, end) = if in_place { ("\r\x1b[2K", "") } else { ("", "\n") };
-            // Whoever closed stderr does not want to see it.
-            drop(write!(stderr(), "{start}{line}{end}"));
-            last = key;
+    let mut last: Vec<String> = Vec::new();
+    while statuses.changed().await.is_ok() {
+        let now = statuses.borrow_and_update().clone();
+        let lines: Vec<String> = now.iter().enumerate().map(|(n, hub)| line(hub, n, now.len())).collect();
+        if in_place && lines != last {
+            // Up to where the last ones began. Whoever closed stderr does not want to see it.
+            let up = last.len().saturating_sub(1);
+            let up = if up > 0 { format!("\x1b[{up}A") } else { String::new() };
+            drop(write!(stderr(), "{up}\r\x1b[J{}", lines.join("\n")));
+            last = lines;
+        } else if !in_place {
+            last.resize(now.len(), String::new());
+            for ((hub, line), last) in now.iter().zip(lines).zip(&mut last) {
+                let key = format!("{}{:?}", hub.state, hub.problem);
+                if key != *last {
+                    drop(writeln!(stderr(), "{line}"));
+                    *last = key;
+                }
+            }
         }
         tokio::time::sleep(STATUS_INTERVAL).await;
     }
@@ -126,8 +138,25 @@ async fn show(mut status: watch::Receiver<Status>) {
     }
 }
 
-fn line(status: &Status) -> String {
-    let mut line = format!("moex worker: {} on {}", status.state, status.adapter);
+/// The memory that each of `n_hubs` gets: its own, or an even part of the one size given.
+fn shares(memory: &[u64], n_hubs: usize) -> anyhow::Result<Vec<u64>> {
+    match memory {
+        [total] => Ok(vec![total / n_hubs.max(1) as u64; n_hubs]),
+        each => {
+            anyhow::ensure!(
+                each.len() == n_hubs,
+                "--memory gives {} sizes for {n_hubs} join URLs: give one size in all, or one for each hub.",
+                each.len()
+            );
+            Ok(each.to_vec())
+        }
+    }
+}
+
+/// How it goes with hub `index` of `n_hubs`.
+fn line(status: &Status, index: usize, n_hubs: usize) -> String {
+    let hub = if n_hubs > 1 { format!("hub {}: ", index + 1) } else { String::new() };
+    let mut line = format!("moex worker: {hub}{} on {}", status.state, status.adapter);
     if let Some(model) = &status.model {
         let megabytes = status.bytes_resident as f64 / 1e6;
         line += &format!(
@@ -168,6 +197,15 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_shared_evenly_or_as_told() {
+        assert_eq!(shares(&[8], 1).unwrap(), [8]);
+        assert_eq!(shares(&[8], 2).unwrap(), [4, 4]);
+        assert_eq!(shares(&[8, 1], 2).unwrap(), [8, 1]);
+        let said = shares(&[8, 1], 3).unwrap_err().to_string();
+        assert!(said.contains("2 sizes for 3 join URLs"), "{said}");
+    }
 
     #[test]
     fn memory_is_read_with_its_unit() {

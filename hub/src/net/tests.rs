@@ -15,7 +15,7 @@ use moex_protocol::{
     SUBPROTOCOL, SelfTest, WorkerId, WorkerKind, decode_message,
 };
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, BusyPoll, WorkerOptions};
+use moex_worker::native::{self, BusyPoll, HubOptions, WorkerOptions};
 use reqwest::header;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -90,9 +90,11 @@ impl Running {
     /// A native worker on the CPU that serves until the test ends.
     fn join(&self, id: u128) -> Joined {
         let options = WorkerOptions {
+            hubs: vec![HubOptions {
+                join_url: format!("http://{}/join#{TOKEN}", self.address),
+                memory_budget_bytes: 1 << 30,
+            }],
             ca: None,
-            join_url: format!("http://{}/join#{TOKEN}", self.address),
-            memory_budget_bytes: 1 << 30,
             device: DeviceChoice::Cpu,
             store: None,
             name: String::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
-use moex_protocol::{Dtype, LayerId, ModelSummary};
+use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
 use moex_worker::native::BusyPoll;
 
 use super::PublicUrl;
@@ -29,6 +29,8 @@ pub struct HubConfig {
     pub compute: Compute,
     /// How rows travel.
     pub wire: Dtype,
+    /// When what travels is compressed.
+    pub compression: CompressionMode,
     /// Workers that hold each expert, r.
     pub replicas: usize,
     /// How many workers are asked for each expert, and when.
@@ -70,6 +72,7 @@ impl Default for HubConfig {
             experts: None,
             compute: Compute::Exact,
             wire: Dtype::F16,
+            compression: CompressionMode::Off,
             replicas: 2,
             hedge: Hedge::default(),
             check_every: 256,
@@ -252,6 +255,7 @@ impl Loaded {
             seed: config.seed,
             timeout: config.timeout,
             wire: config.wire,
+            compression: config.compression,
             hub_compute: config.hub_compute,
             coverage_wait: config.coverage_wait,
             ..SwarmConfig::new(JoinToken::new(config.token), summary.clone())

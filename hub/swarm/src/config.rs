@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_protocol::{Compression, Dtype, ModelSummary};
+use moex_protocol::{CompressionMode, Dtype, ModelSummary};
 
 use super::policy::{FormPolicy, Hedge};
 use super::token::JoinToken;
@@ -22,8 +22,8 @@ pub struct SwarmConfig {
     pub wire: Dtype,
     /// How results come back.
     pub form: FormPolicy,
-    /// Whether frames are compressed.
-    pub compression: Compression,
+    /// When frames are compressed, both ways.
+    pub compression: CompressionMode,
     /// Whether the hub computes what no worker can.
     pub hub_compute: bool,
     /// One answer in this many is checked against the hub's own, if the hub computes. 1 checks each answer before it is
@@ -54,7 +54,7 @@ impl SwarmConfig {
             max_failures: 3,
             wire: Dtype::F16,
             form: FormPolicy::PerExpert,
-            compression: Compression::Off,
+            compression: CompressionMode::Off,
             hub_compute: true,
             check_every: 256,
             seed: 0,

@@ -192,7 +192,7 @@ impl Dispatch {
     }
 
     /// Bytes of the whole message, uncompressed.
-    fn message_bytes(&self) -> u64 {
+    pub(crate) fn message_bytes(&self) -> u64 {
         let (row_bytes, n_pairs) = (self.row_bytes() as u64, self.n_pairs() as u64);
         let headers = self.n_frames() as u64 * HEADER_BYTES as u64;
         headers

@@ -9,13 +9,16 @@
 //! ```
 //!
 //! Unknown fields are ignored. Numbers that may be NaN are written as null.
+//!
+//! In wasm32, where a worker is all there is, what only a hub reads is not decoded and what only a hub sends not encoded:
+//! the code for it would be a fiftieth of a tab's bundle.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::compression::Compression;
+use crate::compression::{Compression, CompressionMode};
 use crate::error::DecodeError;
 use crate::frame::{decode_control, encode_control};
 use crate::header::FrameType;
@@ -27,12 +30,16 @@ use crate::limits::{MAX_JOIN_ENTRIES, MAX_JOIN_TEXT_BYTES, MAX_NAME_BYTES, MAX_S
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Heartbeat {
     /// From a worker, its first frame.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     Join(Join),
     /// From the hub, the answer to a join.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_serializing))]
     Accepted(Accepted),
     /// From the hub, every interval.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_serializing))]
     Ping(Ping),
     /// From a worker: the answer to a ping, and at once when its visibility changes.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     Beat(Beat),
 }
 
@@ -144,11 +151,20 @@ pub struct ModelSummary {
     pub max_pairs: u32,
 }
 
-/// The hub's clock, to measure the round trip with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The hub's clock, to measure the round trip with, and what it knows of the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {
     /// Microseconds since the hub's start.
     pub hub_micros: u64,
+    /// When payloads are compressed, if the worker takes such.
+    #[serde(default, skip_serializing_if = "CompressionMode::is_off")]
+    pub compression: CompressionMode,
+    /// Bytes that the link carries in a second from the worker, as measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// How much padding is to come with the answer, to measure that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub padding_bytes: u32,
 }
 
 /// How a worker is.
@@ -169,6 +185,9 @@ pub struct Beat {
     /// Blocks it serves.
     #[serde(default)]
     pub blocks_resident: u32,
+    /// Whether it takes compressed payloads; said where the hub asked.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub takes_lz4: bool,
 }
 
 /// Whether a worker's page is seen. A native worker's is, until it leaves.
@@ -233,6 +252,16 @@ impl Join {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
 fn f32_nan() -> f32 {
     f32::NAN
 }
@@ -270,7 +299,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let ping = Heartbeat::Ping(Ping { hub_micros: 1_500_000 });
+        let ping = Heartbeat::Ping(Ping { hub_micros: 1_500_000, ..Ping::default() });
         let message = ping.encode(Compression::Off);
         #[rustfmt::skip]
         let header: [u8; 28] = [

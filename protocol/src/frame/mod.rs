@@ -10,6 +10,7 @@ pub mod result;
 pub mod cancel;
 pub mod error;
 pub mod heartbeat;
+pub mod padding;
 pub mod weight_sync;
 
 use bytes::{BufMut, Bytes, BytesMut};

@@ -159,7 +159,8 @@ impl Answer {
         Ok(answer)
     }
 
-    fn message_bytes(&self) -> u64 {
+    /// Bytes of the whole message, uncompressed.
+    pub(crate) fn message_bytes(&self) -> u64 {
         self.parts.iter().map(|part| (HEADER_BYTES + part.payload.len()) as u64).sum()
     }
 }

@@ -24,8 +24,10 @@ use crate::limits::{MAX_BLOCKS_PER_FRAME, MAX_CONTROL_BYTES, MAX_ERROR_TEXT_BYTE
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum WeightSyncFrame {
     /// From the hub.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_serializing))]
     Sync(WeightSync),
     /// From a worker.
+    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     Report(BlockReport),
 }
 
@@ -51,7 +53,7 @@ pub struct BlockSource {
     pub url: String,
     /// The first byte.
     pub start: u64,
-    /// Behind the last byte.
+    /// The end of the range, exclusive.
     pub end: u64,
     /// BLAKE3 of those bytes, in hex.
     pub blake3: String,
@@ -65,7 +67,7 @@ pub struct BlockReport {
     /// Blocks that are served from now on.
     #[serde(default)]
     pub resident: Vec<Block>,
-    /// Blocks that could not be had, and why.
+    /// Blocks that could not be loaded, and why.
     #[serde(default)]
     pub failed: Vec<(Block, String)>,
     /// Bytes resident of this placement.

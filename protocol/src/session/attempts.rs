@@ -17,7 +17,7 @@ pub(super) struct Attempts {
     forgotten: Option<AttemptId>,
 }
 
-/// What an attempt id from the peer means.
+/// The state of an attempt that the peer names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// The answer was owed, in this shape; it no longer is.

@@ -1,7 +1,7 @@
-//! The hub's end of one worker's connection. What the swarm asks for goes out in order; what a worker may say is
-//! checked here, so that the swarm sees joins, beats, blocks, and answers of the shape that was asked for.
+//! The hub's end of one worker's connection. Sends what the swarm asks for, in order, and checks everything a worker says:
+//! the swarm sees only joins, beats, block reports, and answers of the shape that was asked for.
 //!
-//! How long an attempt may take, and what to do then, is the swarm's; an attempt it gives up it cancels.
+//! Timeouts of attempts are left to the swarm, which cancels the attempts that it gives up.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -9,22 +9,25 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::attempts::{Attempts, Lookup};
+use super::compressor::Compressor;
+use super::link_rate::{LinkRate, Probe};
 use super::{Channel, State, heartbeat_interval};
-use crate::compression::Compression;
+use crate::compression::CompressionMode;
 use crate::error::{CloseReason, SendError};
 use crate::frame::dispatch::Dispatch;
 use crate::frame::error::{ErrorCode, WireError};
 use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Ping, Visibility};
+use crate::frame::padding::{self, MAX_PADDING_BYTES};
 use crate::frame::result::Answer;
 use crate::frame::weight_sync::{BlockReport, WeightSync, WeightSyncFrame};
 use crate::frame::{Frame, cancel, decode_message_within};
 use crate::id::AttemptId;
 use crate::limits::{MAX_JOIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES};
 
-/// Pings that may wait for their beats; older ones are forgotten.
+/// The most pings that wait for their beats; older ones are forgotten.
 const MAX_PINGS: usize = 16;
 
-/// What a hub session goes by.
+/// The settings of a hub session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
     /// How long a connection may take to join.
@@ -35,8 +38,8 @@ pub struct SessionConfig {
     pub paused_silence: Duration,
     /// How long a leaving worker may take to finish what it owes.
     pub drain_deadline: Duration,
-    /// Whether to compress what is sent.
-    pub compression: Compression,
+    /// When both ends compress what they send.
+    pub compression: CompressionMode,
 }
 
 impl Default for SessionConfig {
@@ -46,21 +49,21 @@ impl Default for SessionConfig {
             silent_beats: 4,
             paused_silence: Duration::from_mins(10),
             drain_deadline: Duration::from_secs(10),
-            compression: Compression::Off,
+            compression: CompressionMode::Off,
         }
     }
 }
 
-/// What happened at the worker.
+/// An event of the worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HubEvent {
-    /// It introduced itself: to be answered with [`HubSession::accept`] or [`HubSession::reject`].
+    /// It asks to join: answer with [`HubSession::accept`] or [`HubSession::reject`].
     Joined(Join),
-    /// It says how it is. The round trip is known when this answers one of the last pings.
+    /// It reports its state. The round trip is known if this answers one of the last pings.
     Beat {
         /// How it is.
         beat: Beat,
-        /// From the ping to this, the worker's loop included.
+        /// From the ping to this, the worker's loop included; if it brought padding, the shortest of those without.
         round_trip: Option<Duration>,
     },
     /// Its blocks changed.
@@ -119,7 +122,8 @@ pub struct HubSession {
     interval: Duration,
     next_ping: Duration,
     /// Pings that no beat has answered, oldest first; at most [`MAX_PINGS`].
-    pings: VecDeque<u64>,
+    pings: VecDeque<(u64, Probe)>,
+    link: LinkRate,
 }
 
 /// How far the conversation is; with visibility and residency it makes the [`State`].
@@ -140,7 +144,7 @@ impl HubSession {
     /// A session on a connection that opened at `now`.
     pub fn new(config: SessionConfig, now: Duration) -> Self {
         Self {
-            channel: Channel::new(config.compression),
+            channel: Channel::new(Compressor::measuring()),
             phase: Phase::AwaitingJoin { deadline: now.saturating_add(config.join_deadline) },
             visibility: Visibility::Visible,
             any_resident: false,
@@ -150,6 +154,7 @@ impl HubSession {
             interval: Duration::ZERO,
             next_ping: now,
             pings: VecDeque::new(),
+            link: LinkRate::default(),
             config,
         }
     }
@@ -214,7 +219,7 @@ impl HubSession {
         self.interval = heartbeat_interval(accepted.heartbeat_interval_millis);
         self.heard_at = now;
         self.next_ping = now.saturating_add(self.interval);
-        let message = Heartbeat::Accepted(accepted).encode(self.channel.compression);
+        let message = Heartbeat::Accepted(accepted).encode(self.channel.control());
         self.channel.send_or_close(message, closed);
         if self.visibility == Visibility::Leaving {
             self.start_draining(now);
@@ -252,7 +257,8 @@ impl HubSession {
         if self.attempts.is_full() {
             return Err(SendError::TooManyOutstanding);
         }
-        let message = dispatch.encode(attempt, self.channel.compression)?;
+        let encode = |compression| dispatch.encode(attempt, compression);
+        let message = self.channel.encode(dispatch.message_bytes(), encode)?;
         self.channel.send([message]).map_err(|_| SendError::Backlog)?;
         self.attempts.insert(attempt, dispatch.answer_shape());
         Ok(())
@@ -279,7 +285,7 @@ impl HubSession {
             State::Syncing | State::Serving | State::Paused => {}
             state => return Err(SendError::State(state)),
         }
-        let messages = sync.encode(self.channel.compression).map_err(SendError::EntryTooLarge)?;
+        let messages = sync.encode(self.channel.control()).map_err(SendError::EntryTooLarge)?;
         self.channel.send(messages).map_err(|_| SendError::Backlog)
     }
 
@@ -290,7 +296,7 @@ impl HubSession {
         }
         let error =
             WireError { code: ErrorCode::Draining, message: "the hub is leaving".into(), attempt: None };
-        let message = error.encode(self.channel.compression);
+        let message = error.encode(self.channel.control());
         self.start_draining(now);
         self.channel.send_or_close(message, closed);
         self.finish_draining();
@@ -342,6 +348,17 @@ impl HubSession {
         self.late_answers
     }
 
+    /// Bytes a second that the link was measured to carry to the worker and from it: with [`CompressionMode::Auto`], if
+    /// payloads shrink, and after some pings.
+    pub fn link_bytes_per_second(&self) -> [Option<u64>; 2] {
+        [self.link.down_bytes_per_second(), self.link.up_bytes_per_second()]
+    }
+
+    /// Whether what is sent to the worker is compressed at present.
+    pub fn is_compressing(&self) -> bool {
+        self.channel.compressor.is_on()
+    }
+
     /// Attempts that owe an answer.
     pub fn outstanding(&self) -> usize {
         self.attempts.outstanding()
@@ -373,10 +390,16 @@ impl HubSession {
 
     fn handle_beat(&mut self, now: Duration, beat: Beat) {
         let round_trip = beat.echo.and_then(|echo| {
-            let answered = self.pings.iter().position(|ping| *ping == echo)?;
+            let (answered, &(_, probe)) =
+                self.pings.iter().enumerate().find(|(_, (ping, _))| *ping == echo)?;
             self.pings.drain(..=answered);
-            Some(now.saturating_sub(Duration::from_micros(echo)))
+            let round_trip = now.saturating_sub(Duration::from_micros(echo));
+            self.link.answered(probe, round_trip);
+            Some(if probe == Probe::Plain { round_trip } else { self.link.shortest().unwrap_or(round_trip) })
         });
+        if beat.takes_lz4 {
+            self.channel.compressor.agree(self.config.compression, self.link.down_bytes_per_second());
+        }
         // Leaving is final, whatever an event of the page that comes after says.
         if self.visibility != Visibility::Leaving {
             self.visibility = beat.visibility;
@@ -425,8 +448,18 @@ impl HubSession {
         if self.pings.len() == MAX_PINGS {
             self.pings.pop_front();
         }
-        self.pings.push_back(hub_micros);
-        let message = Heartbeat::Ping(Ping { hub_micros }).encode(self.channel.compression);
+        let is_worth_it = self.channel.compressor.is_worth_measuring();
+        let probe = if is_worth_it { self.link.next_probe() } else { Probe::Plain };
+        let padding = |is_wanted| if is_wanted { MAX_PADDING_BYTES } else { 0 };
+        self.pings.push_back((hub_micros, probe));
+        let ping = Ping {
+            hub_micros,
+            compression: self.config.compression,
+            bytes_per_second: self.link.up_bytes_per_second(),
+            padding_bytes: padding(probe == Probe::FromWorker) as u32,
+        };
+        let message = Heartbeat::Ping(ping).encode(self.channel.control());
+        let message = padding::before(&message, padding(probe == Probe::ToWorker));
         self.channel.send_or_close(message, closed);
     }
 

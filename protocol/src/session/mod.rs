@@ -20,6 +20,8 @@ pub mod hub;
 pub mod worker;
 
 mod attempts;
+mod compressor;
+mod link_rate;
 
 use core::fmt;
 use core::time::Duration;
@@ -27,6 +29,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use self::compressor::Compressor;
 use crate::compression::Compression;
 use crate::error::CloseReason;
 use crate::limits::{MAX_EVENTS, MAX_OUTBOX_BYTES, MAX_OUTBOX_MESSAGES};
@@ -74,7 +77,7 @@ struct Channel<Event> {
     outbox: VecDeque<Bytes>,
     outbox_bytes: usize,
     events: VecDeque<Event>,
-    compression: Compression,
+    compressor: Compressor,
     closed: Option<CloseReason>,
 }
 
@@ -83,8 +86,27 @@ struct Channel<Event> {
 struct Full;
 
 impl<Event> Channel<Event> {
-    fn new(compression: Compression) -> Self {
-        Self { outbox: VecDeque::new(), outbox_bytes: 0, events: VecDeque::new(), compression, closed: None }
+    /// Nothing is compressed before both ends have said so.
+    fn new(compressor: Compressor) -> Self {
+        Self { outbox: VecDeque::new(), outbox_bytes: 0, events: VecDeque::new(), compressor, closed: None }
+    }
+
+    /// Encodes a tensor message of `n_bytes` uncompressed, compressed if that pays.
+    fn encode<E>(
+        &mut self,
+        n_bytes: u64,
+        encode: impl FnOnce(Compression) -> Result<Bytes, E>,
+    ) -> Result<Bytes, E> {
+        let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+        let compression = self.compressor.choose(n_bytes);
+        let message = encode(compression)?;
+        self.compressor.encoded(compression, n_bytes, message.len());
+        Ok(message)
+    }
+
+    /// How control frames are encoded, which are few.
+    fn control(&self) -> Compression {
+        self.compressor.choose_control()
     }
 
     fn is_closed(&self) -> bool {

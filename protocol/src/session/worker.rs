@@ -1,20 +1,22 @@
-//! The worker's end of its connection: its input slots, what it holds, and what it owes.
+//! The worker's end of its connection: input slots, resident blocks, and attempts that it has to answer.
 //!
 //! The session answers by itself what needs no arithmetic: pings, dispatches it has no room for (`preempted`), no
 //! blocks for (`not_resident`), that pass the agreed sizes (`too_large`) or come while it leaves (`draining`).
-//! Computing, loading and storing are the owner's.
+//! Computing, loading and storing are left to the owner.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+use super::compressor::Compressor;
 use super::{Channel, State, heartbeat_interval};
-use crate::compression::Compression;
+use crate::compression::{Compression, CompressionMode};
 use crate::error::{CloseReason, SendError};
 use crate::frame::dispatch::Dispatch;
 use crate::frame::error::{ErrorCode, WireError};
 use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Visibility};
+use crate::frame::padding;
 use crate::frame::result::{Answer, AnswerShape};
 use crate::frame::weight_sync::{BlockReport, WeightSync, WeightSyncFrame};
 use crate::frame::{Frame, decode_message};
@@ -29,21 +31,21 @@ pub const JOIN_DEADLINE: Duration = Duration::from_secs(10);
 /// After how many heartbeat intervals without a byte a worker takes its hub for gone.
 pub const SILENT_BEATS: u32 = 4;
 
-/// What a worker session goes by.
+/// The settings of a worker session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerConfig {
-    /// Its first frame. Input slots are brought into 1 to [`MAX_SLOTS`].
+    /// Its first frame. Input slots are clamped to 1 to [`MAX_SLOTS`].
     pub join: Join,
 }
 
-/// What the hub wants.
+/// An event of the hub.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerEvent {
-    /// The hub took the worker, on these terms.
+    /// The hub accepted the worker, on these terms.
     Accepted(Accepted),
     /// Blocks to drop, which are refused from now on, then to add, in order.
     Sync(WeightSync),
-    /// A started attempt is not owed any more. One still queued is just gone.
+    /// A started attempt no longer needs an answer. Queued attempts are removed without an event.
     Cancelled(AttemptId),
     /// The hub refused the worker, or ended the session, and said why. [`WorkerEvent::Closed`] follows.
     Rejected(WireError),
@@ -107,7 +109,7 @@ impl WorkerSession {
             text.truncate(text.floor_char_boundary(max_bytes));
         }
         let mut session = Self {
-            channel: Channel::new(Compression::Off),
+            channel: Channel::new(Compressor::following()),
             phase: Phase::Joining { deadline: now.saturating_add(JOIN_DEADLINE) },
             slots: usize::from(join.input_slots),
             queued: VecDeque::new(),
@@ -119,12 +121,6 @@ impl WorkerSession {
         };
         session.send(Heartbeat::Join(join).encode(Compression::Off));
         session
-    }
-
-    /// The same session, compressing what it sends after the join.
-    pub fn with_compression(mut self, compression: Compression) -> Self {
-        self.channel.compression = compression;
-        self
     }
 
     /// Takes a binary message from the hub. A message is taken whole or, if anything in it is bad, not at all.
@@ -197,7 +193,8 @@ impl WorkerSession {
         if !answer.has_shape(shape) {
             return Err(SendError::AnswerShape(attempt));
         }
-        let message = answer.encode(attempt, self.channel.compression)?;
+        let encode = |compression| answer.encode(attempt, compression);
+        let message = self.channel.encode(answer.message_bytes(), encode)?;
         self.started.remove(&attempt);
         self.send(message);
         self.finish_draining();
@@ -223,7 +220,7 @@ impl WorkerSession {
             }
         }
         self.any_resident |= !report.resident.is_empty();
-        for message in report.encode(self.channel.compression) {
+        for message in report.encode(self.channel.control()) {
             self.send(message);
         }
     }
@@ -242,7 +239,7 @@ impl WorkerSession {
         }
         // What the hub sent while this end could not listen is still under way.
         self.heard_at = now;
-        self.send_beat(None);
+        self.send_beat(None, 0);
         if beat.visibility == Visibility::Leaving {
             self.leave();
         }
@@ -310,7 +307,10 @@ impl WorkerSession {
             (Phase::Joining { .. }, _) => self.close(CloseReason::Unexpected("a frame before it accepted")),
             (_, Frame::Dispatch(attempt, dispatch)) => self.handle_dispatch(attempt, dispatch),
             (_, Frame::Cancel(attempt)) => self.handle_cancel(attempt),
-            (_, Frame::Heartbeat(Heartbeat::Ping(ping))) => self.send_beat(Some(ping.hub_micros)),
+            (_, Frame::Heartbeat(Heartbeat::Ping(ping))) => {
+                self.channel.compressor.agree(ping.compression, ping.bytes_per_second);
+                self.send_beat(Some(ping.hub_micros), ping.padding_bytes as usize);
+            }
             (_, Frame::WeightSync(WeightSyncFrame::Sync(sync))) => {
                 for block in &sync.drop {
                     self.resident.remove(block);
@@ -405,19 +405,21 @@ impl WorkerSession {
         }
     }
 
-    fn send_beat(&mut self, echo: Option<u64>) {
+    fn send_beat(&mut self, echo: Option<u64>, padding_bytes: usize) {
         let beat = Beat {
             echo,
             queue_depth: self.queue_depth() as u32,
             blocks_resident: self.resident.len() as u32,
+            takes_lz4: self.channel.compressor.mode() != CompressionMode::Off,
             ..self.beat
         };
-        self.send(Heartbeat::Beat(beat).encode(self.channel.compression));
+        let message = Heartbeat::Beat(beat).encode(self.channel.control());
+        self.send(padding::before(&message, padding_bytes));
     }
 
     fn send_error(&mut self, attempt: AttemptId, code: ErrorCode, message: String) {
         let error = WireError { code, message, attempt: Some(attempt) };
-        self.send(error.encode(self.channel.compression));
+        self.send(error.encode(self.channel.control()));
     }
 
     fn send(&mut self, message: Bytes) {

@@ -117,7 +117,7 @@ fn an_answer_to_an_attempt_never_sent_ends_the_session() {
 
 #[test]
 fn each_end_sends_only_its_own_frames() {
-    let ping = Heartbeat::Ping(Ping { hub_micros: 0 }).encode(Compression::Off);
+    let ping = Heartbeat::Ping(Ping { hub_micros: 0, ..Ping::default() }).encode(Compression::Off);
     let from_hub =
         [encoded(&dispatch(Form::Plain, &[3]), 1), cancel::encode(AttemptId(1)), ping, accepted_message()];
     for message in from_hub {

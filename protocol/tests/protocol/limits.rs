@@ -306,7 +306,8 @@ fn max_error_text_bytes() {
 fn max_outbox_messages() {
     // A worker whose hub pings, and whose driver never sends.
     let mut pair = Pair::serving(1);
-    let ping = Heartbeat::Ping(moex_protocol::Ping { hub_micros: 1 }).encode(Compression::Off);
+    let ping =
+        Heartbeat::Ping(moex_protocol::Ping { hub_micros: 1, ..Default::default() }).encode(Compression::Off);
     for _ in 0..=MAX_OUTBOX_MESSAGES {
         pair.worker.handle_message(pair.now, ping.clone());
     }

@@ -4,6 +4,7 @@
 mod pair;
 mod samples;
 
+mod compression;
 mod conversation;
 mod endings;
 mod limits;

@@ -39,7 +39,7 @@ fn messages() -> Vec<Bytes> {
         dispatched(Form::Sum),
         answered(None),
         cancel::encode(attempt),
-        Heartbeat::Ping(Ping { hub_micros: 15 }).encode(Compression::Off),
+        Heartbeat::Ping(Ping { hub_micros: 15, ..Ping::default() }).encode(Compression::Off),
         WeightSyncFrame::Sync(sync).encode(Compression::Off),
         error.encode(Compression::Off),
     ]

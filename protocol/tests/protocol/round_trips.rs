@@ -5,8 +5,9 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Call, Compression,
-    Dispatch, Dtype, ErrorCode, ExpertId, Form, Frame, Heartbeat, Join, LayerId, Pair, Ping, SelfTest,
-    Visibility, WeightSync, WeightSyncFrame, WireError, WorkerId, WorkerKind, cancel, decode_message,
+    CompressionMode, Dispatch, Dtype, ErrorCode, ExpertId, Form, Frame, Heartbeat, Join, LayerId, Pair, Ping,
+    SelfTest, Visibility, WeightSync, WeightSyncFrame, WireError, WorkerId, WorkerKind, cancel,
+    decode_message,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -92,18 +93,21 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
     });
     let visibility =
         select([Visibility::Visible, Visibility::Hidden, Visibility::Frozen, Visibility::Leaving].as_slice());
-    let beat = (any::<Option<u64>>(), visibility, any::<u32>(), any::<u64>(), any::<u32>());
-    let beat = beat.prop_map(|(echo, visibility, queue_depth, memory_used_bytes, blocks_resident)| Beat {
-        echo,
-        visibility,
-        queue_depth,
-        memory_used_bytes,
-        blocks_resident,
+    let numbers = (any::<u32>(), any::<u64>(), any::<u32>());
+    let beat = (any::<Option<u64>>(), visibility, numbers, any::<bool>());
+    let beat = beat.prop_map(|(echo, visibility, numbers, takes_lz4)| {
+        let (queue_depth, memory_used_bytes, blocks_resident) = numbers;
+        Beat { echo, visibility, queue_depth, memory_used_bytes, blocks_resident, takes_lz4 }
+    });
+    let mode = select([CompressionMode::Off, CompressionMode::Auto, CompressionMode::On].as_slice());
+    let ping = (any::<u64>(), mode, any::<Option<u64>>(), any::<u32>());
+    let ping = ping.prop_map(|(hub_micros, compression, bytes_per_second, padding_bytes)| {
+        Heartbeat::Ping(Ping { hub_micros, compression, bytes_per_second, padding_bytes })
     });
     prop_oneof![
         any_join().prop_map(Heartbeat::Join),
         accepted.prop_map(Heartbeat::Accepted),
-        any::<u64>().prop_map(|hub_micros| Heartbeat::Ping(Ping { hub_micros })),
+        ping,
         beat.prop_map(Heartbeat::Beat),
     ]
 }

@@ -71,7 +71,7 @@ fn decoder_seeds() -> Vec<(&'static str, Bytes)> {
         ("cancel", cancel::encode(attempt)),
         ("join", heartbeat(Heartbeat::Join(join()))),
         ("accepted", heartbeat(Heartbeat::Accepted(accepted()))),
-        ("ping", heartbeat(Heartbeat::Ping(Ping { hub_micros: 1 }))),
+        ("ping", heartbeat(Heartbeat::Ping(Ping { hub_micros: 1, ..Ping::default() }))),
         ("beat", heartbeat(Heartbeat::Beat(beat))),
         ("weight-sync", WeightSyncFrame::Sync(sync).encode(Compression::Off)),
         ("block-report", WeightSyncFrame::Report(report()).encode(Compression::Lz4)),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::Routing;
-use moex_protocol::{Compression, Dtype, LayerId, ModelSummary, WorkerId};
+use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, WorkerId};
 use moex_swarm::{FormPolicy, Hedge, JoinToken, LayerJob, SwarmConfig};
 
 use crate::{
@@ -246,7 +246,7 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         max_failures: 1 + random.below(4) as u32,
         wire: [Dtype::F16, Dtype::Bf16, Dtype::Int8][random.below(wires)],
         form,
-        compression: if random.below(4) == 0 { Compression::Lz4 } else { Compression::Off },
+        compression: if random.below(4) == 0 { CompressionMode::On } else { CompressionMode::Off },
         hub_compute: random.below(3) > 0,
         check_every: [0, 1, 3, 256][random.below(4)],
         seed: random.below(1 << 32) as u64,

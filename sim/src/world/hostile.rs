@@ -296,7 +296,9 @@ impl World {
             }
             Attack::HubFrame => {
                 let micros = now.as_micros() as u64;
-                vec![Packet::Binary(Heartbeat::Ping(Ping { hub_micros: micros }).encode(Compression::Off))]
+                vec![Packet::Binary(
+                    Heartbeat::Ping(Ping { hub_micros: micros, ..Ping::default() }).encode(Compression::Off),
+                )]
             }
         };
         self.note(|| format!("peer {} does {attack:?} with {attempt}", id.0));

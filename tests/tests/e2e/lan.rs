@@ -166,6 +166,24 @@ async fn an_address_that_comes_while_the_hub_runs_is_in_its_certificate_soon() {
 }
 
 #[tokio::test]
+async fn a_native_worker_waits_until_the_hubs_certificate_names_a_new_address() {
+    let state = tempfile::tempdir().unwrap();
+    let hub = open(state.path(), &[]);
+    let (port, token) = (from_port(&hub.started["urls"]), hub.started["token"].as_str().unwrap());
+    let host = std::sync::Arc::new(Host::new().unwrap());
+    // Before the hub has looked at its addresses again.
+    let web = format!("https://{}:{port}", host.gateway());
+    let fingerprint = hub.started["ca"]["fingerprint"].as_str().unwrap();
+    let link = format!("{web}/join#{token},ca={fingerprint}");
+    let mut worker = Moex::under_test().on(host.clone()).worker("worker", &link, &[]).unwrap();
+    let begin = std::time::Instant::now();
+    assert_refuses(&host, &[&format!("{web}/join#{token},ca={}", "00".repeat(32))], "another fingerprint");
+    assert!(begin.elapsed() < Duration::from_secs(20), "another authority is not waited for");
+    hub.wait_for_workers(1).await.unwrap();
+    assert!(worker.ended().unwrap().is_none());
+}
+
+#[tokio::test]
 async fn a_certificate_of_ones_own_is_served_without_lan() {
     let folder = tempfile::tempdir().unwrap();
     let (chain, key) = (folder.path().join("chain.pem"), folder.path().join("key.pem"));

@@ -8,6 +8,7 @@ mod chat;
 mod chromium;
 mod clients;
 mod commands;
+mod compression;
 mod defaults;
 mod demo;
 mod door;
@@ -20,6 +21,7 @@ mod logits;
 mod pages;
 mod pull;
 mod reach;
+mod several_hubs;
 mod strangers;
 
 use std::process::{Command, Output};

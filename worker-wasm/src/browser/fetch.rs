@@ -10,11 +10,12 @@ use wasm_bindgen::prelude::*;
 use super::store::{Place, Store};
 use super::{clock, js};
 use crate::core::Loaded;
-use crate::download::{Download, Next, file_name};
+use crate::download::{Download, complete, file_name};
+use crate::driver::Fetch;
 
-/// A download that brings nothing for this long is given up and resumed.
+/// A download that receives nothing for this long is aborted and resumed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// The answer to a range.
+/// The status of an answer to a range request.
 const PARTIAL_CONTENT: u16 = 206;
 
 /// Fetches blocks, through the store if there is one.
@@ -27,45 +28,15 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// The bytes of the block, with the hash the hub named.
-    pub(super) async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String> {
-        let place = self.place(source).await;
-        if let Some(bytes) = match &place {
-            Some(place) => place.read().await,
-            None => None,
-        } {
-            let loaded = Loaded { bytes: bytes.len() as u64, downloaded: 0 };
-            return Ok((bytes, loaded));
-        }
-        let wanted = usize::try_from(source.end.saturating_sub(source.start)).unwrap_or(0);
-        let kept = match &place {
-            Some(place) => place.open_part(wanted).await,
-            None => Vec::new(),
-        };
-        let mut download = Download::resume(source.clone(), kept);
-        loop {
-            let attempt = self.attempt(&mut download, place.as_ref()).await;
-            match download.attempted(attempt) {
-                Next::Done => break,
-                Next::Retry(delay) => clock::sleep(delay).await,
-                Next::Failed(reason) => return Err(reason),
-            }
-        }
-        if let Some(place) = &place {
-            place.finish().await;
-        }
-        Ok(download.into_bytes())
-    }
-
     async fn place(&self, source: &BlockSource) -> Option<Place> {
         self.store.as_ref()?.place(&file_name(&source.blake3)?).await
     }
 
-    /// Asks for what is missing; appends what the server gives of it, here and in the store.
+    /// Requests the missing bytes; appends what arrives to the download and to the store.
     async fn attempt(&self, download: &mut Download, place: Option<&Place>) -> Result<(), String> {
         let Some((url, range)) = download.request() else { return Ok(()) };
         if !url.starts_with('/') {
-            return Err("the hub names another server for its weights, which is not asked".into());
+            return Err("the hub names another server for its weights; only the hub itself is asked".into());
         }
         let (url, init) = (format!("{}{url}", self.hub), self.init(&range));
         let response = in_time(js::fetch(&url, &init)).await?;
@@ -89,7 +60,7 @@ impl Fetcher {
         }
     }
 
-    /// The options for `fetch`: a redirection would take the token to wherever it points.
+    /// The options for `fetch`. A redirect is an error: it would send the token to another server.
     fn init(&self, range: &str) -> js_sys::Object {
         let headers = js::object([
             ("Range", range.into()),
@@ -97,6 +68,31 @@ impl Fetcher {
             ("X-Moex-Worker", self.worker.as_str().into()),
         ]);
         js::object([("headers", headers.into()), ("cache", "no-store".into()), ("redirect", "error".into())])
+    }
+}
+
+impl Fetch for Fetcher {
+    async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String> {
+        let place = self.place(source).await;
+        if let Some(bytes) = match &place {
+            Some(place) => place.read().await,
+            None => None,
+        } {
+            let loaded = Loaded { bytes: bytes.len() as u64, downloaded: 0 };
+            return Ok((bytes, loaded));
+        }
+        let wanted = usize::try_from(source.end.saturating_sub(source.start)).unwrap_or(0);
+        let kept = match &place {
+            Some(place) => place.open_part(wanted).await,
+            None => Vec::new(),
+        };
+        let download = Download::resume(source.clone(), kept);
+        let attempt = async |download: &mut Download| self.attempt(download, place.as_ref()).await;
+        let complete = complete(download, attempt, clock::sleep).await?;
+        if let Some(place) = &place {
+            place.finish().await;
+        }
+        Ok(complete)
     }
 }
 

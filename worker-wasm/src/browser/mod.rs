@@ -1,10 +1,10 @@
-//! The browser driver: runs in a dedicated worker, which owns the WebSocket, the GPU and the stored blocks.
+//! The worker in a browser: runs in a dedicated worker, which owns the WebSocket, the GPU and the stored blocks.
 //!
 //! The page loads the module, calls [`start`] and shows the JSON that arrives as messages ([`report::Report`]). Nothing here
 //! touches a document.
 
 mod clock;
-mod driver;
+mod end;
 mod fetch;
 mod js;
 mod report;
@@ -15,11 +15,13 @@ use moex_protocol::{Visibility, WorkerId, WorkerKind};
 use serde::Deserialize;
 use wasm_bindgen::prelude::*;
 
-use self::driver::{Driver, Event};
+use self::end::BrowserEnd;
 use self::fetch::Fetcher;
 use self::report::{Phase, Report};
 use self::store::Store;
+use crate::core::{CoreConfig, Ending, HubConfig};
 use crate::device::{Device, DeviceChoice, Identity};
+use crate::driver::{Driver, Event, Shared};
 use crate::inbox::Inbox;
 
 /// Input slots a tab announces: one computing, the rest arriving meanwhile.
@@ -91,7 +93,18 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
         join.adapter = name;
     }
     let store = Store::open();
+    let (is_gpu, device) = (device.is_gpu(), Shared::new(device));
+    let (hubs, is_stored) = ([options.hub.clone()], store.is_some());
+    let end = BrowserEnd::new(inbox, &hubs, &device, join.sync_latency_micros, is_stored);
     let fetcher =
         Fetcher { hub: options.hub, token: options.token, worker: options.worker.to_string(), store };
-    Ok(Driver::new(device, join, fetcher, inbox).run().await)
+    let config = HubConfig { core: CoreConfig { join }, patience: None };
+    let endings = Driver::new(end, device, vec![(config, fetcher)]).run().await;
+    Ok(match endings.into_iter().next() {
+        Some(Ending::Device(reason)) if is_gpu => Report::crashed(&reason),
+        Some(Ending::Stopped(reason) | Ending::Device(reason) | Ending::NoHub(reason)) => {
+            Report::stopped(reason)
+        }
+        Some(Ending::Left) | None => Report::new(Phase::Stopped),
+    })
 }

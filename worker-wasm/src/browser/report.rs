@@ -10,7 +10,7 @@ use crate::core::Status;
 pub(super) struct Report {
     /// Where the worker stands.
     pub(super) phase: Phase,
-    /// Why it stands there, or what it did without, in words.
+    /// The reason for the phase, or what the worker has to do without, in words.
     pub(super) note: Option<String>,
     /// Whether blocks are kept between visits.
     pub(super) keeps_blocks: bool,
@@ -22,19 +22,19 @@ pub(super) struct Report {
     pub(super) status: Option<Status>,
 }
 
-/// Where a worker stands, before and around its sessions.
+/// The phases of a worker, before, during and after its sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Phase {
-    /// It opens and tests its device.
+    /// The device is being opened and tested.
     Starting,
-    /// It has no connection, and is trying to get one.
+    /// There is no connection; the worker is trying to connect.
     Connecting,
-    /// It has one; `status.state` says the rest.
+    /// There is a connection; `status.state` has the details.
     Connected,
-    /// It will not go on, and starting it again as it was would end the same way.
+    /// The worker has ended; starting it again in the same way would end the same way.
     Stopped,
-    /// It went down with its device; starting it on another may help.
+    /// The worker has ended because its device failed; another device may work.
     Crashed,
 }
 

@@ -1,11 +1,12 @@
-//! The WebSocket to the hub: its callbacks become events, and nothing of it outlives the value.
+//! A WebSocket to a hub: turns its callbacks into events, and removes them when dropped.
 
 use js_sys::Function;
 use moex_protocol::{SUBPROTOCOL, limits};
 use wasm_bindgen::prelude::*;
 
-use super::driver::Event;
 use super::js;
+use crate::core::{Connection, Lost};
+use crate::driver::Event;
 use crate::inbox::Inbox;
 
 /// A socket that is opening or open; closed when dropped.
@@ -16,12 +17,12 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Starts to connect. The events carry `connection`, so that those of an earlier socket can be told apart.
-    pub(super) fn open(url: &str, connection: u64, inbox: &Inbox<Event>) -> Result<Self, String> {
+    pub(super) fn open(url: &str, connection: Connection, inbox: &Inbox<Event>) -> Result<Self, String> {
         let socket = js::WebSocket::new(url, SUBPROTOCOL).map_err(|error| js::words(&error))?;
         socket.set_binary_type("arraybuffer");
         let on_open = callback(inbox, connection, move |_| Event::Opened(connection));
         let on_message = callback(inbox, connection, move |event| message(connection, event.unchecked_ref()));
-        let on_close = callback(inbox, connection, move |_| Event::Closed(connection));
+        let on_close = callback(inbox, connection, move |_| closed(connection));
         socket.set_onopen(Some(function(&on_open)));
         socket.set_onmessage(Some(function(&on_message)));
         socket.set_onclose(Some(function(&on_close)));
@@ -54,25 +55,30 @@ impl Drop for Socket {
 }
 
 /// A message as an event. One that is too large ends the connection before it is copied.
-fn message(connection: u64, event: &js::MessageEvent) -> Event {
+fn message(connection: Connection, event: &js::MessageEvent) -> Event {
     match js::bytes(&event.data()) {
         None => Event::Text(connection),
-        Some(bytes) if bytes.length() as usize > limits::MAX_MESSAGE_BYTES => Event::Closed(connection),
+        Some(bytes) if bytes.length() as usize > limits::MAX_MESSAGE_BYTES => closed(connection),
         Some(bytes) => Event::Message(connection, bytes.to_vec().into()),
     }
 }
 
-/// Puts what happens into the inbox. One that is full means a hub that ignores the input slots: its connection ends.
+/// A callback that puts an event into the inbox. A full inbox means that a hub ignores the input slots: its connection ends.
 fn callback(
     inbox: &Inbox<Event>,
-    connection: u64,
+    connection: Connection,
     mut event: impl FnMut(&JsValue) -> Event + 'static,
 ) -> Closure<dyn FnMut(JsValue)> {
     let inbox = inbox.clone();
     Closure::new(move |value: JsValue| {
         let belongs = |waiting: &Event| matches!(waiting, Event::Message(of, _) if *of == connection);
-        inbox.offer_or_end(event(&value), belongs, Event::Closed(connection));
+        inbox.offer_or_end(event(&value), belongs, closed(connection));
     })
+}
+
+/// The browser says no more than that.
+fn closed(connection: Connection) -> Event {
+    Event::Closed(connection, Lost::Gone(String::new()))
 }
 
 fn function(closure: &Closure<dyn FnMut(JsValue)>) -> &Function {

@@ -1,4 +1,4 @@
-//! Blocks kept between visits, one for each hash. The page's script keeps them (`store.js` says how); here they are checked.
+//! Blocks kept between visits, one file for each hash. The page's script (`store.js`) stores them; this file checks hashes.
 
 use wasm_bindgen::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Answers a dispatch in f32 from packed blocks that lie anywhere: what any worker with such activations answers, without
-//! a session, a slot or a device. The hub's own answers, the simulator's workers and tests are made so.
+//! Answers a dispatch in f32 from packed blocks, without a session, a slot or a device; the result equals that of any worker
+//! with f32 activations. Used by the hub for its own answers, by the simulator's workers and by tests.
 
 use moex_kernels::{ExpertShape, cpu, engine::Pair};
 use moex_protocol::{Answer, AnswerPart, Block, Dispatch, ExpertId, Form, tensor};
@@ -63,7 +63,7 @@ pub fn pair(pair: &moex_protocol::Pair) -> Pair {
     Pair { row: u32::from(pair.row), gate: pair.gate.to_f32() }
 }
 
-/// An answer in the making.
+/// Builds an answer, expert by expert.
 pub struct Answering<'a> {
     dispatch: &'a Dispatch,
     /// (R, D); empty unless a sum is asked for.
@@ -89,7 +89,7 @@ impl<'a> Answering<'a> {
         }
     }
 
-    /// What is to be sent.
+    /// The complete answer.
     pub fn finish(mut self) -> Answer {
         let Dispatch { layer, hidden, dtype, .. } = *self.dispatch;
         if self.dispatch.form == Form::Sum {

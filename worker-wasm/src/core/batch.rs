@@ -25,7 +25,7 @@ pub(super) fn to_batch(dispatch: &Dispatch, slots: &[u32]) -> Result<Batch, Tens
 
 /// The answer to `dispatch`, from the engine's output (P, D): gate x expert(row), in the order of the calls' pairs.
 ///
-/// `None` if there are not P rows, or if a value is not finite in the wire's dtype: such an answer is worth nothing to the hub.
+/// `None` if there are not P rows, or if a value is not finite in the wire's dtype: the hub would reject such an answer.
 pub(super) fn to_answer(dispatch: &Dispatch, output: &[f32]) -> Option<Answer> {
     let hidden = usize::from(dispatch.hidden);
     if output.len() != dispatch.n_pairs() * hidden {

@@ -15,28 +15,28 @@ use std::collections::{BTreeMap, VecDeque};
 
 use moex_protocol::{Block, BlockSource};
 
-/// How many blocks load at the same time: enough to hide a round trip, few enough that memory for blocks in flight stays small.
+/// How many blocks of a hub load at the same time: enough to hide a round trip, few enough to need little memory.
 pub const MAX_LOADS_IN_FLIGHT: usize = 4;
 
-/// What a request to hold a block led to at once.
+/// The immediate outcome of a request to hold a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Hold {
     /// The bytes are already in a slot, from this session or an earlier one.
     Resident,
-    /// It will be loaded in its turn.
+    /// It is queued for loading.
     Queued,
-    /// Every slot is spoken for.
+    /// Every slot is assigned.
     NoRoom,
 }
 
-/// What came of a load.
+/// The outcome of a load.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     /// The block now answers dispatches.
     Resident,
-    /// Nobody waits for it any more (dropped meanwhile), or it was never asked for.
+    /// It was dropped meanwhile, or never requested.
     Unwanted,
-    /// The load failed, and the hub is owed the reason.
+    /// The load failed; the hub is to be told why.
     Failed,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct BlockTable {
 struct Held {
     slot: u32,
     blake3: String,
-    /// Claimed by the hub in this session. What is not is kept only until its slot is needed.
+    /// Assigned by the hub in this session. Other blocks are kept only until their slot is needed.
     claimed: bool,
 }
 
@@ -87,7 +87,7 @@ impl BlockTable {
         self.n_resident() + self.queue.len() + self.loading.values().filter(|l| !l.cancelled).count()
     }
 
-    /// The hub wants `source.block` held.
+    /// Assigns `source.block`.
     pub(super) fn hold(&mut self, source: BlockSource) -> Hold {
         let block = source.block;
         if let Some(held) = self.held.get_mut(&block) {
@@ -112,7 +112,7 @@ impl BlockTable {
         Hold::Queued
     }
 
-    /// The hub wants the block no longer.
+    /// Unassigns the block and frees its slot.
     pub(super) fn drop_block(&mut self, block: Block) {
         self.queue.retain(|queued| queued.block != block);
         if let Some(loading) = self.loading.get_mut(&block) {
@@ -123,7 +123,7 @@ impl BlockTable {
         }
     }
 
-    /// The session is gone: nothing is assigned now, but what is in its slot stays, in case the next session asks for it.
+    /// Unassigns everything at the end of a session. Loaded blocks stay in their slots, in case the next session assigns them.
     pub(super) fn session_lost(&mut self) {
         self.queue.clear();
         for loading in self.loading.values_mut() {
@@ -177,7 +177,7 @@ impl BlockTable {
         self.free.append(&mut self.released_while_pinned);
     }
 
-    /// The slot of a block that no session claims, taken from it.
+    /// Takes the slot of a block that is not assigned.
     fn reclaim(&mut self) -> Option<u32> {
         let kept = |(block, held): (&Block, &Held)| {
             (!held.claimed && !self.pinned.contains(&held.slot)).then_some(*block)

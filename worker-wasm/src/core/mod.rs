@@ -1,7 +1,8 @@
-//! The worker without its surroundings: the session with the hub, the blocks it holds, and the work it owes, as one state machine.
+//! The worker without its surroundings, as state machines: no socket, clock, file or device lives here.
 //!
-//! No socket, clock, file or device lives here. A driver (browser, native, test or simulator) feeds [`Core`] what happened and
-//! does what it asks:
+//! [`Core`] serves one hub: the session with it, the blocks held for it, and the work owed to it. [`Worker`] is a core and a
+//! connection for each of several hubs, with one device for all; browser and native run it, the simulator runs a core alone.
+//! Whoever has a core feeds it what happened and does what it asks:
 //!
 //! ```text
 //! handle_message, handle_text, handle_timeout, handle_closed      what the socket and the timer bring
@@ -19,8 +20,11 @@
 pub mod answer;
 mod batch;
 mod blocks;
+mod link;
 mod model;
+mod report;
 mod status;
+mod worker;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -35,10 +39,14 @@ use moex_protocol::{
     Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
 };
 
+pub use self::blocks::MAX_LOADS_IN_FLIGHT;
 use self::blocks::{BlockTable, Hold, Settled};
+pub use self::link::{Ending, Lost, RENEWAL_PATIENCE};
 use self::model::Model;
+use self::report::Report;
+pub use self::status::{LATENCY_WINDOW, Status};
 use self::status::{Latencies, told};
-pub use self::{blocks::MAX_LOADS_IN_FLIGHT, status::LATENCY_WINDOW, status::Status};
+pub use self::worker::{Action, Connection, EngineId, HubConfig, HubId, Worker};
 
 /// Blocks that became resident within this time are reported to the hub together.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(50);
@@ -111,26 +119,6 @@ struct Running {
     since: Duration,
     /// The hub, or the session it came with, no longer waits for it.
     cancelled: bool,
-}
-
-/// What the next block report will say.
-#[derive(Debug, Default)]
-struct Report {
-    epoch: u64,
-    resident: Vec<Block>,
-    failed: Vec<(Block, String)>,
-    bytes_done: u64,
-    bytes_total: u64,
-    bytes_downloaded: u64,
-    due: Option<Duration>,
-}
-
-impl Report {
-    /// Another epoch: its bytes are counted from zero. What is to be reported of the last one is reported with it.
-    fn start(&mut self, epoch: u64) {
-        self.epoch = epoch;
-        (self.bytes_done, self.bytes_total, self.bytes_downloaded) = (0, 0, 0);
-    }
 }
 
 impl Core {

@@ -1,4 +1,4 @@
-//! What a worker shows of itself: the page and the terminal print this, tests read it.
+//! The state of a worker at one hub, as data: the page and the terminal print it, tests read it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 /// How many recent computations the latency percentiles are taken over.
 pub const LATENCY_WINDOW: usize = 256;
 
-/// A worker's state at one moment. All counts are since the worker started, over all its sessions.
+/// The state of a worker at one hub. Counts are since the worker started, over all sessions with the hub.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Status {
     /// `joining`, `syncing`, `serving`, `paused`, `draining` or `closed`.
@@ -49,7 +49,7 @@ pub struct Status {
     pub problem: Option<String>,
 }
 
-/// The most characters of a text of the hub's that are shown.
+/// The most characters of a hub's text that are shown.
 const MAX_TOLD_CHARS: usize = 300;
 
 /// A text with words of the hub's in it, as it may be shown: short, and without characters that steer a terminal or turn the

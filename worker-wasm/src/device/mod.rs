@@ -1,4 +1,4 @@
-//! What computes: a GPU or the CPU, opened, tested against its twin, and measured, so that the hub knows what it gets.
+//! The device that computes, a GPU or the CPU: opened, tested against the CPU's reference kernels, and measured for the hub.
 
 mod probe;
 mod self_test;
@@ -27,14 +27,14 @@ pub enum DeviceChoice {
     Cpu,
 }
 
-/// Who the worker is, and what its user gives it.
+/// The worker's identity and the limits that its user sets.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The secret of the join URL.
     pub token: String,
     /// Stable across sessions.
     pub worker: WorkerId,
-    /// What its owner calls it, for people; empty if nothing.
+    /// The name that its owner gives it; may be empty.
     pub name: String,
     /// Where it runs.
     pub kind: WorkerKind,
@@ -139,8 +139,8 @@ impl Device {
         }
     }
 
-    /// What the device presents itself as to a hub, with figures measured now by `clock`, which gives the time since any
-    /// fixed moment.
+    /// The join that describes this device to a hub, with its speed measured now. `clock` returns the time since any fixed
+    /// moment.
     ///
     /// # Errors
     /// One sentence, if the device fails while it is measured.
@@ -172,12 +172,12 @@ impl Device {
         !matches!(self.kind, Kind::Cpu)
     }
 
-    /// What the worker does without, in words for its user.
+    /// Why a GPU is not used, for the user; `None` if one is, or none was asked for.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Brings an awaited answer on where the browser would let it lie; see [`GpuDevice::nudge`].
+    /// Makes a slow browser notice that the GPU is done; see [`GpuDevice::nudge`].
     #[cfg(target_arch = "wasm32")]
     pub(crate) fn nudge(&self) {
         #[cfg(feature = "gpu")]
@@ -206,7 +206,7 @@ impl Device {
     }
 }
 
-/// A device in the words of a [`Join`].
+/// The part of a [`Join`] that describes the device.
 struct Description {
     adapter: String,
     backend: String,
@@ -214,7 +214,7 @@ struct Description {
     limits: BTreeMap<String, u64>,
 }
 
-/// Whether the device itself has failed, so that nothing more is to be had from it.
+/// Whether the device itself has failed and cannot be used again.
 #[cfg(any(feature = "native", target_arch = "wasm32"))]
 pub(crate) fn is_lost(error: &EngineError) -> bool {
     matches!(error, EngineError::DeviceLost(_) | EngineError::Device(_))

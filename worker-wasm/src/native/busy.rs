@@ -1,14 +1,14 @@
-//! Looking for the next message instead of sleeping until it comes: a processor that has gone to sleep takes tens of
-//! microseconds to wake up, several times what a message over loopback takes.
+//! Busy polling: the thread checks for the next message for a while instead of sleeping. A processor that sleeps takes tens
+//! of microseconds to wake up, several times what a message over loopback takes.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long after something came a thread looks for what comes next, before it sleeps.
+/// How long a thread polls after a message, before it sleeps.
 const WINDOW: Duration = Duration::from_millis(1);
 
-/// Whether a thread looks or sleeps.
+/// Whether a thread polls or sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPoll {
     is_on: bool,
@@ -16,29 +16,29 @@ pub struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// One that always sleeps, unless it is on.
+    /// Polls if `is_on`; otherwise the thread always sleeps.
     pub fn new(is_on: bool) -> Self {
         Self { is_on, until: None }
     }
 
-    /// Whether it ever looks.
+    /// Whether the thread ever polls.
     pub fn is_on(self) -> bool {
         self.is_on
     }
 
-    /// Something came, or was sent off that will be answered.
+    /// Restarts the polling window: a message came, or one was sent that will be answered.
     pub fn stir(&mut self) {
         self.until = self.is_on.then(|| Instant::now() + WINDOW);
     }
 
-    /// Whether to look again rather than to sleep.
+    /// Whether to poll again rather than to sleep.
     pub fn is_awake(&mut self) -> bool {
         self.until = self.until.filter(|until| Instant::now() < *until);
         self.until.is_some()
     }
 }
 
-/// Lets other threads and tasks go first, then looks at sockets again: whoever needs the processor more gets it.
+/// Yields to other threads and tasks, then polls the sockets again.
 pub async fn poll_again() {
     std::thread::yield_now();
     tokio::task::yield_now().await;

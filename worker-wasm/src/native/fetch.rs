@@ -1,4 +1,4 @@
-//! What a worker asks its hub over HTTP: blocks by range, and whether its token is the hub's.
+//! HTTP requests to the hub: fetches blocks by range, and checks the join token.
 
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use reqwest::{StatusCode, header};
 use super::join_url::JoinUrl;
 use super::store::BlockStore;
 use crate::core::Loaded;
-use crate::download::{Download, Next, file_name};
+use crate::download::{Download, complete, file_name};
+use crate::driver::Fetch;
 
-/// A download that brings nothing for this long is given up and resumed.
+/// A download that receives nothing for this long is aborted and resumed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// Where a hub tells whoever has the token what it serves.
+/// Where a hub describes what it serves, for requests with its token.
 const TERMS_PATH: &str = "/api/terms";
 
 /// Fetches blocks, through the store if there is one.
@@ -34,7 +35,7 @@ impl Fetcher {
         let mut client = reqwest::Client::builder()
             .connect_timeout(STALL_TIMEOUT)
             .read_timeout(STALL_TIMEOUT)
-            // A hub is on this network: no proxy that is set for the web leads to it, and none sends on to elsewhere.
+            // A hub is on this network, so proxies for the web are ignored, and redirects are errors.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         if let Some(tls) = tls {
@@ -44,7 +45,7 @@ impl Fetcher {
         Ok(Self { client, join, worker, store })
     }
 
-    /// Whether the hub admits this worker, as far as it says so: a hub that cannot be reached has not said no.
+    /// Checks that the hub accepts the token. A hub that cannot be reached counts as accepting it.
     ///
     /// # Errors
     /// One sentence, if the token is not the hub's.
@@ -58,31 +59,12 @@ impl Fetcher {
         }
     }
 
-    /// The bytes of the block, with the hash the hub named.
-    pub(super) async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String> {
-        let stored = self.stored(source).await.unwrap_or_default();
-        let mut download = Download::resume(source.clone(), stored);
-        loop {
-            let attempt = self.attempt(&mut download).await;
-            match download.attempted(attempt) {
-                Next::Done => break,
-                Next::Retry(delay) => tokio::time::sleep(delay).await,
-                Next::Failed(reason) => return Err(reason),
-            }
-        }
-        let (bytes, loaded) = download.into_bytes();
-        if loaded.downloaded > 0 {
-            self.keep(source, &bytes).await;
-        }
-        Ok((bytes, loaded))
-    }
-
-    /// Asks for what is missing and appends what the server gives of it.
+    /// Requests the missing bytes and appends what arrives.
     async fn attempt(&self, download: &mut Download) -> Result<(), String> {
         let Some((url, range)) = download.request() else { return Ok(()) };
         let url = self.join.hub.join(url).map_err(|error| format!("`{url}`: {error}"))?;
         if url.origin() != self.join.hub.origin() {
-            return Err("the hub names another server for its weights, which is not asked".into());
+            return Err("the hub names another server for its weights; only the hub itself is asked".into());
         }
         let request = self.client.get(url).header(header::RANGE, range).bearer_auth(&self.join.token);
         let request = request.header("X-Moex-Worker", self.worker.to_string());
@@ -102,7 +84,7 @@ impl Fetcher {
         tokio::task::spawn_blocking(move || store.read(&name)).await.ok().flatten()
     }
 
-    /// A store that cannot keep the bytes costs a download next time, nothing now.
+    /// Stores the bytes. If that fails, the block is downloaded again next time.
     async fn keep(&self, source: &BlockSource, bytes: &[u8]) {
         let (Some(store), Some(name)) = (self.store.clone(), file_name(&source.blake3)) else { return };
         let bytes = bytes.to_vec();
@@ -110,6 +92,19 @@ impl Fetcher {
         if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {
             tracing::warn!(%error, "a block could not be kept in the store");
         }
+    }
+}
+
+impl Fetch for Fetcher {
+    async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String> {
+        let stored = self.stored(source).await.unwrap_or_default();
+        let download = Download::resume(source.clone(), stored);
+        let attempt = async |download: &mut Download| self.attempt(download).await;
+        let (bytes, loaded) = complete(download, attempt, tokio::time::sleep).await?;
+        if loaded.downloaded > 0 {
+            self.keep(source, &bytes).await;
+        }
+        Ok((bytes, loaded))
     }
 }
 

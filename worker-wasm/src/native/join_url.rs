@@ -7,13 +7,13 @@ use super::tls::Fingerprint;
 /// A join URL, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinUrl {
-    /// Where blocks are fetched from, and what relative addresses are relative to.
+    /// The hub's origin: blocks are fetched from it, and relative addresses are relative to it.
     pub hub: Url,
     /// The WebSocket's address.
     pub socket: Url,
-    /// What the hub admits workers by. Never sent to another host.
+    /// The join token. Never sent to another host.
     pub token: String,
-    /// Of the authority that the hub's certificate leads back to; none is one that the system knows.
+    /// The fingerprint of the hub's certificate authority; without one, the system must trust the certificate.
     pub authority: Option<Fingerprint>,
 }
 
@@ -50,7 +50,7 @@ impl JoinUrl {
         Ok(Self { hub, socket, token, authority })
     }
 
-    /// Whether all that is sent, the token too, can be read on the way by others.
+    /// Whether others on the network can read what is sent, the token included.
     pub fn is_readable_on_the_way(&self) -> bool {
         let host = self.hub.host_str().unwrap_or_default();
         let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();

@@ -1,12 +1,14 @@
-//! The native driver: tokio, a WebSocket and an HTTP client around [`Core`](crate::core::Core).
+//! The worker as a process: tokio, WebSockets and an HTTP client around [`Worker`](crate::core::Worker).
 //!
-//! [`run`] is all there is to call. Computing and hashing run on blocking threads, so that the socket always answers.
+//! [`run`] is all there is to call. Computing and hashing run on blocking threads, so that the sockets always answer.
 
 mod busy;
-mod connection;
 mod crypto;
+mod end;
 mod fetch;
+mod hubs;
 mod join_url;
+mod links;
 mod route;
 mod store;
 mod tls;
@@ -20,28 +22,36 @@ use moex_protocol::{WorkerId, WorkerKind};
 use tokio::sync::watch;
 
 pub use self::busy::{BusyPoll, poll_again};
-use self::connection::Driver;
 pub use self::crypto::install_crypto;
-use self::fetch::Fetcher;
+use self::end::{Clock, NativeEnd};
+use self::hubs::Hub;
 pub use self::join_url::JoinUrl;
-use self::route::Route;
+use self::links::Links;
 use self::store::BlockStore;
 pub use self::tls::{Fingerprint, Trust, client_tls};
-use crate::core::Status;
+use crate::core::{CoreConfig, Ending, HubConfig, Status};
 use crate::device::{Device, DeviceChoice, Identity};
+use crate::driver::{Driver, Shared};
 
 /// Input slots a native worker announces: one computing, the rest arriving meanwhile.
 pub const INPUT_SLOTS: u8 = 4;
 
+/// A hub to join.
+#[derive(Clone, Debug)]
+pub struct HubOptions {
+    /// What the hub prints: `http://HOST:PORT/join#TOKEN`, or `https` with the authority's fingerprint behind the token.
+    pub join_url: String,
+    /// Bytes of this hub's expert weights that the worker may hold.
+    pub memory_budget_bytes: u64,
+}
+
 /// What a native worker is started with.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// What the hub prints: `http://HOST:PORT/join#TOKEN`, or `https` with the authority's fingerprint behind the token.
-    pub join_url: String,
-    /// A PEM file with the authority that the hub's certificate leads back to, where the URL names none.
+    /// The hubs to join, at least one.
+    pub hubs: Vec<HubOptions>,
+    /// A PEM file with the authority that a hub's certificate leads back to, where its URL names none.
     pub ca: Option<PathBuf>,
-    /// Bytes of expert weights it may hold.
-    pub memory_budget_bytes: u64,
     /// What it computes on.
     pub device: DeviceChoice,
     /// A folder that keeps blocks and the worker's id between runs.
@@ -52,8 +62,8 @@ pub struct WorkerOptions {
     pub worker: Option<WorkerId>,
     /// How long to go on trying to reach a hub that does not answer.
     pub patience: Duration,
-    /// Where to publish what there is to show.
-    pub status: Option<watch::Sender<Status>>,
+    /// Where to publish what there is to show, hub by hub.
+    pub status: Option<watch::Sender<Vec<Status>>>,
     /// How long to go on looking for the next message after one has come, before sleeping.
     pub busy_poll: BusyPoll,
 }
@@ -61,7 +71,7 @@ pub struct WorkerOptions {
 /// Why a worker ended other than by being told to. Each is one sentence for its user.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The join URL is not one.
+    /// A join URL is not one, or is there twice.
     #[error("{0}")]
     JoinUrl(String),
     /// What the hub's certificate is to be checked against cannot be used.
@@ -91,20 +101,14 @@ pub enum WorkerError {
     Stopped(String),
 }
 
-/// Joins the hub and serves until `shutdown` resolves; connects again whenever the hub goes away.
+/// Joins the hubs and serves each until it turns the worker away or `shutdown` resolves; connects again whenever a hub goes
+/// away. What becomes of one hub changes nothing for the others.
 ///
 /// # Errors
-/// [`WorkerError`]: what trying again would not mend.
+/// [`WorkerError`]: what trying again would not mend, of one of the hubs, when none is left.
 pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
     install_crypto();
-    let join = JoinUrl::parse(&options.join_url).map_err(WorkerError::JoinUrl)?;
-    let trust = match (join.authority, options.ca) {
-        (Some(fingerprint), _) => Trust::Authority(fingerprint),
-        (None, Some(path)) => Trust::File(path),
-        (None, None) => Trust::System,
-    };
-    let tls =
-        (join.hub.scheme() == "https").then(|| client_tls(&trust)).transpose().map_err(WorkerError::Tls)?;
+    let urls = hubs::urls(&options)?;
     let store = match &options.store {
         Some(folder) => Some(BlockStore::open(folder).map_err(|source| store_error(folder, source))?),
         None => None,
@@ -116,15 +120,14 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         }
         _ => fresh_id(),
     };
+    let mut hubs = hubs::open(&options, urls, worker, store.as_ref())?;
     let mut shutdown = pin!(shutdown);
-    let clock = connection::Clock::start();
-    let fetcher = Fetcher::new(join.clone(), worker, store, tls.clone()).map_err(WorkerError::Device)?;
+    let clock = Clock::start();
     // Before the device is tested, which takes its time.
     tokio::select! {
-        admitted = fetcher.check_token() => admitted.map_err(WorkerError::Stopped)?,
+        admitted = hubs::admitted(hubs) => hubs = admitted?,
         () = &mut shutdown => return Ok(()),
     }
-    let route = Route::new(&join, tls).map_err(WorkerError::JoinUrl)?;
     let mut choice = options.device;
     loop {
         let device = Device::open(choice).await.map_err(WorkerError::Device)?;
@@ -133,28 +136,43 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         }
         let may_fall_back = choice == DeviceChoice::Auto && device.is_gpu();
         let identity = Identity {
-            token: join.token.clone(),
+            // Each hub is shown its own token and share.
+            token: String::new(),
             worker,
             name: options.name.clone(),
             kind: WorkerKind::Native,
-            memory_budget_bytes: options.memory_budget_bytes,
+            memory_budget_bytes: 0,
             input_slots: INPUT_SLOTS,
         };
-        let presented = device.present(identity, || clock.now()).await;
-        let ended = match presented {
-            Ok(presented) => {
-                let (fetcher, status) = (fetcher.clone(), options.status.clone());
-                let driver = Driver::new(clock, device, presented, fetcher, status, options.busy_poll);
-                driver.run(&route, options.patience, shutdown.as_mut()).await
+        let endings = match device.present(identity, || clock.now()).await {
+            Ok(join) => {
+                let config = |hub: &Hub| {
+                    let (token, memory_budget_bytes) = (hub.token.clone(), hub.memory_budget_bytes);
+                    let core = CoreConfig {
+                        join: moex_protocol::Join { token, memory_budget_bytes, ..join.clone() },
+                    };
+                    (HubConfig { core, patience: Some(options.patience) }, hub.fetcher.clone())
+                };
+                let configs = hubs.iter().map(config).collect();
+                let links = Links::new(hubs.iter().map(|hub| hub.route.clone()).collect());
+                let status = options.status.clone();
+                let end = NativeEnd::new(clock, links, status, options.busy_poll, shutdown.as_mut());
+                Driver::new(end, Shared::new(device), configs).run().await
             }
-            Err(reason) => Err(WorkerError::Device(reason)),
+            Err(reason) => vec![Ending::Device(reason); hubs.len()],
         };
-        match ended {
-            Err(WorkerError::Device(reason)) if may_fall_back => {
+        let reason = endings.iter().find_map(|ending| match ending {
+            Ending::Device(reason) => Some(reason.clone()),
+            _ => None,
+        });
+        match reason {
+            Some(reason) if may_fall_back => {
                 tracing::warn!("{reason} This worker goes on with the CPU instead of the GPU.");
+                let mut endings = endings.iter();
+                hubs.retain(|_| matches!(endings.next(), Some(Ending::Device(_))));
                 choice = DeviceChoice::Cpu;
             }
-            ended => return ended,
+            _ => return hubs::outcome(&hubs, endings),
         }
     }
 }

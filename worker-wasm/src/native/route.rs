@@ -1,4 +1,4 @@
-//! The way to the hub: TCP, TLS if the join URL says so, and the WebSocket's handshake. It follows no redirect.
+//! Connects to a hub: TCP, TLS if the join URL is https, then the WebSocket handshake. Follows no redirect.
 
 use std::sync::Arc;
 
@@ -13,13 +13,15 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Request, header};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-use super::connection::SOCKET_TIMEOUT;
 use super::join_url::JoinUrl;
+use super::links::SOCKET_TIMEOUT;
+use super::tls::Trust;
+use crate::core::Lost;
 
-/// Bytes the socket reads at a time: a decode step's rows. It is zeroed before each look at the socket.
+/// The read buffer, about the rows of a decode step. It is zeroed before each read.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-/// What a WebSocket runs over.
+/// The byte stream under a WebSocket: TCP or TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -27,29 +29,27 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// An open connection to the hub.
 pub(super) type Socket = WebSocketStream<Box<dyn Stream>>;
 
-/// Where the hub is, and how it is known.
+/// A hub's address and how its certificate is checked.
 pub(super) struct Route {
     request: Request<()>,
     url: String,
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-}
-
-/// Why there is no connection.
-pub(super) enum ConnectError {
-    /// Nothing that a hub would say came; it may later.
-    NoAnswer(String),
-    /// Who answers is not who the link or the system vouches for: trying again would not mend it.
-    Stranger(String),
+    /// Whether the certificate is checked against the hub's own authority, which follows the hub's addresses.
+    is_own_authority: bool,
 }
 
 impl Route {
-    /// The way to the hub of this URL; `tls` for https.
+    /// The route to the hub of this URL; `tls` is the configuration made of `trust`, for https.
     ///
     /// # Errors
-    /// One sentence, if the URL's host can be no host.
-    pub(super) fn new(join: &JoinUrl, tls: Option<rustls::ClientConfig>) -> Result<Self, String> {
+    /// One sentence, if the URL has no valid host.
+    pub(super) fn new(
+        join: &JoinUrl,
+        trust: &Trust,
+        tls: Option<rustls::ClientConfig>,
+    ) -> Result<Self, String> {
         let url = join.socket.to_string();
         let no_host = || format!("`{url}` has no host to connect to.");
         let host = join.socket.host_str().ok_or_else(no_host)?.trim_matches(['[', ']']).to_owned();
@@ -63,7 +63,8 @@ impl Route {
             }
             None => None,
         };
-        Ok(Self { request, url, host, port, tls })
+        let is_own_authority = !matches!(trust, Trust::System);
+        Ok(Self { request, url, host, port, tls, is_own_authority })
     }
 
     /// The WebSocket's address.
@@ -72,15 +73,15 @@ impl Route {
     }
 
     /// Connects, within [`SOCKET_TIMEOUT`].
-    pub(super) async fn connect(&self) -> Result<Socket, ConnectError> {
+    pub(super) async fn connect(&self) -> Result<Socket, Lost> {
         match timeout(SOCKET_TIMEOUT, self.open()).await {
             Ok(opened) => opened,
-            Err(_) => Err(ConnectError::NoAnswer("no answer".into())),
+            Err(_) => Err(Lost::Gone("no answer".into())),
         }
     }
 
-    async fn open(&self) -> Result<Socket, ConnectError> {
-        let no_answer = |error: std::io::Error| ConnectError::NoAnswer(error.to_string());
+    async fn open(&self) -> Result<Socket, Lost> {
+        let no_answer = |error: std::io::Error| Lost::Gone(error.to_string());
         let tcp = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(no_answer)?;
         tcp.set_nodelay(true).map_err(no_answer)?;
         let stream: Box<dyn Stream> = match &self.tls {
@@ -95,21 +96,74 @@ impl Route {
             .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
         match tokio_tungstenite::client_async_with_config(self.request.clone(), stream, Some(config)).await {
             Ok((socket, _)) => Ok(socket),
-            Err(error) => Err(ConnectError::NoAnswer(error.to_string())),
+            Err(error) => Err(Lost::Gone(error.to_string())),
         }
     }
 
-    fn tls_error(&self, error: &std::io::Error) -> ConnectError {
+    fn tls_error(&self, error: &std::io::Error) -> Lost {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(rustls::Error::General(reason)) => {
-                ConnectError::Stranger(format!("{} is not trusted: {reason}.", self.url))
-            }
-            Some(rustls::Error::InvalidCertificate(reason)) => ConnectError::Stranger(format!(
-                "{} is not trusted ({reason}): give the whole join URL that the hub prints for workers, with `,ca=...`, or its \
-                 certificate authority with --ca.",
-                self.url
-            )),
-            _ => ConnectError::NoAnswer(format!("no TLS: {error}")),
+            Some(error) => refused(&self.url, error, self.is_own_authority),
+            None => Lost::Gone(format!("no TLS: {error}")),
         }
+    }
+}
+
+/// Classifies a failed handshake with the hub at `url`.
+fn refused(url: &str, error: &rustls::Error, is_own_authority: bool) -> Lost {
+    use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
+    match error {
+        rustls::Error::General(reason) => Lost::Stranger(format!("{url} is not trusted: {reason}.")),
+        // Names are checked last, so the signatures and dates are right.
+        rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })
+            if is_own_authority =>
+        {
+            Lost::NotNamed(format!("{url} is not trusted: the hub's certificate does not name this address."))
+        }
+        rustls::Error::InvalidCertificate(reason) => Lost::Stranger(format!(
+            "{url} is not trusted ({reason}): give the whole join URL that the hub prints for workers, with `,ca=...`, or its \
+             certificate authority with --ca."
+        )),
+        error => Lost::Gone(format!("no TLS: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{CertificateError, Error};
+
+    use super::*;
+
+    fn kind(error: Error, is_own_authority: bool) -> &'static str {
+        match refused("wss://desk.local/ws", &error, is_own_authority) {
+            Lost::Gone(_) => "try again",
+            Lost::NotNamed(_) => "try again for a while",
+            Lost::Stranger(_) => "never again",
+        }
+    }
+
+    #[test]
+    fn only_a_missing_name_under_the_hubs_own_authority_is_waited_for() {
+        let missing_name = || Error::InvalidCertificate(CertificateError::NotValidForName);
+        let with_context = Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+            expected: ServerName::try_from("192.168.1.7").unwrap(),
+            presented: vec!["IpAddress(127.0.0.1)".into()],
+        });
+        assert_eq!(kind(missing_name(), true), "try again for a while");
+        assert_eq!(kind(with_context, true), "try again for a while");
+        assert_eq!(
+            kind(missing_name(), false),
+            "never again",
+            "a public authority renews nothing in seconds"
+        );
+        for wrong in [
+            CertificateError::UnknownIssuer,
+            CertificateError::BadSignature,
+            CertificateError::Expired,
+            CertificateError::Revoked,
+        ] {
+            assert_eq!(kind(Error::InvalidCertificate(wrong), true), "never again");
+        }
+        assert_eq!(kind(Error::General("another fingerprint".into()), true), "never again");
+        assert_eq!(kind(Error::HandshakeNotComplete, true), "try again");
     }
 }

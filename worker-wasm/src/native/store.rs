@@ -20,7 +20,7 @@ pub(super) struct BlockStore {
 }
 
 impl BlockStore {
-    /// Opens the folder, making it if it is not there.
+    /// Opens the folder; creates it if it does not exist.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         Ok(Self { folder: folder.to_owned() })
@@ -38,7 +38,7 @@ impl BlockStore {
         None
     }
 
-    /// Keeps bytes that have this hash.
+    /// Stores bytes that have this hash.
     pub(super) fn write(&self, blake3: &str, bytes: &[u8]) -> io::Result<()> {
         let part = self.folder.join(format!("{blake3}.{}.part", std::process::id()));
         let written = std::fs::File::create(&part)
@@ -50,7 +50,7 @@ impl BlockStore {
         written
     }
 
-    /// The id this folder's worker had last time, or `fresh` from now on.
+    /// The id stored in this folder; if there is none, stores `fresh` and returns it.
     pub(super) fn worker_id(&self, fresh: WorkerId) -> io::Result<WorkerId> {
         let path = self.folder.join(ID_FILE);
         let known = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());

@@ -1,4 +1,4 @@
-//! Whom a client believes to be its hub: TLS by the system's roots, by a file's, or by the fingerprint that a link carries.
+//! TLS for clients of a hub: the certificate is checked against the system's roots, a file's, or the fingerprint in the link.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,19 +17,19 @@ use rustls_platform_verifier::BuilderVerifierExt;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
-/// What a hub's certificate must lead back to.
+/// The certificate authority that must have signed a hub's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// A certificate authority that this system knows.
+    /// Any that this system trusts.
     System,
-    /// One of those in a PEM file.
+    /// Any in this PEM file.
     File(PathBuf),
-    /// The one with this fingerprint, which the hub sends along.
+    /// The one with this fingerprint, which the hub sends with its certificate.
     Authority(Fingerprint),
 }
 
 impl Fingerprint {
-    /// Of this certificate.
+    /// The fingerprint of this certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let hash = ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
         let hash = hash.tls13().map(|suite| suite.common.hash_provider.hash(certificate));
@@ -40,7 +40,7 @@ impl Fingerprint {
         Self(bytes)
     }
 
-    /// In pairs of digits, for people who compare: `AB CD EF ...`.
+    /// Pairs of digits, for people who compare two fingerprints: `AB CD EF ...`.
     pub fn spelled(&self) -> String {
         let pairs: Vec<String> = self.0.iter().map(|byte| format!("{byte:02X}")).collect();
         pairs.join(" ")
@@ -63,7 +63,7 @@ impl fmt::Debug for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = String;
 
-    /// Colons and spaces between the digits are no matter.
+    /// Colons and spaces between the digits are ignored.
     fn from_str(text: &str) -> Result<Self, String> {
         let digits: String = text.chars().filter(|c| !matches!(c, ':' | ' ')).collect();
         let wrong = || format!("`{text}` is no SHA-256 fingerprint: that is 64 hexadecimal digits");
@@ -79,10 +79,10 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// TLS 1.2 and 1.3 for a client that trusts so.
+/// A client configuration for TLS 1.2 and 1.3 with this trust.
 ///
 /// # Errors
-/// One sentence: the system has no certificate authorities, or the file cannot be used.
+/// One sentence, if the system has no certificate authorities or the file cannot be used.
 pub fn client_tls(trust: &Trust) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -117,8 +117,8 @@ fn roots_of(path: &std::path::Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Trusts the authority with the fingerprint, if it is among the certificates that the hub sends, as if it were a root of
-/// the system: name, dates and signatures are checked all the same.
+/// Accepts the authority with this fingerprint as the only root, if the hub sends it. Names, dates and signatures are still
+/// checked.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: Fingerprint,

@@ -229,9 +229,14 @@ pub(crate) fn block(expert: u16) -> Block {
 
 /// The bytes of an expert: pseudo-random weights that depend on its number.
 pub(crate) fn block_bytes(expert: u16) -> Vec<u8> {
-    let n = HIDDEN * SHAPE.inner;
+    packed(&SHAPE, expert)
+}
+
+/// The same weights in this shape's formats.
+pub(crate) fn packed(shape: &ExpertShape, expert: u16) -> Vec<u8> {
+    let n = HIDDEN * shape.inner;
     let weights = |matrix: u16| values(u64::from(expert * 3 + matrix), n).collect::<Vec<_>>();
-    SHAPE.pack(&weights(0), &weights(1), &weights(2))
+    shape.pack(&weights(0), &weights(1), &weights(2))
 }
 
 pub(crate) fn source(expert: u16) -> BlockSource {

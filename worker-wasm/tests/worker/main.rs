@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod harness;
+mod hubs;
 #[cfg(feature = "native")]
 mod native;
 mod residency;

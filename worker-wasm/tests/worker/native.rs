@@ -11,7 +11,7 @@ use moex_protocol::{
 };
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{BusyPoll, WorkerError, WorkerOptions, run};
+use moex_worker::native::{BusyPoll, HubOptions, WorkerError, WorkerOptions, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -63,11 +63,15 @@ impl Hub {
         Self { url, shared, answers }
     }
 
+    fn joined_by(&self, token: &str) -> HubOptions {
+        let join_url = format!("{}/join#{token}", self.url);
+        HubOptions { join_url, memory_budget_bytes: 8 * SHAPE.block_bytes() as u64 }
+    }
+
     fn options(&self, token: &str) -> WorkerOptions {
         WorkerOptions {
-            join_url: format!("{}/join#{token}", self.url),
+            hubs: vec![self.joined_by(token)],
             ca: None,
-            memory_budget_bytes: 8 * SHAPE.block_bytes() as u64,
             device: DeviceChoice::Cpu,
             store: None,
             name: String::new(),
@@ -228,13 +232,60 @@ async fn a_store_outlives_the_worker() {
 }
 
 #[tokio::test]
+async fn two_hubs_are_served_and_one_that_never_answers_holds_up_neither() {
+    // It accepts connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut hubs = [Hub::start().await, Hub::start().await];
+    let mut joined: Vec<_> = hubs.iter().map(|hub| hub.joined_by(TOKEN)).collect();
+    let join_url = format!("http://{}/join#{TOKEN}", silent.local_addr().unwrap());
+    joined.insert(0, HubOptions { join_url, ..joined[0].clone() });
+    let options = WorkerOptions { hubs: joined, ..hubs[0].options(TOKEN) };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let worker = run(options, async move { drop(stopped.await) });
+    let begin = Instant::now();
+    let answers = async {
+        let mut workers = Vec::new();
+        for _ in 0..2 {
+            for hub in &mut hubs {
+                let answer = tokio::time::timeout(Duration::from_secs(20), hub.answers.recv());
+                workers.push(answer.await.expect("an answer in time").unwrap());
+            }
+        }
+        drop(stop);
+        workers
+    };
+    let (ended, workers) = tokio::join!(worker, answers);
+    ended.unwrap();
+    assert_eq!(workers, [workers[0]; 4], "it is the same worker for both");
+    assert!(begin.elapsed() < Duration::from_secs(9), "nobody has waited for the silent one");
+}
+
+#[tokio::test]
+async fn a_hub_that_refuses_the_worker_leaves_it_to_the_others_and_the_last_ones_refusal_ends_it() {
+    let mut hub = Hub::start().await;
+    let refusing = Hub::start().await;
+    for token in ["wrong", "refused in the session"] {
+        let hubs = vec![refusing.joined_by(token), hub.joined_by(TOKEN)];
+        let options = WorkerOptions { hubs, ..hub.options(TOKEN) };
+        hub.answers_of(options, 1).await;
+    }
+    let hubs = vec![refusing.joined_by("refused in the session"), refusing.joined_by("wrong")];
+    let error = run(WorkerOptions { hubs, ..hub.options(TOKEN) }, std::future::pending()).await.unwrap_err();
+    assert!(matches!(&error, WorkerError::JoinUrl(said) if said.contains("given twice")), "{error}");
+    let other = Hub::start().await;
+    let hubs = vec![refusing.joined_by("refused in the session"), other.joined_by("wrong")];
+    let error = run(WorkerOptions { hubs, ..hub.options(TOKEN) }, std::future::pending()).await.unwrap_err();
+    assert!(matches!(&error, WorkerError::Stopped(said) if said.contains("token")), "{error}");
+}
+
+#[tokio::test]
 async fn a_wrong_token_is_final() {
     let hub = Hub::start().await;
-    let (status, shown) = watch::channel(Status::default());
+    let (status, shown) = watch::channel(Vec::<Status>::new());
     let options = WorkerOptions { status: Some(status), ..hub.options("refused in the session") };
     let error = run(options, std::future::pending()).await.unwrap_err();
     assert!(matches!(&error, WorkerError::Stopped(reason) if reason.contains("wrong token")), "{error}");
-    assert!(shown.borrow().problem.as_ref().is_some_and(|problem| problem.contains("wrong token")));
+    assert!(shown.borrow()[0].problem.as_ref().is_some_and(|problem| problem.contains("wrong token")));
 }
 
 #[tokio::test]
@@ -252,7 +303,7 @@ async fn without_a_hub_patience_ends() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let hub = Hub::start().await;
     let options = WorkerOptions {
-        join_url: format!("http://{nobody}/join#{TOKEN}"),
+        hubs: vec![HubOptions { join_url: format!("http://{nobody}/join#{TOKEN}"), ..hub.joined_by(TOKEN) }],
         patience: Duration::from_millis(300),
         ..hub.options(TOKEN)
     };

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what kernels reach of a machine, what a swarm costs and where, what hedging buys, how well it is
 //! predicted, and what sessions leave behind.
 
+mod compression;
 mod dispatch;
 mod hedge;
 mod kernels;
@@ -33,6 +34,8 @@ pub enum Bench {
     Serve(serve::Args),
     /// The time of a layer without its experts' computation, in parts.
     Dispatch(dispatch::Args),
+    /// How much LZ4 makes of what travels, what that costs, and below which rate of a link it pays.
+    Compression(compression::Args),
     /// The time of a layer by hedging policy, with one of four workers behind a link that hiccups.
     Hedge(hedge::Args),
     /// Tokens per second as the simulator predicts them from a trace's first half, and as they were.
@@ -56,6 +59,7 @@ pub fn run(bench: &Bench) -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(dispatch::run(&moex, args))
         }
+        Bench::Compression(args) => with_moex(async |moex| compression::run(moex, args).await),
         Bench::Hedge(args) => with_moex(async |moex| hedge::run(moex, args).await),
         Bench::Replay(args) => with_moex(async |moex| replay::run(moex, args).await),
         Bench::Lan(args) => {

@@ -1,0 +1,157 @@
+//! The browser's end of the driver: sockets and jobs whose callbacks fill an inbox, one alarm, and reports to the page.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+
+use super::clock::{self, Alarm};
+use super::fetch::Fetcher;
+use super::js;
+use super::report::{Phase, Report};
+use super::socket::Socket;
+use crate::core::{Connection, Ending, HubId, Lost, Status};
+use crate::device::Device;
+use crate::driver::{End, Event, Job, Shared};
+use crate::inbox::Inbox;
+
+/// A device that is slower to say that it is done is nudged while an answer is awaited.
+const SLOW_SYNC_MICROS: u64 = 20_000;
+/// How often.
+const NUDGE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// See the [module's description](self).
+pub(super) struct BrowserEnd {
+    inbox: Inbox<Event>,
+    alarm: Alarm,
+    /// Of the hubs' WebSockets.
+    urls: Vec<String>,
+    /// At most one to each hub.
+    sockets: Vec<(Connection, Socket)>,
+    /// The device, if it is slow to say that it is done.
+    nudged: Option<Shared<Device>>,
+    /// What the device does without, in words.
+    note: Option<String>,
+    keeps_blocks: bool,
+    shown: Option<Report>,
+}
+
+impl BrowserEnd {
+    /// One for hubs at these origins. The page is told of the first.
+    pub(super) fn new(
+        inbox: Inbox<Event>,
+        hubs: &[String],
+        device: &Shared<Device>,
+        sync_latency_micros: u64,
+        keeps_blocks: bool,
+    ) -> Self {
+        let ringing = inbox.clone();
+        Self {
+            inbox,
+            // A full inbox is drained soon, and the driver looks at the time whenever it has drained it.
+            alarm: Alarm::new(move || drop(ringing.offer(Event::Timer))),
+            urls: hubs.iter().map(|hub| format!("{}/ws", hub.replacen("http", "ws", 1))).collect(),
+            sockets: Vec::new(),
+            nudged: (sync_latency_micros > SLOW_SYNC_MICROS).then(|| device.clone()),
+            note: device.note().map(str::to_owned),
+            keeps_blocks,
+            shown: None,
+        }
+    }
+
+    fn forget(&mut self, connection: Connection) {
+        self.sockets.retain(|(of, _)| *of != connection);
+    }
+}
+
+impl End for BrowserEnd {
+    type Fetcher = Fetcher;
+
+    const SHOW_INTERVAL: Duration = Duration::from_millis(200);
+
+    fn now(&self) -> Duration {
+        clock::now()
+    }
+
+    fn connect(&mut self, connection: Connection) {
+        self.sockets.retain(|(of, _)| of.hub != connection.hub);
+        match Socket::open(&self.urls[connection.hub.0], connection, &self.inbox) {
+            Ok(socket) => self.sockets.push((connection, socket)),
+            Err(reason) => self.inbox.push(Event::Closed(connection, Lost::Gone(reason))),
+        }
+    }
+
+    fn send(&mut self, connection: Connection, message: Bytes) -> Result<(), String> {
+        let socket = self.sockets.iter().find(|(of, _)| *of == connection);
+        socket.map_or(Ok(()), |(_, socket)| socket.send(&message))
+    }
+
+    fn close(&mut self, connection: Connection, code: u16) {
+        if let Some((_, socket)) = self.sockets.iter().find(|(of, _)| *of == connection) {
+            socket.close(code);
+        }
+        self.forget(connection);
+    }
+
+    fn start(&mut self, job: Job<Fetcher>) {
+        let inbox = self.inbox.clone();
+        let nudged = self.nudged.clone().filter(|_| matches!(job, Job::Compute { .. }));
+        wasm_bindgen_futures::spawn_local(async move {
+            inbox.push(Event::Done(nudging(job.run(), nudged).await));
+        });
+    }
+
+    fn retrying(&mut self, _: HubId, _: &Lost) {}
+
+    fn ended(&mut self, _: HubId, _: &Ending, _: bool) {}
+
+    fn show(&mut self, statuses: Vec<(Status, bool)>) -> bool {
+        let Some((status, is_connected)) = statuses.into_iter().next() else { return false };
+        let phase = if is_connected { Phase::Connected } else { Phase::Connecting };
+        let report = Report {
+            note: self.note.clone(),
+            keeps_blocks: self.keeps_blocks,
+            gpu_buffers: js::gpu_buffers_created(),
+            status: Some(status),
+            ..Report::new(phase)
+        };
+        let is_new = self.shown.as_ref() != Some(&report);
+        if is_new {
+            report.post();
+            self.shown = Some(report);
+        }
+        is_new
+    }
+
+    async fn next(&mut self, deadline: Option<Duration>) -> Event {
+        if let Some(deadline) = deadline {
+            self.alarm.set(deadline);
+        }
+        let event = self.inbox.next().await;
+        match &event {
+            Event::Timer => self.alarm.rang(),
+            Event::Closed(connection, _) => self.forget(*connection),
+            _ => {}
+        }
+        event
+    }
+
+    /// Closed sockets send what they have by themselves.
+    async fn finish(&mut self) {}
+}
+
+/// The outcome of `computation`, with the device nudged meanwhile if there is one to nudge.
+async fn nudging<T>(computation: impl Future<Output = T>, device: Option<Shared<Device>>) -> T {
+    let Some(device) = device else { return computation.await };
+    let mut computation = pin!(computation);
+    loop {
+        match select(computation, pin!(clock::sleep(NUDGE_INTERVAL))).await {
+            Either::Left((outcome, _)) => return outcome,
+            Either::Right(((), unfinished)) => {
+                device.nudge();
+                computation = unfinished;
+            }
+        }
+    }
+}

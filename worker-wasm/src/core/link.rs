@@ -1,0 +1,263 @@
+//! The connection to one hub: when to try it, when to try again, and when to give up. It opens no socket.
+//!
+//! ```text
+//!            connect_due              opened                    lost, worth another try
+//! Down ----------------> Opening ---------------> Open --------------------------------------> Down
+//!   ^                       |  lost                 |  close
+//!   +-----------------------+                       +-----> Over
+//! ```
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+
+/// The wait before connecting again, at first and at most.
+const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// A connection that lasted this long counts as a success.
+const STABLE: Duration = Duration::from_secs(5);
+/// How long a hub is given to have a certificate that names the address it is reached by: several times what it takes.
+pub const RENEWAL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why there is no connection, or no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The hub does not answer, or the connection ended. It is tried again.
+    Gone(String),
+    /// The hub's own authority vouches for who answers, by a certificate that does not name this address. A hub renews its
+    /// certificate within seconds of getting an address, so it is tried again for [`RENEWAL_PATIENCE`].
+    NotNamed(String),
+    /// Who answers is not who the link or the system vouches for. It is not tried again.
+    Stranger(String),
+}
+
+/// Why a hub is not served any longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The worker was told to leave.
+    Left,
+    /// The hub refused the worker for good, or the worker cannot serve its model: one sentence.
+    Stopped(String),
+    /// The device failed, or cannot compute what the hub serves: one sentence. Another device may.
+    Device(String),
+    /// The hub has not answered for as long as the worker waits. The reason of the last failure.
+    NoHub(String),
+}
+
+/// What follows from a lost connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It will be tried again. `is_news` if this is worth a line in a log.
+    Retry { is_news: bool },
+    /// It will not.
+    End(Ending),
+}
+
+/// See the [module's description](self).
+#[derive(Debug)]
+pub(super) struct Link {
+    state: State,
+    /// Of the latest socket.
+    number: u64,
+    backoff: Backoff,
+    /// How long to go on without a hub that accepts; `None` is for ever.
+    patience: Option<Duration>,
+    last_contact: Duration,
+    not_named_since: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Down { retry_at: Duration },
+    Opening,
+    Open { since: Duration },
+    Over,
+}
+
+impl Link {
+    /// One to be opened at once.
+    pub(super) fn new(now: Duration, patience: Option<Duration>) -> Self {
+        Self {
+            state: State::Down { retry_at: now },
+            number: 0,
+            backoff: Backoff::new(RECONNECT_DELAY[0], RECONNECT_DELAY[1]),
+            patience,
+            last_contact: now,
+            not_named_since: None,
+        }
+    }
+
+    /// The latest socket's number.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// When a connection is to be tried.
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        match self.state {
+            State::Down { retry_at } => Some(retry_at),
+            _ => None,
+        }
+    }
+
+    /// Whether a socket is to be opened now; if so it counts as opening.
+    pub(super) fn connect_due(&mut self, now: Duration) -> bool {
+        let is_due = self.poll_timeout().is_some_and(|at| at <= now);
+        if is_due {
+            self.number += 1;
+            self.state = State::Opening;
+        }
+        is_due
+    }
+
+    /// The socket is open. `false` if none was opening.
+    pub(super) fn opened(&mut self, now: Duration) -> bool {
+        let was_opening = self.state == State::Opening;
+        if was_opening {
+            self.state = State::Open { since: now };
+            self.not_named_since = None;
+        }
+        was_opening
+    }
+
+    /// Whether messages can be sent.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
+    }
+
+    /// Whether there is a socket, open or opening.
+    pub(super) fn has_socket(&self) -> bool {
+        matches!(self.state, State::Open { .. } | State::Opening)
+    }
+
+    /// Whether it will not be opened again.
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// The socket is closed, or could not be opened. `was_accepted` if the hub had accepted the worker over it.
+    pub(super) fn lost(&mut self, now: Duration, was_accepted: bool, lost: &Lost) -> Next {
+        if let State::Open { since } = self.state {
+            if was_accepted {
+                self.last_contact = now;
+            }
+            if now.saturating_sub(since) > STABLE {
+                self.backoff.reset();
+            }
+        }
+        self.state = State::Down { retry_at: now };
+        let (reason, is_news) = match lost {
+            Lost::Stranger(reason) => return Next::End(Ending::Stopped(reason.clone())),
+            Lost::NotNamed(reason) => {
+                let is_first = self.not_named_since.is_none();
+                let since = *self.not_named_since.get_or_insert(now);
+                if now.saturating_sub(since) > RENEWAL_PATIENCE {
+                    return Next::End(Ending::Stopped(reason.clone()));
+                }
+                (reason, is_first)
+            }
+            Lost::Gone(reason) => (reason, true),
+        };
+        let waited = now.saturating_sub(self.last_contact);
+        if self.patience.is_some_and(|patience| waited > patience) {
+            return Next::End(Ending::NoHub(reason.clone()));
+        }
+        self.state = State::Down { retry_at: now + self.backoff.delay() };
+        Next::Retry { is_news }
+    }
+
+    /// It is not opened again.
+    pub(super) fn end(&mut self) {
+        self.state = State::Over;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn gone() -> Lost {
+        Lost::Gone("no answer".into())
+    }
+
+    fn not_named() -> Lost {
+        Lost::NotNamed("not this address".into())
+    }
+
+    /// Fails every attempt with `lost` until there is no other; how many there were, how many of them were news, how it
+    /// ended and after how long.
+    fn fail(link: &mut Link, lost: &Lost) -> (u32, u32, Ending, Duration) {
+        let (mut tries, mut news, mut now) = (0, 0, Duration::ZERO);
+        loop {
+            now = now.max(link.poll_timeout().expect("it waits for the next attempt"));
+            assert!(link.connect_due(now));
+            tries += 1;
+            match link.lost(now, false, lost) {
+                Next::Retry { is_news } => news += u32::from(is_news),
+                Next::End(ending) => return (tries, news, ending, now),
+            }
+        }
+    }
+
+    #[test]
+    fn a_certificate_without_the_address_is_waited_for_within_bounds_and_said_once() {
+        for patience in [None, Some(1000 * SECOND)] {
+            let mut link = Link::new(Duration::ZERO, patience);
+            let (tries, news, ending, after) = fail(&mut link, &not_named());
+            assert_eq!(ending, Ending::Stopped("not this address".into()));
+            assert!(after > RENEWAL_PATIENCE && after < RENEWAL_PATIENCE + 6 * SECOND, "{after:?}");
+            assert!((5..20).contains(&tries), "{tries}");
+            assert_eq!(news, 1);
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_never_tried_again() {
+        let mut link = Link::new(Duration::ZERO, None);
+        let (tries, _, ending, after) = fail(&mut link, &Lost::Stranger("another fingerprint".into()));
+        assert_eq!(
+            (tries, ending, after),
+            (1, Ending::Stopped("another fingerprint".into()), Duration::ZERO)
+        );
+    }
+
+    #[test]
+    fn patience_with_a_hub_that_does_not_answer_ends() {
+        let mut link = Link::new(Duration::ZERO, Some(20 * SECOND));
+        let (_, _, ending, after) = fail(&mut link, &gone());
+        assert_eq!(ending, Ending::NoHub("no answer".into()));
+        assert!(after > 20 * SECOND && after < 26 * SECOND, "{after:?}");
+    }
+
+    #[test]
+    fn without_a_bound_a_hub_is_tried_for_ever_and_soon_after_a_connection_that_lasted() {
+        let mut link = Link::new(Duration::ZERO, None);
+        let mut now = Duration::ZERO;
+        for _ in 0..1000 {
+            now = now.max(link.poll_timeout().unwrap());
+            assert!(link.connect_due(now) && !link.connect_due(now));
+            assert_eq!(link.lost(now, false, &gone()), Next::Retry { is_news: true });
+        }
+        assert_eq!(link.poll_timeout(), Some(now + RECONNECT_DELAY[1]));
+        now += RECONNECT_DELAY[1];
+        assert!(link.connect_due(now) && link.opened(now) && link.is_open());
+        now += STABLE + SECOND;
+        link.lost(now, true, &gone());
+        assert_eq!(link.poll_timeout(), Some(now + RECONNECT_DELAY[0]));
+    }
+
+    #[test]
+    fn a_name_that_is_missing_again_after_a_connection_is_waited_for_anew() {
+        let mut link = Link::new(Duration::ZERO, None);
+        assert!(link.connect_due(Duration::ZERO));
+        assert_eq!(link.lost(Duration::ZERO, false, &not_named()), Next::Retry { is_news: true });
+        let mut now = link.poll_timeout().unwrap();
+        assert!(link.connect_due(now) && link.opened(now));
+        now += 1000 * SECOND;
+        assert_eq!(link.lost(now, true, &gone()), Next::Retry { is_news: true });
+        now = link.poll_timeout().unwrap();
+        assert!(link.connect_due(now));
+        assert_eq!(link.lost(now, false, &not_named()), Next::Retry { is_news: true });
+    }
+}

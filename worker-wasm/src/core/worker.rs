@@ -1,0 +1,387 @@
+//! The whole worker, without I/O: a [`Core`] and a connection for each of its hubs, and one device for all of them.
+//!
+//! Each hub has its own session, model, blocks and share of the memory. The device computes one batch at a time, those of
+//! the hubs in turn. What a hub sends, or fails to do, changes nothing for the others; only a lost device ends them all.
+//!
+//! ```text
+//! opened, handle_message, handle_text, closed, handle_timeout      what sockets and the timer bring
+//! planned, loaded, computed, device_lost, set_visibility, leave    what the device, the loader and the user bring
+//!                            then, until all are empty
+//! poll_action   ->  what to do
+//! poll_timeout  ->  when to call handle_timeout
+//! is_over       ->  whether every hub has ended
+//! ```
+//!
+//! What names a socket or an engine that has been replaced is ignored, so a driver need not tell them apart.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use moex_kernels::{
+    ExpertFormat,
+    engine::{Batch, EnginePlan},
+};
+use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Visibility};
+
+use super::link::{Ending, Link, Lost, Next};
+use super::{Core, CoreConfig, Loaded, Status, Task};
+
+/// What a socket is closed with when the worker, or its hub, is done.
+const CLOSE_NORMAL: u16 = 1000;
+/// What a socket is closed with when the worker leaves.
+const CLOSE_AWAY: u16 = 1001;
+
+/// One of the worker's hubs: its place among those that the worker was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HubId(pub usize);
+
+/// One socket: the `number`th to this hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Whom it leads to.
+    pub hub: HubId,
+    /// Counted from 1.
+    pub number: u64,
+}
+
+/// One engine: the `number`th made for this hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineId {
+    /// Whose experts it holds.
+    pub hub: HubId,
+    /// Counted from 1.
+    pub number: u64,
+}
+
+/// A hub to serve.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// How the worker presents itself there; its memory budget is this hub's share.
+    pub core: CoreConfig,
+    /// How long to go on without a hub that accepts; `None` is for ever.
+    pub patience: Option<Duration>,
+}
+
+/// What the driver has to do.
+#[derive(Debug)]
+pub enum Action {
+    /// Open a socket, within a bounded time; then call [`Worker::opened`] or [`Worker::closed`].
+    Connect(Connection),
+    /// Send a message, without waiting for it.
+    Send(Connection, Bytes),
+    /// Close the socket with this code once all is sent, and forget it.
+    Close(Connection, u16),
+    /// Make an engine with this plan, in place of the hub's earlier one; then call [`Worker::planned`].
+    Plan(EngineId, EnginePlan),
+    /// Fetch the bytes of `source` from the hub, check their hash, put them into the engine's `slot`; then call
+    /// [`Worker::loaded`].
+    Load {
+        /// Which engine.
+        engine: EngineId,
+        /// Where in it.
+        slot: u32,
+        /// Which of its plan's.
+        format: ExpertFormat,
+        /// What, and where it comes from.
+        source: BlockSource,
+    },
+    /// Compute; then call [`Worker::computed`]. There is one at a time.
+    Compute {
+        /// With which engine.
+        engine: EngineId,
+        /// What to name in [`Worker::computed`].
+        attempt: AttemptId,
+        /// Rows (R, D) and the experts they go to.
+        batch: Batch,
+    },
+    /// Nothing: the connection is lost and will be tried again, which may be worth a line in a log.
+    Retrying(HubId, Lost),
+    /// Drop the hub's engine: it is not served any longer.
+    Ended(HubId, Ending),
+}
+
+/// See the [module's description](self).
+#[derive(Debug)]
+pub struct Worker {
+    hubs: Vec<Hub>,
+    /// Emptied by the driver after each call.
+    actions: VecDeque<Action>,
+    /// Batches that wait for the device: at most one for each hub.
+    waiting: VecDeque<(EngineId, AttemptId, Batch)>,
+    is_computing: bool,
+}
+
+#[derive(Debug)]
+struct Hub {
+    core: Core,
+    link: Link,
+    /// The number of the latest engine.
+    engine: u64,
+    /// It was the device that failed.
+    device_failed: bool,
+}
+
+impl Worker {
+    /// A worker that is about to connect to each of these hubs.
+    pub fn new(hubs: Vec<HubConfig>, now: Duration) -> Self {
+        let hub = |config: HubConfig| Hub {
+            core: Core::new(config.core, now),
+            link: Link::new(now, config.patience),
+            engine: 0,
+            device_failed: false,
+        };
+        let hubs = hubs.into_iter().map(hub).collect();
+        Self { hubs, actions: VecDeque::new(), waiting: VecDeque::new(), is_computing: false }
+    }
+
+    /// The socket is open.
+    pub fn opened(&mut self, now: Duration, connection: Connection) {
+        if let Some(hub) = self.of(connection)
+            && hub.link.opened(now)
+        {
+            hub.core.reconnect(now);
+            self.flush(now, connection.hub);
+        }
+    }
+
+    /// A binary message came.
+    pub fn handle_message(&mut self, now: Duration, connection: Connection, message: Bytes) {
+        if let Some(hub) = self.open(connection) {
+            hub.core.handle_message(now, message);
+            self.flush(now, connection.hub);
+        }
+    }
+
+    /// A text message came, which the protocol does not have.
+    pub fn handle_text(&mut self, now: Duration, connection: Connection) {
+        if let Some(hub) = self.open(connection) {
+            hub.core.handle_text(now);
+            self.flush(now, connection.hub);
+        }
+    }
+
+    /// The socket is closed, or could not be opened.
+    pub fn closed(&mut self, now: Duration, connection: Connection, lost: Lost) {
+        if self.of(connection).is_some() {
+            self.disconnected(now, connection.hub, lost);
+        }
+    }
+
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come. Too early is harmless.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        for index in 0..self.hubs.len() {
+            let (id, hub) = (HubId(index), &mut self.hubs[index]);
+            if hub.link.connect_due(now) {
+                let connection = Connection { hub: id, number: hub.link.number() };
+                self.actions.push_back(Action::Connect(connection));
+            } else if hub.link.is_open() && hub.core.poll_timeout().is_some_and(|at| at <= now) {
+                hub.core.handle_timeout(now);
+                self.flush(now, id);
+            }
+        }
+    }
+
+    /// [`Action::Plan`] is done. An error ends the hub: on another device the worker may do better.
+    pub fn planned(&mut self, now: Duration, engine: EngineId, result: Result<(), String>) {
+        if let Some(hub) = self.with(engine) {
+            hub.device_failed = result.is_err();
+            hub.core.planned(now, result);
+            self.flush(now, engine.hub);
+        }
+    }
+
+    /// [`Action::Load`] is done.
+    pub fn loaded(&mut self, now: Duration, engine: EngineId, block: Block, result: Result<Loaded, String>) {
+        if let Some(hub) = self.with(engine) {
+            hub.core.loaded(now, block, result);
+            self.flush(now, engine.hub);
+        }
+    }
+
+    /// [`Action::Compute`] is done: gate x expert(row) for each pair of the batch, (P, D), in order.
+    pub fn computed(
+        &mut self,
+        now: Duration,
+        engine: EngineId,
+        attempt: AttemptId,
+        result: Result<Vec<f32>, String>,
+    ) {
+        self.is_computing = false;
+        self.compute_next();
+        // The engine may have been replaced meanwhile, and the core still waits for its batch.
+        if let Some(hub) = self.hubs.get_mut(engine.hub.0).filter(|hub| !hub.link.is_over()) {
+            hub.core.computed(now, attempt, result);
+            self.flush(now, engine.hub);
+        }
+    }
+
+    /// The device stopped working: every hub is told, and none is served any longer.
+    pub fn device_lost(&mut self, now: Duration) {
+        for index in 0..self.hubs.len() {
+            let hub = &mut self.hubs[index];
+            if !hub.link.is_over() {
+                hub.device_failed = true;
+                hub.core.device_failed(now, ErrorCode::DeviceLost, "The GPU was lost.".into());
+                self.flush(now, HubId(index));
+            }
+        }
+    }
+
+    /// The tab was hidden, frozen or shown again.
+    pub fn set_visibility(&mut self, now: Duration, visibility: Visibility) {
+        for index in 0..self.hubs.len() {
+            self.hubs[index].core.set_visibility(now, visibility);
+            self.flush(now, HubId(index));
+        }
+    }
+
+    /// The worker ends now: its hubs are told, and nothing that is under way is waited for.
+    pub fn leave(&mut self, now: Duration) {
+        for index in 0..self.hubs.len() {
+            let (id, hub) = (HubId(index), &mut self.hubs[index]);
+            if hub.link.is_open() {
+                hub.core.leave(now);
+                self.flush(now, id);
+            }
+            self.end(id, Ending::Left, CLOSE_AWAY);
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout), unless something else happens first.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let deadline = |hub: &Hub| match hub.link.is_open() {
+            true => hub.core.poll_timeout(),
+            false => hub.link.poll_timeout(),
+        };
+        self.hubs.iter().filter_map(deadline).min()
+    }
+
+    /// Whether every hub has ended.
+    pub fn is_over(&self) -> bool {
+        self.hubs.iter().all(|hub| hub.link.is_over())
+    }
+
+    /// Whether there is a connection to this hub.
+    pub fn is_connected(&self, hub: HubId) -> bool {
+        self.hubs.get(hub.0).is_some_and(|hub| hub.link.is_open())
+    }
+
+    /// Whether no later engine was asked for in this one's place.
+    pub fn is_latest(&self, engine: EngineId) -> bool {
+        self.hubs.get(engine.hub.0).is_some_and(|hub| hub.engine == engine.number && !hub.link.is_over())
+    }
+
+    /// What there is to show, hub by hub.
+    pub fn statuses(&self) -> impl Iterator<Item = Status> {
+        self.hubs.iter().map(|hub| hub.core.status())
+    }
+
+    /// The hub of a socket that is still its latest and not given up.
+    fn of(&mut self, connection: Connection) -> Option<&mut Hub> {
+        let hub = self.hubs.get_mut(connection.hub.0)?;
+        (hub.link.number() == connection.number && hub.link.has_socket()).then_some(hub)
+    }
+
+    /// The same, if the socket is open.
+    fn open(&mut self, connection: Connection) -> Option<&mut Hub> {
+        self.of(connection).filter(|hub| hub.link.is_open())
+    }
+
+    /// The hub of an engine that is still its latest.
+    fn with(&mut self, engine: EngineId) -> Option<&mut Hub> {
+        if self.is_latest(engine) { self.hubs.get_mut(engine.hub.0) } else { None }
+    }
+
+    /// Hands out what the hub's core wants sent and done, and closes the socket if the session is over.
+    fn flush(&mut self, now: Duration, id: HubId) {
+        let hub = &mut self.hubs[id.0];
+        if hub.link.is_open() {
+            let connection = Connection { hub: id, number: hub.link.number() };
+            while let Some(message) = hub.core.poll_transmit() {
+                self.actions.push_back(Action::Send(connection, message));
+            }
+        }
+        self.take_tasks(id);
+        let hub = &mut self.hubs[id.0];
+        if let Some(code) = hub.core.close_code().filter(|_| hub.link.is_open()) {
+            let connection = Connection { hub: id, number: hub.link.number() };
+            self.actions.push_back(Action::Close(connection, code));
+            self.disconnected(now, id, Lost::Gone(format!("the session ended with code {code}")));
+        }
+    }
+
+    fn disconnected(&mut self, now: Duration, id: HubId, lost: Lost) {
+        let hub = &mut self.hubs[id.0];
+        if hub.link.is_open() {
+            hub.core.handle_closed(now);
+            // The core may still say that it need not be tried again.
+            self.take_tasks(id);
+        }
+        let hub = &mut self.hubs[id.0];
+        if hub.link.is_over() {
+            return;
+        }
+        match hub.link.lost(now, hub.core.was_accepted(), &lost) {
+            Next::Retry { is_news: true } => self.actions.push_back(Action::Retrying(id, lost)),
+            Next::Retry { is_news: false } => {}
+            Next::End(ending) => self.end(id, ending, CLOSE_NORMAL),
+        }
+    }
+
+    fn take_tasks(&mut self, id: HubId) {
+        while let Some(task) = self.hubs[id.0].core.poll_task() {
+            let hub = &mut self.hubs[id.0];
+            match task {
+                Task::Plan(plan) => {
+                    hub.engine += 1;
+                    let engine = EngineId { hub: id, number: hub.engine };
+                    self.actions.push_back(Action::Plan(engine, plan));
+                }
+                Task::Load { slot, format, source } => {
+                    let engine = EngineId { hub: id, number: hub.engine };
+                    self.actions.push_back(Action::Load { engine, slot, format, source });
+                }
+                Task::Compute { attempt, batch } => {
+                    let engine = EngineId { hub: id, number: hub.engine };
+                    self.waiting.push_back((engine, attempt, batch));
+                    self.compute_next();
+                }
+                Task::Stop(reason) => {
+                    let ending = if hub.device_failed { Ending::Device } else { Ending::Stopped };
+                    return self.end(id, ending(reason), CLOSE_NORMAL);
+                }
+            }
+        }
+    }
+
+    /// Gives the device the batch that has waited longest, if it is free.
+    fn compute_next(&mut self) {
+        if !self.is_computing
+            && let Some((engine, attempt, batch)) = self.waiting.pop_front()
+        {
+            self.is_computing = true;
+            self.actions.push_back(Action::Compute { engine, attempt, batch });
+        }
+    }
+
+    /// The hub is not served any longer; nothing happens if it was not.
+    fn end(&mut self, id: HubId, ending: Ending, code: u16) {
+        let hub = &mut self.hubs[id.0];
+        if hub.link.is_over() {
+            return;
+        }
+        if hub.link.has_socket() {
+            let connection = Connection { hub: id, number: hub.link.number() };
+            self.actions.push_back(Action::Close(connection, code));
+        }
+        hub.link.end();
+        self.waiting.retain(|(engine, ..)| engine.hub != id);
+        self.actions.push_back(Action::Ended(id, ending));
+    }
+}

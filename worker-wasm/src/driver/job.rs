@@ -1,0 +1,78 @@
+//! What a worker has done beside its sockets: an engine made, a block brought, a batch computed.
+
+use moex_kernels::ExpertFormat;
+use moex_kernels::engine::{Batch, Engine, EngineError, EnginePlan};
+use moex_protocol::{AttemptId, Block, BlockSource};
+
+use super::Shared;
+use crate::core::{EngineId, Loaded};
+use crate::device::Device;
+
+/// Brings the blocks of one hub.
+pub(crate) trait Fetch {
+    /// The bytes of the block, with the hash that the hub named.
+    ///
+    /// # Errors
+    /// In words, once enough was tried.
+    async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String>;
+}
+
+/// One thing to do.
+pub(crate) enum Job<F> {
+    /// Make an engine.
+    Plan { id: EngineId, device: Shared<Device>, plan: EnginePlan },
+    /// Fetch a block and put it into its slot.
+    Load {
+        id: EngineId,
+        engine: Option<Shared<Engine>>,
+        fetcher: Shared<F>,
+        slot: u32,
+        format: ExpertFormat,
+        source: BlockSource,
+    },
+    /// Compute a batch.
+    Compute { id: EngineId, engine: Option<Shared<Engine>>, attempt: AttemptId, batch: Batch },
+}
+
+/// What came of it.
+pub(crate) enum Done {
+    /// Of [`Job::Plan`].
+    Planned(EngineId, Result<Shared<Engine>, String>),
+    /// Of [`Job::Load`].
+    Loaded(EngineId, Block, Result<Loaded, String>),
+    /// Of [`Job::Compute`].
+    Computed(EngineId, AttemptId, Result<Vec<f32>, EngineError>),
+}
+
+impl<F: Fetch> Job<F> {
+    /// Does it.
+    pub(crate) async fn run(self) -> Done {
+        match self {
+            Self::Plan { id, device, plan } => {
+                let engine = device.engine(plan).await;
+                Done::Planned(id, engine.map(Shared::new).map_err(|error| error.to_string()))
+            }
+            Self::Load { id, engine, fetcher, slot, format, source } => {
+                let load = async {
+                    let engine = engine.ok_or_else(|| no_engine().to_string())?;
+                    let (bytes, loaded) = fetcher.fetch(&source).await?;
+                    engine.load(slot, format, &bytes).await.map_err(|error| error.to_string())?;
+                    Ok(loaded)
+                };
+                Done::Loaded(id, source.block, load.await)
+            }
+            Self::Compute { id, engine, attempt, batch } => {
+                let result = match engine {
+                    Some(engine) => engine.compute(&batch).await,
+                    None => Err(no_engine()),
+                };
+                Done::Computed(id, attempt, result)
+            }
+        }
+    }
+}
+
+/// Of a batch or a block for an engine that has been replaced: nobody waits for what comes of it.
+fn no_engine() -> EngineError {
+    EngineError::Plan("it has been replaced".into())
+}

@@ -1,0 +1,229 @@
+//! What drives a [`Worker`] in a browser and natively: takes events, feeds the worker, carries out its actions, arms the
+//! timer. Sockets, the clock, downloads and threads are the two ends', behind [`End`] and [`Fetch`].
+
+mod job;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use moex_kernels::engine::Engine;
+#[cfg(target_arch = "wasm32")]
+use moex_protocol::Visibility;
+
+pub(crate) use self::job::{Done, Fetch, Job};
+use crate::core::{Action, Connection, Ending, EngineId, HubConfig, HubId, Lost, Status, Worker};
+use crate::device::{Device, is_lost};
+
+/// A pointer that jobs share: between threads where there are any.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) type Shared<T> = std::sync::Arc<T>;
+/// A pointer that jobs share: between threads where there are any.
+#[cfg(target_arch = "wasm32")]
+pub(crate) type Shared<T> = std::rc::Rc<T>;
+
+/// What happened.
+pub(crate) enum Event {
+    /// A socket is open.
+    Opened(Connection),
+    /// A binary message came.
+    Message(Connection, Bytes),
+    /// A text message came.
+    Text(Connection),
+    /// A socket is closed, or could not be opened.
+    Closed(Connection, Lost),
+    /// A job has ended.
+    Done(Done),
+    /// The page was hidden, frozen, shown again, or is about to go.
+    #[cfg(target_arch = "wasm32")]
+    Visibility(Visibility),
+    /// The worker is told to end.
+    #[cfg(not(target_arch = "wasm32"))]
+    Leave,
+    /// The deadline has come.
+    Timer,
+}
+
+/// Where the worker runs.
+pub(crate) trait End {
+    /// What brings blocks.
+    type Fetcher: Fetch;
+
+    /// How often there is something to show, at most.
+    const SHOW_INTERVAL: Duration;
+
+    /// The time since a fixed moment.
+    fn now(&self) -> Duration;
+
+    /// Starts to open a socket.
+    fn connect(&mut self, connection: Connection);
+
+    /// Queues a message. An error is that the hub does not read what it is sent: the socket is to be closed.
+    fn send(&mut self, connection: Connection, message: Bytes) -> Result<(), String>;
+
+    /// Closes a socket once what is queued is sent. Nothing of it is told any more.
+    fn close(&mut self, connection: Connection, code: u16);
+
+    /// Runs a job beside the sockets; [`Event::Done`] brings what came of it.
+    fn start(&mut self, job: Job<Self::Fetcher>);
+
+    /// A connection is lost and will be tried again.
+    fn retrying(&mut self, hub: HubId, lost: &Lost);
+
+    /// A hub is not served any longer.
+    fn ended(&mut self, hub: HubId, ending: &Ending, is_last: bool);
+
+    /// Shows how each hub's session goes, and whether there is a connection; says whether any of it was new.
+    fn show(&mut self, statuses: Vec<(Status, bool)>) -> bool;
+
+    /// The next event; [`Event::Timer`] at the deadline.
+    async fn next(&mut self, deadline: Option<Duration>) -> Event;
+
+    /// Returns when the closing sockets are closed.
+    async fn finish(&mut self);
+}
+
+/// A worker and all it needs done.
+pub(crate) struct Driver<E: End> {
+    worker: Worker,
+    end: E,
+    device: Shared<Device>,
+    hubs: Vec<Hub<E::Fetcher>>,
+    show_at: Duration,
+}
+
+/// What the driver has for a hub.
+struct Hub<F> {
+    fetcher: Shared<F>,
+    engine: Option<(EngineId, Shared<Engine>)>,
+    ending: Option<Ending>,
+}
+
+impl<E: End> Driver<E> {
+    /// One that is about to connect to these hubs.
+    pub(crate) fn new(end: E, device: Shared<Device>, hubs: Vec<(HubConfig, E::Fetcher)>) -> Self {
+        let now = end.now();
+        let (configs, fetchers): (Vec<_>, Vec<_>) = hubs.into_iter().unzip();
+        let hub = |fetcher| Hub { fetcher: Shared::new(fetcher), engine: None, ending: None };
+        Self {
+            worker: Worker::new(configs, now),
+            end,
+            device,
+            hubs: fetchers.into_iter().map(hub).collect(),
+            show_at: now,
+        }
+    }
+
+    /// Serves until every hub has ended; how each did.
+    pub(crate) async fn run(mut self) -> Vec<Ending> {
+        loop {
+            let now = self.end.now();
+            self.worker.handle_timeout(now);
+            self.act(now);
+            let is_over = self.worker.is_over();
+            self.show(now, is_over);
+            if is_over {
+                self.end.finish().await;
+                return self.hubs.into_iter().map(|hub| hub.ending.unwrap_or(Ending::Left)).collect();
+            }
+            let show = (self.show_at > now).then_some(self.show_at);
+            let deadline = [self.worker.poll_timeout(), show].into_iter().flatten().min();
+            let event = self.end.next(deadline).await;
+            self.handle(event);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = self.end.now();
+        match event {
+            Event::Opened(connection) => self.worker.opened(now, connection),
+            Event::Message(connection, message) => self.worker.handle_message(now, connection, message),
+            Event::Text(connection) => self.worker.handle_text(now, connection),
+            Event::Closed(connection, lost) => {
+                self.show_at = Duration::ZERO;
+                self.worker.closed(now, connection, lost);
+            }
+            Event::Done(done) => self.handle_done(now, done),
+            #[cfg(target_arch = "wasm32")]
+            Event::Visibility(visibility) => self.worker.set_visibility(now, visibility),
+            #[cfg(not(target_arch = "wasm32"))]
+            Event::Leave => self.worker.leave(now),
+            Event::Timer => {}
+        }
+    }
+
+    fn handle_done(&mut self, now: Duration, done: Done) {
+        match done {
+            Done::Planned(id, made) => {
+                let result = made.map(|engine| {
+                    if self.worker.is_latest(id) {
+                        self.hubs[id.hub.0].engine = Some((id, engine));
+                    }
+                });
+                self.worker.planned(now, id, result);
+            }
+            Done::Loaded(id, block, result) => self.worker.loaded(now, id, block, result),
+            Done::Computed(id, attempt, result) => {
+                let is_lost = result.as_ref().is_err_and(is_lost);
+                self.worker.computed(now, id, attempt, result.map_err(|error| error.to_string()));
+                if is_lost {
+                    self.worker.device_lost(now);
+                }
+            }
+        }
+    }
+
+    /// Carries out all that the worker wants done.
+    fn act(&mut self, now: Duration) {
+        while let Some(action) = self.worker.poll_action() {
+            match action {
+                Action::Connect(connection) => self.end.connect(connection),
+                Action::Send(connection, message) => {
+                    if let Err(reason) = self.end.send(connection, message) {
+                        self.end.close(connection, 1000);
+                        self.worker.closed(now, connection, Lost::Gone(reason));
+                    }
+                }
+                Action::Close(connection, code) => {
+                    self.show_at = Duration::ZERO;
+                    self.end.close(connection, code);
+                }
+                Action::Plan(engine, plan) => {
+                    self.hubs[engine.hub.0].engine = None;
+                    self.end.start(Job::Plan { id: engine, device: self.device.clone(), plan });
+                }
+                Action::Load { engine: id, slot, format, source } => {
+                    let (engine, fetcher) = (self.engine(id), self.hubs[id.hub.0].fetcher.clone());
+                    self.end.start(Job::Load { id, engine, fetcher, slot, format, source });
+                }
+                Action::Compute { engine: id, attempt, batch } => {
+                    let engine = self.engine(id);
+                    self.end.start(Job::Compute { id, engine, attempt, batch });
+                }
+                Action::Retrying(hub, lost) => self.end.retrying(hub, &lost),
+                Action::Ended(hub, ending) => {
+                    self.end.ended(hub, &ending, self.worker.is_over());
+                    let hub = &mut self.hubs[hub.0];
+                    (hub.engine, hub.ending) = (None, Some(ending));
+                }
+            }
+        }
+    }
+
+    /// The engine, unless it has been replaced.
+    fn engine(&self, id: EngineId) -> Option<Shared<Engine>> {
+        let latest = self.hubs[id.hub.0].engine.as_ref();
+        latest.filter(|(latest, _)| *latest == id).map(|(_, engine)| engine.clone())
+    }
+
+    /// Shows how it goes, if there is something new and the last time is long enough ago, or nothing follows.
+    fn show(&mut self, now: Duration, is_last: bool) {
+        if now < self.show_at && !is_last {
+            return;
+        }
+        let worker = &self.worker;
+        let with_connection = |(hub, status)| (status, worker.is_connected(HubId(hub)));
+        if self.end.show(worker.statuses().enumerate().map(with_connection).collect()) {
+            self.show_at = now + E::SHOW_INTERVAL;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The native end of the driver: sockets on one thread, jobs on blocking threads, and what is small computed where it came.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::Duration;
+
+use moex_kernels::engine::Engine;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::busy::{BusyPoll, poll_again};
+use super::fetch::Fetcher;
+use super::links::Links;
+use crate::core::{Connection, Ending, HubId, Lost, MAX_LOADS_IN_FLIGHT, RENEWAL_PATIENCE, Status};
+use crate::driver::{Done, End, Event, Job};
+
+/// The most (row, expert) pairs that the CPU computes where they arrived: those of a few sequences' tokens, done before
+/// another thread would have woken up for them. What is larger runs beside the sockets.
+const MAX_PAIRS_IN_PLACE: usize = 32;
+
+/// The time since a worker's start, which is what the core counts in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn now(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// See the [module's description](self).
+pub(super) struct NativeEnd<'a, S> {
+    clock: Clock,
+    links: Links,
+    done: (mpsc::Sender<Done>, mpsc::Receiver<Done>),
+    /// Computed after what is queued has been sent. The worker asks for one at a time.
+    in_place: VecDeque<Job<Fetcher>>,
+    status: Option<watch::Sender<Vec<Status>>>,
+    busy_poll: BusyPoll,
+    shutdown: Option<Pin<&'a mut S>>,
+}
+
+impl<'a, S: Future<Output = ()>> NativeEnd<'a, S> {
+    /// One that leaves once `shutdown` resolves.
+    pub(super) fn new(
+        clock: Clock,
+        links: Links,
+        status: Option<watch::Sender<Vec<Status>>>,
+        busy_poll: BusyPoll,
+        shutdown: Pin<&'a mut S>,
+    ) -> Self {
+        // For each hub a plan, a computation and the loads: nothing that reports ever waits.
+        let done = mpsc::channel(links.n_hubs() * (2 + MAX_LOADS_IN_FLIGHT));
+        Self { clock, links, done, in_place: VecDeque::new(), status, busy_poll, shutdown: Some(shutdown) }
+    }
+}
+
+impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
+    type Fetcher = Fetcher;
+
+    const SHOW_INTERVAL: Duration = Duration::from_millis(100);
+
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn connect(&mut self, connection: Connection) {
+        self.links.connect(connection);
+    }
+
+    fn send(&mut self, connection: Connection, message: bytes::Bytes) -> Result<(), String> {
+        self.links.send(connection, message)
+    }
+
+    fn close(&mut self, connection: Connection, code: u16) {
+        self.links.close(connection, code);
+    }
+
+    fn start(&mut self, job: Job<Fetcher>) {
+        if let Job::Compute { engine: Some(engine), batch, .. } = &job
+            && matches!(**engine, Engine::Cpu(_))
+            && batch.n_pairs() <= MAX_PAIRS_IN_PLACE
+        {
+            return self.in_place.push_back(job);
+        }
+        let (sender, runtime) = (self.done.0.clone(), tokio::runtime::Handle::current());
+        tokio::task::spawn_blocking(move || {
+            runtime.block_on(async move {
+                // The receiver is gone when the worker has ended, and then nobody waits for the outcome.
+                drop(sender.send(job.run().await).await);
+            });
+        });
+    }
+
+    fn retrying(&mut self, hub: HubId, lost: &Lost) {
+        let url = self.links.url(hub);
+        match lost {
+            Lost::NotNamed(reason) => {
+                let seconds = RENEWAL_PATIENCE.as_secs();
+                tracing::info!("{reason} It may soon: trying again for {seconds} s.");
+            }
+            Lost::Gone(reason) | Lost::Stranger(reason) => {
+                tracing::info!(%reason, url, "not connected; trying again");
+            }
+        }
+    }
+
+    fn ended(&mut self, hub: HubId, ending: &Ending, is_last: bool) {
+        // The last one's ending is the worker's, which its caller tells.
+        if let (Ending::Stopped(reason) | Ending::Device(reason) | Ending::NoHub(reason), false) =
+            (ending, is_last)
+        {
+            tracing::warn!(%reason, url = self.links.url(hub), "this hub is served no longer");
+        }
+    }
+
+    fn show(&mut self, statuses: Vec<(Status, bool)>) -> bool {
+        let statuses: Vec<Status> = statuses.into_iter().map(|(status, _)| status).collect();
+        let Some(shown) = &self.status else { return false };
+        shown.send_if_modified(|shown| {
+            let is_new = *shown != statuses;
+            if is_new {
+                *shown = statuses;
+            }
+            is_new
+        })
+    }
+
+    async fn next(&mut self, deadline: Option<Duration>) -> Event {
+        if let Some(job) = self.in_place.pop_front() {
+            poll_fn(|context| self.links.poll_send(context)).await;
+            // On the CPU it never waits.
+            return Event::Done(job.run().await);
+        }
+        let deadline = deadline.map(|time| self.clock.0 + time);
+        let Self { links, done, busy_poll, shutdown, .. } = self;
+        loop {
+            tokio::select! {
+                // In this order: a timer is never starved, and polling again comes when there is nothing else.
+                biased;
+                () = told_to_end(shutdown) => return Event::Leave,
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    return Event::Timer;
+                }
+                Some(done) = done.1.recv() => return Event::Done(done),
+                event = poll_fn(|context| links.poll(context)) => {
+                    busy_poll.stir();
+                    return event;
+                }
+                () = poll_again(), if busy_poll.is_awake() => {}
+            }
+        }
+    }
+
+    async fn finish(&mut self) {
+        poll_fn(|context| self.links.poll_closed(context)).await;
+    }
+}
+
+/// Resolves once, when the worker is told to end.
+async fn told_to_end<S: Future<Output = ()>>(shutdown: &mut Option<Pin<&mut S>>) {
+    match shutdown {
+        Some(future) => {
+            future.as_mut().await;
+            *shutdown = None;
+        }
+        None => std::future::pending().await,
+    }
+}

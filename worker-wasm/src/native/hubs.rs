@@ -1,0 +1,111 @@
+//! The hubs of a native worker: how each is reached and trusted, and what the worker ends with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moex_protocol::WorkerId;
+use tokio::time::timeout;
+
+use super::fetch::Fetcher;
+use super::join_url::JoinUrl;
+use super::route::Route;
+use super::store::BlockStore;
+use super::tls::{Trust, client_tls};
+use super::{WorkerError, WorkerOptions};
+use crate::core::Ending;
+
+/// The most hubs that a worker joins.
+const MAX_HUBS: usize = 64;
+/// How long the hubs may take to turn the worker away at once. A slower one does so when the worker connects.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One hub.
+pub(super) struct Hub {
+    pub(super) token: String,
+    pub(super) memory_budget_bytes: u64,
+    pub(super) route: Arc<Route>,
+    pub(super) fetcher: Fetcher,
+}
+
+/// The join URLs of the options, no hub twice.
+pub(super) fn urls(options: &WorkerOptions) -> Result<Vec<JoinUrl>, WorkerError> {
+    let parse = |hub: &super::HubOptions| JoinUrl::parse(&hub.join_url).map_err(WorkerError::JoinUrl);
+    let urls = options.hubs.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let twice = urls.iter().enumerate().find(|(n, url)| urls[..*n].iter().any(|other| other.hub == url.hub));
+    if let Some((_, url)) = twice {
+        let message = format!("{} is given twice: a worker joins a hub once.", url.hub);
+        return Err(WorkerError::JoinUrl(message));
+    }
+    if urls.is_empty() || urls.len() > MAX_HUBS {
+        let message = format!("A worker joins 1 to {MAX_HUBS} hubs, not {}.", urls.len());
+        return Err(WorkerError::JoinUrl(message));
+    }
+    Ok(urls)
+}
+
+/// The hubs of these URLs, none of them asked for anything yet.
+pub(super) fn open(
+    options: &WorkerOptions,
+    urls: Vec<JoinUrl>,
+    worker: WorkerId,
+    store: Option<&BlockStore>,
+) -> Result<Vec<Hub>, WorkerError> {
+    let open = |(url, hub): (JoinUrl, &super::HubOptions)| {
+        let trust = match (url.authority, &options.ca) {
+            (Some(fingerprint), _) => Trust::Authority(fingerprint),
+            (None, Some(path)) => Trust::File(path.clone()),
+            (None, None) => Trust::System,
+        };
+        let is_https = url.hub.scheme() == "https";
+        let tls = is_https.then(|| client_tls(&trust)).transpose().map_err(WorkerError::Tls)?;
+        let fetcher = Fetcher::new(url.clone(), worker, store.cloned(), tls.clone());
+        Ok(Hub {
+            fetcher: fetcher.map_err(WorkerError::Device)?,
+            route: Arc::new(Route::new(&url, &trust, tls).map_err(WorkerError::JoinUrl)?),
+            token: url.token,
+            memory_budget_bytes: hub.memory_budget_bytes,
+        })
+    };
+    urls.into_iter().zip(&options.hubs).map(open).collect()
+}
+
+/// Those that do not turn the worker away at once.
+///
+/// # Errors
+/// What the last one says, if that is all of them.
+pub(super) async fn admitted(hubs: Vec<Hub>) -> Result<Vec<Hub>, WorkerError> {
+    let is_only_one = hubs.len() == 1;
+    let checks = hubs
+        .iter()
+        .map(async |hub| timeout(ADMISSION_TIMEOUT, hub.fetcher.check_token()).await.unwrap_or(Ok(())));
+    let checks = futures_util::future::join_all(checks).await;
+    let (mut admitted, mut refused) = (Vec::new(), None);
+    for (hub, check) in hubs.into_iter().zip(checks) {
+        match check {
+            Ok(()) => admitted.push(hub),
+            Err(reason) if is_only_one => refused = Some(reason),
+            Err(reason) => {
+                tracing::warn!(%reason, url = hub.route.url(), "this hub is not served");
+                refused = Some(reason);
+            }
+        }
+    }
+    match refused {
+        Some(reason) if admitted.is_empty() => Err(WorkerError::Stopped(reason)),
+        _ => Ok(admitted),
+    }
+}
+
+/// What a worker ends with whose hubs ended so: an error of one of them, unless it was told to end.
+pub(super) fn outcome(hubs: &[Hub], endings: Vec<Ending>) -> Result<(), WorkerError> {
+    if endings.contains(&Ending::Left) {
+        return Ok(());
+    }
+    let error = |(hub, ending): (&Hub, Ending)| match ending {
+        Ending::Left => None,
+        Ending::Stopped(reason) => Some(WorkerError::Stopped(reason)),
+        Ending::Device(reason) => Some(WorkerError::Device(reason)),
+        Ending::NoHub(reason) => Some(WorkerError::NoHub { url: hub.route.url().to_owned(), reason }),
+    };
+    hubs.iter().zip(endings).filter_map(error).next_back().map_or(Ok(()), Err)
+}
