@@ -16,8 +16,8 @@ use moex_kernels::{
     simd::{KvFormat, Processor, Simd},
 };
 use moex_model::{
-    Checkpoint, Compute, Fast, FloatWeights, KvTable, Model, Span, Wanted, Workspace,
-    local_experts::{ExpertPanels, Keep, LocalExperts},
+    Checkpoint, Compute, Fast, FloatWeights, Keep, KvTable, Model, Span, Wanted, Workspace,
+    local_experts::{ExpertPanels, LocalExperts},
 };
 use moex_protocol::Dtype;
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{
     gguf_tests::{matrices, through_gguf},
-    local_experts::{ExpertPanels, ExpertSource, Keep, LocalExperts, MemoryBlocks},
+    local_experts::{ExpertPanels, ExpertSource, LocalExperts, MemoryBlocks},
     *,
 };
 

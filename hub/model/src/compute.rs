@@ -12,7 +12,6 @@ use moex_kernels::{
 use super::{
     checkpoint::Checkpoint,
     error::ModelError,
-    packing::Packing,
     spec::{LayerSpec, Mixer, ModelSpec},
 };
 
@@ -77,12 +76,9 @@ impl Compute {
         }
     }
 
-    /// What rows and weights are computed as, in one line for people, with the flags that choose otherwise.
-    pub fn describe(&self, experts: Packing) -> String {
-        let experts = match experts {
-            Packing::Native => "as in the checkpoint".to_owned(),
-            Packing::To(format) => format.to_string(),
-        };
+    /// What rows and weights are computed as, in one line for people, with the flags that choose otherwise; `experts` says how
+    /// those are packed.
+    pub fn describe(&self, experts: &str) -> String {
         match self {
             Self::Exact => format!(
                 "f32 activations, experts {experts}, other weights as in the checkpoint \

@@ -10,7 +10,7 @@ use moex_kernels::{
 use tempfile::TempDir;
 
 use super::{
-    local_experts::{ExpertPanels, Keep, LocalExperts},
+    local_experts::{ExpertPanels, LocalExperts},
     reference_tests::{Recorded, Reference},
     *,
 };

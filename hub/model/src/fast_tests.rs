@@ -10,7 +10,7 @@ use moex_protocol::Dtype;
 
 use super::{
     gguf_tests::mixed_tiny,
-    local_experts::{ExpertPanels, Keep, LocalExperts, MemoryBlocks},
+    local_experts::{ExpertPanels, LocalExperts, MemoryBlocks},
     reference_tests::all_logits,
     *,
 };

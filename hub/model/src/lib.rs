@@ -46,7 +46,7 @@ pub use checkpoint::{Checkpoint, Expert, Matrix, TextFiles, TokenizerSource, lla
 pub use compute::{Compute, Fast, FloatWeights};
 pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, SwarmFailure};
-pub use memory::{MemoryNeeds, MemoryPlan, free_bytes};
+pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
     graph::{KvLayout, KvPool, KvTable, PlanBytes, Span, Stage, Wanted},
     simd::PAGE_POSITIONS,

@@ -8,7 +8,7 @@ mod calls;
 mod panels;
 mod source;
 
-pub use panels::{ExpertPanels, Keep, PanelSpace};
+pub use panels::{ExpertPanels, PanelSpace};
 pub use source::{Blocks, ExpertSource, MemoryBlocks};
 
 use std::sync::Arc;

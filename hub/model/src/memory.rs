@@ -12,7 +12,6 @@ use moex_kernels::{
 use super::{
     checkpoint::{Checkpoint, Stored, Tensor},
     compute::{Compute, FloatWeights},
-    local_experts::Keep,
     packing::Packing,
     spec::ModelSpec,
     transformer::Model,
@@ -26,6 +25,15 @@ pub(super) const UNKNOWN_FREE_BYTES: usize = 6 << 30;
 const LEAST_KV_BYTES: usize = 1 << 30;
 /// Keys and values get memory in steps of this, so that the small change of a busy machine moves no context.
 const KV_STEP_BYTES: usize = 256 << 20;
+
+/// Whether repacked experts are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// All of them, in memory.
+    All,
+    /// None: an expert is repacked whenever it is needed, for models that are larger than memory.
+    None,
+}
 
 /// Where the free memory goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +57,14 @@ pub struct MemoryNeeds {
     pub worker_bytes: usize,
     /// Sequences that may be as long as the context.
     pub n_sequences: usize,
+}
+
+impl Keep {
+    /// Keeps experts of `n_bytes` in all if as much memory is free, and `RESERVE_BYTES` beside.
+    pub fn if_it_fits(n_bytes: usize) -> Self {
+        let free = free_bytes().unwrap_or(UNKNOWN_FREE_BYTES);
+        if n_bytes <= free.saturating_sub(RESERVE_BYTES) { Self::All } else { Self::None }
+    }
 }
 
 impl MemoryNeeds {

@@ -25,6 +25,14 @@ impl Packing {
         }
     }
 
+    /// For people.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Native => "as in the checkpoint".to_owned(),
+            Self::To(format) => format.to_string(),
+        }
+    }
+
     /// The shape of a layer's blocks.
     ///
     /// # Errors

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
@@ -15,7 +14,6 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::MAX_BODY_BYTES;
 use super::error::ApiError;
 use super::output::{OutputParser, Piece};
 use super::prompts::{Room, check_length};
@@ -265,13 +263,6 @@ async fn check_coverage(api: &Api) -> Result<(), ApiError> {
     Err(ApiError::uncovered(
         "No worker has joined, and this hub does not compute experts itself: open its join address in a browser tab.",
     ))
-}
-
-pub(super) fn refused_body(rejection: &BytesRejection) -> ApiError {
-    if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-        return ApiError::body_too_large(MAX_BODY_BYTES);
-    }
-    ApiError::malformed("The request body did not arrive whole.")
 }
 
 fn refused(error: SubmitError) -> ApiError {

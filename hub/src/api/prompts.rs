@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
 use futures_util::StreamExt;
@@ -11,7 +12,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::MAX_BODY_BYTES;
-use super::chat::refused_body;
 use super::error::ApiError;
 
 /// Bytes of all request bodies that are being read or wait for the tokenizer.
@@ -100,6 +100,14 @@ async fn discard(body: Body) {
             return;
         }
     }
+}
+
+/// Why a body was not read.
+fn refused_body(rejection: &BytesRejection) -> ApiError {
+    if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+        return ApiError::body_too_large(MAX_BODY_BYTES);
+    }
+    ApiError::malformed("The request body did not arrive whole.")
 }
 
 #[cfg(test)]

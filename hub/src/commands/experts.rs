@@ -16,8 +16,8 @@ use crate::{
     shards::{ModelExperts, ShardStore},
 };
 use moex_model::{
-    Checkpoint, Compute, Expert, Experts, ExpertsError, Model, Packing, Routing,
-    local_experts::{ExpertPanels, Keep, LocalExperts, MemoryBlocks},
+    Checkpoint, Compute, Expert, Experts, ExpertsError, Keep, Model, Packing, Routing,
+    local_experts::{ExpertPanels, LocalExperts, MemoryBlocks},
 };
 use moex_swarm::{JoinToken, SwarmConfig};
 
@@ -108,7 +108,7 @@ pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
         (None, None, Compute::Exact) => Packing::Native,
         (_, experts, _) => Packing::or_default(experts, model),
     };
-    model.compute().describe(packing)
+    model.compute().describe(&packing.describe())
 }
 
 /// Experts on this machine with int8 activations: as a hub without workers computes them.

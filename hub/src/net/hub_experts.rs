@@ -55,8 +55,7 @@ mod tests {
     use crate::net::SwarmServer;
     use crate::server::summary;
     use crate::shards::{ModelExperts, ShardStore};
-    use moex_model::local_experts::Keep;
-    use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Model, Packing};
+    use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Keep, Model, Packing};
     use moex_swarm::{JoinToken, SwarmConfig};
 
     #[tokio::test(flavor = "multi_thread")]

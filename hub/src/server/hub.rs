@@ -260,7 +260,7 @@ impl Loaded {
             coverage_wait: config.coverage_wait,
             ..SwarmConfig::new(JoinToken::new(config.token), summary.clone())
         };
-        let arithmetic = model.compute().describe(Packing::or_default(config.experts, &model));
+        let arithmetic = model.compute().describe(&Packing::or_default(config.experts, &model).describe());
         let tracer = config.trace.map(create_trace).transpose()?;
         let own = store.experts(config.wire).filter(|_| config.hub_compute);
         let swarm = net::SwarmServer::start_with(swarm, store, tracer, config.busy_poll)?;

@@ -30,9 +30,10 @@ use moex_protocol::{Block, BlockSource, Dtype, LayerId};
 
 pub use self::source::{ExpertSource, ModelExperts};
 
+use moex_model::Keep;
 use moex_model::Packing;
 use moex_model::local_experts::Blocks;
-use moex_model::local_experts::{ExpertPanels, Keep, LocalExperts};
+use moex_model::local_experts::{ExpertPanels, LocalExperts};
 use moex_model::mapped::Mapped;
 use moex_swarm::BlockCatalog;
 

@@ -9,19 +9,10 @@ use moex_kernels::{
 };
 
 use super::ExpertSource;
-use crate::memory::{RESERVE_BYTES, UNKNOWN_FREE_BYTES, free_bytes};
+use crate::memory::Keep;
 
 /// What may be resident of experts both as they lie in their file and in panels.
 const MAX_UNRELEASED_BYTES: usize = 64 << 20;
-
-/// Whether repacked experts are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// All of them, in memory.
-    All,
-    /// None: an expert is repacked whenever it is needed, for models that are larger than memory.
-    None,
-}
 
 /// Experts in panels, or on their way there.
 pub struct ExpertPanels {
@@ -36,14 +27,6 @@ struct LayerPanels {
     shape: Option<PackedExpertShape>,
     /// All experts of the layer, if they are kept.
     kept: Option<Slab>,
-}
-
-impl Keep {
-    /// Keeps experts of `n_bytes` in all if as much memory is free, and `RESERVE_BYTES` beside.
-    pub fn if_it_fits(n_bytes: usize) -> Self {
-        let free = free_bytes().unwrap_or(UNKNOWN_FREE_BYTES);
-        if n_bytes <= free.saturating_sub(RESERVE_BYTES) { Self::All } else { Self::None }
-    }
 }
 
 impl fmt::Debug for ExpertPanels {

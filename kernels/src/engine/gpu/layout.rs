@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Zeroable;
 
-use super::shaders::{Kernel, Units};
+use super::{
+    shaders::{Kernel, Units},
+    structs::{Run, TILE_PAIRS, Tile},
+};
 use crate::{
     ExpertKind, ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, EngineError, EnginePlan},
@@ -12,39 +15,12 @@ use crate::{
 
 /// Threads of a workgroup, `WORKGROUP` in `shader/shared/reduce.wgsl`.
 const WORKGROUP: u32 = 64;
-/// Pairs that share each weight that is read.
-const TILE_PAIRS: usize = 4;
 /// Where one binding of a buffer may start: a multiple of this, on every device.
 const BINDING_ALIGN: u64 = 256;
 /// Rows of x and h are padded to what a kernel may read past their end: a chunk of int4.
 const ROW_ALIGN: usize = 32;
 /// Workgroups of one dispatch in y, on every device: the most tiles, and so the most pairs.
 const MAX_TILES: u32 = 65_535;
-
-/// `Tile` in `shader/shared/bindings.wgsl`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub(super) struct Tile {
-    /// Where the expert's block starts in its slab, in 16 bytes.
-    pub(super) block: u32,
-    /// 1 to 4.
-    pub(super) n_pairs: u32,
-    /// The first pair's row in h and y.
-    pub(super) first_pair: u32,
-    pub(super) reserved: u32,
-    /// Where each pair's row of x starts, in 16 bytes.
-    pub(super) rows: [u32; TILE_PAIRS],
-    /// The router's gates.
-    pub(super) gates: [f32; TILE_PAIRS],
-}
-
-/// `Run` in `shader/shared/bindings.wgsl`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub(super) struct Run {
-    /// The tile of the dispatch's first workgroup.
-    pub(super) first_tile: u32,
-}
 
 /// A plan's sizes and places.
 #[derive(Clone, Copy, Debug, PartialEq)]

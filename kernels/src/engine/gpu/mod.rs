@@ -20,6 +20,7 @@ mod ring;
 mod self_test;
 mod shaders;
 mod signal;
+mod structs;
 #[cfg(test)]
 mod tests;
 
@@ -181,7 +182,7 @@ impl GpuEngine {
         let pipeline = |kernel, shape: &ExpertShape, place: u32, x: &wgpu::Buffer, result: &wgpu::Buffer| {
             let format = Projection::of(kernel, shape).format;
             let shader = shader(kernel, format, tuning.shader_f16, tuning.subgroups);
-            let run_bytes = Some(size_of::<layout::Run>() as u64);
+            let run_bytes = Some(size_of::<structs::Run>() as u64);
             Pipeline::new(device, shader, &layout, shape, |layout_of| {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
                     Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),

@@ -1,6 +1,6 @@
 //! The shaders as the build script found them: text, bindings, constants.
 
-use super::layout::{Run, Tile};
+use super::structs::{Run, Tile};
 use crate::WeightFormat;
 
 include!(concat!(env!("OUT_DIR"), "/shaders.rs"));

@@ -1,0 +1,31 @@
+//! The structs of `shader/shared/bindings.wgsl`, as they lie in buffers; the build compares them.
+
+use bytemuck::{Pod, Zeroable};
+
+/// Pairs that share each weight that is read.
+pub(super) const TILE_PAIRS: usize = 4;
+
+/// `Tile` in `shader/shared/bindings.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub(super) struct Tile {
+    /// Where the expert's block starts in its slab, in 16 bytes.
+    pub(super) block: u32,
+    /// 1 to 4.
+    pub(super) n_pairs: u32,
+    /// The first pair's row in h and y.
+    pub(super) first_pair: u32,
+    pub(super) reserved: u32,
+    /// Where each pair's row of x starts, in 16 bytes.
+    pub(super) rows: [u32; TILE_PAIRS],
+    /// The router's gates.
+    pub(super) gates: [f32; TILE_PAIRS],
+}
+
+/// `Run` in `shader/shared/bindings.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+pub(super) struct Run {
+    /// The tile of the dispatch's first workgroup.
+    pub(super) first_tile: u32,
+}
