@@ -88,13 +88,7 @@ struct Full;
 impl<Event> Channel<Event> {
     /// Nothing is compressed before both ends have said so.
     fn new(compressor: Compressor) -> Self {
-        Self {
-            outbox: VecDeque::new(),
-            outbox_bytes: 0,
-            events: VecDeque::new(),
-            compressor,
-            closed: None,
-        }
+        Self { outbox: VecDeque::new(), outbox_bytes: 0, events: VecDeque::new(), compressor, closed: None }
     }
 
     /// Encodes a tensor message of `n_bytes` uncompressed, compressed if that pays.
