@@ -10,10 +10,10 @@ use half::f16;
 use crate::frame::{Frame, decode_message};
 use crate::limits::{MAX_CONTROL_BYTES, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
 use crate::{
-    Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode, Dispatch, Dtype,
-    ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary, Pair, SelfTest,
-    SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId, WorkerKind,
-    WorkerSession, cancel,
+    Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
+    Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
+    Pair, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
+    WorkerKind, WorkerSession, cancel,
 };
 
 /// Any bytes as a message: decoding ends without a panic, and what decodes encodes to a message that says the same.

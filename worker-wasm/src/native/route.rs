@@ -117,7 +117,9 @@ fn refused(url: &str, error: &rustls::Error, is_own_authority: bool) -> Lost {
         rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })
             if is_own_authority =>
         {
-            Lost::AddressNotInCertificate(format!("{url} is not trusted: the hub's certificate does not name this address."))
+            Lost::AddressNotInCertificate(format!(
+                "{url} is not trusted: the hub's certificate does not name this address."
+            ))
         }
         rustls::Error::InvalidCertificate(reason) => Lost::Untrusted(format!(
             "{url} is not trusted ({reason}): give the whole join URL that the hub prints for workers, with `,ca=...`, or its \
