@@ -10,10 +10,10 @@ use half::f16;
 use crate::frame::{Frame, decode_message};
 use crate::limits::{MAX_CONTROL_BYTES, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
 use crate::{
-    Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, Dispatch, Dtype,
-    ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary, Pair, SelfTest,
-    SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId, WorkerKind,
-    WorkerSession, cancel,
+    Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
+    Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
+    Pair, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
+    WorkerKind, WorkerSession, cancel,
 };
 
 /// Any bytes as a message: decoding ends without a panic, and what decodes encodes to a message that says the same.
@@ -94,10 +94,13 @@ struct World {
 impl World {
     fn new(slots: u8) -> Self {
         let input_slots = slots % (MAX_SLOTS + 2);
+        let modes = [CompressionMode::Off, CompressionMode::On, CompressionMode::Auto];
+        let compression = modes[usize::from(slots / (MAX_SLOTS + 2)) % modes.len()];
+        let config = SessionConfig { compression, ..SessionConfig::default() };
         let now = Duration::ZERO;
         Self {
             now,
-            hub: HubSession::new(SessionConfig::default(), now),
+            hub: HubSession::new(config, now),
             worker: WorkerSession::new(WorkerConfig { join: join(input_slots) }, now),
             slots: usize::from(input_slots.clamp(1, MAX_SLOTS)),
             to_hub: Vec::new(),

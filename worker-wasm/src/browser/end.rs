@@ -78,7 +78,7 @@ impl End for BrowserEnd {
         self.sockets.retain(|(of, _)| of.hub != connection.hub);
         match Socket::open(&self.urls[connection.hub.0], connection, &self.inbox) {
             Ok(socket) => self.sockets.push((connection, socket)),
-            Err(reason) => self.inbox.push(Event::Closed(connection, Lost::Gone(reason))),
+            Err(reason) => self.inbox.push(Event::Closed(connection, Lost::Disconnected(reason))),
         }
     }
 

@@ -101,8 +101,8 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     let config = HubConfig { core: CoreConfig { join }, patience: None };
     let endings = Driver::new(end, device, vec![(config, fetcher)]).run().await;
     Ok(match endings.into_iter().next() {
-        Some(Ending::Device(reason)) if is_gpu => Report::crashed(&reason),
-        Some(Ending::Stopped(reason) | Ending::Device(reason) | Ending::NoHub(reason)) => {
+        Some(Ending::DeviceFailed(reason)) if is_gpu => Report::crashed(&reason),
+        Some(Ending::Stopped(reason) | Ending::DeviceFailed(reason) | Ending::Unreachable(reason)) => {
             Report::stopped(reason)
         }
         Some(Ending::Left) | None => Report::new(Phase::Stopped),

@@ -78,7 +78,7 @@ fn callback(
 
 /// The browser says no more than that.
 fn closed(connection: Connection) -> Event {
-    Event::Closed(connection, Lost::Gone(String::new()))
+    Event::Closed(connection, Lost::Disconnected(String::new()))
 }
 
 fn function(closure: &Closure<dyn FnMut(JsValue)>) -> &Function {

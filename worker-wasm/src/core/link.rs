@@ -15,19 +15,19 @@ use crate::backoff::Backoff;
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// A connection that lasted this long counts as a success.
 const STABLE: Duration = Duration::from_secs(5);
-/// How long a hub is given to have a certificate that names the address it is reached by: several times what it takes.
+/// How long a worker waits for a hub to renew a certificate that does not name its address: several times what it takes.
 pub const RENEWAL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why there is no connection, or no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// The hub does not answer, or the connection ended. It is tried again.
-    Gone(String),
-    /// The hub's own authority vouches for who answers, by a certificate that does not name this address. A hub renews its
-    /// certificate within seconds of getting an address, so it is tried again for [`RENEWAL_PATIENCE`].
-    NotNamed(String),
-    /// Who answers is not who the link or the system vouches for. It is not tried again.
-    Stranger(String),
+    Disconnected(String),
+    /// The hub's certificate is signed by its own authority and does not name this address. A hub renews its certificate
+    /// within seconds of getting an address, so the connection is tried again for [`RENEWAL_PATIENCE`].
+    AddressNotInCertificate(String),
+    /// The certificate of whoever answers is not trusted. It is not tried again.
+    Untrusted(String),
 }
 
 /// Why a hub is not served any longer.
@@ -38,9 +38,9 @@ pub enum Ending {
     /// The hub refused the worker for good, or the worker cannot serve its model: one sentence.
     Stopped(String),
     /// The device failed, or cannot compute what the hub serves: one sentence. Another device may.
-    Device(String),
+    DeviceFailed(String),
     /// The hub has not answered for as long as the worker waits. The reason of the last failure.
-    NoHub(String),
+    Unreachable(String),
 }
 
 /// What follows from a lost connection.
@@ -62,7 +62,7 @@ pub(super) struct Link {
     /// How long to go on without a hub that accepts; `None` is for ever.
     patience: Option<Duration>,
     last_contact: Duration,
-    not_named_since: Option<Duration>,
+    address_missing_since: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Link {
             backoff: Backoff::new(RECONNECT_DELAY[0], RECONNECT_DELAY[1]),
             patience,
             last_contact: now,
-            not_named_since: None,
+            address_missing_since: None,
         }
     }
 
@@ -114,7 +114,7 @@ impl Link {
         let was_opening = self.state == State::Opening;
         if was_opening {
             self.state = State::Open { since: now };
-            self.not_named_since = None;
+            self.address_missing_since = None;
         }
         was_opening
     }
@@ -146,20 +146,20 @@ impl Link {
         }
         self.state = State::Down { retry_at: now };
         let (reason, is_news) = match lost {
-            Lost::Stranger(reason) => return Next::End(Ending::Stopped(reason.clone())),
-            Lost::NotNamed(reason) => {
-                let is_first = self.not_named_since.is_none();
-                let since = *self.not_named_since.get_or_insert(now);
+            Lost::Untrusted(reason) => return Next::End(Ending::Stopped(reason.clone())),
+            Lost::AddressNotInCertificate(reason) => {
+                let is_first = self.address_missing_since.is_none();
+                let since = *self.address_missing_since.get_or_insert(now);
                 if now.saturating_sub(since) > RENEWAL_PATIENCE {
                     return Next::End(Ending::Stopped(reason.clone()));
                 }
                 (reason, is_first)
             }
-            Lost::Gone(reason) => (reason, true),
+            Lost::Disconnected(reason) => (reason, true),
         };
         let waited = now.saturating_sub(self.last_contact);
         if self.patience.is_some_and(|patience| waited > patience) {
-            return Next::End(Ending::NoHub(reason.clone()));
+            return Next::End(Ending::Unreachable(reason.clone()));
         }
         self.state = State::Down { retry_at: now + self.backoff.delay() };
         Next::Retry { is_news }
@@ -177,12 +177,12 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn gone() -> Lost {
-        Lost::Gone("no answer".into())
+    fn disconnected() -> Lost {
+        Lost::Disconnected("no answer".into())
     }
 
-    fn not_named() -> Lost {
-        Lost::NotNamed("not this address".into())
+    fn address_missing() -> Lost {
+        Lost::AddressNotInCertificate("not this address".into())
     }
 
     /// Fails every attempt with `lost` until there is no other; how many there were, how many of them were news, how it
@@ -204,7 +204,7 @@ mod tests {
     fn a_certificate_without_the_address_is_waited_for_within_bounds_and_said_once() {
         for patience in [None, Some(1000 * SECOND)] {
             let mut link = Link::new(Duration::ZERO, patience);
-            let (tries, news, ending, after) = fail(&mut link, &not_named());
+            let (tries, news, ending, after) = fail(&mut link, &address_missing());
             assert_eq!(ending, Ending::Stopped("not this address".into()));
             assert!(after > RENEWAL_PATIENCE && after < RENEWAL_PATIENCE + 6 * SECOND, "{after:?}");
             assert!((5..20).contains(&tries), "{tries}");
@@ -213,9 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_never_tried_again() {
+    fn an_untrusted_hub_is_never_tried_again() {
         let mut link = Link::new(Duration::ZERO, None);
-        let (tries, _, ending, after) = fail(&mut link, &Lost::Stranger("another fingerprint".into()));
+        let (tries, _, ending, after) = fail(&mut link, &Lost::Untrusted("another fingerprint".into()));
         assert_eq!(
             (tries, ending, after),
             (1, Ending::Stopped("another fingerprint".into()), Duration::ZERO)
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn patience_with_a_hub_that_does_not_answer_ends() {
         let mut link = Link::new(Duration::ZERO, Some(20 * SECOND));
-        let (_, _, ending, after) = fail(&mut link, &gone());
-        assert_eq!(ending, Ending::NoHub("no answer".into()));
+        let (_, _, ending, after) = fail(&mut link, &disconnected());
+        assert_eq!(ending, Ending::Unreachable("no answer".into()));
         assert!(after > 20 * SECOND && after < 26 * SECOND, "{after:?}");
     }
 
@@ -237,13 +237,13 @@ mod tests {
         for _ in 0..1000 {
             now = now.max(link.poll_timeout().unwrap());
             assert!(link.connect_due(now) && !link.connect_due(now));
-            assert_eq!(link.lost(now, false, &gone()), Next::Retry { is_news: true });
+            assert_eq!(link.lost(now, false, &disconnected()), Next::Retry { is_news: true });
         }
         assert_eq!(link.poll_timeout(), Some(now + RECONNECT_DELAY[1]));
         now += RECONNECT_DELAY[1];
         assert!(link.connect_due(now) && link.opened(now) && link.is_open());
         now += STABLE + SECOND;
-        link.lost(now, true, &gone());
+        link.lost(now, true, &disconnected());
         assert_eq!(link.poll_timeout(), Some(now + RECONNECT_DELAY[0]));
     }
 
@@ -251,13 +251,13 @@ mod tests {
     fn a_name_that_is_missing_again_after_a_connection_is_waited_for_anew() {
         let mut link = Link::new(Duration::ZERO, None);
         assert!(link.connect_due(Duration::ZERO));
-        assert_eq!(link.lost(Duration::ZERO, false, &not_named()), Next::Retry { is_news: true });
+        assert_eq!(link.lost(Duration::ZERO, false, &address_missing()), Next::Retry { is_news: true });
         let mut now = link.poll_timeout().unwrap();
         assert!(link.connect_due(now) && link.opened(now));
         now += 1000 * SECOND;
-        assert_eq!(link.lost(now, true, &gone()), Next::Retry { is_news: true });
+        assert_eq!(link.lost(now, true, &disconnected()), Next::Retry { is_news: true });
         now = link.poll_timeout().unwrap();
         assert!(link.connect_due(now));
-        assert_eq!(link.lost(now, false, &not_named()), Next::Retry { is_news: true });
+        assert_eq!(link.lost(now, false, &address_missing()), Next::Retry { is_news: true });
     }
 }

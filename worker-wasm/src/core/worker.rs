@@ -312,7 +312,7 @@ impl Worker {
         if let Some(code) = hub.core.close_code().filter(|_| hub.link.is_open()) {
             let connection = Connection { hub: id, number: hub.link.number() };
             self.actions.push_back(Action::Close(connection, code));
-            self.disconnected(now, id, Lost::Gone(format!("the session ended with code {code}")));
+            self.disconnected(now, id, Lost::Disconnected(format!("the session ended with code {code}")));
         }
     }
 
@@ -353,7 +353,7 @@ impl Worker {
                     self.compute_next();
                 }
                 Task::Stop(reason) => {
-                    let ending = if hub.device_failed { Ending::Device } else { Ending::Stopped };
+                    let ending = if hub.device_failed { Ending::DeviceFailed } else { Ending::Stopped };
                     return self.end(id, ending(reason), CLOSE_NORMAL);
                 }
             }

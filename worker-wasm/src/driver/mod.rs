@@ -180,7 +180,7 @@ impl<E: End> Driver<E> {
                 Action::Send(connection, message) => {
                     if let Err(reason) = self.end.send(connection, message) {
                         self.end.close(connection, 1000);
-                        self.worker.closed(now, connection, Lost::Gone(reason));
+                        self.worker.closed(now, connection, Lost::Disconnected(reason));
                     }
                 }
                 Action::Close(connection, code) => {

@@ -100,11 +100,11 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     fn retrying(&mut self, hub: HubId, lost: &Lost) {
         let url = self.links.url(hub);
         match lost {
-            Lost::NotNamed(reason) => {
+            Lost::AddressNotInCertificate(reason) => {
                 let seconds = RENEWAL_PATIENCE.as_secs();
                 tracing::info!("{reason} It may soon: trying again for {seconds} s.");
             }
-            Lost::Gone(reason) | Lost::Stranger(reason) => {
+            Lost::Disconnected(reason) | Lost::Untrusted(reason) => {
                 tracing::info!(%reason, url, "not connected; trying again");
             }
         }
@@ -112,7 +112,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
 
     fn ended(&mut self, hub: HubId, ending: &Ending, is_last: bool) {
         // The last one's ending is the worker's, which its caller tells.
-        if let (Ending::Stopped(reason) | Ending::Device(reason) | Ending::NoHub(reason), false) =
+        if let (Ending::Stopped(reason) | Ending::DeviceFailed(reason) | Ending::Unreachable(reason), false) =
             (ending, is_last)
         {
             tracing::warn!(%reason, url = self.links.url(hub), "this hub is served no longer");

@@ -104,8 +104,8 @@ pub(super) fn outcome(hubs: &[Hub], endings: Vec<Ending>) -> Result<(), WorkerEr
     let error = |(hub, ending): (&Hub, Ending)| match ending {
         Ending::Left => None,
         Ending::Stopped(reason) => Some(WorkerError::Stopped(reason)),
-        Ending::Device(reason) => Some(WorkerError::Device(reason)),
-        Ending::NoHub(reason) => Some(WorkerError::NoHub { url: hub.route.url().to_owned(), reason }),
+        Ending::DeviceFailed(reason) => Some(WorkerError::Device(reason)),
+        Ending::Unreachable(reason) => Some(WorkerError::NoHub { url: hub.route.url().to_owned(), reason }),
     };
     hubs.iter().zip(endings).filter_map(error).next_back().map_or(Ok(()), Err)
 }

@@ -175,7 +175,8 @@ impl Link {
                 if open.is_closing {
                     return sent.map(|_| None);
                 }
-                let closed = |reason| Poll::Ready(Some(Event::Closed(connection, Lost::Gone(reason))));
+                let closed =
+                    |reason| Poll::Ready(Some(Event::Closed(connection, Lost::Disconnected(reason))));
                 if let Poll::Ready(Err(reason)) = sent {
                     return closed(reason);
                 }

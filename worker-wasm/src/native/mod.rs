@@ -159,17 +159,17 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
                 let end = NativeEnd::new(clock, links, status, options.busy_poll, shutdown.as_mut());
                 Driver::new(end, Shared::new(device), configs).run().await
             }
-            Err(reason) => vec![Ending::Device(reason); hubs.len()],
+            Err(reason) => vec![Ending::DeviceFailed(reason); hubs.len()],
         };
         let reason = endings.iter().find_map(|ending| match ending {
-            Ending::Device(reason) => Some(reason.clone()),
+            Ending::DeviceFailed(reason) => Some(reason.clone()),
             _ => None,
         });
         match reason {
             Some(reason) if may_fall_back => {
                 tracing::warn!("{reason} This worker goes on with the CPU instead of the GPU.");
                 let mut endings = endings.iter();
-                hubs.retain(|_| matches!(endings.next(), Some(Ending::Device(_))));
+                hubs.retain(|_| matches!(endings.next(), Some(Ending::DeviceFailed(_))));
                 choice = DeviceChoice::Cpu;
             }
             _ => return hubs::outcome(&hubs, endings),

@@ -76,12 +76,12 @@ impl Route {
     pub(super) async fn connect(&self) -> Result<Socket, Lost> {
         match timeout(SOCKET_TIMEOUT, self.open()).await {
             Ok(opened) => opened,
-            Err(_) => Err(Lost::Gone("no answer".into())),
+            Err(_) => Err(Lost::Disconnected("no answer".into())),
         }
     }
 
     async fn open(&self) -> Result<Socket, Lost> {
-        let no_answer = |error: std::io::Error| Lost::Gone(error.to_string());
+        let no_answer = |error: std::io::Error| Lost::Disconnected(error.to_string());
         let tcp = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(no_answer)?;
         tcp.set_nodelay(true).map_err(no_answer)?;
         let stream: Box<dyn Stream> = match &self.tls {
@@ -96,14 +96,14 @@ impl Route {
             .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
         match tokio_tungstenite::client_async_with_config(self.request.clone(), stream, Some(config)).await {
             Ok((socket, _)) => Ok(socket),
-            Err(error) => Err(Lost::Gone(error.to_string())),
+            Err(error) => Err(Lost::Disconnected(error.to_string())),
         }
     }
 
     fn tls_error(&self, error: &std::io::Error) -> Lost {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(error) => refused(&self.url, error, self.is_own_authority),
-            None => Lost::Gone(format!("no TLS: {error}")),
+            None => Lost::Disconnected(format!("no TLS: {error}")),
         }
     }
 }
@@ -112,18 +112,20 @@ impl Route {
 fn refused(url: &str, error: &rustls::Error, is_own_authority: bool) -> Lost {
     use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
     match error {
-        rustls::Error::General(reason) => Lost::Stranger(format!("{url} is not trusted: {reason}.")),
+        rustls::Error::General(reason) => Lost::Untrusted(format!("{url} is not trusted: {reason}.")),
         // Names are checked last, so the signatures and dates are right.
         rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })
             if is_own_authority =>
         {
-            Lost::NotNamed(format!("{url} is not trusted: the hub's certificate does not name this address."))
+            Lost::AddressNotInCertificate(format!(
+                "{url} is not trusted: the hub's certificate does not name this address."
+            ))
         }
-        rustls::Error::InvalidCertificate(reason) => Lost::Stranger(format!(
+        rustls::Error::InvalidCertificate(reason) => Lost::Untrusted(format!(
             "{url} is not trusted ({reason}): give the whole join URL that the hub prints for workers, with `,ca=...`, or its \
              certificate authority with --ca."
         )),
-        error => Lost::Gone(format!("no TLS: {error}")),
+        error => Lost::Disconnected(format!("no TLS: {error}")),
     }
 }
 
@@ -135,9 +137,9 @@ mod tests {
 
     fn kind(error: Error, is_own_authority: bool) -> &'static str {
         match refused("wss://desk.local/ws", &error, is_own_authority) {
-            Lost::Gone(_) => "try again",
-            Lost::NotNamed(_) => "try again for a while",
-            Lost::Stranger(_) => "never again",
+            Lost::Disconnected(_) => "try again",
+            Lost::AddressNotInCertificate(_) => "try again for a while",
+            Lost::Untrusted(_) => "never again",
         }
     }
 

@@ -201,7 +201,7 @@ impl Room {
                     peer.connection = Some(connection);
                     self.worker.opened(now, connection);
                 } else {
-                    self.worker.closed(now, connection, Lost::Gone("refused".into()));
+                    self.worker.closed(now, connection, Lost::Disconnected("refused".into()));
                 }
             }
             Action::Send(connection, message) => {
@@ -269,7 +269,7 @@ fn a_hub_that_goes_and_comes_back_takes_nothing_from_the_other() {
     let mut room = Room::serving([8, 8], &[0]);
     let lost = room.peer(A).connection.take().unwrap();
     room.peer(A).is_up = false;
-    room.worker.closed(room.now, lost, Lost::Gone("cut".into()));
+    room.worker.closed(room.now, lost, Lost::Disconnected("cut".into()));
     room.drive();
     for attempt in 1..=20 {
         room.advance(Duration::from_millis(500));
@@ -284,7 +284,7 @@ fn a_hub_that_goes_and_comes_back_takes_nothing_from_the_other() {
     room.assert_answered(A, &[1], &[0]);
     // What still comes by the lost socket is nobody's.
     room.worker.handle_message(room.now, lost, Bytes::from_static(b"no frame, but longer than a header"));
-    room.worker.closed(room.now, lost, Lost::Gone("again".into()));
+    room.worker.closed(room.now, lost, Lost::Disconnected("again".into()));
     room.drive();
     assert!(room.worker.is_connected(A));
 }
@@ -294,13 +294,13 @@ fn a_hub_that_never_comes_back_ends_alone() {
     let mut room = Room::serving([8, 8], &[0]);
     let lost = room.peer(A).connection.take().unwrap();
     room.peer(A).is_up = false;
-    room.worker.closed(room.now, lost, Lost::Gone("cut".into()));
+    room.worker.closed(room.now, lost, Lost::Disconnected("cut".into()));
     room.drive();
     for _ in 0..100 {
         room.advance(Duration::from_secs(1));
         assert!(room.worker.is_connected(B));
     }
-    assert_eq!(room.peer(A).ended, Some(Ending::NoHub("refused".into())));
+    assert_eq!(room.peer(A).ended, Some(Ending::Unreachable("refused".into())));
     assert_eq!(room.peer(B).ended, None);
     assert!(!room.worker.is_over());
     room.ask(B, 1, &[0]);
@@ -348,9 +348,9 @@ fn a_hub_whose_engine_the_device_cannot_make_ends_alone() {
     let mut room = Room::serving([8, 8], &[0]);
     let lost = room.peer(A).connection.take().unwrap();
     (room.peer(A).can_plan, room.peer(A).shape) = (false, OTHER);
-    room.worker.closed(room.now, lost, Lost::Gone("cut".into()));
+    room.worker.closed(room.now, lost, Lost::Disconnected("cut".into()));
     room.advance(Duration::from_secs(1));
-    let Some(Ending::Device(reason)) = &room.peer(A).ended else { panic!("it was the device") };
+    let Some(Ending::DeviceFailed(reason)) = &room.peer(A).ended else { panic!("it was the device") };
     assert!(reason.contains("too small"), "{reason}");
     room.ask(B, 1, &[0]);
     room.assert_answered(B, &[1], &[0]);
@@ -377,7 +377,7 @@ fn what_waits_for_the_device_goes_with_its_hub() {
     room.ask(A, 1, &[0]);
     room.ask(B, 1, &[0]);
     let connection = room.peer(B).connection.take().unwrap();
-    room.worker.closed(room.now, connection, Lost::Stranger("someone else".into()));
+    room.worker.closed(room.now, connection, Lost::Untrusted("someone else".into()));
     room.drive();
     assert_eq!(room.peer(B).ended, Some(Ending::Stopped("someone else".into())));
     assert_eq!(room.compute_one(), A);
@@ -392,7 +392,7 @@ fn a_lost_device_is_told_to_every_hub() {
     room.drive();
     assert!(room.worker.is_over());
     for hub in [A, B] {
-        assert_eq!(room.peer(hub).ended, Some(Ending::Device("The GPU was lost.".into())));
+        assert_eq!(room.peer(hub).ended, Some(Ending::DeviceFailed("The GPU was lost.".into())));
         let said = format!("{:?}", room.peer(hub).heard);
         assert!(said.contains("DeviceLost"), "{said}");
     }
