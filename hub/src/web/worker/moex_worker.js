@@ -840,11 +840,11 @@ __wbg_write_4fe5a1ec1ada7f6c: function(arg0, arg1, arg2, arg3) {
 arg0.write(arg1, getArrayU8FromWasm0(arg2, arg3));
 },
 __wbindgen_generic_0000000000000001: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h08084db25cfef065);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h19b138181a31415b);
 return ret;
 },
 __wbindgen_generic_0000000000000002: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h19b138181a31415b);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h08084db25cfef065);
 return ret;
 },
 __wbindgen_generic_0000000000000003: function(arg0, arg1) {
