@@ -89,7 +89,7 @@ impl SwarmServer {
     /// Keeps the driver from doing anything until the sender is dropped.
     pub(super) async fn hold_driver(&self) -> std::sync::mpsc::SyncSender<()> {
         let (hold, held) = std::sync::mpsc::sync_channel(0);
-        self.events.send(Event::Hold(held)).await.ok().expect("the driver runs");
+        self.events.send(Event::Hold(held)).await.expect("the driver runs");
         hold
     }
 }

@@ -1,4 +1,4 @@
-//! Takes answers, failures and timeouts, and finishes jobs.
+//! Takes what workers and the hub answer. What ends without an answer, and what follows, is in `endings`.
 //!
 //! ```text
 //! answer --> of the shape asked for? --no--> the attempt failed: asked elsewhere, a failure of the worker
@@ -17,11 +17,10 @@ use tracing::{info, warn};
 use super::attempts::Kind;
 use super::error::JobError;
 use super::hub_replica::HubResult;
-use super::job::{HubWork, Job, Source, WorkerAnswer};
+use super::job::{HubWork, Source, WorkerAnswer};
 use super::parts::Part;
 use super::trace_recorder::answer_bytes;
 use super::{Dispatcher, Order};
-use crate::trace::Outcome;
 use crate::{ComputeId, ConnectionId, JobId};
 
 /// An answer in time, of the shape asked for. [`Dispatcher::accept`] is to follow.
@@ -298,189 +297,5 @@ impl Dispatcher {
             _ => self.worker_failed(now, from),
         }
         self.attempt_failed(now, id, true);
-    }
-
-    // Silence.
-
-    /// Marks attempts whose time is up: their items are asked of others, and their answers are still used.
-    pub(super) fn expire_attempts(&mut self, now: Duration) {
-        for id in self.attempts.expire(now) {
-            let Some(attempt) = self.attempts.get(id) else { continue };
-            let (job, from) = (attempt.job, attempt.worker);
-            // Nobody waits for a probe: it has a deadline of its own.
-            if attempt.kind == Kind::Probe {
-                continue;
-            }
-            self.counts.timeouts += 1;
-            self.to_cover.insert(job);
-            if let Some(worker) = self.workers.get_mut(from) {
-                worker.counts.timeouts += 1;
-                worker.health.late();
-                info!(worker = worker.id().short(), attempt = id.0, "not answered in time: asked of another");
-                self.failure(now, from);
-            }
-            self.cover_waiting();
-        }
-    }
-
-    /// Counts probes that were not answered in time: each is a failure of its worker.
-    pub(super) fn expire_probes(&mut self, now: Duration) {
-        while let Some(id) = self.workers.next_overdue_probe(now) {
-            self.counts.timeouts += 1;
-            if let Some(worker) = self.workers.get_mut(id) {
-                worker.counts.timeouts += 1;
-            }
-            self.failure(now, id);
-        }
-    }
-
-    /// Fails the jobs that have waited for a holder for as long as they may.
-    pub(crate) fn expire_jobs(&mut self, now: Duration, fleet: &crate::fleet::Fleet) {
-        let wait = self.config.coverage_wait;
-        let chooser = self.chooser(fleet);
-        let expired: Vec<(JobId, JobError)> = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.uncovered_since.is_some_and(|since| since + wait <= now))
-            .filter_map(|(id, job)| {
-                let is_open = |item: &usize| !job.items[*item].is_settled;
-                let is_orphan = |item: &usize| is_open(item) && !chooser.is_askable(job, *item);
-                // A block held by a worker that hangs at it counts as uncovered too; then any open item will do.
-                let items = || 0..job.items.len();
-                let item = items().find(is_orphan).or_else(|| items().find(is_open))?;
-                Some((*id, JobError::Uncovered { block: job.block(item), waited: wait }))
-            })
-            .collect();
-        for (id, error) in expired {
-            self.finish(id, now, Err(error));
-        }
-    }
-
-    // What follows.
-
-    /// Ends an attempt without an answer; its items are asked of others. `is_blamed`: not of this worker.
-    pub(super) fn attempt_failed(&mut self, now: Duration, id: AttemptId, is_blamed: bool) {
-        let Some(attempt) = self.attempts.remove(id) else { return };
-        self.workers.end_probe(attempt.worker, |probe| probe == id);
-        self.record(|recorder| recorder.ended(now, attempt.job, id, Outcome::Failed));
-        if let Some(job) = self.jobs.get_mut(&attempt.job) {
-            if is_blamed {
-                for item in &attempt.items {
-                    job.items[*item].failures.push(attempt.worker);
-                }
-            }
-            self.to_cover.insert(attempt.job);
-        }
-        self.cover_waiting();
-    }
-
-    /// Ends all attempts of a worker that is gone, or about to be; their items are asked of others.
-    pub(crate) fn reassign(&mut self, now: Duration, worker: ConnectionId) {
-        self.workers.end_probe(worker, |_| true);
-        let ids: Vec<_> =
-            self.attempts.iter().filter(|(_, attempt)| attempt.worker == worker).map(|(id, _)| id).collect();
-        for id in ids {
-            self.orders.push_back(Order::Cancel { at: worker, attempt: id });
-            self.attempt_failed(now, id, false);
-        }
-    }
-
-    /// A worker failed at something, or answered wrong.
-    pub(crate) fn worker_failed(&mut self, now: Duration, from: ConnectionId) {
-        self.counts.errors += 1;
-        if let Some(worker) = self.workers.get_mut(from) {
-            worker.counts.errors += 1;
-        }
-        self.failure(now, from);
-    }
-
-    fn failure(&mut self, now: Duration, from: ConnectionId) {
-        self.counts.unhealthy += u64::from(self.workers.failed(now, from));
-    }
-
-    /// Discards what a worker settled of a job in flight: its answer was wrong.
-    pub(crate) fn retract(&mut self, worker: WorkerId, connection: Option<ConnectionId>, id: JobId) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        for item in job.retract(worker) {
-            job.items[item].failures.extend(connection);
-        }
-        self.to_cover.insert(id);
-    }
-
-    /// Discards what a worker settled of every job in flight.
-    pub(crate) fn retract_all(&mut self, worker: WorkerId, connection: Option<ConnectionId>) {
-        let jobs: Vec<_> = self.jobs.keys().copied().collect();
-        jobs.into_iter().for_each(|job| self.retract(worker, connection, job));
-    }
-
-    /// Finishes a job that is settled. Else abandons its attempts that are not needed any more, and covers what is left.
-    pub(crate) fn after_answer(&mut self, now: Duration, id: JobId) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        if job.is_settled() {
-            return self.finish(id, now, Ok(()));
-        }
-        let settled = self.attempts_of(id, Job::are_settled);
-        self.abandon(now, &settled);
-        self.to_cover.insert(id);
-        self.cover_waiting();
-    }
-
-    /// Finishes a job and abandons whatever is still out for it.
-    pub(super) fn finish(&mut self, id: JobId, now: Duration, result: Result<(), JobError>) {
-        let out = self.attempts_of(id, |_, _| true);
-        self.abandon(now, &out);
-        let Some(job) = self.jobs.remove(&id) else { return };
-        self.cover_waiting();
-        if result.is_ok() {
-            self.counts.layers += 1;
-            self.layer_latency.record(now.saturating_sub(job.started));
-        }
-        self.record(|recorder| recorder.finished(now, id, result.is_ok()));
-        self.late_answers.keep_finished(id, &job.layer, job.winners());
-        self.orders.push_back(Order::Finish(id, result.map(|()| job.into_result())));
-    }
-
-    fn attempts_of(&self, id: JobId, is_one: impl Fn(&Job, &[usize]) -> bool) -> Vec<AttemptId> {
-        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
-        self.attempts
-            .iter()
-            .filter(|(_, attempt)| attempt.job == id && is_one(job, &attempt.items))
-            .map(|(attempt, _)| attempt)
-            .collect()
-    }
-
-    /// Abandons attempts. An answer that comes all the same is compared with the one that was used.
-    fn abandon(&mut self, now: Duration, attempts: &[AttemptId]) {
-        let flops_per_pair = self.config.flops_per_pair();
-        for id in attempts {
-            let Some(attempt) = self.attempts.remove(*id) else { continue };
-            let outcome = if attempt.is_overdue { Outcome::TimedOut } else { Outcome::GivenUp };
-            self.record(|recorder| recorder.ended(now, attempt.job, *id, outcome));
-            let n_pairs = self.jobs.get(&attempt.job).map_or(0, |job| job.layer.n_pairs(&attempt.items));
-            // A probe is there to be answered.
-            if attempt.kind != Kind::Probe {
-                self.orders.push_back(Order::Cancel { at: attempt.worker, attempt: *id });
-            }
-            let Some(worker) = self.workers.get_mut(attempt.worker) else { continue };
-            // A worker that is always beaten would look as fast as it once was. What is overdue was counted as a timeout.
-            let so_far = now.saturating_sub(attempt.sent);
-            let is_timed = !attempt.is_overdue
-                && attempt.kind != Kind::Probe
-                && so_far > worker.expected(n_pairs, n_pairs as f64 * flops_per_pair);
-            if is_timed {
-                worker.took(n_pairs, so_far);
-            }
-            self.late_answers.abandon(*id, attempt, n_pairs, is_timed);
-        }
-    }
-
-    /// Finds a worker's tier anew.
-    fn classify(&mut self, id: ConnectionId) {
-        let hub = self.config.hub_compute.then_some(self.hub.latencies());
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        if worker.classify(hub) {
-            let reason = worker.tier_reason().unwrap_or_default();
-            info!(worker = worker.id().short(), tier = ?worker.tier(), reason, "used for something else now");
-        }
     }
 }

@@ -15,6 +15,7 @@ mod answers;
 mod attempts;
 mod candidates;
 mod covering;
+mod endings;
 mod error;
 mod health;
 mod hedging;
