@@ -43,7 +43,7 @@ enum Arithmetic {
     /// In f32, where experts lie.
     Exact(Box<dyn ExpertSource>),
     /// In int8, from panels.
-    Panels { panels: Arc<ExpertPanels>, space: PanelSpace },
+    Panels { panels: Arc<ExpertPanels>, space: Box<PanelSpace> },
 }
 
 impl LocalExperts {
@@ -59,7 +59,7 @@ impl LocalExperts {
 
     /// What workers with int8 activations answer.
     pub fn from_panels(panels: Arc<ExpertPanels>, wire: Dtype) -> Self {
-        Self::new(Arithmetic::Panels { panels, space: PanelSpace::default() }, Some(wire))
+        Self::new(Arithmetic::Panels { panels, space: Box::default() }, Some(wire))
     }
 
     fn new(arithmetic: Arithmetic, wire: Option<Dtype>) -> Self {

@@ -1,8 +1,8 @@
 //! A forward pass as a list of operations over logical tensors: recorded once, when a model is loaded, then compiled for an
 //! engine and run for every step.
 //!
-//! [`Graph`] is the list. [`fuse`] joins operations that one kernel can do, [`Places`] gives every intermediate its place in
-//! one arena, and [`Program`] is what an engine runs: the exact one, unfused, in f32 (the oracle), or the one on vector
+//! [`Graph`] is the list. `fuse` joins operations that one kernel can do, `places` gives every intermediate its place in one
+//! arena, and [`Program`] is what an engine runs: the exact one, unfused, in f32 (the oracle), or the one on vector
 //! instructions. It pauses where experts may be elsewhere. It is a list of some twenty operations, no compiler.
 
 mod cpu;

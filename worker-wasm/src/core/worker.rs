@@ -101,7 +101,7 @@ pub enum Action {
     Ended(HubId, Ending),
 }
 
-/// See the [module's description](self).
+/// Sessions with several hubs, each with its models and its share of the memory.
 #[derive(Debug)]
 pub struct Worker {
     hubs: Vec<Hub>,
