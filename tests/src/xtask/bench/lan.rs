@@ -57,7 +57,9 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     }
     for (n, host) in hosts.into_iter().enumerate() {
         let there = moex.clone().on(host.clone());
-        natives.push(there.worker(&format!("worker-{n}"), &link(&host, &hub.started["worker_url"])?, &[])?);
+        let worker = there.worker(&format!("worker-{n}"), &link(&host, &hub.started["worker_url"])?, &[])?;
+        // Its host's network goes with the host.
+        natives.push((worker, host));
     }
     let served = Cell::new(0);
     hub.wait_until("every worker serves", |status| {
