@@ -44,6 +44,23 @@ const CANDIDATE_STEP: f32 = 0.02;
 
 /// The scale among the candidates with the smallest squared error, the largest of equals.
 fn best_scale(group: &[f32; GROUP]) -> f16 {
+    // Packing a model is mostly this, and eight lanes at a time take half as long as four. The bits are the same.
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: this processor has the instructions.
+        return unsafe { best_scale_avx2(group) };
+    }
+    search(group)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn best_scale_avx2(group: &[f32; GROUP]) -> f16 {
+    search(group)
+}
+
+#[inline(always)]
+fn search(group: &[f32; GROUP]) -> f16 {
     let largest = group.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
     let mut best = (f16::ZERO, f32::INFINITY);
     for candidate in 0..CANDIDATES {
@@ -57,6 +74,7 @@ fn best_scale(group: &[f32; GROUP]) -> f16 {
     best.0
 }
 
+#[inline(always)]
 fn squared_error(group: &[f32; GROUP], scale: f32) -> f32 {
     // 16 lanes in a fixed order: vector code with the same bits on every machine.
     let mut lanes = [0.0_f32; 16];
@@ -70,7 +88,7 @@ fn squared_error(group: &[f32; GROUP], scale: f32) -> f32 {
 }
 
 /// The integer in -8..=7 nearest to `x / scale`, halves to even; 0 where that is not a number.
-#[inline]
+#[inline(always)]
 fn code(x: f32, scale: f32) -> f32 {
     /// Adding 1.5 * 2^23 leaves no bits behind the point, so that the addition itself rounds.
     const ROUNDER: f32 = 12_582_912.0;
@@ -103,6 +121,14 @@ mod tests {
             let row = MatrixView::new(WeightFormat::Int4G128, 1, 6, &bytes).unwrap().dequantize();
             assert_eq!(row[0], 0.0);
             assert!(row.iter().all(|x| x.is_finite()));
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_finds_the_same_scale() {
+        let groups = crate::noise::noise(5, 1000 * super::GROUP, 0.3);
+        for group in groups.as_chunks().0 {
+            assert_eq!(super::best_scale(group), super::search(group));
         }
     }
 
