@@ -67,6 +67,23 @@ impl Cpu {
         }
     }
 
+    /// [`Self::each_row`] of two tensors of one shape.
+    pub(super) fn each_two_rows(
+        &self,
+        a: &mut [f32],
+        b: &mut [f32],
+        width: usize,
+        work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+    ) {
+        match self {
+            Self::Exact => {
+                let rows = a.chunks_exact_mut(width).zip(b.chunks_exact_mut(width));
+                rows.enumerate().for_each(|(t, (a, b))| work(t, a, b));
+            }
+            Self::Simd(processor) => processor.each_two_rows(a, b, width, work),
+        }
+    }
+
     /// `x` (T, in) through each matrix to its `out` (T, out), biases added.
     pub(super) fn linears<const N: usize>(
         &self,

@@ -177,9 +177,10 @@ impl Program {
             Op::AddNorm { x, y, weight, eps, out } => {
                 let (width, weight) = (graph.width(x), graph.vector(weight));
                 let [x, y, out] = parts(self, arenas, rows, [x, y, out]);
-                engine.each_row(x, width, |t, x| cpu::add(x, &y[t * width..][..width]));
-                engine
-                    .each_row(out, width, |t, out| cpu::rms_norm(&x[t * width..][..width], weight, eps, out));
+                engine.each_two_rows(x, out, width, |t, x, out| {
+                    cpu::add(x, &y[t * width..][..width]);
+                    cpu::rms_norm(x, weight, eps, out);
+                });
             }
             Op::Linear { x, projection } => {
                 let [x, out] = parts(self, arenas, rows, [x, projection.out]);

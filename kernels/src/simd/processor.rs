@@ -54,4 +54,23 @@ impl Processor {
             }
         });
     }
+
+    /// [`Self::each_row`] of two buffers of one shape: `work(t, row of a, row of b)`.
+    ///
+    /// # Panics
+    /// If they are not as long, or not whole rows.
+    pub fn each_two_rows(
+        &self,
+        a: &mut [f32],
+        b: &mut [f32],
+        width: usize,
+        work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+    ) {
+        assert_eq!(a.len(), b.len(), "two buffers of one shape");
+        let b = Disjoint::new(b);
+        self.each_row(a, width, |t, a| {
+            // SAFETY: whoever works on row `t` of `a` alone touches row `t` of `b`.
+            work(t, a, unsafe { b.part(t * width..(t + 1) * width) });
+        });
+    }
 }
