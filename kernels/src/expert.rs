@@ -217,7 +217,7 @@ fn in_format<'a>(matrix: &MatrixView<'a>, format: WeightFormat, rows: usize, col
     assert_eq!((matrix.rows(), matrix.cols()), (rows, cols), "a matrix of this shape");
     match matrix.format() == format {
         true => matrix.bytes().into(),
-        false => format.quantize(rows, cols, &matrix.dequantize()).into(),
+        false => format.quantize_rows(rows, cols, &mut |row, out| matrix.dequantize_row(row, out)).into(),
     }
 }
 

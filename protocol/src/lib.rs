@@ -22,6 +22,7 @@ pub mod header;
 pub mod frame;
 
 pub mod error;
+pub mod error_code;
 pub mod session;
 
 #[doc(hidden)]
@@ -29,10 +30,11 @@ pub mod fuzzing;
 
 pub use compression::{Compression, CompressionMode};
 pub use dtype::Dtype;
-pub use error::{Blame, CloseReason, DecodeError, Scope, SendError, ShapeError};
+pub use error::{Blame, DecodeError, Scope, ShapeError};
+pub use error_code::ErrorCode;
 pub use frame::cancel;
 pub use frame::dispatch::{Call, Dispatch, Form, Pair};
-pub use frame::error::{ErrorCode, WireError};
+pub use frame::error::WireError;
 pub use frame::heartbeat::{
     Accepted, Beat, Heartbeat, Join, ModelSummary, Ping, SelfTest, Visibility, WorkerKind,
 };
@@ -43,6 +45,7 @@ pub use id::{AttemptId, Block, ExpertId, LayerId, WorkerId};
 pub use peer_text::{MAX_SHOWN_CHARS, PeerText, peer_text};
 pub use routing::Routing;
 pub use session::State;
+pub use session::error::{CloseReason, SendError};
 pub use session::hub::{HubEvent, HubSession, SessionConfig};
 pub use session::worker::{WorkerConfig, WorkerEvent, WorkerSession};
 pub use tensor::has_non_finite;

@@ -1,10 +1,6 @@
 //! What can be wrong with a model's input, each in one sentence.
 
-use crate::{
-    latency::{MAX_SAMPLE_COUNT, MAX_SIGMA, MAX_TIME_MS},
-    monte_carlo::MAX_DRAWS,
-    phase::{MAX_CALLS, MAX_COPIES, MAX_CUTS},
-};
+use crate::limits::{MAX_CALLS, MAX_COPIES, MAX_CUTS, MAX_DRAWS, MAX_SAMPLE_COUNT, MAX_SIGMA, MAX_TIME_MS};
 
 /// Why a model, a distribution or a plot could not be made from its input.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -1,17 +1,14 @@
 //! How long one worker takes to answer one call, as a distribution over milliseconds.
 //!
-//! Combining several workers is [`crate::phase`]'s; drawing random numbers is [`crate::monte_carlo`]'s.
+//! Combining several workers is [`crate::phase`]'s; drawing random numbers is [`crate::random`]'s.
 
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
-use crate::{error::ModelError, monte_carlo::Random};
-
-/// The longest time accepted, milliseconds: eleven days.
-pub const MAX_TIME_MS: f64 = 1e9;
-/// The widest log-normal accepted. At 5 the mean is already 268,000 times the median.
-pub const MAX_SIGMA: f64 = 5.0;
-/// The most samples an empirical distribution keeps.
-pub const MAX_SAMPLE_COUNT: usize = 65_536;
+use crate::{
+    error::ModelError,
+    limits::{MAX_SAMPLE_COUNT, MAX_SIGMA, MAX_TIME_MS},
+    random::Random,
+};
 
 /// Where a log-normal's rise is cut, in standard deviations of its logarithm; beyond 8, less than 1e-15 is left.
 const CUT_DEVIATIONS: [f64; 9] = [-8.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0];

@@ -30,9 +30,15 @@
 //! # Ok::<(), moex_sim::error::ModelError>(())
 //! ```
 
+pub mod limits;
+
+pub mod random;
+
 pub mod latency;
 
 pub mod phase;
+
+pub mod histogram;
 
 pub mod quadrature;
 

@@ -10,16 +10,11 @@
 use crate::{
     error::ModelError,
     latency::Latency,
-    monte_carlo::Random,
+    limits::{MAX_CALLS, MAX_COPIES, MAX_CUTS},
     quadrature::{Integral, Piece, integrate},
+    random::Random,
 };
 
-/// The most experts a phase may wait for.
-pub const MAX_CALLS: u32 = 65_536;
-/// The most workers one expert may be asked of.
-pub const MAX_COPIES: usize = 16;
-/// The most places an integral is cut at: mostly the samples of empirical latencies.
-pub const MAX_CUTS: usize = 1 << 20;
 /// A length for phases that have none, such as a constant's.
 const SHORTEST_MS: f64 = 1e-6;
 
@@ -242,7 +237,7 @@ mod tests {
         assert!(matches!(ExpertPhase::iid(latency.clone(), MAX_CALLS + 1, 1), Err(ModelError::Calls(_))));
         assert!(matches!(ExpertPhase::iid(latency.clone(), 8, 0), Err(ModelError::Copies(0))));
         assert!(matches!(ExpertPhase::iid(latency, 8, usize::MAX), Err(ModelError::Copies(_))));
-        let large = Latency::empirical(vec![1.0; crate::latency::MAX_SAMPLE_COUNT]).unwrap();
+        let large = Latency::empirical(vec![1.0; crate::limits::MAX_SAMPLE_COUNT]).unwrap();
         let calls = vec![Calls { count: 1, copies: vec![large; MAX_COPIES] }; 2];
         assert!(matches!(ExpertPhase::new(calls), Err(ModelError::Cuts(_))));
     }

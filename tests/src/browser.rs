@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use chromiumoxide::browser::{Browser as Chromium, BrowserConfig};
-use chromiumoxide::cdp::browser_protocol::page::SetWebLifecycleStateParams;
 pub use chromiumoxide::cdp::browser_protocol::page::SetWebLifecycleStateState as Lifecycle;
+use chromiumoxide::cdp::browser_protocol::page::{NavigateParams, SetWebLifecycleStateParams};
 use chromiumoxide::cdp::browser_protocol::target::CreateTargetParams;
 use chromiumoxide::page::{Page, ScreenshotParams};
 use futures_util::StreamExt;
@@ -21,7 +21,7 @@ use crate::host::Host;
 use crate::hub::PATIENCE;
 
 /// Keeps Chromium off the network and its GPU process on the software adapter.
-const FLAGS: [&str; 12] = [
+const FLAGS: [&str; 13] = [
     "enable-unsafe-webgpu",
     "use-webgpu-adapter=swiftshader",
     "disable-quic",
@@ -34,6 +34,8 @@ const FLAGS: [&str; 12] = [
     "disable-sync",
     "metrics-recording-only",
     "enable-precise-memory-info",
+    // A process for the page that might be opened next: so many browsers have no use for it.
+    "disable-features=SpareRendererForSitePerProcess,TranslateUI",
 ];
 
 /// Where Chromium is: `$MOEX_CHROMIUM`, else under one of its usual names on the path.
@@ -114,6 +116,12 @@ impl Browser {
     /// Opens a page in front of the one that was opened last, which is hidden then.
     pub async fn open_in_front(&self, url: &str) -> Result<Tab> {
         self.create(url, false).await
+    }
+
+    /// An empty window of a phone's size.
+    pub async fn empty_window(&self) -> Result<Tab> {
+        let target = CreateTargetParams::builder().url("about:blank").new_window(true).width(412).height(780);
+        Ok(Tab { page: self.chromium.new_page(target.build().map_err(|error| anyhow!(error))?).await? })
     }
 
     async fn create(&self, url: &str, is_own_window: bool) -> Result<Tab> {
@@ -201,6 +209,12 @@ impl Tab {
         let files = self.eval(list).await?;
         let file = |entry: &Value| Some((entry[0].as_str()?.to_owned(), entry[1].as_u64()?));
         files.as_array().into_iter().flatten().map(|entry| file(entry).context("a name and a size")).collect()
+    }
+
+    /// Goes to another page in the same window, and does not wait for it. A join page lends at once.
+    pub async fn go(&self, url: &str) -> Result<()> {
+        self.page.execute(NavigateParams::new(lending(url))).await?;
+        Ok(())
     }
 
     /// Loads the page again, as its user would.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{compute::ComputeArgs, experts::ModelArgs};
 use moex_engine::EngineConfig;
-use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, Packing, free_bytes};
+use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, Packing, PlanBytes, free_bytes};
 
 /// What workers may hold a checkpoint's experts in that is worth comparing, where it is not quantised.
 const PACKINGS: [Packing; 2] = [
@@ -16,6 +16,8 @@ const PACKINGS: [Packing; 2] = [
 ];
 /// The counts of workers that are shown when none is asked for.
 const WORKERS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Rows of the step whose intermediates are shown beside those of the longest that `serve` makes.
+const LONG_STEP: usize = 512;
 /// What devices spare for experts: a phone's tab, a laptop's, a desktop's GPU, a workstation's.
 const BUDGETS_GIB: [u64; 5] = [1, 2, 4, 8, 24];
 
@@ -90,14 +92,27 @@ struct Hub {
     kv_position_bytes: u64,
     /// The KV cache of one sequence as long as the context.
     kv_context_bytes: u64,
-    /// Rows of the longest step.
-    step_rows: usize,
-    /// The intermediates of such a step, each in a place that it shares with others.
-    intermediate_bytes: u64,
-    /// The same if each had a place of its own.
-    naive_intermediate_bytes: u64,
+    /// What the intermediates of the longest step take, and those of a step of 512 rows.
+    intermediates: Vec<StepBytes>,
     /// The experts as they are in the checkpoint: mapped, and touched only when the hub computes experts itself.
     expert_bytes: u64,
+}
+
+/// What the intermediates of a step take.
+#[derive(Debug, Serialize)]
+struct StepBytes {
+    rows: usize,
+    /// Each in a place that it shares with others.
+    bytes: u64,
+    /// Each in a place of its own.
+    naive_bytes: u64,
+}
+
+impl StepBytes {
+    fn of(model: &Model, compute: &Compute, rows: usize) -> Self {
+        let PlanBytes { planned, naive } = model.intermediate_bytes(compute, rows, 1);
+        Self { rows, bytes: planned as u64, naive_bytes: naive as u64 }
+    }
 }
 
 /// A worker's memory when so many share the experts evenly.
@@ -136,7 +151,6 @@ impl Info {
         let blocks = if n_blocks == 0 { Vec::new() } else { packed(model)? };
         let packing = Packing::or_default(None, model);
         let EngineConfig { max_sequences: n_sequences, max_rows, .. } = EngineConfig::default();
-        let intermediates = model.intermediate_bytes(compute, max_rows, 1);
         let needs =
             MemoryNeeds::of(checkpoint, model, compute, packing, n_sequences).map_err(anyhow::Error::msg)?;
         let memory = MemoryPlan::new(&needs, spec, compute, free, None);
@@ -158,9 +172,7 @@ impl Info {
                 shared_bytes: model.shared_bytes() as u64,
                 kv_position_bytes,
                 kv_context_bytes: kv_position_bytes * spec.max_positions as u64,
-                step_rows: max_rows,
-                intermediate_bytes: intermediates.planned as u64,
-                naive_intermediate_bytes: intermediates.naive as u64,
+                intermediates: [max_rows, LONG_STEP].map(|rows| StepBytes::of(model, compute, rows)).into(),
                 expert_bytes: expert_bytes.sum(),
             },
             workers: counts
@@ -207,13 +219,13 @@ impl Info {
             size(hub.kv_position_bytes),
             size(hub.kv_context_bytes)
         );
-        let _ = writeln!(
-            text,
-            "Intermediates of a step of {} rows take {}; with a place for each they would take {}.",
-            hub.step_rows,
-            size(hub.intermediate_bytes),
-            size(hub.naive_intermediate_bytes)
-        );
+        for StepBytes { rows, bytes, naive_bytes } in &hub.intermediates {
+            let (bytes, naive) = (size(*bytes), size(*naive_bytes));
+            let _ = writeln!(
+                text,
+                "Intermediates of a step of {rows} rows take {bytes}; with a place for each they would take {naive}."
+            );
+        }
         if self.sparse_layers == 0 {
             text.push_str("The hub computes it alone: only experts go to workers.\n");
             return text;

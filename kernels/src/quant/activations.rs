@@ -1,8 +1,8 @@
 //! Rows of activations in int8, as the integer dot products of a weight format want them.
 
 use super::{
-    Geometry, WeightFormat,
-    parts::{MAX_COLS, MAX_GROUPS},
+    WeightFormat,
+    geometry::{Geometry, MAX_COLS, MAX_GROUPS, UNIT},
 };
 
 /// Rows (T, in), quantised once for every product with matrices of one format.
@@ -30,8 +30,6 @@ pub struct Activations {
     words: Vec<i32>,
 }
 
-/// The fewest columns that share a scale, and the columns that are quantised at once.
-pub(crate) const UNIT: usize = 32;
 /// The columns of the narrowest group of a format, and a divisor of every other's.
 const HALF: usize = UNIT / 2;
 

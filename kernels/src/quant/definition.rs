@@ -6,8 +6,9 @@
 use half::f16;
 
 use super::{
-    activations::UNIT,
-    parts::{MAX_GROUPS, Parts},
+    affine_scales::{read_scales, write_scales},
+    geometry::{Geometry, MAX_GROUPS, UNIT},
+    parts::Parts,
     planes::{LOW_BITS, Plane, read_planes, write_planes},
 };
 
@@ -95,36 +96,8 @@ pub(crate) enum Steps {
         /// The largest magnitude of a scale.
         top: u8,
     },
-    /// Eight scales and eight minimums of six bits in twelve bytes, as `k_affine` draws them.
+    /// Eight scales and eight minimums of six bits in twelve bytes, as `affine_scales` draws them.
     Affine(usize),
-}
-
-/// How the columns of a format are divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
-    /// Columns of a block: those that share `d`, `m` and `zero`.
-    pub(crate) cols: usize,
-    /// Columns of a group: those that share an integer scale and minimum.
-    pub(crate) group: usize,
-    /// Whether values are lowered by a minimum.
-    pub(crate) has_minimums: bool,
-    /// What stands for weight 0, where it is the same in all blocks and not 0 itself.
-    pub(crate) zero: Option<u8>,
-}
-
-impl Geometry {
-    pub(crate) const fn n_groups(self) -> usize {
-        self.cols / self.group
-    }
-
-    /// Columns that share a scale of activations: a group, or two if groups are narrow.
-    pub(crate) const fn unit(self) -> usize {
-        if self.group > UNIT { self.group } else { UNIT }
-    }
-
-    pub(crate) const fn n_units(self) -> usize {
-        self.cols / self.unit()
-    }
 }
 
 impl Definition {
@@ -217,6 +190,18 @@ impl Definition {
         self.read_steps(parameters, parts);
     }
 
+    /// The first `out.len()` values of an opened block.
+    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+    pub(crate) fn values(&self, parts: &Parts, out: &mut [f32]) {
+        let groups = out.chunks_mut(self.group).zip(parts.codes.chunks(self.group));
+        for ((out, codes), (&scale, &min)) in groups.zip(parts.scales.iter().zip(&parts.mins)) {
+            let (scale, min) = (parts.d * f32::from(scale), parts.m * f32::from(min));
+            for (value, &code) in out.iter_mut().zip(codes) {
+                *value = scale * (f32::from(self.value(code)) - f32::from(parts.zero)) - min;
+            }
+        }
+    }
+
     #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
     fn read_floats(&self, bytes: &[u8], parts: &mut Parts) {
         let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32();
@@ -251,7 +236,7 @@ impl Definition {
                     parts.mins[..n_groups].copy_from_slice(&numbers[n_groups..][..n_groups]);
                 }
             }
-            Steps::Affine(at) => super::k_affine::read_scales(&bytes[at..at + 12], parts),
+            Steps::Affine(at) => read_scales(&bytes[at..at + 12], parts),
         }
     }
 
@@ -294,7 +279,7 @@ impl Definition {
                 numbers[n_groups..2 * n_groups].copy_from_slice(&parts.mins[..n_groups]);
                 write_planes(planes, &numbers[..self.n_steps()], bytes);
             }
-            Steps::Affine(at) => super::k_affine::write_scales(parts, &mut bytes[at..at + 12]),
+            Steps::Affine(at) => write_scales(parts, &mut bytes[at..at + 12]),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use super::format::{Encoding, Format};
+use super::format::{Encoding, Format, RowReader};
 
 /// Half a step of the last of eight bits, relative to the value.
 #[cfg(test)]
@@ -16,8 +16,8 @@ impl Format for F32 {
     #[cfg(test)]
     const NOISE_LOSS: f64 = LOSS;
 
-    fn quantize(_: usize, values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|v| v.to_le_bytes()).collect()
+    fn quantize(rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8> {
+        encode(rows, cols, read_row, f32::to_le_bytes)
     }
 }
 
@@ -29,8 +29,8 @@ impl Format for F16 {
     #[cfg(test)]
     const NOISE_LOSS: f64 = LOSS;
 
-    fn quantize(_: usize, values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect()
+    fn quantize(rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8> {
+        encode(rows, cols, read_row, |value| f16::from_f32(value).to_le_bytes())
     }
 }
 
@@ -42,9 +42,27 @@ impl Format for Bf16 {
     #[cfg(test)]
     const NOISE_LOSS: f64 = LOSS;
 
-    fn quantize(_: usize, values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect()
+    fn quantize(rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8> {
+        encode(rows, cols, read_row, |value| bf16::from_f32(value).to_le_bytes())
     }
+}
+
+/// Each value's bytes, one after another.
+fn encode<const BYTES: usize>(
+    rows: usize,
+    cols: usize,
+    read_row: &mut RowReader<'_>,
+    value: impl Fn(f32) -> [u8; BYTES],
+) -> Vec<u8> {
+    let mut bytes = vec![0; rows * cols * BYTES];
+    let mut row = vec![0.0; cols];
+    for (index, bytes) in bytes.chunks_exact_mut((cols * BYTES).max(1)).enumerate() {
+        read_row(index, &mut row);
+        for (bytes, x) in bytes.as_chunks_mut::<BYTES>().0.iter_mut().zip(&row) {
+            *bytes = value(*x);
+        }
+    }
+    bytes
 }
 
 /// The bytes as they lie, if this machine can read them so: no copy for aligned f32 on a little-endian machine.

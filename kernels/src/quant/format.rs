@@ -1,9 +1,6 @@
 //! A weight format as a type: what its file implements, and what follows for all of them.
 
-use super::{
-    definition::Definition,
-    parts::{MAX_COLS, Parts},
-};
+use super::{definition::Definition, parts::Parts};
 
 /// Any format.
 pub(crate) trait Format {
@@ -17,8 +14,11 @@ pub(crate) trait Format {
     const NOISE_LOSS: f64;
 
     /// The bytes of rows of `cols` values, rounded to nearest.
-    fn quantize(cols: usize, values: &[f32]) -> Vec<u8>;
+    fn quantize(rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8>;
 }
+
+/// Writes the values of a row, given its number, to where it is told.
+pub(crate) type RowReader<'a> = dyn FnMut(usize, &mut [f32]) + 'a;
 
 /// How the bytes of a matrix become values.
 #[derive(Clone, Copy)]
@@ -51,20 +51,20 @@ impl<I: Integer> Format for I {
     const NOISE_LOSS: f64 = <Self as Integer>::NOISE_LOSS;
 
     /// The last block of a row is filled up with zeros.
-    fn quantize(cols: usize, values: &[f32]) -> Vec<u8> {
+    fn quantize(rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8> {
         let definition = &Self::DEFINITION;
-        let rows = values.len().checked_div(cols).unwrap_or(0);
-        let n_blocks = rows * cols.div_ceil(definition.cols);
+        let blocks_of_a_row = cols.div_ceil(definition.cols);
+        let n_blocks = rows * blocks_of_a_row;
         let mut bytes = vec![0; n_blocks * (definition.bytes + definition.plane_bytes)];
         let (blocks, parameters) = bytes.split_at_mut(n_blocks * definition.bytes);
         let mut blocks = blocks.chunks_exact_mut(definition.bytes);
         let mut parameters = parameters.chunks_exact_mut(definition.plane_bytes.max(1));
         let mut parts = Parts::default();
-        for row in values.chunks_exact(cols.max(1)) {
-            for (values, block) in row.chunks(definition.cols).zip(&mut blocks) {
-                let mut padded = [0.0; MAX_COLS];
-                padded[..values.len()].copy_from_slice(values);
-                Self::fit(&padded[..definition.cols], &mut parts);
+        let mut row = vec![0.0; blocks_of_a_row * definition.cols];
+        for index in 0..rows {
+            read_row(index, &mut row[..cols]);
+            for (values, block) in row.chunks_exact(definition.cols).zip(&mut blocks) {
+                Self::fit(values, &mut parts);
                 definition.write(&parts, block, parameters.next());
             }
         }
@@ -84,6 +84,6 @@ fn decode_blocks(definition: &Definition, blocks: &[u8], parameters: &[u8], out:
     for (i, out) in out.chunks_mut(definition.cols).enumerate() {
         let (block, parameters) = definition.block(blocks, parameters, i);
         definition.read(block, parameters, &mut parts);
-        parts.values(definition, out);
+        definition.values(&parts, out);
     }
 }

@@ -17,7 +17,8 @@
 use super::{
     definition::{Definition, Steps, Zero},
     format::Integer,
-    parts::{MAX_COLS, Parts, extreme, reciprocal, to_f16},
+    geometry::MAX_COLS,
+    parts::{Parts, extreme, reciprocal, to_f16},
     planes::Plane,
     simple,
 };

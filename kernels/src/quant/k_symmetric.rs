@@ -1,6 +1,7 @@
 //! Fitting groups of 16 columns to an integer scale each, without minimums: what q3_K and q6_K share.
 
-use super::parts::{MAX_GROUPS, Parts, extreme, nearest, reciprocal, to_f16};
+use super::geometry::MAX_GROUPS;
+use super::parts::{Parts, extreme, nearest, reciprocal, to_f16};
 
 pub(super) const GROUP: usize = 16;
 

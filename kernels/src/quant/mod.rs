@@ -5,10 +5,12 @@
 //! expert block is [`crate::ExpertShape`]'s matter.
 
 mod activations;
+mod affine_scales;
 mod definition;
 mod dot;
 mod error;
 mod format;
+mod geometry;
 mod matrix;
 mod noise;
 mod parts;
@@ -52,12 +54,13 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use activations::{Terms, UNIT, block_words, columns_at, fill_row};
-pub(crate) use definition::{Definition, Geometry, Minimum, Scale, Zero};
+pub(crate) use activations::{Terms, block_words, columns_at, fill_row};
+pub(crate) use definition::{Definition, Minimum, Scale, Zero};
 pub(crate) use format::{Encoding, Integer};
+pub(crate) use geometry::{Geometry, UNIT};
 pub(crate) use parts::Parts;
 
-use format::Format;
+use format::{Format, RowReader};
 
 include!("list.rs");
 pub(crate) use with_formats;
@@ -123,8 +126,13 @@ macro_rules! weight_formats {
             /// If there are not `rows * cols` values.
             pub fn quantize(self, rows: usize, cols: usize, values: &[f32]) -> Vec<u8> {
                 assert_eq!(values.len(), rows * cols, "values of a ({rows}, {cols}) matrix");
+                self.quantize_rows(rows, cols, &mut |row, out| out.copy_from_slice(&values[row * cols..][..cols]))
+            }
+
+            /// The same, of rows that `read_row` writes one by one to where it is told.
+            pub(crate) fn quantize_rows(self, rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8> {
                 let bytes = match self {
-                    $(Self::$format => <$definition as Format>::quantize(cols, values),)*
+                    $(Self::$format => <$definition as Format>::quantize(rows, cols, read_row),)*
                 };
                 debug_assert_eq!(bytes.len(), self.matrix_bytes(rows, cols));
                 bytes

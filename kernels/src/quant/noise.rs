@@ -16,10 +16,13 @@ impl WeightFormat {
     pub(crate) fn noise(self, rows: usize, cols: usize, seed: u64, magnitude: f32) -> Vec<u8> {
         let Some(definition) = self.definition() else {
             let values = noise(seed, rows * cols, magnitude);
+            let mut read_row =
+                |row: usize, out: &mut [f32]| out.copy_from_slice(&values[row * cols..][..cols]);
+            // Not `Self::quantize`: what names that brings the fitting of every format into a tab's bundle.
             return match self {
-                Self::F16 => F16::quantize(cols, &values),
-                Self::Bf16 => Bf16::quantize(cols, &values),
-                _ => F32::quantize(cols, &values),
+                Self::F16 => F16::quantize(rows, cols, &mut read_row),
+                Self::Bf16 => Bf16::quantize(rows, cols, &mut read_row),
+                _ => F32::quantize(rows, cols, &mut read_row),
             };
         };
         let mut bytes = noise_bytes(seed, self.matrix_bytes(rows, cols));

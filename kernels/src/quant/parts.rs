@@ -1,16 +1,11 @@
 //! What every integer format has in common: a block of columns, opened.
 //!
-//! A format's [`Definition`] says where its bits lie; what they mean is said here, once, for decoding and for the integer
+//! A format's [`Definition`](super::Definition) says where its bits lie; what they mean is said here, once, for decoding and for the integer
 //! dot product.
 
 use half::f16;
 
-use super::definition::Definition;
-
-/// The columns of the widest block.
-pub(crate) const MAX_COLS: usize = 256;
-/// The most groups of a block.
-pub(crate) const MAX_GROUPS: usize = 16;
+use super::geometry::{MAX_COLS, MAX_GROUPS};
 
 /// A block, opened: column `i` of group `g = i / group` is `d * scales[g] * (value - zero) - m * mins[g]`, rounded after
 /// each operation from the left, where the value is `codes[i]`, or what the format's table has for it.
@@ -35,20 +30,6 @@ pub(crate) struct Parts {
 impl Default for Parts {
     fn default() -> Self {
         Self { d: 0.0, m: 0.0, zero: 0, codes: [0; MAX_COLS], scales: [1; MAX_GROUPS], mins: [1; MAX_GROUPS] }
-    }
-}
-
-impl Parts {
-    /// The first `out.len()` values of the block.
-    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
-    pub(crate) fn values(&self, definition: &Definition, out: &mut [f32]) {
-        let groups = out.chunks_mut(definition.group).zip(self.codes.chunks(definition.group));
-        for ((out, codes), (&scale, &min)) in groups.zip(self.scales.iter().zip(&self.mins)) {
-            let (scale, min) = (self.d * f32::from(scale), self.m * f32::from(min));
-            for (value, &code) in out.iter_mut().zip(codes) {
-                *value = scale * (f32::from(definition.value(code)) - f32::from(self.zero)) - min;
-            }
-        }
     }
 }
 

@@ -66,10 +66,20 @@ pub(super) fn write_planes(planes: &[Plane], numbers: &[u8], bytes: &mut [u8]) {
     let mut place = 0;
     for plane in planes {
         let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
-        for (i, number) in numbers.iter().enumerate() {
-            let run = i / plane.width;
-            bytes[plane.at + run / n * plane.width + i % plane.width] |=
-                (number >> place & mask) << (run % n * plane.bits);
+        let bytes = &mut bytes[plane.at..];
+        if plane.width == 1 {
+            for (numbers, byte) in numbers.chunks(n).zip(bytes) {
+                for (i, number) in numbers.iter().enumerate() {
+                    *byte |= (number >> place & mask) << (i * plane.bits);
+                }
+            }
+        } else {
+            for (run, numbers) in numbers.chunks(plane.width).enumerate() {
+                let shift = run % n * plane.bits;
+                for (number, byte) in numbers.iter().zip(&mut bytes[run / n * plane.width..]) {
+                    *byte |= (number >> place & mask) << shift;
+                }
+            }
         }
         place += plane.bits;
     }

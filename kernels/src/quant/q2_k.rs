@@ -10,8 +10,9 @@
 use super::{
     definition::{Definition, Minimum, Scale, Steps},
     format::Integer,
+    geometry::MAX_COLS,
     k_affine,
-    parts::{MAX_COLS, Parts},
+    parts::Parts,
     planes::Plane,
 };
 

@@ -11,8 +11,9 @@
 use super::{
     definition::{Definition, Scale, Steps, Zero},
     format::Integer,
+    geometry::MAX_COLS,
     k_symmetric,
-    parts::{MAX_COLS, Parts},
+    parts::Parts,
     planes::Plane,
 };
 

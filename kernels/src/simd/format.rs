@@ -4,10 +4,7 @@
 pub(super) use crate::quant::UNIT;
 use crate::quant::{Definition, Geometry, Integer, Scale};
 
-use super::{
-    isa::{Isa, QUAD_BYTES, ROWS},
-    panel,
-};
+use super::isa::{Isa, QUAD_BYTES, ROWS};
 
 /// A format whose panels can be multiplied.
 pub(super) trait Panel {
@@ -40,17 +37,6 @@ pub(super) trait Format: Integer {
 }
 
 impl<F: Integer> Format for F {}
-
-impl<F: Integer> Panel for F {
-    #[inline(always)]
-    fn product<I: Isa, const T: usize, const N: usize>(
-        isa: I,
-        panels: [&[u8]; N],
-        x: [&[i32]; T],
-    ) -> [[I::Floats; T]; N] {
-        panel::product::<I, F, T, N>(isa, panels, x)
-    }
-}
 
 /// Where a block's parts lie in a panel.
 #[derive(Clone, Copy, Debug)]

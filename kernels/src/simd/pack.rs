@@ -81,11 +81,8 @@ impl PackedShape {
         let out = Disjoint::new(out);
         pool.run(self.n_panels(), &|index| {
             let rows = index * ROWS..self.rows.min((index + 1) * ROWS);
-            let mut values = vec![0.0; rows.len() * self.cols];
-            for (values, row) in values.chunks_exact_mut(self.cols.max(1)).zip(rows.clone()) {
-                matrix.dequantize_row(row, values);
-            }
-            let bytes = self.format.quantize(rows.len(), self.cols, &values);
+            let mut read_row = |row: usize, out: &mut [f32]| matrix.dequantize_row(rows.start + row, out);
+            let bytes = self.format.quantize_rows(rows.len(), self.cols, &mut read_row);
             let part = MatrixView::new(self.format, rows.len(), self.cols, &bytes)
                 .expect("what was just quantised has its length");
             // SAFETY: task `index` alone touches panel `index`.

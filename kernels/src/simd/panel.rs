@@ -3,22 +3,33 @@
 //! Written in loops, not in closures: a closure is a function of its own, compiled without the instructions that the
 //! kernel around it is compiled for.
 
-use crate::quant::{Scale, Terms, block_words, columns_at};
+use crate::quant::{Integer, Scale, Terms, block_words, columns_at};
 
 use super::{
-    format::{Format, UNIT},
+    format::{Format, Panel, UNIT},
     isa::{AHEAD, Isa, QUAD_BYTES, ROWS},
 };
 
 /// The quads of a unit.
 const QUADS: usize = UNIT / 4;
 
+impl<F: Integer> Panel for F {
+    #[inline(always)]
+    fn product<I: Isa, const T: usize, const N: usize>(
+        isa: I,
+        panels: [&[u8]; N],
+        x: [&[i32]; T],
+    ) -> [[I::Floats; T]; N] {
+        product::<I, F, T, N>(isa, panels, x)
+    }
+}
+
 /// `panels[n][row] . x[t]` for N panels and T rows of activations, in the order that [`crate::quant::dot_int8`] defines.
 ///
 /// The codes of a unit are unpacked once into registers and meet all T rows there; a row's columns, once in a register,
 /// meet all N panels.
 #[inline(always)]
-pub(super) fn product<I: Isa, F: Format, const T: usize, const N: usize>(
+fn product<I: Isa, F: Format, const T: usize, const N: usize>(
     isa: I,
     panels: [&[u8]; N],
     x: [&[i32]; T],

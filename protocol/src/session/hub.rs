@@ -10,12 +10,13 @@ use bytes::Bytes;
 
 use super::attempts::{Attempts, Lookup};
 use super::compressor::Compressor;
+use super::error::{CloseReason, SendError};
 use super::link_rate::{LinkRate, Probe};
 use super::{Channel, State, heartbeat_interval};
 use crate::compression::CompressionMode;
-use crate::error::{CloseReason, SendError};
+use crate::error_code::ErrorCode;
 use crate::frame::dispatch::Dispatch;
-use crate::frame::error::{ErrorCode, WireError};
+use crate::frame::error::WireError;
 use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Ping, Visibility};
 use crate::frame::padding::{self, MAX_PADDING_BYTES};
 use crate::frame::result::Answer;

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::compressor::Compressor;
+use super::error::{CloseReason, SendError};
 use super::{Channel, State, heartbeat_interval};
 use crate::compression::{Compression, CompressionMode};
-use crate::error::{CloseReason, SendError};
+use crate::error_code::ErrorCode;
 use crate::frame::dispatch::Dispatch;
-use crate::frame::error::{ErrorCode, WireError};
+use crate::frame::error::WireError;
 use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Visibility};
 use crate::frame::padding;
 use crate::frame::result::{Answer, AnswerShape};

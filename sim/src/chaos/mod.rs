@@ -28,7 +28,7 @@ use self::{
     scenario::{Act, Scenario},
 };
 use crate::{
-    monte_carlo::Random,
+    random::Random,
     world::{Arithmetic, Death, Notice, PeerId, Toward, Traffic, World, WorldConfig},
 };
 

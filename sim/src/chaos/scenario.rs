@@ -8,7 +8,7 @@ use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, WorkerId};
 use moex_swarm::{FormPolicy, Hedge, JoinToken, LayerJob, SwarmConfig};
 
 use crate::{
-    monte_carlo::Random,
+    random::Random,
     world::{
         Attack, Death, Delay, Device, HostileSpec, HubDevice, Lane, Link, Model, Sizes, Toward, WorkerSpec,
     },

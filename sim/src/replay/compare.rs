@@ -9,9 +9,9 @@ use super::{
     trace::{Step, Trace},
 };
 use crate::{
+    histogram::Histogram,
     plot::{Axis, Chart, Curve, Legend, Scale},
     report::{Cell, Column, Digits, Table},
-    run::Histogram,
 };
 
 /// What steps came to.

@@ -3,7 +3,6 @@
 //! The hub takes its own time for attention, messages, sums and the head; everything between a layer's start and its
 //! answer is what the shipped swarm and workers do on the scenario's links and devices.
 
-mod histogram;
 mod outcome;
 mod parts;
 mod pictures;
@@ -20,7 +19,6 @@ use moex_protocol::{LayerId, WorkerId};
 use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig};
 
 pub use self::{
-    histogram::Histogram,
     outcome::{Outcome, sweep_table, table},
     parts::{Part, Parts, Span},
     pictures::{lanes, latencies, stack, sweep_curves},
@@ -28,7 +26,7 @@ pub use self::{
 
 use self::routing::{Memory, Router};
 use crate::{
-    monte_carlo::Random,
+    random::Random,
     scenario::Checked,
     world::{
         Arithmetic, HubDevice, Model, Notice, PeerId, TimedLayer, WorkerSpec, World, WorldConfig, from_millis,

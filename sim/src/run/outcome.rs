@@ -5,11 +5,12 @@ use std::time::Duration;
 use moex_swarm::Totals;
 
 use crate::{
+    histogram::Histogram,
     report::{Cell, Column, Digits, Table},
     world::{TimedLayer, Traffic},
 };
 
-use super::{Histogram, Part, Parts, Span, parts::winners};
+use super::{Part, Parts, Span, parts::winners};
 
 /// Answers of one layer that are told apart.
 const MAX_ANSWERS: usize = 64;

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use super::{Histogram, Outcome, Part};
+use super::{Outcome, Part};
 use crate::{
     bars::{Bars, Lane, Piece},
+    histogram::Histogram,
     plot::{Axis, Chart, Curve, Legend, Scale},
 };
 

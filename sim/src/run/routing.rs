@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    monte_carlo::Random,
+    random::Random,
     scenario::{Checked, Recorded, RoutingKeys},
 };
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::ModelError,
-    latency::{MAX_SIGMA, MAX_TIME_MS},
+    limits::{MAX_SIGMA, MAX_TIME_MS},
     world::{Device, Link, Sizes, from_millis},
 };
 

@@ -5,10 +5,11 @@ use crate::{
     error::ModelError,
     geometry::{CHECKPOINT, PAPER},
     latency::Latency,
-    monte_carlo::{Estimate, Random, estimate_mean},
+    monte_carlo::{Estimate, estimate_mean},
     phase::ExpertPhase,
     plot::{Axis, Chart, Curve, Legend, Scale},
     quadrature::Integral,
+    random::Random,
     report::{Cell, Column, Digits, Table},
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::monte_carlo::Random;
+use crate::random::Random;
 
 use super::link::Delay;
 

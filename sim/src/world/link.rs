@@ -7,7 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{latency::Latency, monte_carlo::Random};
+use crate::{latency::Latency, random::Random};
 
 /// Bytes that may wait to be sent in one direction of a connection; a sender with more is cut off.
 pub const MAX_QUEUED_BYTES: u64 = 64 << 20;

@@ -20,12 +20,14 @@ mod model;
 mod connections;
 mod engine;
 mod hostile;
+mod hostile_events;
 mod hub_machine;
 mod peer;
 mod queue;
 mod shared_host;
 mod timing;
 mod worker;
+mod worker_events;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -53,7 +55,7 @@ use self::{
     connections::Connection, hub_machine::HubMachine, peer::Peer, queue::EventQueue,
     shared_host::SharedHostState, timing::Timing,
 };
-use crate::monte_carlo::Random;
+use crate::random::Random;
 
 /// Someone who connects, by the order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

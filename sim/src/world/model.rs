@@ -11,7 +11,7 @@ use moex_protocol::{
 use moex_swarm::{BlockCatalog, LayerJob};
 use moex_worker::core::answer::{self, ComputeError};
 
-use crate::monte_carlo::Random;
+use crate::random::Random;
 
 /// Sizes, and blocks in ascending order; no blocks where nothing is computed.
 #[derive(Debug)]

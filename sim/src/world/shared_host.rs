@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use moex_protocol::AttemptId;
 
 use super::{Event, PeerId, World, from_millis};
-use crate::{latency::Latency, monte_carlo::Random};
+use crate::{latency::Latency, random::Random};
 
 /// Work with no more than this left counts as done, milliseconds: events come on whole nanoseconds.
 const DONE_MS: f64 = 2e-6;

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Sink, Stream};
@@ -13,12 +12,10 @@ use tokio::time::{Sleep, sleep};
 use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, frame::coding::CloseCode};
 
-use super::route::{Route, Socket};
+use super::route::{Route, SOCKET_TIMEOUT, Socket};
 use crate::core::{Connection, HubId, Lost};
 use crate::driver::Event;
 
-/// How long a connection may take to open, or a message to be taken off our hands.
-pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is said of a hub that lets messages pile up.
 const NOT_READING: &str = "the hub takes no messages";
 

@@ -1,6 +1,7 @@
 //! Connects to a hub: TCP, TLS if the join URL is https, then the WebSocket handshake. Follows no redirect.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use moex_protocol::{SUBPROTOCOL, limits};
 use rustls::pki_types::ServerName;
@@ -14,9 +15,11 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, Request, header};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::join_url::JoinUrl;
-use super::links::SOCKET_TIMEOUT;
 use super::tls::Trust;
 use crate::core::Lost;
+
+/// How long a connection may take to open, or a message to be taken off our hands.
+pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The read buffer, about the rows of a decode step. It is zeroed before each read.
 const READ_BUFFER_BYTES: usize = 16 << 10;

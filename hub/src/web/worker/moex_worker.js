@@ -844,7 +844,7 @@ const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invok
 return ret;
 },
 __wbindgen_generic_0000000000000002: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h08084db25cfef065);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h4afe2ba05a07a5c5);
 return ret;
 },
 __wbindgen_generic_0000000000000003: function(arg0, arg1) {
@@ -868,7 +868,7 @@ const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invok
 return ret;
 },
 __wbindgen_generic_0000000000000008: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__hd040e7a691f2e7e9);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__hc1a6f6c31a0309e3);
 return ret;
 },
 __wbindgen_generic_0000000000000009: function(arg0) {
@@ -897,11 +897,11 @@ __proto__: null,
 "./moex_worker_bg.js": import0,
 };
 }
-function wasm_bindgen__convert__closures_____invoke__hd040e7a691f2e7e9(arg0, arg1) {
-wasm.wasm_bindgen__convert__closures_____invoke__hd040e7a691f2e7e9(arg0, arg1);
+function wasm_bindgen__convert__closures_____invoke__hc1a6f6c31a0309e3(arg0, arg1) {
+wasm.wasm_bindgen__convert__closures_____invoke__hc1a6f6c31a0309e3(arg0, arg1);
 }
-function wasm_bindgen__convert__closures_____invoke__h08084db25cfef065(arg0, arg1, arg2) {
-wasm.wasm_bindgen__convert__closures_____invoke__h08084db25cfef065(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h4afe2ba05a07a5c5(arg0, arg1, arg2) {
+wasm.wasm_bindgen__convert__closures_____invoke__h4afe2ba05a07a5c5(arg0, arg1, arg2);
 }
 function wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a(arg0, arg1, arg2) {
 wasm.wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a(arg0, arg1, arg2);

@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{
     error::ModelError,
-    latency::{Latency, MAX_SAMPLE_COUNT},
+    latency::Latency,
+    limits::MAX_SAMPLE_COUNT,
     replay::trace::{Step, Trace, Worker},
     world::ObservedCost,
 };

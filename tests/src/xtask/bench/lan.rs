@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use futures_util::future::try_join_all;
 use serde_json::Value;
 
 use crate::browser::Browser;
@@ -30,7 +31,7 @@ pub struct Args {
 /// Longer than the hub takes to look at its addresses once more.
 const CERTIFICATE_RENEWED: Duration = Duration::from_secs(7);
 
-/// Starts the browsers, opens the link in all of them at once, and says when each served.
+/// Starts the browsers, each with an empty window of a phone's size, opens the link in all of them at once, and says when each served.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let n_tabs = args.tabs.map_or_else(tabs_that_fit, Ok)?.min(args.workers);
     let state = tempfile::tempdir()?;
@@ -39,7 +40,9 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let mut browsers = Vec::new();
     for n in 0..n_tabs {
         let host = Arc::new(Host::new()?);
-        browsers.push((Browser::launch_trusting(&host, Path::new(&authority)).await?, host));
+        let browser = Browser::launch_trusting(&host, Path::new(&authority)).await?;
+        let tab = browser.empty_window().await?;
+        browsers.push((browser, tab, host));
         eprintln!("browser {} of {n_tabs} is up", n + 1);
     }
     let hosts = (n_tabs..args.workers).map(|_| Ok(Arc::new(Host::new()?))).collect::<Result<Vec<_>>>()?;
@@ -50,11 +53,10 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         Ok(format!("https://{}:{rest}", host.gateway()))
     };
     let begin = Instant::now();
-    let mut tabs = Vec::new();
     let mut natives = Vec::new();
-    for (browser, host) in &browsers {
-        tabs.push(browser.open(&link(host, &hub.started["join_url"])?).await?);
-    }
+    let links = browsers.iter().map(|(_, _, host)| link(host, &hub.started["join_url"]));
+    let links = links.collect::<Result<Vec<_>>>()?;
+    try_join_all(browsers.iter().zip(&links).map(|((_, tab, _), link)| tab.go(link))).await?;
     for (n, host) in hosts.into_iter().enumerate() {
         let there = moex.clone().on(host.clone());
         let worker = there.worker(&format!("worker-{n}"), &link(&host, &hub.started["worker_url"])?, &[])?;
@@ -76,7 +78,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         natives.len(),
         begin.elapsed().as_secs_f64()
     );
-    for (browser, _host) in browsers {
+    for (browser, _tab, _host) in browsers {
         browser.close().await?;
     }
     Ok(())
