@@ -4,6 +4,8 @@
 //! of its own. [`Engine`] runs it on a thread behind a bounded queue. What a request's text means to a client is the
 //! API's matter; where experts are computed is behind [`Experts`].
 
+mod counts;
+mod prefix;
 mod request;
 pub mod sampler;
 mod scheduler;
@@ -13,6 +15,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
+pub use counts::Counts;
 pub use request::{
     Event, Failure, Finish, FinishReason, MAX_STOP_BYTES, MAX_STOPS, Request, RequestLimits, Sink,
     SubmitError, Timings, Usage,
@@ -37,6 +40,7 @@ use moex_model::{Experts, Model};
 pub struct Engine {
     queue: SyncSender<(Request, Sink)>,
     limits: RequestLimits,
+    counts: Arc<Counts>,
 }
 
 impl Engine {
@@ -53,9 +57,9 @@ impl Engine {
         let (queue, requests) = sync_channel(config.max_waiting);
         let started = Instant::now();
         let scheduler = Scheduler::new(model, text, config).with_clock(Box::new(move || started.elapsed()));
-        let limits = scheduler.limits();
+        let (limits, counts) = (scheduler.limits(), scheduler.counts());
         thread::Builder::new().name("engine".to_owned()).spawn(move || run(scheduler, experts, &requests))?;
-        Ok(Self { queue, limits })
+        Ok(Self { queue, limits, counts })
     }
 
     /// Queues a request; `sink` gets its events on the engine's thread and must not block.
@@ -73,6 +77,11 @@ impl Engine {
     /// What a request may ask for.
     pub fn limits(&self) -> RequestLimits {
         self.limits
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 }
 

@@ -75,6 +75,8 @@ pub enum FinishReason {
 pub struct Usage {
     /// In the prompt.
     pub prompt_tokens: usize,
+    /// Of those, the first ones whose keys and values were there already, from a text that began alike.
+    pub cached_tokens: usize,
     /// Generated, the one that ended the text included.
     pub completion_tokens: usize,
 }

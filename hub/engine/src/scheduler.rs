@@ -3,6 +3,8 @@
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::{
+    counts::Counts,
+    prefix::{PrefixCache, n_common},
     request::{Failure, Request, RequestLimits, Sink, SubmitError},
     sequence::Sequence,
 };
@@ -36,6 +38,8 @@ pub struct Scheduler {
     model: Arc<Model>,
     text: Arc<Text>,
     kv: KvPool,
+    prefixes: PrefixCache,
+    counts: Arc<Counts>,
     space: Workspace,
     limits: RequestLimits,
     config: EngineConfig,
@@ -57,7 +61,19 @@ impl Scheduler {
         let limits = RequestLimits { context, vocabulary: model.spec().vocab };
         let space = model.workspace(config.max_rows, max_sequences);
         let clock: Clock = Box::new(|| Duration::ZERO);
-        Self { model, text, kv, space, limits, config, clock, running: Vec::new(), waiting: VecDeque::new() }
+        Self {
+            model,
+            text,
+            kv,
+            prefixes: PrefixCache::default(),
+            counts: Arc::default(),
+            space,
+            limits,
+            config,
+            clock,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+        }
     }
 
     /// The same, measuring its requests by `clock`.
@@ -74,6 +90,11 @@ impl Scheduler {
     /// What a request may ask for.
     pub fn limits(&self) -> RequestLimits {
         self.limits
+    }
+
+    /// What it has done so far, for others to read.
+    pub fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
     }
 
     /// Whether there is nothing to step.
@@ -114,10 +135,13 @@ impl Scheduler {
         }
         experts.step_begins();
         let stepped = self.model.step(&spans, &mut self.kv, experts, &mut self.space);
-        let Self { running, kv, text, limits, .. } = self;
+        let Self { running, kv, prefixes, text, limits, .. } = self;
         let now = (self.clock)();
-        let n_tokens = deliver(running, kv, text, limits.vocabulary, &chunks, stepped, now);
-        experts.step_ends(chunks.iter().sum(), n_tokens);
+        let mut cache = Cache { kv, prefixes };
+        let n_tokens = deliver(running, &mut cache, text, limits.vocabulary, &chunks, stepped, now);
+        let n_rows = chunks.iter().sum();
+        self.counts.add_step(n_rows, n_tokens);
+        experts.step_ends(n_rows, n_tokens);
     }
 
     /// Lets those begin whose tokens the cache has room for.
@@ -125,7 +149,8 @@ impl Scheduler {
         while let Some(next) = self.waiting.front() {
             // A page more for each that runs, or it would be sent back at their next token.
             let needed = (next.ids.len() + 1).div_ceil(PAGE_POSITIONS) + self.running.len();
-            if !self.running.is_empty() && needed > self.kv.free_pages() {
+            let free = || self.kv.free_pages() + self.prefixes.n_idle(&self.kv);
+            if !self.running.is_empty() && needed > free() {
                 return;
             }
             self.running.extend(self.waiting.pop_front());
@@ -134,15 +159,30 @@ impl Scheduler {
 
     /// How many tokens of each running sequence go into the step; all of them have room in the cache.
     fn plan(&mut self) -> Vec<usize> {
-        // What generates goes first: its row is one, and somebody reads along.
+        let waits: Vec<bool> = (0..self.running.len()).map(|index| self.waits(index)).collect();
+        for (sequence, _) in self.running.iter_mut().zip(&waits).filter(|(_, waits)| !**waits) {
+            if sequence.cached == 0 && !self.kv.has_states() {
+                // The last token is computed whatever is cached: it gives the logits.
+                let known = &sequence.ids[..sequence.ids.len() - 1];
+                let n = self.prefixes.take_up(known, &mut self.kv, &mut sequence.table);
+                sequence.take_up(n);
+                self.counts.add_cached(n);
+            }
+        }
+        // What generates goes first: its row is one, and somebody reads along. Prompts share what is left.
         let generating = |sequence: &Sequence| sequence.n_pending() == 1;
         let mut rows_left = self.config.max_rows - self.running.iter().filter(|s| generating(s)).count();
+        let is_reading = |(sequence, waits): &(&Sequence, &bool)| !generating(sequence) && !**waits;
+        let mut n_reading = self.running.iter().zip(&waits).filter(is_reading).count();
         let mut chunks: Vec<usize> = Vec::with_capacity(self.running.len());
-        for sequence in &self.running {
+        for (sequence, waits) in self.running.iter().zip(&waits) {
             chunks.push(if generating(sequence) {
                 1
+            } else if *waits {
+                0
             } else {
-                let n = sequence.n_pending().min(rows_left);
+                let n = sequence.n_pending().min(rows_left.div_ceil(n_reading));
+                n_reading -= 1;
                 rows_left -= n;
                 n
             });
@@ -152,6 +192,8 @@ impl Scheduler {
             let sequence = &mut self.running[index];
             if self.kv.reserve(&mut sequence.table, sequence.cached + chunks[index]) {
                 index += 1;
+            } else if self.prefixes.let_one_go(&mut self.kv) {
+                // Tried again.
             } else if self.running.len() > 1 {
                 // The youngest gives way and begins anew later.
                 self.send_back();
@@ -162,6 +204,16 @@ impl Scheduler {
         }
         chunks.truncate(self.running.len());
         chunks
+    }
+
+    /// Whether a sequence that has not begun had better wait: an older one computes what it begins with.
+    fn waits(&self, index: usize) -> bool {
+        let own = &self.running[index];
+        let is_ahead = |older: &Sequence| {
+            let n = n_common(&older.ids, &own.ids);
+            older.n_pending() > 1 && n >= PAGE_POSITIONS && older.cached < n
+        };
+        own.cached == 0 && !self.kv.has_states() && self.running[..index].iter().any(is_ahead)
     }
 
     /// The only running sequence fails.
@@ -176,10 +228,31 @@ impl Scheduler {
     /// The youngest running sequence waits again, with nothing cached.
     fn send_back(&mut self) {
         if let Some(mut youngest) = self.running.pop() {
-            self.kv.release(&mut youngest.table);
+            Cache { kv: &mut self.kv, prefixes: &mut self.prefixes }.end(&mut youngest);
             youngest.cached = 0;
             self.waiting.push_front(youngest);
         }
+    }
+}
+
+/// Where keys and values lie, those that are kept for later among them.
+struct Cache<'a> {
+    kv: &'a mut KvPool,
+    prefixes: &'a mut PrefixCache,
+}
+
+impl Cache<'_> {
+    /// Keeps what `sequence` has cached, of its last page only what nobody will write to.
+    fn keep(&mut self, sequence: &Sequence, n: usize) {
+        if !self.kv.has_states() {
+            self.prefixes.keep(&sequence.ids[..n], self.kv, &sequence.table);
+        }
+    }
+
+    /// Takes back the pages of a sequence that is over, and keeps them for the next.
+    fn end(&mut self, sequence: &mut Sequence) {
+        self.keep(sequence, sequence.cached);
+        self.kv.release(&mut sequence.table);
     }
 }
 
@@ -187,7 +260,7 @@ impl Scheduler {
 /// got logits.
 fn deliver(
     running: &mut Vec<Sequence>,
-    kv: &mut KvPool,
+    cache: &mut Cache<'_>,
     text: &Text,
     vocabulary: usize,
     chunks: &[usize],
@@ -204,6 +277,7 @@ fn deliver(
     let mut n_tokens = 0;
     running.retain_mut(|sequence| {
         let n = *chunks.next().expect("a chunk for each running sequence");
+        let is_reading = sequence.n_pending() > 1;
         let progress = match &failure {
             _ if n == 0 => ControlFlow::Continue(()),
             Some(failure) => sequence.fail(failure.clone()),
@@ -214,7 +288,10 @@ fn deliver(
             }
         };
         if progress.is_break() {
-            kv.release(&mut sequence.table);
+            cache.end(sequence);
+        } else if is_reading && failure.is_none() {
+            // A prompt's full pages are for all that begin alike, at once.
+            cache.keep(sequence, sequence.cached / PAGE_POSITIONS * PAGE_POSITIONS);
         }
         progress.is_continue()
     });

@@ -20,6 +20,8 @@ pub(super) struct Sequence {
     ignore_eos: bool,
     /// How many of `ids` are in the KV cache.
     pub(super) cached: usize,
+    /// How many tokens of the prompt were found there.
+    found: usize,
     pub(super) table: KvTable,
     sampler: Sampler,
     detokenizer: Detokenizer,
@@ -45,6 +47,7 @@ impl Sequence {
             ids: request.prompt_ids,
             n_prompt,
             cached: 0,
+            found: 0,
             table: KvTable::default(),
             detokenizer: Detokenizer::new(Special::Skip),
             text: StopText::new(request.stop),
@@ -57,6 +60,13 @@ impl Sequence {
     /// Tokens not yet in the cache: one while it generates.
     pub(super) fn n_pending(&self) -> usize {
         self.ids.len() - self.cached
+    }
+
+    /// The first `n` tokens were found in the cache.
+    pub(super) fn take_up(&mut self, n: usize) {
+        self.cached = n;
+        // Sent back in the middle of its text, it finds more than the prompt.
+        self.found = n.min(self.n_prompt);
     }
 
     /// A step with rows of it begins.
@@ -137,7 +147,8 @@ impl Sequence {
             generation: now.saturating_sub(first_token),
         };
         let ids = self.ids[self.n_prompt..].to_vec();
-        let usage = Usage { prompt_tokens: self.n_prompt, completion_tokens: ids.len() };
+        let usage =
+            Usage { prompt_tokens: self.n_prompt, cached_tokens: self.found, completion_tokens: ids.len() };
         let _ = (self.sink)(Event::Finished(Finish {
             reason,
             usage,

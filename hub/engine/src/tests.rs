@@ -130,7 +130,7 @@ fn it_answers() {
     assert_eq!(finish.reason, FinishReason::Stop);
     assert_eq!(finish.ids, [23, 18, 1017]);
     let prompt_tokens = request(QUESTIONS[0]).prompt_ids.len();
-    assert_eq!(finish.usage, Usage { prompt_tokens, completion_tokens: 3 });
+    assert_eq!(finish.usage, Usage { prompt_tokens, cached_tokens: 0, completion_tokens: 3 });
 }
 
 #[test]
@@ -152,13 +152,13 @@ fn a_request_is_measured_by_the_engines_clock_from_its_first_step_to_its_last_to
     assert_eq!(timings.prompt, Duration::from_millis(10 + 2 * 20), "three steps of ten rows at most");
     assert_eq!(timings.generation, Duration::from_millis(2 * 20), "two steps after the first token");
 
-    // What it waited before its first step does not count.
+    // What it waited before its first step does not count; asked again, all but one token is cached: one step.
     scheduler.submit(request(QUESTIONS[0]), second.sink()).unwrap();
     looks.fetch_add(50, Ordering::Relaxed);
     while !scheduler.is_idle() {
         scheduler.step(&mut experts);
     }
-    assert_eq!(second.finish().timings, timings);
+    assert_eq!(second.finish().timings, Timings { prompt: Duration::from_millis(10), ..timings });
 }
 
 #[test]
@@ -355,4 +355,80 @@ fn the_thread_serves_and_its_queue_is_bounded() {
         }
     };
     assert_eq!(finish.reason, FinishReason::Stop);
+}
+
+/// Turns of conversations that begin alike, in any order, with room for a few of them: the texts are those of an engine that
+/// keeps nothing, and only what is new is computed.
+#[test]
+fn texts_are_the_same_whatever_is_cached() {
+    let (mut cached, mut experts) =
+        scheduler(EngineConfig { kv_bytes: 24 * page_bytes(), ..EngineConfig::default() });
+    let mut begun: Vec<Vec<u32>> = QUESTIONS.map(|question| request(question).prompt_ids).into();
+    let mut seed = 7_u64;
+    let mut draw = |n: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % n
+    };
+    let mut n_found = 0;
+    for turn in 0..60 {
+        let pick = draw(begun.len());
+        let begin = &begun[pick];
+        let ids: Vec<u32> = begin[..begin.len() - draw(begin.len() / 2)].to_vec();
+        let ask = || Request {
+            prompt_ids: ids.clone(),
+            max_tokens: Some(8),
+            ignore_eos: true,
+            ..Request::default()
+        };
+        let rows_before = cached.counts().rows();
+        let heard = Heard::default();
+        cached.submit(ask(), heard.sink()).unwrap();
+        while !cached.is_idle() {
+            cached.step(&mut experts);
+        }
+        let finish = heard.finish();
+        let alone = run_all(EngineConfig::default(), vec![ask()]).remove(0);
+        assert_eq!(finish.ids, alone.finish().ids, "turn {turn}");
+        assert_eq!(heard.text(), alone.text());
+        let computed = (cached.counts().rows() - rows_before) as usize;
+        assert_eq!(
+            computed,
+            ids.len() - finish.usage.cached_tokens + 7,
+            "prompt and answer, but for the last token"
+        );
+        n_found += finish.usage.cached_tokens;
+        begun.push([ids, finish.ids].concat());
+    }
+    assert_eq!(cached.counts().cached() as usize, n_found);
+    assert!(n_found > 500, "{n_found} tokens found");
+}
+
+fn page_bytes() -> usize {
+    demo().0.compute().kv_layout(demo().0.spec()).position_bytes() * PAGE_POSITIONS
+}
+
+/// Asked at once, a common beginning is computed once.
+#[test]
+fn chats_with_one_system_prompt_compute_it_once() {
+    let system: Vec<u32> = request(QUESTIONS[2]).prompt_ids.iter().copied().cycle().take(200).collect();
+    let ask = |n: u32| {
+        let prompt_ids = [&system[..], &[n + 5, n + 6, n + 7]].concat();
+        Request { prompt_ids, max_tokens: Some(4), ignore_eos: true, ..Request::default() }
+    };
+    let (mut together, mut experts) = scheduler(EngineConfig::default());
+    let heard: Vec<Heard> = (0..16).map(|_| Heard::default()).collect();
+    for (n, heard) in heard.iter().enumerate() {
+        together.submit(ask(n as u32), heard.sink()).unwrap();
+    }
+    while !together.is_idle() {
+        together.step(&mut experts);
+    }
+    let found: usize = heard.iter().map(|heard| heard.finish().usage.cached_tokens).sum();
+    // Whole pages as soon as they are there, parts of one once their sequence is over.
+    assert!((15 * (200 / PAGE_POSITIONS * PAGE_POSITIONS)..=15 * 200).contains(&found), "{found}");
+    assert_eq!(together.counts().rows() as usize, 16 * (203 + 3) - found);
+    for (n, heard) in heard.iter().enumerate() {
+        let alone = run_all(EngineConfig::default(), vec![ask(n as u32)]).remove(0);
+        assert_eq!(heard.finish().ids, alone.finish().ids, "chat {n}");
+    }
 }

@@ -48,7 +48,7 @@ pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, SwarmFailure};
 pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
-    graph::{KvLayout, KvPool, KvTable, PlanBytes, Span, Stage, Wanted},
+    graph::{KvLayout, KvPool, KvTable, PageId, PlanBytes, Span, Stage, Wanted},
     simd::PAGE_POSITIONS,
 };
 pub use moex_protocol::Routing;

@@ -315,7 +315,7 @@ fn finish_reason(reason: moex_engine::FinishReason, has_calls: bool) -> FinishRe
 }
 
 fn usage(finish: &moex_engine::Finish) -> Usage {
-    let moex_engine::Usage { prompt_tokens, completion_tokens } = finish.usage;
+    let moex_engine::Usage { prompt_tokens, completion_tokens, .. } = finish.usage;
     Usage { prompt_tokens, completion_tokens }
 }
 

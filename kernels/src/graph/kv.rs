@@ -1,7 +1,8 @@
 //! The KV cache: keys and values of every cached position, in pages that sequences borrow from one bounded pool, in rows of
 //! f32, as the oracle reads them, or packed, as the vector kernels do; and the states of layers that keep one instead.
 //!
-//! Who gets pages, and who gives them back when there are none, is the engine's matter.
+//! A page may have several holders: sequences that begin alike, and whoever keeps it for the next one. Who gets pages, and who
+//! gives them back when there are none, is the engine's matter.
 
 use crate::simd::{KvFormat, KvShape, PAGE_POSITIONS, PageSize, Slab};
 
@@ -26,6 +27,8 @@ pub struct KvLayout {
 pub struct KvPool {
     layout: KvLayout,
     pages: Vec<Page>,
+    /// Of each page; 0 for the free ones.
+    n_holders: Vec<u32>,
     free: Vec<u32>,
     max_pages: usize,
     states: Vec<Box<[f32]>>,
@@ -38,6 +41,17 @@ pub struct KvPool {
 pub struct KvTable {
     pages: Vec<u32>,
     state: Option<u32>,
+}
+
+/// A page of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageId(u32);
+
+impl KvTable {
+    /// Its pages, each with [`PAGE_POSITIONS`] positions.
+    pub fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + '_ {
+        self.pages.iter().map(|page| PageId(*page))
+    }
 }
 
 enum Page {
@@ -89,6 +103,7 @@ impl KvPool {
         Self {
             layout,
             pages: Vec::new(),
+            n_holders: Vec::new(),
             free: Vec::new(),
             max_pages,
             states: Vec::new(),
@@ -134,10 +149,20 @@ impl KvPool {
             table.state = Some(state);
         }
         for _ in 0..missing {
-            let Some(page) = self.free.pop().or_else(|| self.allocate()) else { return false };
+            let Some(page) = self.take_page() else { return false };
             table.pages.push(page);
         }
         true
+    }
+
+    /// A page with one holder.
+    fn take_page(&mut self) -> Option<u32> {
+        if self.free_pages() == 0 {
+            return None;
+        }
+        let page = self.free.pop().or_else(|| self.allocate())?;
+        self.n_holders[page as usize] = 1;
+        Some(page)
     }
 
     fn allocate(&mut self) -> Option<u32> {
@@ -150,6 +175,7 @@ impl KvPool {
             Some(shape) => Page::Packed(Slab::new(n_layers * shape.page_bytes(), PageSize::Huge).ok()?),
         };
         self.pages.push(page);
+        self.n_holders.push(0);
         Some((self.pages.len() - 1) as u32)
     }
 
@@ -161,10 +187,60 @@ impl KvPool {
         Some((self.states.len() - 1) as u32)
     }
 
-    /// Takes all pages of `table` back.
+    /// Takes all pages of `table` back; those that nobody else holds are free.
     pub fn release(&mut self, table: &mut KvTable) {
-        self.free.append(&mut table.pages);
+        for page in table.pages.drain(..) {
+            let n_holders = &mut self.n_holders[page as usize];
+            *n_holders -= 1;
+            if *n_holders == 0 {
+                self.free.push(page);
+            }
+        }
         self.free_states.extend(table.state.take());
+    }
+
+    /// Whether sequences have states, which no other sequence can take up.
+    pub fn has_states(&self) -> bool {
+        self.layout.state_len() > 0
+    }
+
+    /// Holds a page for somebody who has no table; it goes back by [`Self::let_go`].
+    pub fn hold(&mut self, page: PageId) {
+        self.n_holders[page.0 as usize] += 1;
+    }
+
+    /// Gives back a page that was held.
+    pub fn let_go(&mut self, page: PageId) {
+        self.release(&mut KvTable { pages: vec![page.0], state: None });
+    }
+
+    /// How many hold it.
+    pub fn n_holders(&self, page: PageId) -> u32 {
+        self.n_holders[page.0 as usize]
+    }
+
+    /// Appends a page that others hold to `table`, whose sequence must not write to it.
+    pub fn share(&mut self, table: &mut KvTable, page: PageId) {
+        self.hold(page);
+        table.pages.push(page.0);
+    }
+
+    /// Appends a copy of a page to `table`; false if there is no room for one.
+    #[must_use]
+    pub fn copy(&mut self, table: &mut KvTable, page: PageId) -> bool {
+        let Some(copy) = self.take_page() else { return false };
+        table.pages.push(copy);
+        if let Ok([from, to]) = self.pages.get_disjoint_mut([page.0 as usize, copy as usize]) {
+            match (from, to) {
+                (Page::Rows { keys, values }, Page::Rows { keys: new_keys, values: new_values }) => {
+                    new_keys.copy_from_slice(keys);
+                    new_values.copy_from_slice(values);
+                }
+                (Page::Packed(from), Page::Packed(to)) => to.copy_from_slice(from),
+                (Page::Rows { .. }, Page::Packed(_)) | (Page::Packed(_), Page::Rows { .. }) => {}
+            }
+        }
+        true
     }
 
     /// State `index` of a sequence: zeros where `position`, that of the next row, is its first.
@@ -282,6 +358,31 @@ mod tests {
         assert_eq!(keys[1][2 * width], (PAGE_POSITIONS + 2) as f32);
         assert!(values[0].iter().all(|v| *v == 1.0));
         assert!(pool.pages(1, &a).0[0].iter().all(|v| *v == 0.0), "another layer");
+    }
+
+    #[test]
+    fn a_page_is_free_when_its_last_holder_let_it_go_and_a_copy_is_its_own() {
+        let mut pool = pool(3);
+        let width = pool.layout.width();
+        let (mut a, mut b) = (KvTable::default(), KvTable::default());
+        assert!(pool.reserve(&mut a, 1));
+        pool.write(1, &a, 0, &vec![1.0; width], &vec![2.0; width]);
+        let page = a.pages().next().unwrap();
+        pool.share(&mut b, page);
+        pool.hold(page);
+        pool.release(&mut a);
+        pool.release(&mut b);
+        assert_eq!((pool.n_holders(page), pool.free_pages()), (1, 2));
+        assert!(pool.copy(&mut b, page));
+        pool.write(1, &b, 1, &vec![3.0; width], &vec![4.0; width]);
+        let (keys, _) = pool.pages(1, &b);
+        assert_eq!((keys[0][0], keys[0][width]), (1.0, 3.0), "what was there, and what came");
+        pool.share(&mut a, page);
+        assert_eq!(pool.pages(1, &a).0[0][width], 0.0, "the original is as it was");
+        pool.release(&mut a);
+        pool.let_go(page);
+        assert_eq!(pool.free_pages(), 2);
+        assert!(pool.reserve(&mut a, 2 * PAGE_POSITIONS) && !pool.copy(&mut b, page), "none is left");
     }
 
     #[test]

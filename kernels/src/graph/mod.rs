@@ -19,7 +19,7 @@ mod tests;
 mod weights;
 mod workspace;
 
-pub use kv::{KvLayout, KvPool, KvTable};
+pub use kv::{KvLayout, KvPool, KvTable, PageId};
 pub use op::{Activation, Attention, Columns, DeltaNet, Op, Projection, RouterKind, Stage};
 pub use places::PlanBytes;
 pub use program::Program;

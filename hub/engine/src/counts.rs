@@ -1,0 +1,44 @@
+//! What an engine has done since it started, read by others while it runs.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counts that only grow.
+#[derive(Debug, Default)]
+pub struct Counts {
+    rows: AtomicU64,
+    tokens: AtomicU64,
+    cached: AtomicU64,
+    steps: AtomicU64,
+}
+
+impl Counts {
+    /// Rows that went through the model: tokens of prompts that were not cached, and generated ones.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Relaxed)
+    }
+
+    /// Generated tokens.
+    pub fn tokens(&self) -> u64 {
+        self.tokens.load(Relaxed)
+    }
+
+    /// Tokens whose keys and values were found in the cache.
+    pub fn cached(&self) -> u64 {
+        self.cached.load(Relaxed)
+    }
+
+    /// Steps.
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Relaxed)
+    }
+
+    pub(super) fn add_step(&self, n_rows: usize, n_tokens: usize) {
+        self.steps.fetch_add(1, Relaxed);
+        self.rows.fetch_add(n_rows as u64, Relaxed);
+        self.tokens.fetch_add(n_tokens as u64, Relaxed);
+    }
+
+    pub(super) fn add_cached(&self, n: usize) {
+        self.cached.fetch_add(n as u64, Relaxed);
+    }
+}

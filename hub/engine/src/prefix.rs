@@ -1,0 +1,214 @@
+//! Keys and values that outlive their sequence: texts that begin like an earlier one take up its pages.
+//!
+//! ```text
+//! root ─┬─ [32 tokens] ── [32 tokens] ─┬─ [32 tokens]
+//!       │                              └─ [7 tokens]      the end of a text: its page is not full
+//!       └─ [32 tokens] ── [19 tokens]
+//! ```
+//! A tree: a node is a page and the tokens whose keys and values it holds, which mean the same only after the tokens above
+//! it. Tokens are compared, not hashes of them. A page that a text fills up to its end is shared; of one that it leaves in
+//! the middle it gets a copy. What nobody uses goes when its room is needed, what was used longest ago first, ends before
+//! what leads to them.
+
+use moex_model::{KvPool, KvTable, PAGE_POSITIONS, PageId};
+
+/// The pages kept, each held by the cache itself beside the sequences that use it.
+#[derive(Default)]
+pub(super) struct PrefixCache {
+    nodes: Vec<Node>,
+    /// Nodes that are none at present.
+    unused: Vec<usize>,
+    roots: Vec<usize>,
+    /// Counts lookups.
+    now: u64,
+}
+
+struct Node {
+    /// 1 to [`PAGE_POSITIONS`].
+    tokens: Vec<u32>,
+    page: PageId,
+    parent: Option<usize>,
+    children: Vec<usize>,
+    used: u64,
+}
+
+impl PrefixCache {
+    /// Gives `table`, which is empty, the pages that hold the first of `ids`; of how many tokens.
+    pub(super) fn take_up(&mut self, ids: &[u32], kv: &mut KvPool, table: &mut KvTable) -> usize {
+        self.now += 1;
+        let (mut at, mut n) = (None, 0);
+        while let Some((node, n_common)) = self.best_child(at, &ids[n..]) {
+            self.nodes[node].used = self.now;
+            let page = self.nodes[node].page;
+            if n_common == PAGE_POSITIONS {
+                kv.share(table, page);
+                (at, n) = (Some(node), n + n_common);
+                continue;
+            }
+            if kv.copy(table, page) {
+                n += n_common;
+            }
+            break;
+        }
+        n
+    }
+
+    /// Keeps the pages of `table`, which hold `ids`. The last may be kept before it is full once nobody writes to it.
+    pub(super) fn keep(&mut self, ids: &[u32], kv: &mut KvPool, table: &KvTable) {
+        self.now += 1;
+        let mut at = None;
+        for (tokens, page) in ids.chunks(PAGE_POSITIONS).zip(table.pages()) {
+            let node = match self.best_child(at, tokens) {
+                Some((node, n_common)) if n_common == tokens.len() => node,
+                // It ended here, and now there is more.
+                Some((node, n_common)) if n_common == self.nodes[node].tokens.len() => {
+                    kv.hold(page);
+                    kv.let_go(self.nodes[node].page);
+                    self.nodes[node].page = page;
+                    self.nodes[node].tokens = tokens.to_vec();
+                    node
+                }
+                _ => {
+                    kv.hold(page);
+                    self.insert(Node {
+                        tokens: tokens.to_vec(),
+                        page,
+                        parent: at,
+                        children: Vec::new(),
+                        used: 0,
+                    })
+                }
+            };
+            self.nodes[node].used = self.now;
+            at = Some(node);
+        }
+    }
+
+    /// Gives back the page that was used longest ago among those that nobody else holds and that end a text; false if there
+    /// is none.
+    pub(super) fn let_one_go(&mut self, kv: &mut KvPool) -> bool {
+        let is_idle = |node: &Node| node.children.is_empty() && kv.n_holders(node.page) == 1;
+        let idle = self.in_use().filter(|(_, node)| is_idle(node));
+        let Some((oldest, _)) = idle.min_by_key(|(_, node)| node.used) else { return false };
+        let node = &mut self.nodes[oldest];
+        node.tokens.clear();
+        kv.let_go(node.page);
+        let parent = node.parent;
+        self.children(parent).retain(|child| *child != oldest);
+        self.unused.push(oldest);
+        true
+    }
+
+    /// Pages that could be given back now.
+    pub(super) fn n_idle(&self, kv: &KvPool) -> usize {
+        self.in_use().filter(|(_, node)| kv.n_holders(node.page) == 1).count()
+    }
+
+    fn in_use(&self) -> impl Iterator<Item = (usize, &Node)> {
+        self.nodes.iter().enumerate().filter(|(_, node)| !node.tokens.is_empty())
+    }
+
+    /// The child that has most tokens in common with the beginning of `ids`, and how many: at least one.
+    fn best_child(&self, parent: Option<usize>, ids: &[u32]) -> Option<(usize, usize)> {
+        let children = parent.map_or(&self.roots, |parent| &self.nodes[parent].children);
+        let common = |child: &usize| (*child, n_common(&self.nodes[*child].tokens, ids));
+        children.iter().map(common).filter(|(_, n)| *n > 0).max_by_key(|(_, n)| *n)
+    }
+
+    fn insert(&mut self, node: Node) -> usize {
+        let parent = node.parent;
+        let index = match self.unused.pop() {
+            Some(index) => {
+                self.nodes[index] = node;
+                index
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() - 1
+            }
+        };
+        self.children(parent).push(index);
+        index
+    }
+
+    fn children(&mut self, parent: Option<usize>) -> &mut Vec<usize> {
+        match parent {
+            Some(parent) => &mut self.nodes[parent].children,
+            None => &mut self.roots,
+        }
+    }
+}
+
+/// How many tokens two texts have in common before they differ.
+pub(super) fn n_common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use moex_model::KvLayout;
+
+    use super::*;
+
+    const PAGE: u32 = PAGE_POSITIONS as u32;
+
+    fn pool(n_pages: usize) -> KvPool {
+        let layout = KvLayout {
+            n_layers: 1,
+            n_kv_heads: 1,
+            head_width: 1,
+            packed: None,
+            state_lens: Vec::new(),
+            max_positions: 1 << 20,
+        };
+        let budget = n_pages * PAGE_POSITIONS * layout.position_bytes();
+        KvPool::new(layout, budget, 1)
+    }
+
+    /// A text that comes and goes.
+    fn read(cache: &mut PrefixCache, kv: &mut KvPool, ids: &[u32]) -> usize {
+        let mut table = KvTable::default();
+        let n = cache.take_up(ids, kv, &mut table);
+        while !kv.reserve(&mut table, ids.len()) {
+            assert!(cache.let_one_go(kv), "room for {} tokens", ids.len());
+        }
+        cache.keep(ids, kv, &table);
+        kv.release(&mut table);
+        n
+    }
+
+    #[test]
+    fn a_text_takes_up_what_it_has_in_common_with_an_earlier_one() {
+        let (mut cache, mut kv) = (PrefixCache::default(), pool(64));
+        let first: Vec<u32> = (0..2 * PAGE + 7).collect();
+        assert_eq!(read(&mut cache, &mut kv, &first), 0);
+        assert_eq!(read(&mut cache, &mut kv, &first), first.len());
+        let longer: Vec<u32> = (0..3 * PAGE + 1).collect();
+        assert_eq!(read(&mut cache, &mut kv, &longer), first.len(), "to the middle of a page");
+        assert_eq!(read(&mut cache, &mut kv, &longer), longer.len(), "the fuller page is in its place");
+        let mut other = longer.clone();
+        other[40] = 9999;
+        assert_eq!(read(&mut cache, &mut kv, &other), 40);
+        assert_eq!(read(&mut cache, &mut kv, &other), other.len());
+        assert_eq!(read(&mut cache, &mut kv, &[5, 6]), 0);
+        assert_eq!(kv.free_pages(), 64 - 4 - 3 - 1, "the first page of `longer` and `other` is one");
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first_and_ends_before_beginnings() {
+        let (mut cache, mut kv) = (PrefixCache::default(), pool(4));
+        let text = |first: u32| -> Vec<u32> { (first..first + 2 * PAGE).collect() };
+        read(&mut cache, &mut kv, &text(0));
+        read(&mut cache, &mut kv, &text(1000));
+        assert_eq!(read(&mut cache, &mut kv, &text(0)), 2 * PAGE_POSITIONS);
+        assert_eq!((kv.free_pages(), cache.n_idle(&kv)), (0, 4));
+        assert!(cache.let_one_go(&mut kv));
+        let mut table = KvTable::default();
+        assert_eq!(cache.take_up(&text(1000), &mut kv, &mut table), PAGE_POSITIONS, "its end is gone");
+        assert_eq!(cache.n_idle(&kv), 2, "a page in use is not idle");
+        assert!(cache.let_one_go(&mut kv) && cache.let_one_go(&mut kv) && !cache.let_one_go(&mut kv));
+        kv.release(&mut table);
+        assert!(cache.let_one_go(&mut kv));
+        assert_eq!(kv.free_pages(), 4);
+    }
+}
