@@ -1,6 +1,9 @@
 //! What an engine has done since it started, read by others while it runs.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 /// Counts that only grow.
 #[derive(Debug, Default)]
@@ -9,6 +12,8 @@ pub struct Counts {
     tokens: AtomicU64,
     cached: AtomicU64,
     steps: AtomicU64,
+    stepped_micros: AtomicU64,
+    waited_micros: AtomicU64,
 }
 
 impl Counts {
@@ -32,8 +37,20 @@ impl Counts {
         self.steps.load(Relaxed)
     }
 
-    pub(super) fn add_step(&self, n_rows: usize, n_tokens: usize) {
+    /// Time spent in steps.
+    pub fn stepped(&self) -> Duration {
+        Duration::from_micros(self.stepped_micros.load(Relaxed))
+    }
+
+    /// The part of it in which experts were away and nothing else was to be computed: the bubble.
+    pub fn waited(&self) -> Duration {
+        Duration::from_micros(self.waited_micros.load(Relaxed))
+    }
+
+    pub(super) fn add_step(&self, n_rows: usize, n_tokens: usize, took: Duration, waited: Duration) {
         self.steps.fetch_add(1, Relaxed);
+        self.stepped_micros.fetch_add(took.as_micros() as u64, Relaxed);
+        self.waited_micros.fetch_add(waited.as_micros() as u64, Relaxed);
         self.rows.fetch_add(n_rows as u64, Relaxed);
         self.tokens.fetch_add(n_tokens as u64, Relaxed);
     }

@@ -5,6 +5,7 @@
 //! API's matter; where experts are computed is behind [`Experts`].
 
 mod counts;
+mod in_flight;
 mod prefix;
 mod request;
 pub mod sampler;

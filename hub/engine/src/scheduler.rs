@@ -4,17 +4,18 @@ use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::{
     counts::Counts,
+    in_flight::{InFlight, Timed},
     prefix::{PrefixCache, n_common},
     request::{Failure, Request, RequestLimits, Sink, SubmitError},
     sequence::Sequence,
 };
 use moex_model::text::Text;
-use moex_model::{Experts, KvPool, Model, PAGE_POSITIONS, Span, StepError, Wanted, Workspace};
+use moex_model::{Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, Span, StepError, Wanted, Workspace};
 
 /// How much an engine takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// T, the most rows of a step, and so the longest chunk of a prompt.
+    /// T, the most rows that are computed at once, and so the longest chunk of a prompt.
     pub max_rows: usize,
     /// Sequences that share steps; at most `max_rows` count.
     pub max_sequences: usize,
@@ -22,16 +23,18 @@ pub struct EngineConfig {
     pub max_waiting: usize,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
+    /// Groups of rows under way at once where experts are away; as many as are measured to pay when not given.
+    pub in_flight: Option<usize>,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { max_rows: 128, max_sequences: 16, max_waiting: 64, kv_bytes: 1 << 30 }
+        Self { max_rows: 128, max_sequences: 16, max_waiting: 64, kv_bytes: 1 << 30, in_flight: None }
     }
 }
 
 /// The time since any fixed moment.
-pub type Clock = Box<dyn Fn() -> Duration + Send>;
+pub type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// All sequences of an engine. Rows do not depend on what else is in a step, so every text is what it would be alone.
 pub struct Scheduler {
@@ -40,7 +43,9 @@ pub struct Scheduler {
     kv: KvPool,
     prefixes: PrefixCache,
     counts: Arc<Counts>,
-    space: Workspace,
+    /// One for each group of rows that may be under way.
+    spaces: Vec<Workspace>,
+    in_flight: InFlight,
     limits: RequestLimits,
     config: EngineConfig,
     clock: Clock,
@@ -67,7 +72,8 @@ impl Scheduler {
             kv,
             prefixes: PrefixCache::default(),
             counts: Arc::default(),
-            space,
+            spaces: vec![space],
+            in_flight: InFlight::new(config.in_flight),
             limits,
             config,
             clock,
@@ -123,24 +129,40 @@ impl Scheduler {
     /// Runs one step and gives its events to the sinks. A step that fails ends the sequences that had rows in it.
     pub fn step(&mut self, experts: &mut dyn Experts) {
         self.admit();
-        let chunks = self.plan();
-        let now = (self.clock)();
-        for (sequence, _) in self.running.iter_mut().zip(&chunks).filter(|(_, n)| **n > 0) {
-            sequence.step_begins(now);
-        }
-        let planned = self.running.iter().zip(&chunks).filter(|(_, n)| **n > 0);
-        let spans: Vec<Span<'_>> = planned.map(|(sequence, n)| span(sequence, *n)).collect();
-        if spans.is_empty() {
+        let most = experts.max_in_flight();
+        let max_rows = self.config.max_rows;
+        let chunks = self.plan(max_rows * self.in_flight.of_prompts(most));
+        let n_rows: usize = chunks.iter().sum();
+        if n_rows == 0 {
             return;
         }
+        let begun = (self.clock)();
+        for (sequence, _) in self.running.iter_mut().zip(&chunks).filter(|(_, n)| **n > 0) {
+            sequence.step_begins(begun);
+        }
+        let n_groups =
+            if n_rows > max_rows { n_rows.div_ceil(max_rows) } else { self.in_flight.of_step(n_rows, most) };
+        self.spaces.resize_with(self.spaces.len().max(n_groups), Workspace::default);
+        let groups = groups(&self.running, &chunks, n_rows.div_ceil(n_groups));
+        let batches = groups.iter().zip(&mut self.spaces);
+        let mut batches: Vec<MicroBatch<'_>> =
+            batches.map(|(spans, workspace)| MicroBatch { spans, workspace }).collect();
         experts.step_begins();
-        let stepped = self.model.step(&spans, &mut self.kv, experts, &mut self.space);
-        let Self { running, kv, prefixes, text, limits, .. } = self;
+        let mut timed = Timed::new(experts, &self.clock);
+        let stepped = self.model.step_together(&mut batches, &mut self.kv, &mut timed);
+        let times = timed.times;
+        let n_groups = batches.len();
+        drop(batches);
+        drop(groups);
         let now = (self.clock)();
-        let mut cache = Cache { kv, prefixes };
-        let n_tokens = deliver(running, &mut cache, text, limits.vocabulary, &chunks, stepped, now);
-        let n_rows = chunks.iter().sum();
-        self.counts.add_step(n_rows, n_tokens);
+        let Self { model, running, kv, prefixes, text, limits, spaces, .. } = self;
+        let logits = spaces[..n_groups]
+            .iter_mut()
+            .flat_map(|space| model.logits(space).chunks_exact_mut(limits.vocabulary));
+        let n_tokens = deliver(running, &mut Cache { kv, prefixes }, text, &chunks, stepped, logits, now);
+        let took = now.saturating_sub(begun);
+        self.in_flight.learn(n_rows, n_groups, took, &times);
+        self.counts.add_step(n_rows, n_tokens, took, times.waited);
         experts.step_ends(n_rows, n_tokens);
     }
 
@@ -158,7 +180,7 @@ impl Scheduler {
     }
 
     /// How many tokens of each running sequence go into the step; all of them have room in the cache.
-    fn plan(&mut self) -> Vec<usize> {
+    fn plan(&mut self, max_rows: usize) -> Vec<usize> {
         let waits: Vec<bool> = (0..self.running.len()).map(|index| self.waits(index)).collect();
         for (sequence, _) in self.running.iter_mut().zip(&waits).filter(|(_, waits)| !**waits) {
             if sequence.cached == 0 && !self.kv.has_states() {
@@ -171,7 +193,7 @@ impl Scheduler {
         }
         // What generates goes first: its row is one, and somebody reads along. Prompts share what is left.
         let generating = |sequence: &Sequence| sequence.n_pending() == 1;
-        let mut rows_left = self.config.max_rows - self.running.iter().filter(|s| generating(s)).count();
+        let mut rows_left = max_rows - self.running.iter().filter(|s| generating(s)).count();
         let is_reading = |(sequence, waits): &(&Sequence, &bool)| !generating(sequence) && !**waits;
         let mut n_reading = self.running.iter().zip(&waits).filter(is_reading).count();
         let mut chunks: Vec<usize> = Vec::with_capacity(self.running.len());
@@ -258,21 +280,16 @@ impl Cache<'_> {
 
 /// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done. How many
 /// got logits.
-fn deliver(
+fn deliver<'l>(
     running: &mut Vec<Sequence>,
     cache: &mut Cache<'_>,
     text: &Text,
-    vocabulary: usize,
     chunks: &[usize],
-    stepped: Result<&mut [f32], StepError>,
+    stepped: Result<(), StepError>,
+    mut logits: impl Iterator<Item = &'l mut [f32]>,
     now: Duration,
 ) -> usize {
-    let mut failure = None;
-    let logits = stepped.unwrap_or_else(|error| {
-        failure = Some(Failure::Step(error));
-        &mut []
-    });
-    let mut logits = logits.chunks_exact_mut(vocabulary);
+    let failure = stepped.err().map(Failure::Step);
     let mut chunks = chunks.iter();
     let mut n_tokens = 0;
     running.retain_mut(|sequence| {
@@ -298,12 +315,28 @@ fn deliver(
     n_tokens
 }
 
-/// The next `n` tokens of a sequence.
-fn span(sequence: &Sequence, n: usize) -> Span<'_> {
-    Span {
-        ids: &sequence.ids[sequence.cached..][..n],
-        start: sequence.cached,
-        table: &sequence.table,
-        wanted: if n == sequence.n_pending() { Wanted::Last } else { Wanted::Nothing },
+/// The rows of the step in groups of at most `max_rows`, in the order of the sequences.
+fn groups<'a>(running: &'a [Sequence], chunks: &[usize], max_rows: usize) -> Vec<Vec<Span<'a>>> {
+    let mut groups = vec![Vec::new()];
+    let mut n_rows = 0;
+    for (sequence, &n) in running.iter().zip(chunks) {
+        let mut done = 0;
+        while done < n {
+            if n_rows == max_rows {
+                groups.push(Vec::new());
+                n_rows = 0;
+            }
+            let part = (n - done).min(max_rows - n_rows);
+            let start = sequence.cached + done;
+            done += part;
+            n_rows += part;
+            // The last token's logits are those of the next one.
+            let wanted = if done == sequence.n_pending() { Wanted::Last } else { Wanted::Nothing };
+            let span = Span { ids: &sequence.ids[start..][..part], start, table: &sequence.table, wanted };
+            if let Some(group) = groups.last_mut() {
+                group.push(span);
+            }
+        }
     }
+    groups
 }

@@ -15,7 +15,9 @@ use serde_json::{Map, json};
 use super::*;
 use crate::sampler::Sampling;
 use moex_model::text::ChatInput;
-use moex_model::{Checkpoint, ExpertsError, PAGE_POSITIONS, Routing, StepError, local_experts::LocalExperts};
+use moex_model::{
+    Asked, Checkpoint, ExpertsError, PAGE_POSITIONS, StepError, Ticket, local_experts::LocalExperts,
+};
 
 /// Waits for no memory that never comes.
 #[test]
@@ -259,17 +261,11 @@ struct Failing {
 }
 
 impl Experts for Failing {
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         if self.works {
-            return self.experts.apply_into(layer, rows, routing, sum);
+            return self.experts.begin(asked, sum);
         }
-        Err(ExpertsError::NotCovered { layer: layer as u16, expert: routing.experts[0] })
+        Err(ExpertsError::NotCovered { layer: asked.layer as u16, expert: asked.routing.experts[0] })
     }
 }
 
@@ -430,5 +426,59 @@ fn chats_with_one_system_prompt_compute_it_once() {
     for (n, heard) in heard.iter().enumerate() {
         let alone = run_all(EngineConfig::default(), vec![ask(n as u32)]).remove(0);
         assert_eq!(heard.finish().ids, alone.finish().ids, "chat {n}");
+    }
+}
+
+/// Experts that are computed elsewhere: a layer's sum is there when it is fetched, not before.
+struct Elsewhere {
+    experts: LocalExperts,
+    sums: Vec<(Ticket, Vec<f32>)>,
+    n: u64,
+    most_away: usize,
+}
+
+impl Experts for Elsewhere {
+    fn begin(&mut self, asked: Asked<'_>, _: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        self.n += 1;
+        self.sums.push((Ticket(self.n), self.experts.apply(asked.layer, asked.rows, asked.routing)?));
+        self.most_away = self.most_away.max(self.sums.len());
+        Ok(Some(Ticket(self.n)))
+    }
+
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        let at = self.sums.iter().position(|(away, _)| *away == ticket).expect("it was asked for");
+        sum.copy_from_slice(&self.sums.swap_remove(at).1);
+        Ok(())
+    }
+
+    fn max_in_flight(&self) -> usize {
+        8
+    }
+}
+
+#[test]
+fn texts_are_the_same_however_many_groups_are_under_way() {
+    let long: Vec<u32> = QUESTIONS.iter().flat_map(|question| request(question).prompt_ids).collect();
+    let requests = || {
+        let mut requests: Vec<Request> = QUESTIONS.map(request).into();
+        requests.push(Request { prompt_ids: long.clone(), max_tokens: Some(9), ..Request::default() });
+        requests
+    };
+    let alone: Vec<Vec<u32>> = requests().into_iter().map(|request| run_one(request).finish().ids).collect();
+    for (in_flight, most) in [(Some(1), 1), (Some(2), 2), (Some(8), 8), (None, 2)] {
+        let (mut scheduler, experts) =
+            scheduler(EngineConfig { max_rows: 16, in_flight, ..EngineConfig::default() });
+        let mut experts = Elsewhere { experts, sums: Vec::new(), n: 0, most_away: 0 };
+        let heard: Vec<Heard> = requests().iter().map(|_| Heard::default()).collect();
+        for (request, heard) in requests().into_iter().zip(&heard) {
+            scheduler.submit(request, heard.sink()).unwrap();
+        }
+        while !scheduler.is_idle() {
+            scheduler.step(&mut experts);
+        }
+        let ids: Vec<Vec<u32>> = heard.iter().map(|heard| heard.finish().ids).collect();
+        assert_eq!(ids, alone, "{in_flight:?} groups");
+        assert_eq!(experts.most_away, most, "{in_flight:?} groups");
+        assert!(experts.sums.is_empty(), "all were fetched");
     }
 }

@@ -2,32 +2,67 @@
 
 use moex_protocol::Routing;
 
-/// Computes the experts of a layer.
+/// What a layer asks of its experts.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The layer.
+    pub layer: usize,
+    /// The normalised rows (T, D).
+    pub rows: &'a [f32],
+    /// Which experts each row goes to, and how much each counts (T, K).
+    pub routing: &'a Routing,
+}
+
+/// Names a layer that is computed elsewhere, until its sum is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// Computes the experts of layers, here and now or elsewhere meanwhile.
 pub trait Experts: Send {
-    /// The gated sum of the chosen experts of the normalised `rows` (T, D) in layer `layer`, to `sum` (T, D).
+    /// Has the gated sum of the chosen experts computed, for `sum` (T, D). It is there when this returns none; else the
+    /// ticket fetches it, and other layers of other rows may be asked for in between.
     ///
-    /// Every (row, expert) of `routing` counts exactly once; what cannot be computed is an error, never dropped.
+    /// Every (row, expert) of the routing counts exactly once; what cannot be computed is an error, never dropped.
     ///
     /// # Errors
     /// Why a block could not be computed; the step is then void, `sum` of no use, and the next step may succeed.
     ///
     /// # Panics
-    /// If `sum` is not as long as `rows`.
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError>;
+    /// If `sum` is not as long as the rows.
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError>;
+
+    /// Waits for what [`Self::begin`] gave the ticket for, and writes it to `sum` (T, D). A ticket is good for once.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        let _ = (ticket, sum);
+        Ok(())
+    }
+
+    /// How many layers may be away at once; 1 where all are computed by the calling thread.
+    fn max_in_flight(&self) -> usize {
+        1
+    }
+
+    /// [`Self::begin`] and [`Self::finish`].
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    fn apply_into(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        match self.begin(asked, sum)? {
+            Some(ticket) => self.finish(ticket, sum),
+            None => Ok(()),
+        }
+    }
 
     /// [`Self::apply_into`] new memory.
     ///
     /// # Errors
-    /// As [`Self::apply_into`].
+    /// As [`Self::begin`].
     fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
         let mut sum = vec![0.0; rows.len()];
-        self.apply_into(layer, rows, routing, &mut sum)?;
+        self.apply_into(Asked { layer, rows, routing }, &mut sum)?;
         Ok(sum)
     }
 
@@ -41,22 +76,24 @@ pub trait Experts: Send {
 }
 
 impl Experts for Box<dyn Experts> {
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        (**self).begin(asked, sum)
+    }
+
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        (**self).finish(ticket, sum)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        (**self).max_in_flight()
+    }
+
     fn step_begins(&mut self) {
         (**self).step_begins();
     }
 
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
         (**self).step_ends(n_rows, n_tokens);
-    }
-
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
-        (**self).apply_into(layer, rows, routing, sum)
     }
 }
 

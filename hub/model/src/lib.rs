@@ -45,7 +45,7 @@ mod variant_tests;
 pub use checkpoint::{Checkpoint, Expert, Matrix, TextFiles, TokenizerSource, llama_cpp};
 pub use compute::{Compute, Fast, FloatWeights};
 pub use error::{ConfigError, ModelError};
-pub use experts::{Experts, ExpertsError, SwarmFailure};
+pub use experts::{Asked, Experts, ExpertsError, SwarmFailure, Ticket};
 pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
     graph::{KvLayout, KvPool, KvTable, PageId, PlanBytes, Span, Stage, Wanted},
@@ -54,4 +54,4 @@ pub use moex_kernels::{
 pub use moex_protocol::Routing;
 pub use packing::Packing;
 pub use spec::{MAX_LAYERS, ModelSpec};
-pub use transformer::{Model, StepError, Workspace};
+pub use transformer::{MicroBatch, Model, StepError, Workspace};

@@ -21,8 +21,7 @@ use moex_protocol::{Dtype, tensor};
 
 use self::{calls::SortedCalls, source::Resident};
 use super::{
-    Routing,
-    experts::{Experts, ExpertsError},
+    experts::{Asked, Experts, ExpertsError, Ticket},
     transformer::Model,
 };
 
@@ -69,13 +68,8 @@ impl LocalExperts {
 }
 
 impl Experts for LocalExperts {
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        let Asked { layer, rows, routing } = asked;
         assert_eq!(rows.len(), sum.len(), "a sum for each row");
         let Self { arithmetic, wire, calls, rows: carried, answers, bytes } = self;
         calls.sort(routing, wire.is_some());
@@ -111,7 +105,7 @@ impl Experts for LocalExperts {
             Some(processor) => processor.each_row(sum, hidden, add),
             None => sum.chunks_exact_mut(hidden.max(1)).enumerate().for_each(|(t, sum)| add(t, sum)),
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -57,15 +57,17 @@ pub(super) struct Recorded<E> {
 }
 
 impl<E: Experts> Experts for Recorded<E> {
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
-        self.asked.push((layer, routing.clone()));
-        self.experts.apply_into(layer, rows, routing, sum)
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        self.asked.push((asked.layer, asked.routing.clone()));
+        self.experts.begin(asked, sum)
+    }
+
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        self.experts.finish(ticket, sum)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.experts.max_in_flight()
     }
 }
 
@@ -130,7 +132,8 @@ fn hidden_states_are_transformers() {
                 let call = program.experts(&mut space, wanted);
                 let (experts_of_rows, gates) = (call.experts.to_vec(), call.gates.to_vec());
                 let routing = Routing { k: call.n_chosen, experts: experts_of_rows, gates };
-                experts.apply_into(wanted.layer, call.rows, &routing, call.sum).unwrap();
+                let asked = Asked { layer: wanted.layer, rows: call.rows, routing: &routing };
+                experts.apply_into(asked, call.sum).unwrap();
                 assert_near(&format!("layer{layer}.moe_out"), call.sum);
             }
             None => {}

@@ -4,7 +4,7 @@ use std::fmt;
 
 use moex_kernels::{
     cpu::OutOfVocabulary,
-    graph::{KvPool, Pause, PlanBytes, Program, Span, Stage, Workspace as Space},
+    graph::{ExpertsWanted, KvPool, Pause, PlanBytes, Program, Span, Stage, Workspace as Space},
 };
 use moex_protocol::Routing;
 
@@ -12,7 +12,7 @@ use super::{
     checkpoint::{Checkpoint, Expert},
     compute::Compute,
     error::ModelError,
-    experts::{Experts, ExpertsError},
+    experts::{Asked, Experts, ExpertsError, Ticket},
     forward,
     mapped::Mapped,
     spec::{FfnSpec, ModelSpec},
@@ -34,6 +34,24 @@ pub struct Model {
 pub struct Workspace {
     space: Space,
     routing: Routing,
+    /// What a group waits for; none once it is done.
+    away: Option<Away>,
+}
+
+/// What a group of rows waits for.
+enum Away {
+    /// It is to begin.
+    Nothing,
+    /// The experts of a layer.
+    Layer(ExpertsWanted, Ticket),
+}
+
+/// Rows that go through the model together, and their memory.
+pub struct MicroBatch<'a> {
+    /// Rows of sequences.
+    pub spans: &'a [Span<'a>],
+    /// Where they are computed, and their logits in the end.
+    pub workspace: &'a mut Workspace,
 }
 
 /// Why a step gave no logits.
@@ -91,7 +109,7 @@ impl Model {
 
     /// Memory for steps of up to `n_rows`, of `n_wanted` of which logits are wanted.
     pub fn workspace(&self, n_rows: usize, n_wanted: usize) -> Workspace {
-        Workspace { space: self.program.workspace(n_rows, n_wanted), routing: Routing::default() }
+        Workspace { space: self.program.workspace(n_rows, n_wanted), routing: Routing::default(), away: None }
     }
 
     /// Logits (W, V) of the wanted rows of all spans, in their order; the spans' keys and values enter `kv`.
@@ -124,18 +142,71 @@ impl Model {
         experts: &mut dyn Experts,
         workspace: &'w mut Workspace,
     ) -> Result<&'w mut [f32], StepError> {
-        let Workspace { space, routing } = workspace;
-        self.program.begin(spans, space);
-        while let Pause::Experts(wanted) = self.program.advance(spans, kv, space)? {
+        let batch = MicroBatch { spans, workspace: &mut *workspace };
+        self.step_together(&mut [batch], kv, experts)?;
+        Ok(self.logits(workspace))
+    }
+
+    /// [`Self::step`] of several groups of rows in turn, so that one is computed here while the experts of the others are
+    /// away. Rows of one sequence may be in several groups, in their order: each layer of a group is done before that of the
+    /// next begins.
+    ///
+    /// # Errors
+    /// As [`Self::forward`], for all groups.
+    ///
+    /// # Panics
+    /// As [`Self::forward`].
+    pub fn step_together(
+        &self,
+        batches: &mut [MicroBatch<'_>],
+        kv: &mut KvPool,
+        experts: &mut dyn Experts,
+    ) -> Result<(), StepError> {
+        for batch in &mut *batches {
+            self.program.begin(batch.spans, &mut batch.workspace.space);
+            batch.workspace.away = Some(Away::Nothing);
+        }
+        let mut n_left = batches.len();
+        while n_left > 0 {
+            for batch in &mut *batches {
+                let Some(away) = batch.workspace.away.take() else { continue };
+                batch.workspace.away = self.advance(batch, away, kv, experts)?;
+                n_left -= usize::from(batch.workspace.away.is_none());
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches what was away and goes on to the next layer's experts; none if the group is done.
+    fn advance(
+        &self,
+        batch: &mut MicroBatch<'_>,
+        away: Away,
+        kv: &mut KvPool,
+        experts: &mut dyn Experts,
+    ) -> Result<Option<Away>, StepError> {
+        let Workspace { space, routing, .. } = &mut *batch.workspace;
+        if let Away::Layer(wanted, ticket) = away {
+            experts.finish(ticket, self.program.experts(space, wanted).sum)?;
+        }
+        while let Pause::Experts(wanted) = self.program.advance(batch.spans, kv, space)? {
             let call = self.program.experts(space, wanted);
             routing.k = call.n_chosen;
             routing.experts.clear();
             routing.experts.extend_from_slice(call.experts);
             routing.gates.clear();
             routing.gates.extend_from_slice(call.gates);
-            experts.apply_into(wanted.layer, call.rows, routing, call.sum)?;
+            let asked = Asked { layer: wanted.layer, rows: call.rows, routing };
+            if let Some(ticket) = experts.begin(asked, call.sum)? {
+                return Ok(Some(Away::Layer(wanted, ticket)));
+            }
         }
-        Ok(self.program.logits(space))
+        Ok(None)
+    }
+
+    /// The logits (W, V) of the step that was done last in this workspace.
+    pub fn logits<'w>(&self, workspace: &'w mut Workspace) -> &'w mut [f32] {
+        self.program.logits(&mut workspace.space)
     }
 
     /// What it is.

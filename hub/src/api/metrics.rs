@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 
-use super::state::Api;
+use super::{engine_metrics, state::Api};
 use moex_swarm::{SwarmStatus, Tier, WorkerStatus};
 
 /// The exposition format that Prometheus and its kin read.
@@ -15,7 +15,10 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&api.swarm().await))
+    (
+        [(header::CONTENT_TYPE, CONTENT_TYPE)],
+        text(&api.swarm().await) + &engine_metrics::text(api.engine.counts()),
+    )
 }
 
 /// The status as text: one metric a number, workers by their id.

@@ -9,6 +9,7 @@
 
 mod auth;
 mod chat;
+mod engine_metrics;
 mod error;
 mod fields;
 mod join;

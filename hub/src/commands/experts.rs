@@ -11,12 +11,12 @@ use super::{
     values::{secret, wire},
 };
 use crate::{
-    net::{LocalSwarm, LocalSwarmConfig, SwarmHandle},
+    net::{LocalSwarm, LocalSwarmConfig, SwarmExperts},
     server,
     shards::{ModelExperts, ShardStore},
 };
 use moex_model::{
-    Checkpoint, Compute, Expert, Experts, ExpertsError, Keep, Model, Packing, Routing,
+    Asked, Checkpoint, Compute, Expert, Experts, ExpertsError, Keep, Model, Packing, Ticket,
     local_experts::{ExpertPanels, LocalExperts, MemoryBlocks},
 };
 use moex_swarm::{JoinToken, SwarmConfig};
@@ -91,7 +91,7 @@ pub(super) fn experts_for(
             let blocks = MemoryBlocks::new(model.clone(), Packing::To(format));
             Box::new(LocalExperts::exact(blocks, args.wire))
         }
-        (Some(n_workers), format) => Box::new(SwarmExperts::start(
+        (Some(n_workers), format) => Box::new(OwnSwarm::start(
             usize::from(n_workers),
             Packing::or_default(format, model),
             args.wire,
@@ -137,13 +137,13 @@ fn panel_experts(
 }
 
 /// A swarm of this machine's own, for as long as a command runs.
-struct SwarmExperts {
-    handle: SwarmHandle,
+struct OwnSwarm {
+    experts: SwarmExperts,
     /// Held for its workers, which end with it.
     _swarm: LocalSwarm,
 }
 
-impl SwarmExperts {
+impl OwnSwarm {
     fn start(
         n_workers: usize,
         packing: Packing,
@@ -169,18 +169,20 @@ impl SwarmExperts {
             coverage_deadline: COVERAGE_DEADLINE,
         };
         let swarm = LocalSwarm::start(config, store)?;
-        Ok(Self { handle: swarm.handle(), _swarm: swarm })
+        Ok(Self { experts: swarm.handle().experts(), _swarm: swarm })
     }
 }
 
-impl Experts for SwarmExperts {
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
-        self.handle.apply_into(layer, rows, routing, sum)
+impl Experts for OwnSwarm {
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        self.experts.begin(asked, sum)
+    }
+
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        self.experts.finish(ticket, sum)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.experts.max_in_flight()
     }
 }

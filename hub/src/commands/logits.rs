@@ -15,7 +15,7 @@ use super::{
     experts::{ExpertArgs, ModelArgs, experts_for},
     safetensors_file::{Planned, SafetensorsFile},
 };
-use moex_model::{Experts, ExpertsError, KvTable, Model, Routing, Span, Wanted};
+use moex_model::{Asked, Experts, ExpertsError, KvTable, Model, Span, Ticket, Wanted};
 
 /// Rows of a step, as the engine's prefill has them.
 const CHUNK_ROWS: usize = 128;
@@ -115,15 +115,17 @@ struct Recorded {
 }
 
 impl Experts for Recorded {
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
-        self.chosen[layer].extend_from_slice(&routing.experts);
-        self.experts.apply_into(layer, rows, routing, sum)
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        self.chosen[asked.layer].extend_from_slice(&asked.routing.experts);
+        self.experts.begin(asked, sum)
+    }
+
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        self.experts.finish(ticket, sum)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.experts.max_in_flight()
     }
 }
 

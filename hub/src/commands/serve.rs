@@ -88,6 +88,11 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     max_rows: u32,
 
+    /// Groups of rows that go through the model in turn, so that one is computed while the experts of others are away; auto
+    /// is as many as are measured to pay. Texts are the same.
+    #[arg(long, env = "MOEX_IN_FLIGHT", default_value = "auto", value_name = "auto|N", value_parser = values::in_flight)]
+    in_flight: values::InFlight,
+
     /// Where packed experts are kept; without it, the cache folder.
     #[arg(long, env = "MOEX_SHARDS", value_name = "DIR")]
     shards: Option<PathBuf>,
@@ -137,6 +142,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         local_workers: usize::from(args.workers),
         context_tokens: args.context.map(|tokens| tokens as usize),
         max_rows: args.max_rows as usize,
+        in_flight: args.in_flight.0,
         shards: args.shards,
         token: door.token.clone(),
         api_key: door.api_key.clone(),

@@ -61,6 +61,19 @@ pub(super) fn api_key(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Groups of rows under way; none is as many as pay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight(pub(super) Option<usize>);
+
+/// "auto", or a number from 1 to 8.
+pub(super) fn in_flight(text: &str) -> Result<InFlight, String> {
+    match text.parse() {
+        _ if text == "auto" => Ok(InFlight(None)),
+        Ok(n @ 1..=8) => Ok(InFlight(Some(n))),
+        _ => Err("it is auto or a number from 1 to 8".to_owned()),
+    }
+}
+
 /// `5%`, `2.5%`; as a part of one.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').map(str::parse::<f64>) {

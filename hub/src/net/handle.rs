@@ -1,6 +1,6 @@
-//! The swarm as the engine and the API use it: computes layers, and gives the published status.
+//! The swarm as the API uses it: its published status, and experts for an engine.
 
-use std::sync::{Arc, mpsc as std_mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use moex_protocol::LayerId;
@@ -9,28 +9,28 @@ use tokio::time::timeout;
 
 use super::event::Event;
 use super::shared::{LocalLayer, Shared};
-use moex_model::{Experts, ExpertsError, Routing, SwarmFailure};
-use moex_swarm::trace::{Record, micros};
-use moex_swarm::{EncodedLayer, JobError, LayerEncoding, LayerResult, Readiness, SwarmStatus};
+use super::swarm_experts::{SwarmExperts, failed};
+use moex_model::{ExpertsError, Routing};
+use moex_swarm::{JobError, Readiness, SwarmStatus};
 
-/// Beyond the wait for a holder, how long a layer may take on whatever computes it. The swarm ends every layer long
-/// before; this is for a hub that hangs.
-const LAYER_DEADLINE: Duration = Duration::from_secs(300);
 /// How long [`SwarmHandle::status`] waits for the driver before it returns the last status.
 const STATUS_WAIT: Duration = Duration::from_secs(2);
 
-/// Computes layers on the swarm, and says how it is. Clones are equal.
+/// The swarm to those who are not its driver. Clones are equal.
 #[derive(Clone)]
 pub struct SwarmHandle {
-    shared: Arc<Shared>,
-    events: mpsc::Sender<Event>,
-    /// When the engine's present step began.
-    step_begun: Duration,
+    pub(super) shared: Arc<Shared>,
+    pub(super) events: mpsc::Sender<Event>,
 }
 
 impl SwarmHandle {
     pub(super) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
-        Self { shared, events, step_begun: Duration::ZERO }
+        Self { shared, events }
+    }
+
+    /// Computes layers on the swarm.
+    pub fn experts(&self) -> SwarmExperts {
+        SwarmExperts::new(self.clone())
     }
 
     /// The swarm at this moment: asks the driver to publish it. If the driver is busy for long, or has ended, the last
@@ -85,81 +85,4 @@ impl SwarmHandle {
     pub fn computes_on_hub(&self) -> bool {
         self.shared.config.hub_compute
     }
-}
-
-impl SwarmHandle {
-    /// Encodes a layer on this thread, and waits until the swarm has computed it.
-    fn compute(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-    ) -> Result<LayerResult, ExpertsError> {
-        let asked = self.shared.now();
-        let no_such_layer = || swarm_error(SwarmFailure::Failed, "there is no such layer");
-        let layer = LayerId(u16::try_from(layer).map_err(|_| no_such_layer())?);
-        let encoding = LayerEncoding::new(&self.shared.config);
-        let encoded = EncodedLayer::encode(layer, rows, routing, encoding).map_err(|error| failed(&error))?;
-        let (reply, result) = std_mpsc::sync_channel(1);
-        let is_down = || failed(&JobError::ShuttingDown);
-        self.events.blocking_send(Event::Layer(encoded, asked, reply)).map_err(|_| is_down())?;
-        let deadline = self.shared.config.coverage_wait + LAYER_DEADLINE;
-        match result.recv_timeout(deadline) {
-            Ok(result) => result.map_err(|error| failed(&error)),
-            Err(std_mpsc::RecvTimeoutError::Disconnected) => Err(is_down()),
-            Err(std_mpsc::RecvTimeoutError::Timeout) => {
-                let message = format!("layer {layer} was not computed within {} s", deadline.as_secs());
-                Err(swarm_error(SwarmFailure::Failed, message))
-            }
-        }
-    }
-}
-
-/// Blocks its thread: not to be called from a task of an async runtime. The calling thread encodes the rows and sums the
-/// results.
-impl Experts for SwarmHandle {
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
-        self.compute(layer, rows, routing)?.sum_into(sum);
-        Ok(())
-    }
-
-    fn step_begins(&mut self) {
-        self.step_begun = self.shared.now();
-    }
-
-    fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
-        if let Some(tracer) = &self.shared.tracer {
-            tracer.record(Record::Step {
-                begun: micros(self.step_begun),
-                ended: micros(self.shared.now()),
-                rows: n_rows as u32,
-                tokens: n_tokens as u32,
-            });
-        }
-    }
-}
-
-/// Why the swarm has no result, in the engine's terms.
-fn failed(error: &JobError) -> ExpertsError {
-    let failure = match error {
-        JobError::Busy { .. } => SwarmFailure::Busy,
-        JobError::Uncovered { .. } => SwarmFailure::Uncovered,
-        JobError::ShuttingDown => SwarmFailure::Stopping,
-        JobError::Shape { .. }
-        | JobError::TooManyRows { .. }
-        | JobError::NoSuchBlock { .. }
-        | JobError::NotFinite { .. }
-        | JobError::Hub { .. } => SwarmFailure::Failed,
-    };
-    swarm_error(failure, error.to_string())
-}
-
-fn swarm_error(failure: SwarmFailure, message: impl Into<String>) -> ExpertsError {
-    ExpertsError::Swarm { failure, message: message.into() }
 }

@@ -1,13 +1,15 @@
 //! Computes experts on the calling thread while no worker is connected.
 
 use super::handle::SwarmHandle;
+use super::swarm_experts::SwarmExperts;
 use moex_model::local_experts::LocalExperts;
-use moex_model::{Experts, ExpertsError, Routing};
+use moex_model::{Asked, Experts, ExpertsError, Ticket};
 
 /// Computes layers on the calling thread while no worker is connected, and on the swarm from the first connection on. Both
 /// give the same bytes. Computing here saves waking the swarm's threads for every layer.
 pub struct HubExperts {
-    swarm: SwarmHandle,
+    handle: SwarmHandle,
+    swarm: SwarmExperts,
     /// None where the hub computes no experts, or does so in f32.
     own: Option<LocalExperts>,
 }
@@ -15,24 +17,28 @@ pub struct HubExperts {
 impl HubExperts {
     /// Experts of the swarm, and the hub's `own`, which round as the swarm's wire does.
     pub fn new(swarm: SwarmHandle, own: Option<LocalExperts>) -> Self {
-        Self { swarm, own }
+        Self { swarm: swarm.experts(), handle: swarm, own }
     }
 }
 
 impl Experts for HubExperts {
-    fn apply_into(
-        &mut self,
-        layer: usize,
-        rows: &[f32],
-        routing: &Routing,
-        sum: &mut [f32],
-    ) -> Result<(), ExpertsError> {
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         match &mut self.own {
-            Some(own) if self.swarm.is_alone() => {
-                self.swarm.timed_alone(layer, routing, sum, |sum| own.apply_into(layer, rows, routing, sum))
+            Some(own) if self.handle.is_alone() => {
+                let Asked { layer, routing, .. } = asked;
+                self.handle.timed_alone(layer, routing, sum, |sum| own.apply_into(asked, sum))?;
+                Ok(None)
             }
-            _ => self.swarm.apply_into(layer, rows, routing, sum),
+            _ => self.swarm.begin(asked, sum),
         }
+    }
+
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        self.swarm.finish(ticket, sum)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        if self.own.is_some() && self.handle.is_alone() { 1 } else { self.swarm.max_in_flight() }
     }
 
     fn step_begins(&mut self) {
@@ -55,7 +61,7 @@ mod tests {
     use crate::net::SwarmServer;
     use crate::server::summary;
     use crate::shards::{ModelExperts, ShardStore};
-    use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Keep, Model, Packing};
+    use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Keep, Model, Packing, Routing};
     use moex_swarm::{JoinToken, SwarmConfig};
 
     #[tokio::test(flavor = "multi_thread")]
@@ -77,7 +83,7 @@ mod tests {
         let rows: Vec<f32> = (0..3 * 256).map(|i| (i as f32).sin()).collect();
         let experts = vec![0, 3, 7, 15, 3, 4, 5, 6, 1, 2, 3, 8];
         let routing = Routing { k: 4, gates: vec![0.25; experts.len()], experts };
-        let mut swarm = server.handle();
+        let mut swarm = server.handle().experts();
         let mut alone = HubExperts::new(server.handle(), store.experts(Dtype::F16));
         let (by_swarm, alone) = tokio::task::spawn_blocking(move || {
             (swarm.apply(1, &rows, &routing).unwrap(), alone.apply(1, &rows, &routing).unwrap())

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! socket task (one a connection) --events, bounded--> driver task --actions--> outbox, bounded --> socket task
-//! engine thread ([`SwarmHandle`]) --events----------->  [`Swarm`]  --actions--> compute thread --events--> driver
+//! engine thread ([`SwarmExperts`]) --events----------->  [`Swarm`]  --actions--> compute thread --events--> driver
 //!                                                          |
 //!                                              published: status, readiness --> API
 //! ```
@@ -27,6 +27,7 @@ mod shards;
 mod shared;
 mod socket;
 mod stream;
+mod swarm_experts;
 mod swarm_server;
 mod terms;
 mod thread;
@@ -41,6 +42,7 @@ pub use self::handle::SwarmHandle;
 pub use self::hub_experts::HubExperts;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
 pub use self::seats::Seats;
+pub use self::swarm_experts::SwarmExperts;
 pub use self::swarm_server::SwarmServer;
 pub use self::trace::Tracer;
 pub use self::worker_processes::{WorkerEnded, WorkerProcesses};

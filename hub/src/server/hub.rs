@@ -53,6 +53,8 @@ pub struct HubConfig {
     pub context_tokens: Option<usize>,
     /// T, the most rows of a step.
     pub max_rows: usize,
+    /// Groups of rows under way at once; none is as many as are measured to pay.
+    pub in_flight: Option<usize>,
     /// Where packed experts are kept; none is the user's cache folder.
     pub shards: Option<PathBuf>,
     /// What workers must show to join.
@@ -84,6 +86,7 @@ impl Default for HubConfig {
             local_workers: 0,
             context_tokens: None,
             max_rows: 128,
+            in_flight: None,
             shards: None,
             token: String::new(),
             api_key: None,
@@ -264,8 +267,12 @@ impl Loaded {
         let tracer = config.trace.map(create_trace).transpose()?;
         let own = store.experts(config.wire).filter(|_| config.hub_compute);
         let swarm = net::SwarmServer::start_with(swarm, store, tracer, config.busy_poll)?;
-        let engine =
-            EngineConfig { max_rows: config.max_rows, kv_bytes: memory.kv_bytes, ..EngineConfig::default() };
+        let engine = EngineConfig {
+            max_rows: config.max_rows,
+            kv_bytes: memory.kv_bytes,
+            in_flight: config.in_flight,
+            ..EngineConfig::default()
+        };
         let engine =
             Engine::start(model, text.clone(), Box::new(net::HubExperts::new(swarm.handle(), own)), engine)?;
         let context = engine.limits().context;

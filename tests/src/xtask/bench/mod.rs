@@ -6,6 +6,7 @@ mod dispatch;
 mod hedge;
 mod kernels;
 mod lan;
+mod overlap;
 mod replay;
 mod serve;
 mod sessions;
@@ -40,6 +41,8 @@ pub enum Bench {
     Hedge(hedge::Args),
     /// Tokens per second as the simulator predicts them from a trace's first half, and as they were.
     Replay(replay::Args),
+    /// Tokens per second and first tokens by how many groups of rows are under way, with workers behind a delay.
+    Overlap(overlap::Args),
     /// The time until browsers and native workers on hosts of their own serve, over https.
     Lan(lan::Args),
     /// The hub's memory before, during and after many sessions that come and go.
@@ -68,6 +71,7 @@ pub fn run(bench: &Bench) -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(lan::run(&moex, args))
         }
+        Bench::Overlap(args) => with_moex(async |moex| overlap::run(moex, args).await),
         Bench::Sessions(args) => with_moex(async |moex| sessions::run(moex, args).await),
     }
 }

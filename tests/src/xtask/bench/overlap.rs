@@ -1,0 +1,173 @@
+//! `cargo xtask bench overlap`: what it gains that rows go through the model in groups, so that one is computed while the
+//! experts of others are away: workers behind a delay, several streams at once, a long prompt alone.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+use futures_util::future::try_join_all;
+use serde_json::{Value, json};
+
+use super::median;
+use crate::chat;
+use crate::hub::{Hub, Moex, Worker};
+use crate::proxy::{Link, Proxy, Weather};
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The checkpoint; the demo model when not given.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Round trips of the workers' links, milliseconds.
+    #[arg(long, value_delimiter = ',', default_value = "2,10")]
+    round_trips: Vec<u64>,
+    /// Groups of rows under way; `auto` is what the hub finds out.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,auto")]
+    in_flight: Vec<String>,
+    /// Streams at once.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,16")]
+    streams: Vec<usize>,
+    /// Tokens a stream.
+    #[arg(short = 'n', long, default_value_t = 48)]
+    tokens: u32,
+    /// Tokens of the long prompt.
+    #[arg(short, long, default_value_t = 1024)]
+    prompt: usize,
+    /// Native workers.
+    #[arg(long, default_value_t = 3)]
+    workers: usize,
+    /// Runs of each; the medians are shown.
+    #[arg(short, long, default_value_t = 3)]
+    runs: usize,
+}
+
+/// Measures each and prints a table.
+pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
+    let mut table = Table::new();
+    let streams = args.streams.iter().map(|n| format!("tok/s of {n}"));
+    let first = ["round trip ms", "in flight"].map(str::to_owned).into_iter();
+    table.set_header(first.chain(streams).chain([
+        "waited".to_owned(),
+        format!("first token of {} s", args.prompt),
+        "waited".to_owned(),
+    ]));
+    for &round_trip in &args.round_trips {
+        for in_flight in &args.in_flight {
+            let (hub, _workers) = start(moex, args, round_trip, in_flight).await?;
+            let mut row = vec![round_trip.to_string(), in_flight.clone()];
+            // What is learned on the way is learned before.
+            together(&hub, 2, args.tokens, 99).await?;
+            let before = Waited::of(&hub).await?;
+            for &n in &args.streams {
+                let mut rates = Vec::new();
+                for run in 0..args.runs {
+                    rates.push(together(&hub, n, args.tokens, run).await?);
+                }
+                row.push(format!("{:.1}", median(&mut rates)));
+            }
+            let between = Waited::of(&hub).await?;
+            row.push(between.since(&before));
+            let mut firsts = Vec::new();
+            for run in 0..args.runs {
+                firsts.push(first_token(&hub, args.prompt, run).await?.as_secs_f64());
+            }
+            row.push(format!("{:.3}", median(&mut firsts)));
+            row.push(Waited::of(&hub).await?.since(&between));
+            table.add_row(row);
+            println!("{table}");
+        }
+    }
+    Ok(())
+}
+
+async fn start(
+    moex: &Moex,
+    args: &Args,
+    round_trip: u64,
+    in_flight: &str,
+) -> Result<(Hub, Vec<(Proxy, Worker)>)> {
+    let mut flags = vec!["--no-hub-compute", "--in-flight", in_flight, "--check-every", "0"];
+    if let Some(model) = &args.model {
+        flags.extend(["--model", model.to_str().context("a path that is text")?]);
+    }
+    let hub = moex.hub(&flags)?;
+    let half = Weather { delay: Duration::from_micros(500 * round_trip), ..Weather::default() };
+    let mut workers = Vec::new();
+    for n in 0..args.workers {
+        let proxy = Proxy::start(hub.address()?, Link::Open).await?;
+        let id = format!("{:032x}", n + 1);
+        let worker = moex.worker(&format!("worker {n}"), &hub.join_url_by(proxy.address)?, &["--id", &id])?;
+        workers.push((proxy, worker));
+    }
+    hub.wait_for_workers(args.workers).await?;
+    for (proxy, _) in &workers {
+        proxy.set(Link::Shaped { up: half, down: half });
+    }
+    Ok((hub, workers))
+}
+
+/// Tokens a second of `n` streams that begin together.
+async fn together(hub: &Hub, n: usize, tokens: u32, run: usize) -> Result<f64> {
+    let begun = Instant::now();
+    let asked = (0..n).map(|stream| {
+        let question = format!("Tell me story {run} of {stream} bears.");
+        ask(hub, json!([{"role": "user", "content": question}]), tokens)
+    });
+    let answers = try_join_all(asked).await?;
+    let n_tokens: u64 =
+        answers.iter().filter_map(|answer| answer["usage"]["completion_tokens"].as_u64()).sum();
+    ensure!(n_tokens == n as u64 * u64::from(tokens), "{n_tokens} tokens");
+    Ok(n_tokens as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// The time to the first token of a prompt of some `n_tokens` that nobody has asked before, by the engine's clock.
+async fn first_token(hub: &Hub, n_tokens: usize, run: usize) -> Result<Duration> {
+    // Numbers have a token for each digit.
+    let mut digits = String::new();
+    let mut seed = 88_172_645_463_325_252_u64 ^ (run as u64 + 1) << 17;
+    while digits.len() < n_tokens {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        digits.push_str(&(seed % 10).to_string());
+    }
+    let answer = ask(hub, json!([{"role": "user", "content": digits}]), 1).await?;
+    let millis = answer["timings"]["prompt_ms"].as_f64().context("the answer tells its timings")?;
+    Ok(Duration::from_secs_f64(millis / 1e3))
+}
+
+async fn ask(hub: &Hub, messages: Value, tokens: u32) -> Result<Value> {
+    let body = json!({
+        "messages": messages, "temperature": 0, "max_tokens": tokens, "ignore_eos": true,
+        "chat_template_kwargs": {"enable_thinking": false},
+    });
+    let url = format!("{}/v1/chat/completions", hub.url);
+    Ok(chat::client()?.post(url).json(&body).send().await?.error_for_status()?.json().await?)
+}
+
+/// What the engine says of its time.
+struct Waited {
+    stepped: f64,
+    waited: f64,
+}
+
+impl Waited {
+    async fn of(hub: &Hub) -> Result<Self> {
+        let text = chat::client()?.get(format!("{}/metrics", hub.url)).send().await?.text().await?;
+        let read = |name: &str| -> Result<f64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.with_context(|| format!("{name} is no metric"))?.parse().context("a metric is a number")
+        };
+        Ok(Self {
+            stepped: read("moex_engine_step_seconds_total")?,
+            waited: read("moex_engine_waited_seconds_total")?,
+        })
+    }
+
+    /// The bubble rate since then.
+    fn since(&self, before: &Self) -> String {
+        format!("{:.0} %", 100.0 * (self.waited - before.waited) / (self.stepped - before.stepped).max(1e-9))
+    }
+}
