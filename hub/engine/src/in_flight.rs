@@ -22,10 +22,10 @@ pub(super) struct InFlight {
     trial: Trial,
 }
 
-/// One group against two, for steps of some number of rows.
+/// One group against two, for steps with rows of some number of sequences.
 #[derive(Debug, Default)]
 struct Trial {
-    n_rows: usize,
+    n_sequences: usize,
     n_steps: u32,
     /// The shortest of the last trial's steps with one group and with two, seconds.
     best: [f64; 2],
@@ -49,16 +49,16 @@ impl InFlight {
         wanted.clamp(1, most.max(1))
     }
 
-    /// Groups of a step of `n_rows` that fit into one.
-    pub(super) fn of_step(&mut self, n_rows: usize, most: usize) -> usize {
-        if n_rows < 2 || most < 2 {
+    /// Groups of a step with rows of so many sequences that would fit into one.
+    pub(super) fn of_step(&mut self, n_sequences: usize, most: usize) -> usize {
+        if n_sequences < 2 || most < 2 {
             return 1;
         }
         if let Some(fixed) = self.fixed {
-            return fixed.clamp(1, most.min(n_rows));
+            return fixed.clamp(1, most.min(n_sequences));
         }
-        if self.trial.n_rows != n_rows || self.trial.n_steps >= TRIAL_EVERY {
-            self.trial = Trial { n_rows, n_steps: 0, best: [f64::INFINITY; 2] };
+        if self.trial.n_sequences != n_sequences || self.trial.n_steps >= TRIAL_EVERY {
+            self.trial = Trial { n_sequences, n_steps: 0, best: [f64::INFINITY; 2] };
         }
         let [one, two] = self.trial.best;
         match self.trial.n_steps {
@@ -68,9 +68,9 @@ impl InFlight {
         }
     }
 
-    /// A step of `n_rows` in `n_groups` took so long.
-    pub(super) fn learn(&mut self, n_rows: usize, n_groups: usize, took: Duration, times: &Times) {
-        if self.trial.n_rows == n_rows && (1..=2).contains(&n_groups) {
+    /// A step with rows of `n_sequences` in `n_groups` took so long.
+    pub(super) fn learn(&mut self, n_sequences: usize, n_groups: usize, took: Duration, times: &Times) {
+        if self.trial.n_sequences == n_sequences && (1..=2).contains(&n_groups) {
             self.trial.n_steps += 1;
             let best = &mut self.trial.best[n_groups - 1];
             *best = best.min(took.as_secs_f64());

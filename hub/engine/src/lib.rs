@@ -5,6 +5,7 @@
 //! API's matter; where experts are computed is behind [`Experts`].
 
 mod counts;
+mod draft;
 mod in_flight;
 mod prefix;
 mod request;
@@ -12,6 +13,7 @@ pub mod sampler;
 mod scheduler;
 mod sequence;
 mod stop;
+mod utility;
 
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Whether the text goes on where the model would end it.
     pub ignore_eos: bool,
+    /// What the text is expected to be much like, in tokens: what it repeats of this comes several tokens at a time.
+    pub prediction_ids: Vec<u32>,
     /// The most tokens to generate; without it, as many as the context has room for.
     pub max_tokens: Option<u32>,
 }
@@ -71,7 +73,7 @@ pub enum FinishReason {
 }
 
 /// Tokens of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// In the prompt.
     pub prompt_tokens: usize,
@@ -79,6 +81,10 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Generated, the one that ended the text included.
     pub completion_tokens: usize,
+    /// Tokens that were guessed, and of those the ones that were right.
+    pub guessed_tokens: usize,
+    /// See `guessed_tokens`.
+    pub accepted_tokens: usize,
 }
 
 /// How long a request took by the engine's clock; what it waited before its first step is in neither.

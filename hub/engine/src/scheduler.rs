@@ -8,6 +8,7 @@ use super::{
     prefix::{PrefixCache, n_common},
     request::{Failure, Request, RequestLimits, Sink, SubmitError},
     sequence::Sequence,
+    utility::StepCost,
 };
 use moex_model::text::Text;
 use moex_model::{Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, Span, StepError, Wanted, Workspace};
@@ -25,11 +26,20 @@ pub struct EngineConfig {
     pub kv_bytes: usize,
     /// Groups of rows under way at once where experts are away; as many as are measured to pay when not given.
     pub in_flight: Option<usize>,
+    /// Whether tokens are guessed where that is measured to pay. Texts are the same.
+    pub guesses: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { max_rows: 128, max_sequences: 16, max_waiting: 64, kv_bytes: 1 << 30, in_flight: None }
+        Self {
+            max_rows: 128,
+            max_sequences: 16,
+            max_waiting: 64,
+            kv_bytes: 1 << 30,
+            in_flight: None,
+            guesses: true,
+        }
     }
 }
 
@@ -46,6 +56,7 @@ pub struct Scheduler {
     /// One for each group of rows that may be under way.
     spaces: Vec<Workspace>,
     in_flight: InFlight,
+    cost: StepCost,
     limits: RequestLimits,
     config: EngineConfig,
     clock: Clock,
@@ -74,6 +85,7 @@ impl Scheduler {
             counts: Arc::default(),
             spaces: vec![space],
             in_flight: InFlight::new(config.in_flight),
+            cost: StepCost::default(),
             limits,
             config,
             clock,
@@ -136,12 +148,18 @@ impl Scheduler {
         if n_rows == 0 {
             return;
         }
+        let decodes = |(sequence, n): &(&Sequence, &usize)| **n == 1 + sequence.n_guesses();
+        let n_decoding: usize = self.running.iter().zip(&chunks).filter(decodes).map(|(_, n)| n).sum();
+        let n_sequences = chunks.iter().filter(|n| **n > 0).count();
         let begun = (self.clock)();
         for (sequence, _) in self.running.iter_mut().zip(&chunks).filter(|(_, n)| **n > 0) {
             sequence.step_begins(begun);
         }
-        let n_groups =
-            if n_rows > max_rows { n_rows.div_ceil(max_rows) } else { self.in_flight.of_step(n_rows, most) };
+        let n_groups = if n_rows > max_rows {
+            n_rows.div_ceil(max_rows)
+        } else {
+            self.in_flight.of_step(n_sequences, most)
+        };
         self.spaces.resize_with(self.spaces.len().max(n_groups), Workspace::default);
         let groups = groups(&self.running, &chunks, n_rows.div_ceil(n_groups));
         let batches = groups.iter().zip(&mut self.spaces);
@@ -161,7 +179,10 @@ impl Scheduler {
             .flat_map(|space| model.logits(space).chunks_exact_mut(limits.vocabulary));
         let n_tokens = deliver(running, &mut Cache { kv, prefixes }, text, &chunks, stepped, logits, now);
         let took = now.saturating_sub(begun);
-        self.in_flight.learn(n_rows, n_groups, took, &times);
+        if n_rows == n_decoding {
+            self.cost.learn(n_rows, took);
+        }
+        self.in_flight.learn(n_sequences, n_groups, took, &times);
         self.counts.add_step(n_rows, n_tokens, took, times.waited);
         experts.step_ends(n_rows, n_tokens);
     }
@@ -193,13 +214,21 @@ impl Scheduler {
         }
         // What generates goes first: its row is one, and somebody reads along. Prompts share what is left.
         let generating = |sequence: &Sequence| sequence.n_pending() == 1;
-        let mut rows_left = max_rows - self.running.iter().filter(|s| generating(s)).count();
+        let n_generating = self.running.iter().filter(|s| generating(s)).count();
+        let mut rows_left = max_rows - n_generating;
+        // A state that has gone on cannot be taken back.
+        if self.config.guesses && !self.kv.has_states() {
+            for sequence in self.running.iter_mut().filter(|s| generating(s)) {
+                sequence.guess(rows_left, n_generating, &self.cost);
+                rows_left -= sequence.n_guesses();
+            }
+        }
         let is_reading = |(sequence, waits): &(&Sequence, &bool)| !generating(sequence) && !**waits;
         let mut n_reading = self.running.iter().zip(&waits).filter(is_reading).count();
         let mut chunks: Vec<usize> = Vec::with_capacity(self.running.len());
         for (sequence, waits) in self.running.iter().zip(&waits) {
             chunks.push(if generating(sequence) {
-                1
+                1 + sequence.n_guesses()
             } else if *waits {
                 0
             } else {
@@ -216,6 +245,9 @@ impl Scheduler {
                 index += 1;
             } else if self.prefixes.let_one_go(&mut self.kv) {
                 // Tried again.
+            } else if sequence.n_guesses() > 0 {
+                sequence.forget_guesses();
+                chunks[index] = 1;
             } else if self.running.len() > 1 {
                 // The youngest gives way and begins anew later.
                 self.send_back();
@@ -251,6 +283,7 @@ impl Scheduler {
     fn send_back(&mut self) {
         if let Some(mut youngest) = self.running.pop() {
             Cache { kv: &mut self.kv, prefixes: &mut self.prefixes }.end(&mut youngest);
+            youngest.forget_guesses();
             youngest.cached = 0;
             self.waiting.push_front(youngest);
         }
@@ -299,6 +332,15 @@ fn deliver<'l>(
             _ if n == 0 => ControlFlow::Continue(()),
             Some(failure) => sequence.fail(failure.clone()),
             None if n < sequence.n_pending() => sequence.advance(n, None, text, now),
+            None if sequence.n_guesses() > 0 => {
+                let before = sequence.ids.len() - n;
+                let mut own = logits.by_ref().take(n);
+                let progress = sequence.check_guesses(&mut own, text, now);
+                // Those behind a wrong guess are nobody's.
+                own.for_each(drop);
+                n_tokens += sequence.ids.len() - before - 1;
+                progress
+            }
             None => {
                 n_tokens += 1;
                 sequence.advance(n, logits.next(), text, now)
@@ -331,7 +373,11 @@ fn groups<'a>(running: &'a [Sequence], chunks: &[usize], max_rows: usize) -> Vec
             done += part;
             n_rows += part;
             // The last token's logits are those of the next one.
-            let wanted = if done == sequence.n_pending() { Wanted::Last } else { Wanted::Nothing };
+            let wanted = match done == n && n >= sequence.n_pending() {
+                _ if sequence.n_guesses() > 0 => Wanted::All,
+                true => Wanted::Last,
+                false => Wanted::Nothing,
+            };
             let span = Span { ids: &sequence.ids[start..][..part], start, table: &sequence.table, wanted };
             if let Some(group) = groups.last_mut() {
                 group.push(span);

@@ -3,8 +3,10 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use super::{
+    draft::Drafter,
     request::{Event, Failure, Finish, FinishReason, Request, Sink, Timings, Usage},
     stop::{Released, StopText},
+    utility::{Luck, MAX_GUESSES, StepCost},
 };
 use crate::sampler::Sampler;
 use moex_model::KvTable;
@@ -23,6 +25,12 @@ pub(super) struct Sequence {
     /// How many tokens of the prompt were found there.
     found: usize,
     pub(super) table: KvTable,
+    /// How many guesses stand at the end of `ids`, to be checked by the step.
+    n_guesses: usize,
+    drafter: Drafter,
+    luck: Luck,
+    n_guessed: usize,
+    n_accepted: usize,
     sampler: Sampler,
     detokenizer: Detokenizer,
     text: StopText,
@@ -40,6 +48,7 @@ impl Sequence {
     pub(super) fn new(request: Request, context: usize, sink: Sink) -> Self {
         let n_prompt = request.prompt_ids.len();
         let asked = request.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
+        let drafter = Drafter::new(&request.prediction_ids, &request.prompt_ids);
         Self {
             max_ids: n_prompt.saturating_add(asked).min(context),
             ignore_eos: request.ignore_eos,
@@ -49,6 +58,11 @@ impl Sequence {
             cached: 0,
             found: 0,
             table: KvTable::default(),
+            n_guesses: 0,
+            drafter,
+            luck: Luck::default(),
+            n_guessed: 0,
+            n_accepted: 0,
             detokenizer: Detokenizer::new(Special::Skip),
             text: StopText::new(request.stop),
             began: None,
@@ -57,9 +71,32 @@ impl Sequence {
         }
     }
 
-    /// Tokens not yet in the cache: one while it generates.
+    /// Tokens not yet in the cache, but for guesses: one while it generates.
     pub(super) fn n_pending(&self) -> usize {
-        self.ids.len() - self.cached
+        self.ids.len() - self.n_guesses - self.cached
+    }
+
+    /// Rows that the next step checks besides: guesses.
+    pub(super) fn n_guesses(&self) -> usize {
+        self.n_guesses
+    }
+
+    /// Guesses up to `n` tokens that follow, as many as are worth it in a step of `n_rows` rows.
+    pub(super) fn guess(&mut self, n: usize, n_rows: usize, cost: &StepCost) {
+        let room = self.max_ids.saturating_sub(self.ids.len() + 1);
+        let n = cost.worth(n.min(room).min(MAX_GUESSES), self.luck.p(), n_rows);
+        let before = self.ids.len();
+        self.ids.extend(self.drafter.guess(n));
+        self.n_guesses = self.ids.len() - before;
+        if self.n_guesses == 0 {
+            self.luck.rest();
+        }
+    }
+
+    /// Takes the guesses back.
+    pub(super) fn forget_guesses(&mut self) {
+        self.ids.truncate(self.ids.len() - self.n_guesses);
+        self.n_guesses = 0;
     }
 
     /// The first `n` tokens were found in the cache.
@@ -82,11 +119,47 @@ impl Sequence {
         text: &Text,
         now: Duration,
     ) -> Progress {
+        self.read(n)?;
+        let Some(logits) = logits else { return Progress::Continue(()) };
+        self.draw(logits, text, now)
+    }
+
+    /// `n` more tokens are in the cache.
+    fn read(&mut self, n: usize) -> Progress {
         self.cached += n;
         if self.ids.len() == self.n_prompt {
             (self.sink)(Event::Prompt { done: self.cached, total: self.n_prompt })?;
         }
-        let Some(logits) = logits else { return Progress::Continue(()) };
+        Progress::Continue(())
+    }
+
+    /// The step has computed the pending token and the guesses behind it: tokens are drawn from their `logits` (V each) as
+    /// they would be one by one, up to the first that was guessed wrong.
+    pub(super) fn check_guesses<'l>(
+        &mut self,
+        logits: impl Iterator<Item = &'l mut [f32]>,
+        text: &Text,
+        now: Duration,
+    ) -> Progress {
+        let guesses = self.ids.split_off(self.ids.len() - self.n_guesses);
+        self.n_guesses = 0;
+        self.n_guessed += guesses.len();
+        let mut n_right = 0;
+        for (n, logits) in logits.enumerate() {
+            self.read(1)?;
+            self.draw(logits, text, now)?;
+            if self.ids.last() != guesses.get(n) {
+                break;
+            }
+            n_right += 1;
+            self.n_accepted += 1;
+        }
+        self.luck.learn(guesses.len(), n_right);
+        Progress::Continue(())
+    }
+
+    /// The next token, from its `logits` (V).
+    fn draw(&mut self, logits: &mut [f32], text: &Text, now: Duration) -> Progress {
         match self.sampler.sample(logits) {
             Some(id) => self.push(id, text, now),
             None => self.fail(Failure::NoLogits),
@@ -102,6 +175,7 @@ impl Sequence {
 
     fn push(&mut self, id: u32, text: &Text, now: Duration) -> Progress {
         self.ids.push(id);
+        self.drafter.push(id);
         self.first_token.get_or_insert(now);
         if !self.ignore_eos && text.eos.contains(&id) {
             return self.finish(FinishReason::Stop, now);
@@ -147,8 +221,13 @@ impl Sequence {
             generation: now.saturating_sub(first_token),
         };
         let ids = self.ids[self.n_prompt..].to_vec();
-        let usage =
-            Usage { prompt_tokens: self.n_prompt, cached_tokens: self.found, completion_tokens: ids.len() };
+        let usage = Usage {
+            prompt_tokens: self.n_prompt,
+            cached_tokens: self.found,
+            completion_tokens: ids.len(),
+            guessed_tokens: self.n_guessed,
+            accepted_tokens: self.n_accepted,
+        };
         let _ = (self.sink)(Event::Finished(Finish {
             reason,
             usage,

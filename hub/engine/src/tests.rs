@@ -132,7 +132,7 @@ fn it_answers() {
     assert_eq!(finish.reason, FinishReason::Stop);
     assert_eq!(finish.ids, [23, 18, 1017]);
     let prompt_tokens = request(QUESTIONS[0]).prompt_ids.len();
-    assert_eq!(finish.usage, Usage { prompt_tokens, cached_tokens: 0, completion_tokens: 3 });
+    assert_eq!(finish.usage, Usage { prompt_tokens, completion_tokens: 3, ..Usage::default() });
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn the_thread_serves_and_its_queue_is_bounded() {
 #[test]
 fn texts_are_the_same_whatever_is_cached() {
     let (mut cached, mut experts) =
-        scheduler(EngineConfig { kv_bytes: 24 * page_bytes(), ..EngineConfig::default() });
+        scheduler(EngineConfig { kv_bytes: 24 * page_bytes(), guesses: false, ..EngineConfig::default() });
     let mut begun: Vec<Vec<u32>> = QUESTIONS.map(|question| request(question).prompt_ids).into();
     let mut seed = 7_u64;
     let mut draw = |n: usize| {
@@ -480,5 +480,62 @@ fn texts_are_the_same_however_many_groups_are_under_way() {
         assert_eq!(ids, alone, "{in_flight:?} groups");
         assert_eq!(experts.most_away, most, "{in_flight:?} groups");
         assert!(experts.sums.is_empty(), "all were fetched");
+    }
+}
+
+/// Steps take 40 ms and 1 for each row, as behind a link: guesses are worth their rows.
+fn far_away(config: EngineConfig) -> (Scheduler, Arc<AtomicU64>) {
+    let (scheduler, _) = scheduler(config);
+    let now = Arc::new(AtomicU64::new(0));
+    let clock = now.clone();
+    (scheduler.with_clock(Box::new(move || Duration::from_millis(clock.load(Ordering::Relaxed)))), now)
+}
+
+/// Experts for which time passes.
+struct Slow(LocalExperts, Arc<AtomicU64>);
+
+impl Experts for Slow {
+    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        let n_rows = asked.routing.experts.len() / asked.routing.k;
+        self.1.fetch_add(10 + n_rows as u64 / 4, Ordering::Relaxed);
+        self.0.begin(asked, sum)
+    }
+}
+
+#[test]
+fn guesses_change_no_text_and_save_steps_where_a_text_repeats_itself() {
+    let prompt_ids: Vec<u32> = request(QUESTIONS[1]).prompt_ids;
+    let ask = |temperature: f32, prediction_ids: &[u32]| Request {
+        prompt_ids: prompt_ids.clone(),
+        sampling: Sampling { temperature, seed: 3, ..Sampling::default() },
+        prediction_ids: prediction_ids.to_vec(),
+        max_tokens: Some(120),
+        ignore_eos: true,
+        ..Request::default()
+    };
+    let run = |guesses: bool, request: Request| {
+        let (mut scheduler, now) = far_away(EngineConfig { guesses, ..EngineConfig::default() });
+        let mut experts = Slow(LocalExperts::of_checkpoint(demo().0), now);
+        let heard = Heard::default();
+        scheduler.submit(request, heard.sink()).unwrap();
+        while !scheduler.is_idle() {
+            scheduler.step(&mut experts);
+        }
+        (heard, scheduler.counts().steps())
+    };
+    for temperature in [0.0, 0.7] {
+        let (plain, steps) = run(false, ask(temperature, &[]));
+        assert_eq!((plain.finish().usage.guessed_tokens, steps), (0, 120));
+        let (guessed, _) = run(true, ask(temperature, &[]));
+        assert_eq!(guessed.finish().ids, plain.finish().ids, "temperature {temperature}");
+        assert_eq!(guessed.text(), plain.text());
+        // What it will say is known but for one token.
+        let mut prediction = plain.finish().ids;
+        prediction[60] = 7;
+        let (predicted, steps) = run(true, ask(temperature, &prediction));
+        assert_eq!(predicted.finish().ids, plain.finish().ids, "temperature {temperature}");
+        let usage = predicted.finish().usage;
+        assert!(usage.accepted_tokens > 90 && steps < 30, "{usage:?} in {steps} steps");
+        assert_eq!(usage.completion_tokens, 120);
     }
 }

@@ -93,6 +93,11 @@ pub struct Args {
     #[arg(long, env = "MOEX_IN_FLIGHT", default_value = "auto", value_name = "auto|N", value_parser = values::in_flight)]
     in_flight: values::InFlight,
 
+    /// Never guess tokens ahead. Where it is measured to pay, what a text repeats is guessed, and several tokens are checked
+    /// in one step; texts are the same.
+    #[arg(long, env = "MOEX_NO_GUESSES", value_parser = FalseyValueParser::new())]
+    no_guesses: bool,
+
     /// Where packed experts are kept; without it, the cache folder.
     #[arg(long, env = "MOEX_SHARDS", value_name = "DIR")]
     shards: Option<PathBuf>,
@@ -143,6 +148,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         context_tokens: args.context.map(|tokens| tokens as usize),
         max_rows: args.max_rows as usize,
         in_flight: args.in_flight.0,
+        guesses: !args.no_guesses,
         shards: args.shards,
         token: door.token.clone(),
         api_key: door.api_key.clone(),

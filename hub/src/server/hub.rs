@@ -55,6 +55,8 @@ pub struct HubConfig {
     pub max_rows: usize,
     /// Groups of rows under way at once; none is as many as are measured to pay.
     pub in_flight: Option<usize>,
+    /// Whether tokens are guessed where that pays.
+    pub guesses: bool,
     /// Where packed experts are kept; none is the user's cache folder.
     pub shards: Option<PathBuf>,
     /// What workers must show to join.
@@ -87,6 +89,7 @@ impl Default for HubConfig {
             context_tokens: None,
             max_rows: 128,
             in_flight: None,
+            guesses: true,
             shards: None,
             token: String::new(),
             api_key: None,
@@ -271,6 +274,7 @@ impl Loaded {
             max_rows: config.max_rows,
             kv_bytes: memory.kv_bytes,
             in_flight: config.in_flight,
+            guesses: config.guesses,
             ..EngineConfig::default()
         };
         let engine =

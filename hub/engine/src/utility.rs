@@ -1,0 +1,145 @@
+//! How many guessed tokens are worth their rows.
+//!
+//! A step of r rows takes about `a + b r`: `a` is mostly the way to the workers, `b` what a row costs on the way and at the
+//! experts. Both are fitted to the steps of late. Of k guesses, each right with probability p if those before it are,
+//! `p + p^2 + ... + p^k` are right in the mean; they are worth their k rows if they come faster than tokens come anyway.
+//! So nothing is guessed where rows are dear, as on a hub alone, and less when many sequences share the steps.
+
+use std::time::Duration;
+
+/// The most guesses of a sequence in a step.
+pub(super) const MAX_GUESSES: usize = 15;
+/// What a guess must promise beyond its price.
+const MARGIN: f64 = 1.1;
+/// The weight of the last step among all before it.
+const FORGET: f64 = 1.0 / 64.0;
+
+/// The time of a step by its rows: a line through what was seen, older steps counting less.
+#[derive(Debug, Default)]
+pub(super) struct StepCost {
+    n_steps: u32,
+    rows: f64,
+    seconds: f64,
+    variance: f64,
+    covariance: f64,
+}
+
+impl StepCost {
+    /// A step without chunks of prompts.
+    pub(super) fn learn(&mut self, n_rows: usize, took: Duration) {
+        let (rows, seconds) = (n_rows as f64, took.as_secs_f64());
+        self.n_steps = self.n_steps.saturating_add(1);
+        let weight = FORGET.max(1.0 / f64::from(self.n_steps));
+        let (off_rows, off_seconds) = (rows - self.rows, seconds - self.seconds);
+        self.rows += weight * off_rows;
+        self.seconds += weight * off_seconds;
+        self.variance = (1.0 - weight) * (self.variance + weight * off_rows * off_rows);
+        self.covariance = (1.0 - weight) * (self.covariance + weight * off_rows * off_seconds);
+    }
+
+    /// What each more row takes, seconds; none before steps of different lengths were seen.
+    fn per_row(&self) -> Option<f64> {
+        (self.variance > 1e-3).then(|| (self.covariance / self.variance).max(0.0))
+    }
+
+    /// How many of up to `n` guesses, each right with probability `p`, are worth it in a step that has `n_rows` of
+    /// sequences that generate.
+    pub(super) fn worth(&self, n: usize, p: f64, n_rows: usize) -> usize {
+        // What rows cost is found out by steps without guesses and with a few.
+        let Some(per_row) = self.per_row() else { return n.min(if self.n_steps % 4 < 2 { 0 } else { 4 }) };
+        let step = (self.seconds + per_row * (n_rows as f64 - self.rows)).max(1e-9);
+        // Seconds that a token takes as it is, each row of the step giving one.
+        let token = step / n_rows.max(1) as f64;
+        // The k-th guess costs a row and gives p^k tokens.
+        let pays = |k: &usize| p.powi(*k as i32) * token > MARGIN * per_row;
+        (1..=n.min(MAX_GUESSES)).take_while(pays).count()
+    }
+}
+
+/// How often a sequence's guesses are right.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Luck {
+    p: f64,
+}
+
+impl Default for Luck {
+    fn default() -> Self {
+        Self { p: 0.7 }
+    }
+}
+
+impl Luck {
+    /// The probability that the next guess is right.
+    pub(super) fn p(self) -> f64 {
+        self.p
+    }
+
+    /// Of `n` guesses the first `n_right` were right; those behind a wrong one say nothing.
+    pub(super) fn learn(&mut self, n: usize, n_right: usize) {
+        let tried = (n_right + 1).min(n);
+        for guess in 0..tried {
+            let was = f64::from(u8::from(guess < n_right));
+            self.p += (was - self.p) / 8.0;
+        }
+    }
+
+    /// A token came without a guess: after many, one may be tried again.
+    pub(super) fn rest(&mut self) {
+        self.p += (0.5 - self.p).max(0.0) / 64.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps of 1 and 8 rows on a machine where a step takes `a + b r` milliseconds.
+    fn cost(a: u64, b: u64) -> StepCost {
+        let mut cost = StepCost::default();
+        for n_rows in [1, 8, 1, 1, 8, 1] {
+            cost.learn(n_rows, Duration::from_millis(a + b * n_rows as u64));
+        }
+        cost
+    }
+
+    #[test]
+    fn guesses_are_worth_it_where_the_way_is_long_and_rows_are_cheap() {
+        let mut unknown = StepCost::default();
+        let tried = [(); 4].map(|()| {
+            unknown.learn(1, Duration::from_millis(40));
+            unknown.worth(8, 0.7, 1)
+        });
+        assert_eq!(tried, [0, 4, 4, 0], "to find out");
+        assert_eq!(cost(40, 1).worth(8, 0.9, 1), 8);
+        assert_eq!(cost(0, 10).worth(8, 0.9, 1), 0, "a row takes as long as a token");
+        assert_eq!(cost(10, 10).worth(8, 0.9, 1), 5, "0.9^5 x 20 ms > 1.1 x 10 ms");
+        assert_eq!(cost(40, 1).worth(8, 0.1, 1), 1);
+        assert_eq!(cost(40, 1).worth(8, 0.01, 1), 0);
+    }
+
+    #[test]
+    fn many_sequences_leave_less_room_for_guesses() {
+        assert_eq!(cost(40, 4).worth(8, 0.9, 1), 8);
+        assert_eq!(cost(40, 4).worth(8, 0.9, 16), 3);
+        assert_eq!(cost(20, 10).worth(8, 0.9, 16), 0);
+    }
+
+    #[test]
+    fn luck_follows_what_was_right() {
+        let mut luck = Luck::default();
+        for _ in 0..3 {
+            luck.learn(4, 0);
+        }
+        assert!(luck.p() < 0.5);
+        for _ in 0..10 {
+            luck.learn(4, 4);
+        }
+        assert!(luck.p() > 0.95);
+        for _ in 0..8 {
+            luck.learn(4, 0);
+        }
+        let low = luck.p();
+        (0..1000).for_each(|_| luck.rest());
+        assert!(luck.p() > low && luck.p() <= 0.5);
+    }
+}
