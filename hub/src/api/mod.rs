@@ -9,14 +9,20 @@
 
 mod auth;
 mod chat;
+mod counters;
 mod error;
 mod fields;
+mod generate;
+mod grammar;
+mod headers;
 mod join;
+mod logprobs;
 mod metrics;
 mod output;
 mod own_machine;
 mod parameters;
 mod prompts;
+mod render;
 mod reply;
 mod request;
 mod state;
@@ -27,7 +33,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{Method, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 
@@ -54,7 +60,11 @@ pub fn router(api: Arc<Api>) -> Router {
         .route_layer(from_fn_with_state(api.clone(), check_key))
         // Larger bodies are refused by the handler, which knows how to say so.
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
-    Router::new().route("/health", get(status::health)).merge(guarded).with_state(api)
+    Router::new()
+        .route("/health", get(status::health))
+        .merge(guarded)
+        .layer(from_fn(headers::name_request))
+        .with_state(api)
 }
 
 /// Answers what no route takes.

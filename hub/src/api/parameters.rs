@@ -2,7 +2,7 @@
 //!
 //! What changes the answer and does not exist here is refused by its name: a client that asks for it must not take the
 //! answer for what it asked for. A value that asks for nothing, which clients send by habit, passes. Names that stand
-//! in no list are ignored, as every server of this API does.
+//! in no list are ignored, as every server of this API does, and a header of the answer says so.
 
 use serde_json::Value;
 
@@ -36,10 +36,13 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("model", Used),
     of("frequency_penalty", Used),
     of("logit_bias", Used),
+    of("logprobs", Used),
     of("max_completion_tokens", Used),
     of("max_tokens", Used),
     of("n", Used),
+    of("parallel_tool_calls", Used),
     of("presence_penalty", Used),
+    of("reasoning_effort", Used),
     of("response_format", Used),
     of("seed", Used),
     of("stop", Used),
@@ -48,6 +51,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("temperature", Used),
     of("tool_choice", Used),
     of("tools", Used),
+    of("top_logprobs", Used),
     of("top_p", Used),
     of("metadata", Harmless),
     of("prediction", Harmless),
@@ -63,18 +67,13 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         Refused(&["\"none\"", "\"auto\""], "\"tools\" and \"tool_choice\" have taken its place"),
     ),
     of("functions", Refused(&["[]"], "\"tools\" has taken its place")),
-    of("logprobs", Refused(&["false"], "")),
     of("modalities", Refused(&["[\"text\"]"], "it answers in text")),
-    of("parallel_tool_calls", Refused(&["true"], "the model may call several tools at once")),
-    of(
-        "reasoning_effort",
-        Refused(&[], "\"chat_template_kwargs\": {\"enable_thinking\": false} ends thinking"),
-    ),
-    of("top_logprobs", Refused(&["0"], "")),
     of("verbosity", Refused(&["\"medium\""], "")),
     of("web_search_options", Refused(&[], "")),
     // vLLM
+    of("add_generation_prompt", Used),
     of("chat_template_kwargs", Used),
+    of("continue_final_message", Used),
     of("ignore_eos", Used),
     of("min_p", Used),
     of("repetition_penalty", Used),
@@ -84,13 +83,11 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("priority", Harmless),
     of("request_id", Harmless),
     of("spaces_between_special_tokens", Harmless),
-    of("add_generation_prompt", Refused(&["true"], "")),
     of("add_special_tokens", Refused(&["false"], "")),
     of("allowed_token_ids", Refused(&[], "")),
     of("bad_words", Refused(&["[]"], "")),
     of("best_of", Refused(&["1"], "")),
     of("chat_template", Refused(&[], "the model's own is used")),
-    of("continue_final_message", Refused(&["false"], "")),
     of("documents", Refused(&["[]"], "")),
     of("echo", Refused(&["false"], "")),
     of("guided_choice", Refused(&[], "")),
@@ -176,6 +173,12 @@ pub(super) fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// Names that stand in no list.
+pub(super) fn unknown(fields: &Fields<'_>) -> Vec<String> {
+    let is_known = |name: &str| PARAMETERS.iter().any(|parameter| parameter.name == name);
+    fields.0.keys().filter(|name| !is_known(name)).cloned().collect()
 }
 
 /// Whether `value` is what this JSON says; 1 and 1.0 are the same.

@@ -79,6 +79,10 @@ pub struct Args {
     #[arg(long, env = "MOEX_COVERAGE_WAIT", default_value = "60s", value_name = "TIME", value_parser = values::duration)]
     coverage_wait: Duration,
 
+    /// How long an answer may take before it is ended with an error; without it, as long as it likes.
+    #[arg(long, env = "MOEX_REQUEST_TIMEOUT", value_name = "TIME", value_parser = values::duration)]
+    request_timeout: Option<Duration>,
+
     /// Tokens of prompt and answer together; without it, as many as the model was made for and memory allows.
     #[arg(long, env = "MOEX_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
     context: Option<u32>,
@@ -140,6 +144,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         shards: args.shards,
         token: door.token.clone(),
         api_key: door.api_key.clone(),
+        request_timeout: args.request_timeout,
         public_url: args.door.public_url.clone(),
         trace: args.trace,
     };

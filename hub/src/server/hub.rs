@@ -59,6 +59,8 @@ pub struct HubConfig {
     pub token: String,
     /// What clients must show, if anything.
     pub api_key: Option<String>,
+    /// How long an answer may take, if not as long as it likes.
+    pub request_timeout: Option<Duration>,
     /// By which others reach the hub, if a proxy stands before it.
     pub public_url: Option<PublicUrl>,
     /// Where what becomes of each layer is written, if anywhere.
@@ -87,6 +89,7 @@ impl Default for HubConfig {
             shards: None,
             token: String::new(),
             api_key: None,
+            request_timeout: None,
             public_url: None,
             trace: None,
         }
@@ -275,6 +278,7 @@ impl Loaded {
             text,
             swarm: swarm.handle(),
             key: config.api_key.as_deref().map(ApiKey::new),
+            request_timeout: config.request_timeout,
         };
         let ModelSummary { name, n_layers, n_experts, format, layer_formats, .. } = summary;
         let others: BTreeSet<String> = layer_formats.into_iter().filter(|other| *other != format).collect();
