@@ -9,7 +9,7 @@ use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
 use moex_worker::native::BusyPoll;
 
-use super::PublicUrl;
+use super::{CorsOrigins, PublicUrl};
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
@@ -59,6 +59,8 @@ pub struct HubConfig {
     pub token: String,
     /// What clients must show, if anything.
     pub api_key: Option<String>,
+    /// Whose pages may use the API, beside the hub's own.
+    pub cors_origins: CorsOrigins,
     /// How long an answer may take, if not as long as it likes.
     pub request_timeout: Option<Duration>,
     /// By which others reach the hub, if a proxy stands before it.
@@ -89,6 +91,7 @@ impl Default for HubConfig {
             shards: None,
             token: String::new(),
             api_key: None,
+            cors_origins: CorsOrigins::default(),
             request_timeout: None,
             public_url: None,
             trace: None,
@@ -103,12 +106,18 @@ pub struct Reach {
     pub public_url: Option<PublicUrl>,
     /// Whether clients must show a key.
     pub has_api_key: bool,
+    /// Whose pages may use the API, beside the hub's own.
+    pub cors: CorsOrigins,
 }
 
 impl HubConfig {
     /// How the hub of this config may be reached.
     pub fn reach(&self) -> Reach {
-        Reach { public_url: self.public_url.clone(), has_api_key: self.api_key.is_some() }
+        Reach {
+            public_url: self.public_url.clone(),
+            has_api_key: self.api_key.is_some(),
+            cors: self.cors_origins.clone(),
+        }
     }
 
     /// What becomes of the memory that is free before the model is loaded.
