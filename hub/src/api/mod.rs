@@ -9,6 +9,7 @@
 
 mod auth;
 mod chat;
+mod completions;
 mod counters;
 mod error;
 mod fields;
@@ -22,11 +23,13 @@ mod output;
 mod own_machine;
 mod parameters;
 mod prompts;
+mod props;
 mod render;
 mod reply;
 mod request;
 mod state;
 mod status;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -55,6 +58,13 @@ pub fn router(api: Arc<Api>) -> Router {
         .route_layer(from_fn_with_state(api.clone(), own_machine::check));
     let guarded = private
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/completions", post(completions::complete))
+        .route("/v1/embeddings", post(props::embeddings))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/props", get(props::props))
+        .route("/slots", get(props::slots))
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*name}", get(status::model))
         .route_layer(from_fn_with_state(api.clone(), check_key))

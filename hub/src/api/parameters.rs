@@ -160,9 +160,38 @@ const fn of(name: &'static str, fate: Fate) -> Parameter {
     Parameter { name, fate }
 }
 
+/// Where completions differ: they have a prompt, and neither messages nor what belongs to them.
+const OF_COMPLETIONS: &[Parameter] = &[
+    of("prompt", Used),
+    of("best_of", Used),
+    of("echo", Used),
+    of("suffix", Refused(&["\"\""], "it writes after a prompt, not before an end")),
+    of("messages", Refused(&["[]"], "\"prompt\" is what is continued; /v1/chat/completions takes messages")),
+    of("max_completion_tokens", Refused(&[], "\"max_tokens\" does the same")),
+    of("response_format", Refused(&["{\"type\":\"text\"}"], "/v1/chat/completions has it")),
+    of("tools", Refused(&["[]"], "/v1/chat/completions has it")),
+    of("tool_choice", Refused(&["\"none\"", "\"auto\""], "/v1/chat/completions has it")),
+    of("top_logprobs", Refused(&["0"], "\"logprobs\" says how many")),
+    of("parallel_tool_calls", Refused(&["true"], "/v1/chat/completions has it")),
+    of("reasoning_effort", Refused(&[], "/v1/chat/completions has it")),
+    of("chat_template_kwargs", Refused(&["{}"], "/v1/chat/completions has it")),
+    of("add_generation_prompt", Refused(&["false"], "/v1/chat/completions has it")),
+    of("continue_final_message", Refused(&["false"], "every prompt is continued as it is")),
+];
+
 /// Refuses the first field that asks for what this server does not have.
 pub(super) fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
-    for Parameter { name, fate } in PARAMETERS {
+    refuse(fields, PARAMETERS.iter())
+}
+
+/// The same for completions.
+pub(super) fn refuse_for_completions(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let is_own = |name: &str| OF_COMPLETIONS.iter().any(|own| own.name == name);
+    refuse(fields, OF_COMPLETIONS.iter().chain(PARAMETERS.iter().filter(|shared| !is_own(shared.name))))
+}
+
+fn refuse<'a>(fields: &Fields<'_>, parameters: impl Iterator<Item = &'a Parameter>) -> Result<(), ApiError> {
+    for Parameter { name, fate } in parameters {
         let (Refused(neutral, instead), Some(value)) = (fate, fields.value(name)) else { continue };
         if !neutral.iter().any(|neutral| is(value, neutral)) {
             let instead = if instead.is_empty() { String::new() } else { format!(": {instead}") };
@@ -177,7 +206,16 @@ pub(super) fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
 
 /// Names that stand in no list.
 pub(super) fn unknown(fields: &Fields<'_>) -> Vec<String> {
-    let is_known = |name: &str| PARAMETERS.iter().any(|parameter| parameter.name == name);
+    unknown_to(fields, &[PARAMETERS])
+}
+
+/// The same for completions.
+pub(super) fn unknown_to_completions(fields: &Fields<'_>) -> Vec<String> {
+    unknown_to(fields, &[OF_COMPLETIONS, PARAMETERS])
+}
+
+fn unknown_to(fields: &Fields<'_>, lists: &[&[Parameter]]) -> Vec<String> {
+    let is_known = |name: &str| lists.iter().any(|list| list.iter().any(|known| known.name == name));
     fields.0.keys().filter(|name| !is_known(name)).cloned().collect()
 }
 

@@ -1,6 +1,7 @@
 //! The API over real sockets: a hub of the demo model on port 0, computing its experts itself.
 
 mod choices;
+mod completions;
 mod formats;
 mod reach;
 
