@@ -53,6 +53,8 @@ pub(super) async fn complete(
 /// engine too.
 pub(super) struct Chat {
     pub(super) header: Header,
+    /// Tokens of the prompt.
+    pub(super) n_prompt: usize,
     api: Arc<Api>,
     generation: Generation,
     choices: Vec<Choice>,
@@ -104,6 +106,7 @@ impl Chat {
         let reads_calls = !request.tools.is_empty();
         let (api, request, prompt) = render::prompt(api, request).await?;
         drop(room);
+        let n_prompt = prompt.ids.len();
         let asked = Request {
             prompt_ids: prompt.ids,
             sampling: Sampling { logit_bias: request.logit_bias, ..api.sampling(&request.sampling, seed) },
@@ -126,7 +129,7 @@ impl Chat {
         };
         let choices = (0..request.n).map(|_| choice()).collect();
         let tells_logprobs = request.logprobs.is_some();
-        Ok(Self { header, api, generation, choices, ends_in_think, reads_calls, tells_logprobs })
+        Ok(Self { header, n_prompt, api, generation, choices, ends_in_think, reads_calls, tells_logprobs })
     }
 
     /// All choices, when they are complete.

@@ -7,7 +7,9 @@
 //! A model may be asked for by the name it is served under, as `default`, or not named at all; any other is an error,
 //! so that a client set up for another server hears of it.
 
+mod anthropic;
 mod auth;
+mod blocks;
 mod chat;
 mod completions;
 mod counters;
@@ -27,6 +29,7 @@ mod props;
 mod render;
 mod reply;
 mod request;
+mod responses;
 mod state;
 mod status;
 mod tokens;
@@ -58,6 +61,9 @@ pub fn router(api: Arc<Api>) -> Router {
         .route_layer(from_fn_with_state(api.clone(), own_machine::check));
     let guarded = private
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/responses", post(responses::respond))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/completions", post(completions::complete))
         .route("/v1/embeddings", post(props::embeddings))
         .route("/tokenize", post(tokens::tokenize))

@@ -3,6 +3,7 @@
 mod choices;
 mod completions;
 mod formats;
+mod other_shapes;
 mod reach;
 
 use std::time::{Duration, Instant};
