@@ -3,6 +3,7 @@
 //! What lives here: a hub put together from its parts ([`Hub`]), and [`Server`], which owns its sockets. What does not:
 //! what a route answers (`api`, `web`, `net`), and how connections are accepted and bounded (`net`).
 
+mod cors;
 mod guard;
 mod hub;
 mod listener;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+pub use cors::{CorsOrigin, CorsOrigins};
 pub(crate) use hub::summary;
 pub use hub::{Hub, HubConfig, OpenError, Reach};
 pub use listener::{Door, Listener, Surface};
@@ -146,10 +148,17 @@ pub async fn run(listeners: Vec<Listener>, hub: Hub, shutdown: impl Future<Outpu
 impl Site {
     async fn answer(&self, request: Request) -> Response {
         let is_trustworthy = self.is_tls || self.guard.is_trustworthy_name(&request);
+        let foreign = self.guard.allowed_origin(&request);
         let mut response = match self.guard.check(&request) {
-            Ok(()) => self.route(request).await,
+            Ok(()) => match self.guard.preflight(&request) {
+                Some(allowed) => allowed,
+                None => self.route(request).await,
+            },
             Err(refused) => refused.into_response(),
         };
+        if let Some(origin) = foreign {
+            cors::tell(response.headers_mut(), origin);
+        }
         guard::secure(response.headers_mut());
         if !is_trustworthy {
             // Browsers take no isolation from plain http, and complain of it in the page's console.

@@ -1,8 +1,8 @@
 //! What a request asks for, and what comes back.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
-use crate::sampler::{Sampling, SamplingError};
+use crate::sampler::{Grammar, Sampling, SamplingError, TokenLogprobs};
 use moex_model::StepError;
 
 /// The most stop strings of a request.
@@ -25,12 +25,17 @@ pub struct Request {
     pub prediction_ids: Vec<u32>,
     /// The most tokens to generate; without it, as many as the context has room for.
     pub max_tokens: Option<u32>,
+    /// Tell how probable each token was, and so many of the most probable ones in its place.
+    pub top_logprobs: Option<u8>,
+    /// What the text is held to.
+    pub grammar: Option<Arc<dyn Grammar>>,
 }
 
 /// Where the events of a request go. `Break` says that nobody listens any more, and ends the request.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
-/// What happens to a request: `Prompt` for each chunk of it, `Text` as it comes, then one of the others, which is the last.
+/// What happens to a request: `Prompt` for each chunk of it; `Logprobs` for each token, if asked for, before the `Text` that
+/// it completes; then one of the others, which is the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// So many of the prompt's tokens are in the cache.
@@ -42,6 +47,8 @@ pub enum Event {
     },
     /// The next piece of the text: whole characters, never part of a stop string.
     Text(String),
+    /// How probable the next token was, the one that ends the text included.
+    Logprobs(TokenLogprobs),
     /// The text is complete.
     Finished(Finish),
     /// There will be no more text.
@@ -108,6 +115,9 @@ pub enum Failure {
     /// There is no token to draw.
     #[error("the model gave no logit that is a number")]
     NoLogits,
+    /// The grammar that the text is held to cannot be followed.
+    #[error("the grammar cannot be followed: {0}")]
+    Grammar(String),
 }
 
 /// Why a request never began.

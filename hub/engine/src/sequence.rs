@@ -52,7 +52,9 @@ impl Sequence {
         Self {
             max_ids: n_prompt.saturating_add(asked).min(context),
             ignore_eos: request.ignore_eos,
-            sampler: Sampler::new(request.sampling, &request.prompt_ids),
+            sampler: Sampler::new(request.sampling, &request.prompt_ids)
+                .held_to(request.grammar.as_deref())
+                .telling(request.top_logprobs),
             ids: request.prompt_ids,
             n_prompt,
             cached: 0,
@@ -161,8 +163,16 @@ impl Sequence {
     /// The next token, from its `logits` (V).
     fn draw(&mut self, logits: &mut [f32], text: &Text, now: Duration) -> Progress {
         match self.sampler.sample(logits) {
-            Some(id) => self.push(id, text, now),
-            None => self.fail(Failure::NoLogits),
+            Some(id) => {
+                if let Some(logprobs) = self.sampler.take_logprobs() {
+                    (self.sink)(Event::Logprobs(logprobs))?;
+                }
+                self.push(id, text, now)
+            }
+            None => match self.sampler.take_broken() {
+                Some(why) => self.fail(Failure::Grammar(why)),
+                None => self.fail(Failure::NoLogits),
+            },
         }
     }
 

@@ -347,7 +347,7 @@ fn the_thread_serves_and_its_queue_is_bounded() {
         match events.recv_timeout(Duration::from_secs(60)).unwrap() {
             Event::Finished(finish) => break finish,
             Event::Failed(failure) => panic!("{failure}"),
-            Event::Prompt { .. } | Event::Text(_) => {}
+            Event::Prompt { .. } | Event::Text(_) | Event::Logprobs(_) => {}
         }
     };
     assert_eq!(finish.reason, FinishReason::Stop);
@@ -537,5 +537,19 @@ fn guesses_change_no_text_and_save_steps_where_a_text_repeats_itself() {
         let usage = predicted.finish().usage;
         assert!(usage.accepted_tokens > 90 && steps < 30, "{usage:?} in {steps} steps");
         assert_eq!(usage.completion_tokens, 120);
+    }
+}
+
+#[test]
+fn each_token_is_told_with_its_probability_and_the_text_is_the_same() {
+    let plain = run_one(request(QUESTIONS[1]));
+    let told = run_one(Request { top_logprobs: Some(3), ..request(QUESTIONS[1]) });
+    assert_eq!(told.text(), plain.text());
+    let events = told.0.lock().unwrap();
+    let told: Vec<_> =
+        events.iter().filter_map(|e| if let Event::Logprobs(l) = e { Some(l) } else { None }).collect();
+    assert_eq!(told.iter().map(|l| l.token).collect::<Vec<_>>(), plain.finish().ids);
+    for logprobs in told {
+        assert_eq!((logprobs.top.len(), logprobs.top[0]), (3, (logprobs.token, logprobs.logprob)), "greedy");
     }
 }

@@ -1,4 +1,4 @@
-//! The API key: `Authorization: Bearer KEY`.
+//! The API key: `Authorization: Bearer KEY`, or `x-api-key: KEY` as Anthropic's clients send it.
 
 use std::fmt;
 
@@ -19,6 +19,7 @@ impl ApiKey {
     /// Whether the request shows this key.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
+        let given = given.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
         // Equality of BLAKE3 hashes is constant-time by that crate's word.
         if given.is_some_and(|given| blake3::hash(given.as_bytes()) == self.0) {
             return Ok(());
@@ -51,6 +52,11 @@ mod tests {
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
             key.check(&headers).is_ok()
         };
+        let own = |value: &str| {
+            let headers = [("x-api-key".parse().unwrap(), value.parse().unwrap())].into_iter().collect();
+            key.check(&headers).is_ok()
+        };
+        assert!(own("secret") && !own("secre"));
         assert!(passes("Bearer secret"));
         assert!(passes("bearer  secret"));
         assert!(!passes("Bearer secre"));

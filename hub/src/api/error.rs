@@ -43,6 +43,28 @@ impl ApiError {
         Self { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
     }
 
+    /// The same, with another field at fault.
+    #[must_use]
+    pub fn about(self, param: &'static str) -> Self {
+        Self { param: Some(param), ..self }
+    }
+
+    /// 504: the answer took longer than the hub gives it.
+    pub fn timed_out() -> Self {
+        Self {
+            code: Some("request_timeout"),
+            ..Self::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "The answer took longer than this hub gives one (--request-timeout): ask for fewer tokens.",
+            )
+        }
+    }
+
+    /// 501: what this server never does.
+    pub fn not_done(message: impl Into<String>) -> Self {
+        Self { code: Some("not_supported"), ..Self::new(StatusCode::NOT_IMPLEMENTED, message) }
+    }
+
     /// 400: the body is not JSON.
     pub fn malformed(message: impl Into<String>) -> Self {
         Self { code: Some("invalid_json"), ..Self::new(StatusCode::BAD_REQUEST, message) }

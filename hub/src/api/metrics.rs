@@ -1,12 +1,16 @@
-//! `/metrics`: the swarm's status as Prometheus text. Nothing is counted here.
+//! `/metrics`: the swarm's status and what became of requests as Prometheus text. Nothing is counted here.
+//!
+//! What vLLM has too, with the same meaning, has vLLM's name.
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 
+use super::counters::Counters;
 use super::{engine_metrics, state::Api};
 use moex_swarm::{SwarmStatus, Tier, WorkerStatus};
 
@@ -15,10 +19,45 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `GET /metrics`
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    (
-        [(header::CONTENT_TYPE, CONTENT_TYPE)],
-        text(&api.swarm().await) + &engine_metrics::text(api.engine.counts()),
-    )
+    let text =
+        text(&api.swarm().await) + &requests(&api.counters) + &engine_metrics::text(api.engine.counts());
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text)
+}
+
+/// What became of requests, by vLLM's names.
+fn requests(c: &Counters) -> String {
+    let mut out = String::new();
+    let numbers = [
+        ("num_requests_running", "gauge", "Texts that are being written.", &c.running),
+        ("num_requests_waiting", "gauge", "Texts that wait for their first step.", &c.waiting),
+        ("prompt_tokens_total", "counter", "Tokens of the prompts of complete texts.", &c.prompt_tokens),
+        ("generation_tokens_total", "counter", "Tokens of complete texts.", &c.generation_tokens),
+    ];
+    for (name, kind, help, value) in numbers {
+        metric(&mut out, &format!("vllm:{name}"), kind, help, [(String::new(), value.load(Relaxed) as f64)]);
+    }
+    let ended = [("stop", &c.stopped), ("length", &c.cut)];
+    let ended = ended.map(|(why, n)| (format!("{{finished_reason=\"{why}\"}}"), n.load(Relaxed) as f64));
+    metric(&mut out, "vllm:request_success_total", "counter", "Complete texts, by what ended them.", ended);
+    let times = [
+        ("time_to_first_token_seconds", "From being queued to the first piece of text.", &c.first_token),
+        ("inter_token_latency_seconds", "Between two pieces of a text.", &c.between_tokens),
+        (
+            "request_time_per_output_token_seconds",
+            "A text's time for each token after its first.",
+            &c.per_token,
+        ),
+        ("e2e_request_latency_seconds", "From being queued to the text's end.", &c.whole),
+    ];
+    for (name, help, times) in times {
+        let (counts, sum) = times.read();
+        let all = counts.last().map_or(0, |(_, count)| *count);
+        let end = |end: f64| if end.is_finite() { end.to_string() } else { "+Inf".to_owned() };
+        let buckets = counts.into_iter().map(|(to, n)| (format!("_bucket{{le=\"{}\"}}", end(to)), n as f64));
+        let totals = [("_sum".to_owned(), sum), ("_count".to_owned(), all as f64)];
+        metric(&mut out, &format!("vllm:{name}"), "histogram", help, buckets.chain(totals));
+    }
+    out
 }
 
 /// The status as text: one metric a number, workers by their id.

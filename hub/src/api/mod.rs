@@ -7,28 +7,40 @@
 //! A model may be asked for by the name it is served under, as `default`, or not named at all; any other is an error,
 //! so that a client set up for another server hears of it.
 
+mod anthropic;
 mod auth;
+mod blocks;
 mod chat;
+mod completions;
+mod counters;
 mod engine_metrics;
 mod error;
 mod fields;
+mod generate;
+mod grammar;
+mod headers;
 mod join;
+mod logprobs;
 mod metrics;
 mod output;
 mod own_machine;
 mod parameters;
 mod prompts;
+mod props;
+mod render;
 mod reply;
 mod request;
+mod responses;
 mod state;
 mod status;
+mod tokens;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{Method, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 
@@ -50,12 +62,26 @@ pub fn router(api: Arc<Api>) -> Router {
         .route_layer(from_fn_with_state(api.clone(), own_machine::check));
     let guarded = private
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/responses", post(responses::respond))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/v1/completions", post(completions::complete))
+        .route("/v1/embeddings", post(props::embeddings))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/props", get(props::props))
+        .route("/slots", get(props::slots))
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*name}", get(status::model))
         .route_layer(from_fn_with_state(api.clone(), check_key))
         // Larger bodies are refused by the handler, which knows how to say so.
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
-    Router::new().route("/health", get(status::health)).merge(guarded).with_state(api)
+    Router::new()
+        .route("/health", get(status::health))
+        .merge(guarded)
+        .layer(from_fn(headers::name_request))
+        .with_state(api)
 }
 
 /// Answers what no route takes.

@@ -2,7 +2,7 @@
 //!
 //! What changes the answer and does not exist here is refused by its name: a client that asks for it must not take the
 //! answer for what it asked for. A value that asks for nothing, which clients send by habit, passes. Names that stand
-//! in no list are ignored, as every server of this API does.
+//! in no list are ignored, as every server of this API does, and a header of the answer says so.
 
 use serde_json::Value;
 
@@ -36,10 +36,14 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("model", Used),
     of("frequency_penalty", Used),
     of("logit_bias", Used),
+    of("logprobs", Used),
     of("max_completion_tokens", Used),
     of("max_tokens", Used),
     of("n", Used),
+    of("parallel_tool_calls", Used),
+    of("prediction", Used),
     of("presence_penalty", Used),
+    of("reasoning_effort", Used),
     of("response_format", Used),
     of("seed", Used),
     of("stop", Used),
@@ -48,9 +52,9 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("temperature", Used),
     of("tool_choice", Used),
     of("tools", Used),
+    of("top_logprobs", Used),
     of("top_p", Used),
     of("metadata", Harmless),
-    of("prediction", Harmless),
     of("prompt_cache_key", Harmless),
     of("prompt_cache_retention", Harmless),
     of("safety_identifier", Harmless),
@@ -63,18 +67,13 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         Refused(&["\"none\"", "\"auto\""], "\"tools\" and \"tool_choice\" have taken its place"),
     ),
     of("functions", Refused(&["[]"], "\"tools\" has taken its place")),
-    of("logprobs", Refused(&["false"], "")),
     of("modalities", Refused(&["[\"text\"]"], "it answers in text")),
-    of("parallel_tool_calls", Refused(&["true"], "the model may call several tools at once")),
-    of(
-        "reasoning_effort",
-        Refused(&[], "\"chat_template_kwargs\": {\"enable_thinking\": false} ends thinking"),
-    ),
-    of("top_logprobs", Refused(&["0"], "")),
     of("verbosity", Refused(&["\"medium\""], "")),
     of("web_search_options", Refused(&[], "")),
     // vLLM
+    of("add_generation_prompt", Used),
     of("chat_template_kwargs", Used),
+    of("continue_final_message", Used),
     of("ignore_eos", Used),
     of("min_p", Used),
     of("repetition_penalty", Used),
@@ -84,13 +83,11 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("priority", Harmless),
     of("request_id", Harmless),
     of("spaces_between_special_tokens", Harmless),
-    of("add_generation_prompt", Refused(&["true"], "")),
     of("add_special_tokens", Refused(&["false"], "")),
     of("allowed_token_ids", Refused(&[], "")),
     of("bad_words", Refused(&["[]"], "")),
     of("best_of", Refused(&["1"], "")),
     of("chat_template", Refused(&[], "the model's own is used")),
-    of("continue_final_message", Refused(&["false"], "")),
     of("documents", Refused(&["[]"], "")),
     of("echo", Refused(&["false"], "")),
     of("guided_choice", Refused(&[], "")),
@@ -163,9 +160,38 @@ const fn of(name: &'static str, fate: Fate) -> Parameter {
     Parameter { name, fate }
 }
 
+/// Where completions differ: they have a prompt, and neither messages nor what belongs to them.
+const OF_COMPLETIONS: &[Parameter] = &[
+    of("prompt", Used),
+    of("best_of", Used),
+    of("echo", Used),
+    of("suffix", Refused(&["\"\""], "it writes after a prompt, not before an end")),
+    of("messages", Refused(&["[]"], "\"prompt\" is what is continued; /v1/chat/completions takes messages")),
+    of("max_completion_tokens", Refused(&[], "\"max_tokens\" does the same")),
+    of("response_format", Refused(&["{\"type\":\"text\"}"], "/v1/chat/completions has it")),
+    of("tools", Refused(&["[]"], "/v1/chat/completions has it")),
+    of("tool_choice", Refused(&["\"none\"", "\"auto\""], "/v1/chat/completions has it")),
+    of("top_logprobs", Refused(&["0"], "\"logprobs\" says how many")),
+    of("parallel_tool_calls", Refused(&["true"], "/v1/chat/completions has it")),
+    of("reasoning_effort", Refused(&[], "/v1/chat/completions has it")),
+    of("chat_template_kwargs", Refused(&["{}"], "/v1/chat/completions has it")),
+    of("add_generation_prompt", Refused(&["false"], "/v1/chat/completions has it")),
+    of("continue_final_message", Refused(&["false"], "every prompt is continued as it is")),
+];
+
 /// Refuses the first field that asks for what this server does not have.
 pub(super) fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
-    for Parameter { name, fate } in PARAMETERS {
+    refuse(fields, PARAMETERS.iter())
+}
+
+/// The same for completions.
+pub(super) fn refuse_for_completions(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let is_own = |name: &str| OF_COMPLETIONS.iter().any(|own| own.name == name);
+    refuse(fields, OF_COMPLETIONS.iter().chain(PARAMETERS.iter().filter(|shared| !is_own(shared.name))))
+}
+
+fn refuse<'a>(fields: &Fields<'_>, parameters: impl Iterator<Item = &'a Parameter>) -> Result<(), ApiError> {
+    for Parameter { name, fate } in parameters {
         let (Refused(neutral, instead), Some(value)) = (fate, fields.value(name)) else { continue };
         if !neutral.iter().any(|neutral| is(value, neutral)) {
             let instead = if instead.is_empty() { String::new() } else { format!(": {instead}") };
@@ -176,6 +202,21 @@ pub(super) fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// Names that stand in no list.
+pub(super) fn unknown(fields: &Fields<'_>) -> Vec<String> {
+    unknown_to(fields, &[PARAMETERS])
+}
+
+/// The same for completions.
+pub(super) fn unknown_to_completions(fields: &Fields<'_>) -> Vec<String> {
+    unknown_to(fields, &[OF_COMPLETIONS, PARAMETERS])
+}
+
+fn unknown_to(fields: &Fields<'_>, lists: &[&[Parameter]]) -> Vec<String> {
+    let is_known = |name: &str| lists.iter().any(|list| list.iter().any(|known| known.name == name));
+    fields.0.keys().filter(|name| !is_known(name)).cloned().collect()
 }
 
 /// Whether `value` is what this JSON says; 1 and 1.0 are the same.

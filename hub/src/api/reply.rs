@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use moex_engine::sampler::TokenLogprobs;
+
 use super::output::{Piece, ToolCall};
 
 /// Why an answer ended, in OpenAI's words.
@@ -18,7 +20,16 @@ pub(super) enum FinishReason {
 }
 
 impl FinishReason {
-    fn name(self) -> &'static str {
+    /// The engine's reason, for an answer that calls tools or does not.
+    pub(super) fn of(reason: moex_engine::FinishReason, has_calls: bool) -> Self {
+        match reason {
+            moex_engine::FinishReason::Length => Self::Length,
+            moex_engine::FinishReason::Stop if has_calls => Self::ToolCalls,
+            moex_engine::FinishReason::Stop => Self::Stop,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
@@ -32,16 +43,70 @@ impl FinishReason {
 pub(super) struct Usage {
     /// The rendered conversation.
     pub(super) prompt_tokens: usize,
+    /// Of those, the first ones that a text before has left in the cache.
+    pub(super) cached_tokens: usize,
     /// The answer: reasoning, content and calls, the end token included.
     pub(super) completion_tokens: usize,
+    /// Those of the answer that are its thinking.
+    pub(super) reasoning_tokens: usize,
+    /// Tokens that were guessed ahead and were right.
+    pub(super) accepted_tokens: usize,
+    /// Tokens that were guessed ahead and were wrong.
+    pub(super) rejected_tokens: usize,
 }
 
 impl Usage {
-    fn json(self) -> Value {
+    /// As the engine counts, with the thinking among the answer.
+    pub(super) fn of(usage: moex_engine::Usage, reasoning_tokens: usize) -> Self {
+        let moex_engine::Usage {
+            prompt_tokens,
+            cached_tokens,
+            completion_tokens,
+            guessed_tokens,
+            accepted_tokens,
+        } = usage;
+        let rejected_tokens = guessed_tokens - accepted_tokens;
+        Self {
+            prompt_tokens,
+            cached_tokens,
+            completion_tokens,
+            reasoning_tokens,
+            accepted_tokens,
+            rejected_tokens,
+        }
+    }
+
+    /// Without the prompt, which is counted elsewhere.
+    pub(super) fn of_answer(self) -> Self {
+        Self { prompt_tokens: 0, cached_tokens: 0, ..self }
+    }
+
+    /// Of several texts after one prompt, which counts once.
+    pub(super) fn sum(texts: impl Iterator<Item = Self>) -> Self {
+        let sum = texts.reduce(|sum, text| Self {
+            prompt_tokens: sum.prompt_tokens.max(text.prompt_tokens),
+            // All but the first take up what the first has read.
+            cached_tokens: sum.cached_tokens.min(text.cached_tokens),
+            accepted_tokens: sum.accepted_tokens + text.accepted_tokens,
+            rejected_tokens: sum.rejected_tokens + text.rejected_tokens,
+            completion_tokens: sum.completion_tokens + text.completion_tokens,
+            reasoning_tokens: sum.reasoning_tokens + text.reasoning_tokens,
+        });
+        sum.unwrap_or_default()
+    }
+
+    /// `usage`
+    pub(super) fn json(self) -> Value {
         json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": { "cached_tokens": self.cached_tokens },
+            "completion_tokens_details": {
+                "reasoning_tokens": self.reasoning_tokens,
+                "accepted_prediction_tokens": self.accepted_tokens,
+                "rejected_prediction_tokens": self.rejected_tokens,
+            },
         })
     }
 }
@@ -61,7 +126,7 @@ impl Timings {
     /// `timings`. A rate is null where no time passed. The first token comes with the prompt's last step, so that
     /// `predicted_per_second` counts those after it: `(predicted_n - 1) / predicted_ms`, a thousand times.
     pub(super) fn json(self) -> Value {
-        let Usage { prompt_tokens, completion_tokens } = self.usage;
+        let Usage { prompt_tokens, completion_tokens, .. } = self.usage;
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         let rate = |tokens: usize, time: Duration| {
             (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
@@ -86,12 +151,16 @@ pub(super) struct Header {
     pub(super) created: u64,
     /// The served model's name.
     pub(super) model: String,
+    /// Names what computes: the same for the same model, hub and arithmetic.
+    pub(super) fingerprint: String,
 }
 
 impl Header {
-    fn body(&self, object: &str, rest: Value) -> Value {
+    /// A body of this kind.
+    pub(super) fn body(&self, object: &str, rest: Value) -> Value {
         let mut body = json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
+            "system_fingerprint": self.fingerprint,
         });
         if let (Some(body), Value::Object(rest)) = (body.as_object_mut(), rest) {
             body.extend(rest);
@@ -99,36 +168,42 @@ impl Header {
         body
     }
 
-    fn chunk(&self, delta: Value, finish: Option<FinishReason>) -> Value {
+    fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Option<FinishReason>) -> Value {
         let finish = finish.map(FinishReason::name);
-        let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
+        let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
         self.body("chat.completion.chunk", json!({ "choices": [choice] }))
     }
 
-    /// The first chunk: who speaks.
-    pub(super) fn first_chunk(&self) -> Value {
-        self.chunk(json!({ "role": "assistant", "content": "" }), None)
+    /// The first chunk of a choice: who speaks.
+    pub(super) fn first_chunk(&self, index: usize) -> Value {
+        self.chunk(index, json!({ "role": "assistant", "content": "" }), Value::Null, None)
     }
 
-    /// A chunk with a piece of the answer. `call_index` counts the calls before this piece.
-    pub(super) fn piece_chunk(&self, piece: &Piece, call_index: usize) -> Value {
+    /// A chunk with a piece of a choice. `call_index` counts the calls before this piece.
+    pub(super) fn piece_chunk(
+        &self,
+        index: usize,
+        piece: &Piece,
+        call_index: usize,
+        logprobs: Value,
+    ) -> Value {
         let delta = match piece {
             Piece::Reasoning(text) => json!({ "reasoning_content": text }),
             Piece::Content(text) => json!({ "content": text }),
             Piece::Call(call) => {
-                let mut call = self.call(call, call_index);
+                let mut call = self.call(call, index, call_index);
                 if let Some(call) = call.as_object_mut() {
                     call.insert("index".to_owned(), json!(call_index));
                 }
                 json!({ "tool_calls": [call] })
             }
         };
-        self.chunk(delta, None)
+        self.chunk(index, delta, logprobs, None)
     }
 
-    /// The last chunk of the answer.
-    pub(super) fn last_chunk(&self, finish: FinishReason) -> Value {
-        self.chunk(json!({}), Some(finish))
+    /// The last chunk of a choice.
+    pub(super) fn last_chunk(&self, index: usize, finish: FinishReason, logprobs: Value) -> Value {
+        self.chunk(index, json!({}), logprobs, Some(finish))
     }
 
     /// The chunk of token counts that `stream_options.include_usage` asks for.
@@ -137,30 +212,52 @@ impl Header {
     }
 
     /// The whole answer.
-    pub(super) fn completion(&self, answer: &Answer, finish: FinishReason, usage: Usage) -> Value {
-        let choice = json!({
-            "index": 0, "message": answer.message(self), "logprobs": null, "finish_reason": finish.name(),
-        });
-        self.body("chat.completion", json!({ "choices": [choice], "usage": usage.json() }))
+    pub(super) fn completion(&self, choices: Vec<Value>, usage: Usage) -> Value {
+        self.body("chat.completion", json!({ "choices": choices, "usage": usage.json() }))
+    }
+
+    /// One choice of a whole answer.
+    pub(super) fn choice(
+        &self,
+        index: usize,
+        answer: &Answer,
+        logprobs: Value,
+        finish: FinishReason,
+    ) -> Value {
+        json!({
+            "index": index, "message": answer.message(self, index), "logprobs": logprobs,
+            "finish_reason": finish.name(),
+        })
     }
 
     /// A call as the API shows it; its id is made of the answer's, so that it is new in a conversation.
-    fn call(&self, call: &ToolCall, index: usize) -> Value {
-        let answer = self.id.trim_start_matches("chatcmpl-");
+    fn call(&self, call: &ToolCall, choice: usize, index: usize) -> Value {
         json!({
-            "id": format!("call_{answer}_{index}"),
+            "id": self.call_id(choice, index),
             "type": "function",
             "function": { "name": call.name, "arguments": call.arguments },
         })
     }
 }
 
-/// An answer put together from its pieces.
+impl Header {
+    /// The id of one of a choice's calls.
+    pub(super) fn call_id(&self, choice: usize, index: usize) -> String {
+        let answer = self.id.trim_start_matches("chatcmpl-");
+        match choice {
+            0 => format!("call_{answer}_{index}"),
+            choice => format!("call_{answer}_{choice}_{index}"),
+        }
+    }
+}
+
+/// A choice put together from its pieces.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
-    reasoning: String,
-    content: String,
-    calls: Vec<ToolCall>,
+    pub(super) reasoning: String,
+    pub(super) content: String,
+    pub(super) calls: Vec<ToolCall>,
+    pub(super) logprobs: Vec<TokenLogprobs>,
 }
 
 impl Answer {
@@ -178,7 +275,7 @@ impl Answer {
         !self.calls.is_empty()
     }
 
-    fn message(&self, header: &Header) -> Value {
+    fn message(&self, header: &Header, choice: usize) -> Value {
         let mut message = Map::new();
         message.insert("role".to_owned(), json!("assistant"));
         let content =
@@ -188,7 +285,7 @@ impl Answer {
             message.insert("reasoning_content".to_owned(), json!(self.reasoning));
         }
         if !self.calls.is_empty() {
-            let calls = self.calls.iter().enumerate().map(|(index, call)| header.call(call, index));
+            let calls = self.calls.iter().enumerate().map(|(index, call)| header.call(call, choice, index));
             message.insert("tool_calls".to_owned(), calls.collect());
         }
         Value::Object(message)
@@ -201,7 +298,7 @@ mod tests {
 
     #[test]
     fn timings_are_the_engines_times_and_rates_of_them() {
-        let usage = Usage { prompt_tokens: 50, completion_tokens: 21 };
+        let usage = Usage { prompt_tokens: 50, completion_tokens: 21, ..Usage::default() };
         let timings =
             Timings { usage, prompt: Duration::from_millis(250), generation: Duration::from_millis(500) };
         assert_eq!(
@@ -218,16 +315,29 @@ mod tests {
 
     #[test]
     fn a_whole_answer_with_reasoning_and_a_call() {
-        let header = Header { id: "chatcmpl-7".to_owned(), created: 1, model: "m".to_owned() };
+        let header = Header {
+            id: "chatcmpl-7".to_owned(),
+            created: 1,
+            model: "m".to_owned(),
+            fingerprint: "fp_1".to_owned(),
+        };
         let mut answer = Answer::default();
         answer.add(Piece::Reasoning("so".to_owned()));
         let call = ToolCall { name: "f".to_owned(), arguments: "{\"a\": 1}".to_owned() };
         answer.add(Piece::Call(call));
-        let usage = Usage { prompt_tokens: 3, completion_tokens: 4 };
+        let usage = Usage {
+            prompt_tokens: 3,
+            cached_tokens: 2,
+            completion_tokens: 4,
+            reasoning_tokens: 1,
+            ..Usage::default()
+        };
+        let choice = header.choice(0, &answer, Value::Null, FinishReason::ToolCalls);
         assert_eq!(
-            header.completion(&answer, FinishReason::ToolCalls, usage),
+            header.completion(vec![choice], usage),
             json!({
                 "id": "chatcmpl-7", "object": "chat.completion", "created": 1, "model": "m",
+                "system_fingerprint": "fp_1",
                 "choices": [{
                     "index": 0, "logprobs": null, "finish_reason": "tool_calls",
                     "message": {
@@ -238,7 +348,13 @@ mod tests {
                         }],
                     },
                 }],
-                "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+                "usage": {
+                    "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7,
+                    "prompt_tokens_details": {"cached_tokens": 2},
+                    "completion_tokens_details": {
+                        "reasoning_tokens": 1, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
+                    },
+                },
             })
         );
     }

@@ -1,23 +1,29 @@
 //! The body of `POST /v1/chat/completions`, parsed: what follows can rely on every field.
 //!
-//! Tolerant as OpenAI's clients need it: `null` is absent, unknown fields are ignored. What is known but not done here
-//! is refused instead of silently left out: fields by `parameters`, values (several choices, forced tool calls, images)
-//! where they are read.
+//! Tolerant as OpenAI's clients need it: `null` is absent, unknown fields are named and ignored. What is known but not done
+//! here is refused instead of silently left out: fields by `parameters`, values (images, for one) where they are read.
 
+mod format;
 mod messages;
+mod prediction;
+mod sampling;
+mod tools;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+pub(super) use format::Format;
+pub(super) use sampling::{SamplingFields, logit_bias, stop};
+pub(super) use tools::ToolChoice;
 
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
-use super::parameters::refuse_unsupported;
-use moex_engine::sampler::{BIASES, MAX_BIASES};
-use moex_engine::{MAX_STOP_BYTES, MAX_STOPS};
+use super::parameters::{refuse_unsupported, unknown};
+use moex_engine::sampler::MAX_LOGPROBS;
 
 /// The most messages in a request.
 pub(super) const MAX_MESSAGES: usize = 4096;
-/// The most tools in a request.
-pub(super) const MAX_TOOLS: usize = 128;
+/// The most choices of a request.
+pub(super) const MAX_CHOICES: usize = 8;
 
 /// A chat completion, as asked for.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,8 +34,26 @@ pub(super) struct ChatRequest {
     pub(super) messages: Vec<Value>,
     /// The tools offered, as they came; empty too when `tool_choice` is `none`.
     pub(super) tools: Vec<Value>,
-    /// `chat_template_kwargs.enable_thinking`.
-    pub(super) enable_thinking: Option<bool>,
+    /// Which of them must be called.
+    pub(super) tool_choice: ToolChoice,
+    /// Whether several may be called at once.
+    pub(super) parallel_tool_calls: bool,
+    /// What the answer must be.
+    pub(super) format: Format,
+    /// What the answer is expected to be much like.
+    pub(super) prediction: Option<String>,
+    /// `chat_template_kwargs`: variables of the model's chat template.
+    pub(super) template: Map<String, Value>,
+    /// How long to think, in the template's own words.
+    pub(super) reasoning_effort: Option<String>,
+    /// Whether the prompt ends where the assistant begins to speak.
+    pub(super) add_generation_prompt: bool,
+    /// Whether the answer goes on where the last message ends.
+    pub(super) continue_final_message: bool,
+    /// Choices.
+    pub(super) n: usize,
+    /// Tell how probable each token was, and so many others.
+    pub(super) logprobs: Option<u8>,
     /// What was said about sampling; the model's `generation_config.json` fills the rest.
     pub(super) sampling: SamplingFields,
     /// The most tokens to answer with; without it, what the context leaves.
@@ -46,46 +70,37 @@ pub(super) struct ChatRequest {
     pub(super) stream: bool,
     /// Close a stream with a chunk of token counts.
     pub(super) include_usage: bool,
-}
-
-/// The sampling fields of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct SamplingFields {
-    /// 0 is greedy.
-    pub(super) temperature: Option<f32>,
-    /// Nucleus mass.
-    pub(super) top_p: Option<f32>,
-    /// Candidates kept; 0 keeps all.
-    pub(super) top_k: Option<u32>,
-    /// Least probability relative to the best.
-    pub(super) min_p: Option<f32>,
-    /// Divides the logits of tokens seen; 1 is none.
-    pub(super) repetition_penalty: Option<f32>,
-    /// Subtracted once from a token seen.
-    pub(super) presence_penalty: Option<f32>,
-    /// Subtracted for each time a token was seen.
-    pub(super) frequency_penalty: Option<f32>,
+    /// Fields that nobody knows.
+    pub(super) ignored: Vec<String>,
 }
 
 impl ChatRequest {
     /// Parses a body.
     pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_slice(body).map_err(|error| malformed(body, &error))?;
-        let Some(map) = value.as_object() else {
-            return Err(ApiError::malformed("The request body must be a JSON object."));
-        };
+        Self::of(&object(body)?)
+    }
+
+    /// Reads a body's fields.
+    pub(super) fn of(map: &Map<String, Value>) -> Result<Self, ApiError> {
         let fields = Fields(map);
         refuse_unsupported(&fields)?;
-        refuse_other_answers(&fields)?;
         let (stream, include_usage) = stream(&fields)?;
+        let (tools, tool_choice) = tools::parse(&fields)?;
+        let (add_generation_prompt, continue_final_message) = end_of_prompt(&fields)?;
         Ok(Self {
             model: fields.string("model")?.map(str::to_owned),
             messages: messages::parse(&fields)?,
-            tools: tools(&fields)?,
-            enable_thinking: match fields.object("chat_template_kwargs")? {
-                Some(kwargs) => kwargs.boolean("enable_thinking")?,
-                None => None,
-            },
+            tools,
+            tool_choice,
+            parallel_tool_calls: fields.boolean("parallel_tool_calls")?.unwrap_or(true),
+            format: format::parse(&fields)?,
+            prediction: prediction::parse(&fields)?,
+            template: template(&fields)?,
+            reasoning_effort: reasoning_effort(&fields)?,
+            add_generation_prompt,
+            continue_final_message,
+            n: n(&fields)?,
+            logprobs: logprobs(&fields)?,
             sampling: SamplingFields::parse(&fields)?,
             max_tokens: max_tokens(&fields)?,
             stop: stop(&fields)?,
@@ -94,22 +109,16 @@ impl ChatRequest {
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned),
             stream,
             include_usage,
+            ignored: unknown(&fields),
         })
     }
 }
 
-impl SamplingFields {
-    fn parse(fields: &Fields<'_>) -> Result<Self, ApiError> {
-        Ok(Self {
-            temperature: fields.number("temperature", 0.0..=2.0)?,
-            top_p: fields.number("top_p", 0.0..=1.0)?,
-            // Some clients write "all" as -1.
-            top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map(|k| u32::try_from(k).unwrap_or(0)),
-            min_p: fields.number("min_p", 0.0..=1.0)?,
-            repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?,
-            presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
-            frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
-        })
+/// The JSON object that a body is.
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match serde_json::from_slice(body).map_err(|error| malformed(body, &error))? {
+        Value::Object(map) => Ok(map),
+        _ => Err(ApiError::malformed("The request body must be a JSON object.")),
     }
 }
 
@@ -121,23 +130,8 @@ fn malformed(body: &[u8], error: &serde_json::Error) -> ApiError {
     ApiError::malformed(format!("The request body is not valid JSON: {error}."))
 }
 
-/// Several choices, or one that is not free text.
-fn refuse_other_answers(fields: &Fields<'_>) -> Result<(), ApiError> {
-    if fields.integer("n", 1..=i64::MAX)?.is_some_and(|n| n != 1) {
-        return Err(ApiError::unsupported("n", "This server gives one choice a request: \"n\" must be 1."));
-    }
-    if let Some(format) = fields.object("response_format")?
-        && format.string("type")?.is_some_and(|kind| kind != "text")
-    {
-        return Err(ApiError::unsupported(
-            "response_format",
-            "This server answers in free text: \"response_format\" must be of type \"text\".",
-        ));
-    }
-    Ok(())
-}
-
-fn stream(fields: &Fields<'_>) -> Result<(bool, bool), ApiError> {
+/// `stream`, and whether it closes with token counts.
+pub(super) fn stream(fields: &Fields<'_>) -> Result<(bool, bool), ApiError> {
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let include_usage = match fields.object("stream_options")? {
         Some(_) if !stream => {
@@ -159,76 +153,56 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(newer.or(older).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)))
 }
 
-fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    const WHAT: &str = "a string or a list of strings";
-    let strings = match fields.value("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::String(one)) => vec![one.clone()],
-        Some(list @ Value::Array(values)) => values
-            .iter()
-            .map(|value| value.as_str().map(str::to_owned))
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| wrong("stop", WHAT, list))?,
-        Some(other) => return Err(wrong("stop", WHAT, other)),
-    };
-    if strings.len() > MAX_STOPS {
-        return Err(ApiError::invalid("stop", format!("\"stop\" may hold {MAX_STOPS} strings at most.")));
-    }
-    if strings.iter().any(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
-        return Err(ApiError::invalid(
-            "stop",
-            format!("A stop string must be 1 to {MAX_STOP_BYTES} bytes long."),
-        ));
-    }
-    Ok(strings)
+/// How many choices.
+pub(super) fn n(fields: &Fields<'_>) -> Result<usize, ApiError> {
+    let n = fields.integer("n", 1..=MAX_CHOICES as i64)?;
+    Ok(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
 }
 
-/// OpenAI's form: an object of token ids, as strings, and what each gets.
-fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
-    let Some(Fields(map)) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
-    if map.len() > MAX_BIASES {
+/// `logprobs` says whether, `top_logprobs` how many others.
+fn logprobs(fields: &Fields<'_>) -> Result<Option<u8>, ApiError> {
+    let asked = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0..=MAX_LOGPROBS as i64)?;
+    if top.is_some_and(|top| top > 0) && !asked {
         return Err(ApiError::invalid(
-            "logit_bias",
-            format!("\"logit_bias\" may name {MAX_BIASES} tokens at most."),
+            "top_logprobs",
+            "\"top_logprobs\" may be given only when \"logprobs\" is true.",
         ));
     }
-    let bias = |(id, bias): (&String, &Value)| {
-        let bias = bias.as_f64().filter(|bias| BIASES.contains(&(*bias as f32)));
-        Some((id.parse().ok()?, bias? as f32))
-    };
-    map.iter().map(bias).collect::<Option<_>>().ok_or_else(|| {
-        ApiError::invalid(
-            "logit_bias",
-            "\"logit_bias\" must give token ids numbers from -100 to 100, as in {\"15\": -100}.",
-        )
-    })
+    Ok(asked.then(|| top.and_then(|top| u8::try_from(top).ok()).unwrap_or(0)))
 }
 
-fn tools(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    let offered = match fields.value("tool_choice") {
-        None => true,
-        Some(Value::String(choice)) if choice == "auto" => true,
-        Some(Value::String(choice)) if choice == "none" => false,
-        Some(_) => {
-            return Err(ApiError::unsupported(
-                "tool_choice",
-                "This server cannot force a tool call: \"tool_choice\" must be \"auto\" or \"none\".",
-            ));
+fn template(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let Some(kwargs) = fields.object("chat_template_kwargs")? else { return Ok(Map::new()) };
+    kwargs.boolean("enable_thinking")?;
+    Ok(kwargs.0.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect())
+}
+
+fn reasoning_effort(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
+    const WHAT: &str = "\"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"";
+    match fields.value("reasoning_effort") {
+        None => Ok(None),
+        Some(Value::String(effort))
+            if ["none", "minimal", "low", "medium", "high", "xhigh"].contains(&effort.as_str()) =>
+        {
+            Ok(Some(effort.clone()))
         }
-    };
-    let tools = fields.list("tools")?.unwrap_or_default();
-    if tools.len() > MAX_TOOLS {
-        return Err(ApiError::invalid("tools", format!("\"tools\" may hold {MAX_TOOLS} at most.")));
+        Some(other) => Err(wrong("reasoning_effort", WHAT, other)),
     }
-    for (index, tool) in tools.iter().enumerate() {
-        if tool.pointer("/function/name").and_then(Value::as_str).is_none() {
-            return Err(ApiError::invalid(
-                "tools",
-                format!("tools[{index}] must be an object with \"function\": {{\"name\": …}}."),
-            ));
-        }
+}
+
+/// `add_generation_prompt` and `continue_final_message`, which exclude each other.
+fn end_of_prompt(fields: &Fields<'_>) -> Result<(bool, bool), ApiError> {
+    let add = fields.boolean("add_generation_prompt")?;
+    let goes_on = fields.boolean("continue_final_message")?.unwrap_or(false);
+    if goes_on && add == Some(true) {
+        return Err(ApiError::invalid(
+            "continue_final_message",
+            "\"continue_final_message\" and \"add_generation_prompt\" cannot both be true: one goes on with the last \
+             message, the other begins a new one.",
+        ));
     }
-    Ok(if offered { tools.to_vec() } else { Vec::new() })
+    Ok((add.unwrap_or(!goes_on), goes_on))
 }
 
 #[cfg(test)]
@@ -274,7 +248,7 @@ mod tests {
         assert_eq!(request.seed, Some((-3i64).cast_unsigned()));
         assert_eq!(request.stop, ["a", "b"]);
         assert!(request.stream && request.include_usage);
-        assert_eq!(request.enable_thinking, Some(false));
+        assert_eq!(json!(request.template), json!({"enable_thinking": false, "other": 1}));
         assert!(request.ignore_eos);
         let mut biases = request.logit_bias;
         biases.sort_by_key(|(id, _)| *id);
@@ -309,7 +283,8 @@ mod tests {
             (json!({"top_k": 1.5}), "top_k"),
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"max_completion_tokens": "9"}), "max_completion_tokens"),
-            (json!({"n": 2}), "n"),
+            (json!({"n": 9}), "n"),
+            (json!({"n": 0}), "n"),
             (json!({"stop": 3}), "stop"),
             (json!({"stop": ["a", 3]}), "stop"),
             (json!({"stop": ""}), "stop"),
@@ -320,14 +295,25 @@ mod tests {
             (json!({"tools": {}}), "tools"),
             (json!({"tools": [{"name": "f"}]}), "tools"),
             (json!({"tool_choice": "required"}), "tool_choice"),
-            (json!({"logprobs": true}), "logprobs"),
+            (json!({"tool_choice": {"type": "function", "function": {"name": "g"}}}), "tool_choice"),
+            (json!({"tool_choice": "some"}), "tool_choice"),
+            (json!({"logprobs": 1}), "logprobs"),
+            (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+            (json!({"top_logprobs": 2}), "top_logprobs"),
+            (
+                json!({"continue_final_message": true, "add_generation_prompt": true}),
+                "continue_final_message",
+            ),
+            (json!({"reasoning_effort": "much"}), "reasoning_effort"),
             (json!({"ignore_eos": 1}), "ignore_eos"),
             (json!({"logit_bias": [[7, -1]]}), "logit_bias"),
             (json!({"logit_bias": {"the": 1}}), "logit_bias"),
             (json!({"logit_bias": {"-7": 1}}), "logit_bias"),
             (json!({"logit_bias": {"7": 100.5}}), "logit_bias"),
             (json!({"logit_bias": {"7": "1"}}), "logit_bias"),
-            (json!({"response_format": {"type": "json_object"}}), "response_format"),
+            (json!({"response_format": {"type": "grammar"}}), "response_format"),
+            (json!({"response_format": {"type": "json_schema"}}), "response_format"),
+            (json!({"response_format": {}}), "response_format"),
             (json!({"chat_template_kwargs": {"enable_thinking": "no"}}), "enable_thinking"),
             (json!({"model": 3}), "model"),
         ];

@@ -1,13 +1,15 @@
 //! What the handlers share: the engine, the text, what is served under which name, and the swarm as it stands.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
 use serde::Deserialize;
 
 use super::auth::ApiKey;
+use super::counters::Counters;
 use super::error::ApiError;
+use super::grammar::Grammars;
 use super::prompts::Prompts;
 use super::request::SamplingFields;
 use crate::net::SwarmHandle;
@@ -23,6 +25,13 @@ pub struct Api {
     pub(super) text: Arc<Text>,
     /// Room for requests on their way to the engine.
     pub(super) prompts: Prompts,
+    /// What became of requests.
+    pub(super) counters: Arc<Counters>,
+    /// What answers may be held to.
+    pub(super) grammars: Grammars,
+    template: String,
+    fingerprint: String,
+    request_timeout: Option<Duration>,
     swarm: SwarmHandle,
     model: String,
     defaults: Sampling,
@@ -43,6 +52,8 @@ pub struct ApiParts<'a> {
     pub swarm: SwarmHandle,
     /// What clients must show, if anything.
     pub key: Option<ApiKey>,
+    /// How long an answer may take, if not as long as it likes.
+    pub request_timeout: Option<Duration>,
 }
 
 impl Api {
@@ -55,6 +66,11 @@ impl Api {
             engine: parts.engine,
             text: parts.text,
             prompts: Prompts::default(),
+            counters: Arc::default(),
+            grammars: Grammars::default(),
+            fingerprint: fingerprint(parts.checkpoint),
+            template: Text::template_source(&parts.checkpoint.text).ok().flatten().unwrap_or_default(),
+            request_timeout: parts.request_timeout,
             swarm: parts.swarm,
             model: parts.checkpoint.name.clone(),
             defaults: default_sampling(parts.checkpoint.text.generation_config.as_deref())?,
@@ -82,6 +98,44 @@ impl Api {
     /// The name the model is served under.
     pub(super) fn model(&self) -> &str {
         &self.model
+    }
+
+    /// `system_fingerprint`
+    pub(super) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// How long an answer may take.
+    pub(super) fn request_timeout(&self) -> Option<Duration> {
+        self.request_timeout
+    }
+
+    /// The model's chat template, as it is written.
+    pub(super) fn template(&self) -> &str {
+        &self.template
+    }
+
+    /// Whether the chat template knows a variable.
+    pub(super) fn template_reads(&self, variable: &str) -> bool {
+        self.template.contains(variable)
+    }
+
+    /// With no worker at all there is nobody to wait for; while some are there, the swarm waits for the missing experts
+    /// itself.
+    pub(super) async fn check_coverage(&self) -> Result<(), ApiError> {
+        let is_served = |workers, coverage| self.is_ready(coverage) || workers > 0;
+        let Readiness { workers, coverage } = self.readiness();
+        if is_served(workers, coverage) {
+            return Ok(());
+        }
+        // A worker may have joined since.
+        let swarm = self.swarm().await;
+        if is_served(swarm.workers.len(), swarm.coverage) {
+            return Ok(());
+        }
+        Err(ApiError::uncovered(
+            "No worker has joined, and this hub does not compute experts itself: open its join address in a browser tab.",
+        ))
     }
 
     /// Positions of prompt and answer together.
@@ -146,6 +200,12 @@ impl Api {
             seed,
         }
     }
+}
+
+/// The same for the same model and the same hub: what it computes may differ where this does.
+fn fingerprint(checkpoint: &Checkpoint) -> String {
+    let named = format!("{} {}", checkpoint.name, env!("CARGO_PKG_VERSION"));
+    format!("fp_{}", &blake3::hash(named.as_bytes()).to_hex()[..10])
 }
 
 /// Seconds since 1970.

@@ -16,7 +16,7 @@ use super::door_args::DoorArgs;
 use super::experts::ModelArgs;
 use super::values;
 use crate::net::WorkerProcesses;
-use crate::server::{self, Hub, HubConfig, Server};
+use crate::server::{self, CorsOrigin, CorsOrigins, Hub, HubConfig, Server};
 use moex_swarm::Hedge;
 
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
@@ -78,6 +78,14 @@ pub struct Args {
     /// How long a request waits for a worker that holds a missing expert.
     #[arg(long, env = "MOEX_COVERAGE_WAIT", default_value = "60s", value_name = "TIME", value_parser = values::duration)]
     coverage_wait: Duration,
+
+    /// A site whose pages may use the API from a browser, as https://chat.example, or * for all; may be given several times.
+    #[arg(long, env = "MOEX_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
+    cors_origin: Vec<CorsOrigin>,
+
+    /// How long an answer may take before it is ended with an error; without it, as long as it likes.
+    #[arg(long, env = "MOEX_REQUEST_TIMEOUT", value_name = "TIME", value_parser = values::duration)]
+    request_timeout: Option<Duration>,
 
     /// Tokens of prompt and answer together; without it, as many as the model was made for and memory allows.
     #[arg(long, env = "MOEX_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
@@ -152,6 +160,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         shards: args.shards,
         token: door.token.clone(),
         api_key: door.api_key.clone(),
+        cors_origins: CorsOrigins(args.cors_origin),
+        request_timeout: args.request_timeout,
         public_url: args.door.public_url.clone(),
         trace: args.trace,
     };

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::response::Response;
 
 use super::Reach;
 use crate::api::ApiError;
@@ -35,7 +36,8 @@ impl Guard {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD) && !is_socket;
         // Browsers let every page open a WebSocket to any host, and only the Origin says which page it was.
         // With an API key they have nothing else to send that would be served.
-        let may_be_foreign = reads || (self.reach.has_api_key && !is_socket);
+        let may_be_foreign =
+            reads || (self.reach.has_api_key && !is_socket) || self.reach.cors.allowed(request).is_some();
         if let Some(origin) = request.headers().get(header::ORIGIN)
             && !may_be_foreign
             && !origin.to_str().is_ok_and(|origin| self.is_own_origin(origin, host))
@@ -45,6 +47,16 @@ impl Guard {
             ));
         }
         Ok(())
+    }
+
+    /// The other site whose page asks and may, if one does.
+    pub(super) fn allowed_origin(&self, request: &Request) -> Option<HeaderValue> {
+        self.reach.cors.allowed(request)
+    }
+
+    /// The answer to a browser that asks whether such a page may.
+    pub(super) fn preflight(&self, request: &Request) -> Option<Response> {
+        self.reach.cors.preflight(request)
     }
 
     /// Any port will do: a forwarded one differs from the bound one.
@@ -116,7 +128,7 @@ mod tests {
 
     fn allowed(bound: &str, key: bool, method: Method, host: &str, origin: Option<&str>) -> bool {
         guarded(
-            &Guard::new(bound.parse().unwrap(), Reach { public_url: None, has_api_key: key }),
+            &Guard::new(bound.parse().unwrap(), Reach { has_api_key: key, ..Reach::default() }),
             method,
             "/",
             host,
@@ -148,7 +160,11 @@ mod tests {
 
     #[test]
     fn a_name_is_trustworthy_if_browsers_think_so() {
-        let reach = Reach { public_url: Some("https://moex.example".parse().unwrap()), has_api_key: true };
+        let reach = Reach {
+            public_url: Some("https://moex.example".parse().unwrap()),
+            has_api_key: true,
+            ..Reach::default()
+        };
         let guard = Guard::new("0.0.0.0:8080".parse().unwrap(), reach);
         let trusted = |host| {
             let request = Request::builder().header(header::HOST, host).body(axum::body::Body::empty());
@@ -173,7 +189,7 @@ mod tests {
     fn other_sites_pages_cannot_open_a_socket() {
         for key in [false, true] {
             let guard =
-                Guard::new("127.0.0.1:80".parse().unwrap(), Reach { public_url: None, has_api_key: key });
+                Guard::new("127.0.0.1:80".parse().unwrap(), Reach { has_api_key: key, ..Reach::default() });
             let open = |origin| guarded(&guard, Method::GET, "/ws", "localhost:80", origin);
             assert!(open(None) && open(Some("http://localhost:80")) && open(Some("https://LOCALHOST:80")));
             assert!(!open(Some("http://evil.example")) && !open(Some("null")) && !open(Some("")));
@@ -182,7 +198,7 @@ mod tests {
 
     #[test]
     fn behind_a_proxy_a_hub_answers_to_its_public_name_too() {
-        let reach = Reach { public_url: Some("https://moex.example".parse().unwrap()), has_api_key: false };
+        let reach = Reach { public_url: Some("https://moex.example".parse().unwrap()), ..Reach::default() };
         let guard = Guard::new("127.0.0.1:8080".parse().unwrap(), reach);
         let own = Some("https://moex.example");
         assert!(guarded(&guard, Method::POST, "/v1/chat/completions", "moex.example", own));

@@ -9,7 +9,7 @@ use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
 use moex_worker::native::BusyPoll;
 
-use super::PublicUrl;
+use super::{CorsOrigins, PublicUrl};
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
@@ -63,6 +63,10 @@ pub struct HubConfig {
     pub token: String,
     /// What clients must show, if anything.
     pub api_key: Option<String>,
+    /// Whose pages may use the API, beside the hub's own.
+    pub cors_origins: CorsOrigins,
+    /// How long an answer may take, if not as long as it likes.
+    pub request_timeout: Option<Duration>,
     /// By which others reach the hub, if a proxy stands before it.
     pub public_url: Option<PublicUrl>,
     /// Where what becomes of each layer is written, if anywhere.
@@ -93,6 +97,8 @@ impl Default for HubConfig {
             shards: None,
             token: String::new(),
             api_key: None,
+            cors_origins: CorsOrigins::default(),
+            request_timeout: None,
             public_url: None,
             trace: None,
         }
@@ -106,12 +112,18 @@ pub struct Reach {
     pub public_url: Option<PublicUrl>,
     /// Whether clients must show a key.
     pub has_api_key: bool,
+    /// Whose pages may use the API, beside the hub's own.
+    pub cors: CorsOrigins,
 }
 
 impl HubConfig {
     /// How the hub of this config may be reached.
     pub fn reach(&self) -> Reach {
-        Reach { public_url: self.public_url.clone(), has_api_key: self.api_key.is_some() }
+        Reach {
+            public_url: self.public_url.clone(),
+            has_api_key: self.api_key.is_some(),
+            cors: self.cors_origins.clone(),
+        }
     }
 
     /// What becomes of the memory that is free before the model is loaded.
@@ -286,6 +298,7 @@ impl Loaded {
             text,
             swarm: swarm.handle(),
             key: config.api_key.as_deref().map(ApiKey::new),
+            request_timeout: config.request_timeout,
         };
         let ModelSummary { name, n_layers, n_experts, format, layer_formats, .. } = summary;
         let others: BTreeSet<String> = layer_formats.into_iter().filter(|other| *other != format).collect();

@@ -1,5 +1,9 @@
 //! The API over real sockets: a hub of the demo model on port 0, computing its experts itself.
 
+mod choices;
+mod completions;
+mod formats;
+mod other_shapes;
 mod reach;
 
 use std::time::{Duration, Instant};
@@ -126,7 +130,13 @@ async fn answers_with_usage_and_openais_shape() {
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
     // As transformers counts them: 25 for the prompt; "8", "3" and the end token.
-    assert_eq!(answer["usage"], json!({"prompt_tokens": 25, "completion_tokens": 3, "total_tokens": 28}));
+    assert_eq!(
+        answer["usage"],
+        json!({
+            "prompt_tokens": 25, "completion_tokens": 3, "total_tokens": 28,
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        })
+    );
     assert_eq!((&answer["timings"]["prompt_n"], &answer["timings"]["predicted_n"]), (&json!(25), &json!(3)));
     hub.stop().await;
 }
@@ -238,7 +248,8 @@ async fn bad_requests_get_one_sentence() {
     assert_error(hub.post(&json!({})).await, 400, "invalid_value").await;
     assert_error(hub.post(&with(ask("Hi"), &json!({"temperature": "hot"}))).await, 400, "invalid_value")
         .await;
-    assert_error(hub.post(&with(ask("Hi"), &json!({"n": 2}))).await, 400, "unsupported_parameter").await;
+    assert_error(hub.post(&with(ask("Hi"), &json!({"min_tokens": 2}))).await, 400, "unsupported_parameter")
+        .await;
     let long = "word ".repeat(5000);
     let said = assert_error(hub.post(&ask(&long)).await, 400, "context_length_exceeded").await;
     assert!(said.contains("2048"), "{said}");

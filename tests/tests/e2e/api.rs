@@ -31,7 +31,6 @@ impl Asked {
 async fn what_would_be_ignored_is_refused_by_its_name() {
     let asked = Asked::start();
     for (name, value) in [
-        ("top_logprobs", json!(3)),
         ("functions", json!([{"name": "f"}])),
         ("reasoning_effort", json!("high")),
         ("min_tokens", json!(4)),
@@ -41,7 +40,6 @@ async fn what_would_be_ignored_is_refused_by_its_name() {
         ("guided_grammar", json!("root ::= \"a\"")),
         ("grammar", json!("root ::= \"a\"")),
         ("modalities", json!(["text", "audio"])),
-        ("response_format", json!({"type": "json_object"})),
     ] {
         let (status, body) = asked.with(name, value).await;
         assert_eq!((status.as_u16(), body["error"]["param"].as_str()), (400, Some(name)), "{body}");

@@ -1,12 +1,18 @@
 //! From logits to a token.
 //!
-//! In order, as transformers and the OpenAI API's servers apply them: biases, penalties, temperature, top-k, top-p, min-p, draw.
-//! The only chance in it comes from the request's seed. Logits that are no numbers are never drawn.
+//! In order, as transformers and the OpenAI API's servers apply them: grammar, biases, penalties, temperature, top-k, top-p,
+//! min-p, draw. The only chance in it comes from the request's seed. Logits that are no numbers are never drawn.
 
+mod constraint;
+mod logprobs;
 mod penalties;
 
 use std::{cmp::Ordering, ops::RangeInclusive};
 
+pub use constraint::{Constraint, Grammar};
+pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
+
+use logprobs::Logprobs;
 use penalties::Penalties;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
@@ -118,17 +124,52 @@ pub struct Sampler {
     penalties: Penalties,
     rng: Xoshiro256PlusPlus,
     min_margin: f32,
+    constraint: Option<Box<dyn Constraint>>,
+    /// Why the constraint gave the text up.
+    broken: Option<String>,
+    logprobs: Option<Logprobs>,
+    told: Option<TokenLogprobs>,
 }
 
 impl Sampler {
     /// For a sequence that begins with `prompt`.
     pub fn new(sampling: Sampling, prompt: &[u32]) -> Self {
         let rng = Xoshiro256PlusPlus::seed_from_u64(sampling.seed);
-        Self { penalties: Penalties::new(&sampling, prompt), sampling, rng, min_margin: f32::INFINITY }
+        Self {
+            penalties: Penalties::new(&sampling, prompt),
+            sampling,
+            rng,
+            min_margin: f32::INFINITY,
+            constraint: None,
+            broken: None,
+            logprobs: None,
+            told: None,
+        }
+    }
+
+    /// The same, held to a grammar.
+    #[must_use]
+    pub fn held_to(self, grammar: Option<&dyn Grammar>) -> Self {
+        Self { constraint: grammar.map(Grammar::begin), ..self }
+    }
+
+    /// The same, telling how probable each drawn token was and so many others, if that is asked for.
+    #[must_use]
+    pub fn telling(self, n_top_logprobs: Option<u8>) -> Self {
+        Self { logprobs: n_top_logprobs.map(|n| Logprobs::new(usize::from(n))), ..self }
     }
 
     /// The next token by its `logits` (V), which biases and penalties change; `None` if none of them is a number.
     pub fn sample(&mut self, logits: &mut [f32]) -> Option<u32> {
+        if let Some(logprobs) = &mut self.logprobs {
+            logprobs.keep(logits);
+        }
+        if let Some(constraint) = &mut self.constraint
+            && let Err(why) = constraint.allow(logits)
+        {
+            self.broken = Some(why);
+            return None;
+        }
         for (token, bias) in &self.sampling.logit_bias {
             if let Some(logit) = logits.get_mut(*token as usize) {
                 *logit += bias;
@@ -142,7 +183,24 @@ impl Sampler {
             _ => self.draw(logits, finite(best.logit))?,
         };
         self.penalties.count(token);
+        if let Some(constraint) = &mut self.constraint
+            && let Err(why) = constraint.accept(token)
+        {
+            self.broken = Some(why);
+            return None;
+        }
+        self.told = self.logprobs.as_ref().map(|logprobs| logprobs.of(token));
         Some(token)
+    }
+
+    /// What is to be told of the token drawn last, once.
+    pub fn take_logprobs(&mut self) -> Option<TokenLogprobs> {
+        self.told.take()
+    }
+
+    /// Why there was no token to draw, if the grammar was the reason.
+    pub fn take_broken(&mut self) -> Option<String> {
+        self.broken.take()
     }
 
     /// The smallest gap between the best two logits so far: how near a greedy text was to being another.

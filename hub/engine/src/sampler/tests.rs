@@ -175,3 +175,47 @@ proptest! {
         }
     }
 }
+
+/// Allows one token at a time.
+#[derive(Debug)]
+struct Only(u32);
+
+impl Grammar for Only {
+    fn begin(&self) -> Box<dyn Constraint> {
+        Box::new(Self(self.0))
+    }
+}
+
+impl Constraint for Only {
+    fn allow(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        for (token, logit) in (0..).zip(logits) {
+            if token != self.0 {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        if token == 2 { Err("two came".to_owned()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_grammar_comes_before_biases_and_logprobs_tell_of_the_logits_before_both() {
+    for temperature in [0.0, 2.0] {
+        let sampling = Sampling { temperature, logit_bias: vec![(1, 100.0)], ..Sampling::default() };
+        let mut sampler = Sampler::new(sampling, &[]).held_to(Some(&Only(0))).telling(Some(2));
+        assert_eq!(sampler.sample(&mut LOGITS.to_vec()), Some(0));
+        let told = sampler.take_logprobs().unwrap();
+        assert_eq!((told.token, told.top.len(), told.top[0].0), (0, 2, 1));
+        assert_eq!(sampler.take_logprobs(), None, "told once");
+    }
+}
+
+#[test]
+fn a_broken_grammar_gives_the_text_up_in_its_words() {
+    let mut sampler = Sampler::new(Sampling::default(), &[]).held_to(Some(&Only(2)));
+    assert_eq!(sampler.sample(&mut LOGITS.to_vec()), None);
+    assert_eq!(sampler.take_broken().as_deref(), Some("two came"));
+}

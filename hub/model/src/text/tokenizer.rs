@@ -141,7 +141,7 @@ impl Tokenizer {
     }
 
     /// What `id` adds to a text: bytes, not always whole characters; nothing for an id that is no token.
-    pub(super) fn bytes(&self, id: u32, special: Special) -> &[u8] {
+    pub fn bytes(&self, id: u32, special: Special) -> &[u8] {
         match (self.bytes.get(id as usize), special, self.special.get(id as usize)) {
             (Some(_), Special::Skip, Some(true)) | (None, ..) => &[],
             (Some(bytes), ..) => bytes,

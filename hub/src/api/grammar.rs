@@ -1,0 +1,278 @@
+//! Answers held to a JSON schema, and calls of tools to the tools' own: a grammar for each request, by llguidance.
+//!
+//! A schema with what llguidance does not have is refused with its words, so that no answer is taken for one that keeps to it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use moex_engine::sampler::{Constraint, Grammar};
+use moex_model::text::{Special, Text};
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::request::{ChatRequest, Format, ToolChoice};
+
+/// The longest grammar, in bytes: a schema of hundreds of fields has some ten thousand.
+const MAX_GRAMMAR_BYTES: usize = 256 << 10;
+
+/// White space within JSON: enough for one that is indented, and never without end.
+const WHITE_SPACE: &str = r"( |\r?\n[ \t]{0,20})";
+
+/// How a model writes a call: what stands around its name and its arguments.
+const CALL: &str = "<tool_call>";
+const CALL_END: &str = "</tool_call>";
+
+/// Where an answer stands in its thinking when it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Thinking {
+    /// In the midst of it.
+    Open,
+    /// It may begin with it.
+    Possible,
+    /// It comes without.
+    Over,
+}
+
+/// What grammars are made with: the vocabulary as a tree, built when the first is asked for.
+#[derive(Default)]
+pub(super) struct Grammars {
+    factory: OnceLock<Result<ParserFactory, String>>,
+}
+
+/// A grammar, and the field that asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    lark: String,
+    param: &'static str,
+}
+
+/// The grammar that a request asks for, if any.
+pub(super) fn source(request: &ChatRequest, thinking: Thinking) -> Result<Option<Source>, ApiError> {
+    let json_body = |schema: &Value| format!("answer: %json {}\n", schema_source(schema));
+    let format = match &request.format {
+        Format::Text => None,
+        Format::JsonObject => Some(json_body(&json!({ "type": "object" }))),
+        Format::JsonSchema(schema) => Some(json_body(schema)),
+    };
+    let tools = request.tools.as_slice();
+    let is_strict = tools.iter().any(|tool| tool.pointer("/function/strict") == Some(&Value::Bool(true)));
+    let calls = match &request.tool_choice {
+        _ if tools.is_empty() => None,
+        ToolChoice::Auto if format.is_none() && !is_strict && request.parallel_tool_calls => None,
+        ToolChoice::None => None,
+        _ => Some(calls(request)),
+    };
+    let (body, param) = match (format, calls) {
+        (None, None) => return Ok(None),
+        (Some(format), None) => (format!("body: answer\n{format}"), "response_format"),
+        (Some(format), Some(calls)) if request.tool_choice == ToolChoice::Auto => {
+            (format!("body: answer | calls\n{format}{calls}"), "response_format")
+        }
+        (_, Some(calls)) if request.tool_choice == ToolChoice::Auto => {
+            // Text as the model likes it, until it begins to call.
+            let tag = regex_escape(CALL);
+            let body = if request.parallel_tool_calls {
+                "(before call_rest)* TEXT"
+            } else {
+                "TEXT | before call_rest"
+            };
+            let text = format!(
+                "before[suffix={}]: /(?s:.*)/\nTEXT: /(?s:.*)/ & ~/(?s:.*){tag}(?s:.*)/\n",
+                quoted(CALL)
+            );
+            (format!("body: {body}\n{text}{calls}"), "tools")
+        }
+        (_, Some(calls)) => (format!("body: calls\n{calls}"), "tools"),
+    };
+    if request.ignore_eos {
+        return Err(ApiError::invalid(
+            "ignore_eos",
+            format!(
+                "\"ignore_eos\" cannot be used with \"{param}\": an answer that keeps to a grammar ends with it."
+            ),
+        ));
+    }
+    if request.continue_final_message {
+        return Err(ApiError::unsupported(
+            "continue_final_message",
+            format!("\"continue_final_message\" cannot be used with \"{param}\": leave one of them out."),
+        ));
+    }
+    let start = match thinking {
+        Thinking::Open => "start: thought BREAK? body\n",
+        Thinking::Possible => "start: (\"<think>\" thought BREAK?)? body\n",
+        Thinking::Over => "start: body\n",
+    };
+    let thought = match thinking {
+        Thinking::Over => "",
+        _ => "thought[suffix=\"</think>\"]: /(?s:.*)/\nBREAK: /\\n{1,2}/\n",
+    };
+    let lark = format!("{start}{thought}{body}");
+    if lark.len() > MAX_GRAMMAR_BYTES {
+        return Err(ApiError::invalid(
+            param,
+            format!("The schemas in \"{param}\" are too long: {MAX_GRAMMAR_BYTES} bytes are the most."),
+        ));
+    }
+    Ok(Some(Source { lark, param }))
+}
+
+/// Rules for `calls`, one or several, and for `call_rest`, one without its opening tag.
+fn calls(request: &ChatRequest) -> String {
+    let name =
+        |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let offered = request.tools.iter().filter(|tool| match &request.tool_choice {
+        ToolChoice::Named(named) => name(tool) == *named,
+        _ => true,
+    });
+    let mut rules = String::new();
+    let mut alternatives = Vec::new();
+    for (i, tool) in offered.enumerate() {
+        let parameters = match tool.pointer("/function/parameters") {
+            Some(parameters) if !parameters.is_null() => parameters.clone(),
+            _ => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+        };
+        let head = format!("\n{{\"name\": {}, \"arguments\": ", json!(name(tool)));
+        alternatives.push(format!("{} arguments_{i}", quoted(&head)));
+        rules += &format!("arguments_{i}: %json {}\n", schema_source(&parameters));
+    }
+    let several = request.parallel_tool_calls && !matches!(request.tool_choice, ToolChoice::Named(_));
+    let more = if several { " (\"\\n\" call)*" } else { "" };
+    format!(
+        "calls: call{more}\ncall: {} call_rest\ncall_rest: ({}) {}\n{rules}",
+        quoted(CALL),
+        alternatives.join(" | "),
+        quoted(&format!("}}\n{CALL_END}")),
+    )
+}
+
+/// The schema, with white space as it is allowed here.
+fn schema_source(schema: &Value) -> String {
+    let options = json!({ "whitespace_pattern": WHITE_SPACE });
+    let mut schema = match schema {
+        Value::Object(_) => schema.clone(),
+        // True is any value; false, none, is refused by llguidance.
+        Value::Bool(true) => json!({}),
+        other => json!({ "allOf": [other] }),
+    };
+    schema["x-guidance"] = options;
+    schema.to_string()
+}
+
+/// A string as Lark writes it, which is as JSON does.
+fn quoted(text: &str) -> String {
+    json!(text).to_string()
+}
+
+fn regex_escape(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c.is_alphanumeric() || c == '_' || c == '<' || c == '>' {
+                c.to_string()
+            } else {
+                format!("\\{c}")
+            }
+        })
+        .collect()
+}
+
+impl Grammars {
+    /// Makes a grammar of its source, in milliseconds.
+    pub(super) fn compile(&self, text: &Text, source: &Source) -> Result<Arc<dyn Grammar>, ApiError> {
+        let factory = self.factory.get_or_init(|| factory(text)).as_ref();
+        let factory =
+            factory.map_err(|why| ApiError::internal(format!("No grammar can be kept to: {why}.")))?;
+        let mut matcher =
+            Matcher::new(factory.create_parser(TopLevelGrammar::from_lark(source.lark.clone())));
+        // Also finds what only shows at the first step, and warms what all texts share.
+        let first = matcher.compute_mask();
+        if let Some(why) = matcher.get_error().or(first.err().map(|error| error.to_string())) {
+            let param = source.param;
+            return Err(ApiError::invalid(
+                param,
+                format!("The schema in \"{param}\" cannot be kept to: {}.", one_line(&why)),
+            ));
+        }
+        Ok(Arc::new(JsonGrammar(Mutex::new(matcher))))
+    }
+}
+
+/// An error of llguidance without its dumps, as part of a sentence.
+fn one_line(why: &str) -> String {
+    const MAX_CHARS: usize = 300;
+    let line =
+        why.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().trim_end_matches('.');
+    line.chars().take(MAX_CHARS).collect()
+}
+
+fn factory(text: &Text) -> Result<ParserFactory, String> {
+    let n_ids = text.tokenizer.n_ids();
+    let words: Vec<Vec<u8>> = (0..u32::try_from(n_ids).unwrap_or(u32::MAX))
+        .map(|id| match (text.tokenizer.bytes(id, Special::Skip), text.tokenizer.bytes(id, Special::Keep)) {
+            // A special token is no text, however it is written.
+            ([], written @ [_, ..]) => [&[TokTrie::SPECIAL_TOKEN_MARKER], written].concat(),
+            (bytes, _) => bytes.to_vec(),
+        })
+        .collect();
+    let (Some(first), n_words) = (text.eos.first(), u32::try_from(words.len()).unwrap_or(u32::MAX)) else {
+        return Err("the model has no token that ends a text".to_owned());
+    };
+    if text.eos.iter().any(|id| *id >= n_words) {
+        return Err("a token that ends a text is not in the vocabulary".to_owned());
+    }
+    let trie = TokTrie::from(&TokRxInfo::new(n_words, *first), &words).with_eos_tokens(&text.eos);
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let slices = llguidance::earley::SlicedBiasComputer::json_slices();
+    let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+        .map_err(|error| one_line(&error.to_string()))?;
+    factory.quiet();
+    factory.limits_mut().verbose_errors = false;
+    Ok(factory)
+}
+
+/// A grammar at its beginning.
+struct JsonGrammar(Mutex<Matcher>);
+
+impl fmt::Debug for JsonGrammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JsonGrammar")
+    }
+}
+
+impl Grammar for JsonGrammar {
+    fn begin(&self) -> Box<dyn Constraint> {
+        // A matcher that a panic left behind says so itself.
+        Box::new(Position(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()))
+    }
+}
+
+/// Where a text stands in its grammar.
+struct Position(Matcher);
+
+impl fmt::Debug for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Position")
+    }
+}
+
+impl Constraint for Position {
+    fn allow(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        let mask = self.0.compute_mask_or_eos().map_err(|error| one_line(&error.to_string()))?;
+        for (token, logit) in logits.iter_mut().enumerate() {
+            if token >= mask.len() || !mask.get(token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        if self.0.is_stopped() && !self.0.is_error() {
+            return Ok(());
+        }
+        self.0.consume_token(token).map_err(|error| one_line(&error.to_string()))
+    }
+}

@@ -1,0 +1,55 @@
+//! `/props` and `/slots`, in the shapes of llama.cpp's server, and the embeddings that no model here makes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use axum::Json;
+use axum::extract::State;
+use moex_engine::EngineConfig;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::request::SamplingFields;
+use super::state::Api;
+
+/// `GET /props`: the model, its template, and how it is sampled where a request says nothing.
+pub(super) async fn props(State(api): State<Arc<Api>>) -> Json<Value> {
+    let sampling = api.sampling(&SamplingFields::default(), 0);
+    Json(json!({
+        "default_generation_settings": {
+            "n_ctx": api.context_tokens(),
+            "params": {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+                "repeat_penalty": sampling.repetition_penalty,
+                "presence_penalty": sampling.presence_penalty,
+                "frequency_penalty": sampling.frequency_penalty,
+            },
+        },
+        "total_slots": n_slots(),
+        "model_alias": api.model(),
+        "modalities": { "vision": false, "audio": false },
+        "chat_template": api.template(),
+        "build_info": concat!("moex ", env!("CARGO_PKG_VERSION")),
+    }))
+}
+
+/// `GET /slots`: how many texts may be written at a time, and whether each is one.
+pub(super) async fn slots(State(api): State<Arc<Api>>) -> Json<Value> {
+    let running = api.counters.running.load(Relaxed);
+    let slot = |id: u64| json!({ "id": id, "n_ctx": api.context_tokens(), "speculative": false, "is_processing": id < running });
+    Json((0..n_slots() as u64).map(slot).collect())
+}
+
+/// `POST /v1/embeddings`
+pub(super) async fn embeddings() -> ApiError {
+    ApiError::not_done(
+        "This server writes text and makes no embeddings: ask a server that serves an embedding model.",
+    )
+}
+
+fn n_slots() -> usize {
+    EngineConfig::default().max_sequences
+}

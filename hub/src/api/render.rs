@@ -1,0 +1,205 @@
+//! A conversation becomes a prompt: rendered by the model's template, tokenised, and with the grammar its answer keeps to.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use moex_engine::sampler::Grammar;
+use moex_model::text::{ChatInput, TextError};
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::grammar::{self, Thinking};
+use super::prompts::check_length;
+use super::request::ChatRequest;
+use super::state::{Api, unix_seconds};
+
+/// How a model opens its thinking, and how it ends it.
+const THINK: &str = "<think>";
+const THINK_END: &str = "</think>";
+
+/// A rendered and tokenised conversation.
+pub(super) struct Prompt {
+    pub(super) ids: Vec<u32>,
+    /// What the answer is expected to be much like.
+    pub(super) prediction_ids: Vec<u32>,
+    /// The model writes on inside its thinking.
+    pub(super) ends_in_think: bool,
+    /// What the answer is held to.
+    pub(super) grammar: Option<Arc<dyn Grammar>>,
+}
+
+/// Renders and tokenises beside the runtime, when it is this request's turn: a long conversation takes its time.
+pub(super) async fn prompt(
+    api: Arc<Api>,
+    request: ChatRequest,
+) -> Result<(Arc<Api>, ChatRequest, Prompt), ApiError> {
+    let turn = api.prompts.turn().await?;
+    let worked = tokio::task::spawn_blocking(move || {
+        // Held even if the client goes away: the work goes on to its end.
+        let _turn = turn;
+        let prompt = of(&api, &request)?;
+        Ok((api, request, prompt))
+    });
+    worked.await.unwrap_or_else(|_| Err(ApiError::internal("The prompt could not be rendered.")))
+}
+
+fn of(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {
+    let (text, ends_in_think) = text(api, request)?;
+    check_length(text.len(), api.context_tokens())?;
+    let ids = api.text.tokenizer.encode(&text).map_err(|error| no_prompt(&error))?;
+    let prediction = request.prediction.as_deref().unwrap_or_default();
+    check_length(prediction.len(), api.context_tokens())?;
+    let prediction_ids = api.text.tokenizer.encode(prediction).map_err(|error| no_prompt(&error))?;
+    let thinking = match () {
+        () if ends_in_think => Thinking::Open,
+        () if request.continue_final_message
+            || request.template.get("enable_thinking") == Some(&Value::Bool(false))
+            || text.trim_end().ends_with(THINK_END)
+            || api.text.tokenizer.id(THINK).is_none() =>
+        {
+            Thinking::Over
+        }
+        () => Thinking::Possible,
+    };
+    let grammar = match grammar::source(request, thinking)? {
+        Some(source) => Some(api.grammars.compile(&api.text, &source)?),
+        None => None,
+    };
+    Ok(Prompt { ids, prediction_ids, ends_in_think, grammar })
+}
+
+/// The prompt's text, and whether the model writes on inside its thinking.
+pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), ApiError> {
+    let mut variables = request.template.clone();
+    if let Some(effort) = &request.reasoning_effort {
+        match effort.as_str() {
+            _ if api.template_reads("reasoning_effort") => {
+                variables.insert("reasoning_effort".to_owned(), json!(effort));
+            }
+            "none" if api.template_reads("enable_thinking") => {
+                variables.insert("enable_thinking".to_owned(), json!(false));
+            }
+            _ => {
+                return Err(ApiError::unsupported(
+                    "reasoning_effort",
+                    "This model's chat template has no \"reasoning_effort\": \"chat_template_kwargs\": \
+                     {\"enable_thinking\": false} ends thinking where the model thinks. Leave it out.",
+                ));
+            }
+        }
+    }
+    let template =
+        api.text.template.as_ref().ok_or(TextError::NoTemplate).map_err(|error| no_prompt(&error))?;
+    let render = |messages: &[Value], generation_prompt: bool| {
+        let input = ChatInput {
+            messages,
+            tools: (!request.tools.is_empty()).then_some(request.tools.as_slice()),
+            generation_prompt,
+            variables: &variables,
+            unix_seconds: unix_seconds(SystemTime::now()),
+        };
+        template.render(&input).map_err(|error| no_prompt(&error))
+    };
+    if request.continue_final_message
+        && let Some((last, before)) = request.messages.split_last()
+    {
+        return match last["role"] == "assistant" && last["tool_calls"].is_null() {
+            // As it was written: after the prompt that it answers.
+            true if !before.is_empty() => resumed(render(before, true)?, last),
+            _ => unfinished(render(&request.messages, false)?, last),
+        };
+    }
+    let text = render(&request.messages, request.add_generation_prompt)?;
+    let ends_in_think = text.trim_end().ends_with(THINK);
+    Ok((text, ends_in_think))
+}
+
+/// Sets what was written of an answer behind the prompt that it answers, so that the model writes on there. An answer that
+/// has no content yet is still thinking.
+fn resumed(mut text: String, answer: &Value) -> Result<(String, bool), ApiError> {
+    let said = |field: &str| answer[field].as_str().unwrap_or_default();
+    let (content, reasoning) = (said("content"), said("reasoning_content"));
+    if content.is_empty() && reasoning.is_empty() {
+        return Err(nothing_to_continue());
+    }
+    let is_open = text.trim_end().ends_with(THINK);
+    if !reasoning.is_empty() {
+        if !is_open {
+            text += "<think>\n";
+        }
+        text += reasoning;
+        if content.is_empty() {
+            return Ok((text, true));
+        }
+        text += "\n</think>\n\n";
+    } else if is_open {
+        text += "\n</think>\n\n";
+    }
+    text += content;
+    Ok((text, false))
+}
+
+/// Cuts a rendered conversation where its last message's text ends, so that the model writes on there; as transformers
+/// does it.
+fn unfinished(mut text: String, last: &Value) -> Result<(String, bool), ApiError> {
+    let content = last["content"].as_str().unwrap_or_default();
+    let bare = content.trim();
+    let at = text.rfind(bare).filter(|_| !bare.is_empty()).ok_or_else(nothing_to_continue)?;
+    let whole = content.trim_start();
+    let end = at + if text[at..].starts_with(whole) { whole.len() } else { bare.len() };
+    text.truncate(end);
+    Ok((text, false))
+}
+
+fn nothing_to_continue() -> ApiError {
+    ApiError::invalid(
+        "continue_final_message",
+        "\"continue_final_message\" needs a last message with text that the model's chat template writes out.",
+    )
+}
+
+pub(super) fn no_prompt(error: &TextError) -> ApiError {
+    match error {
+        TextError::Refused(words) => {
+            ApiError::invalid("messages", format!("The model's chat template refuses the messages: {words}"))
+        }
+        // Templates fail on histories that they were not written for.
+        TextError::Template(_) => {
+            ApiError::invalid("messages", format!("The messages make no prompt: {error}."))
+        }
+        other => ApiError::internal(format!("The prompt could not be made: {other}.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str, last: &Value) -> Option<(String, bool)> {
+        unfinished(text.to_owned(), last).ok()
+    }
+
+    #[test]
+    fn a_message_to_go_on_with_is_cut_where_its_text_ends() {
+        let message = |content: &str| json!({"role": "assistant", "content": content});
+        let said = |text: &str| Some((text.to_owned(), false));
+        assert_eq!(cut("<u>a b<e><a>a b<e>\n", &message("a b")), said("<u>a b<e><a>a b"));
+        assert_eq!(cut("<a>a b <e>", &message("a b ")), said("<a>a b "), "a space at the end is kept");
+        assert_eq!(cut("<a>a b<e>", &message("a b \n")), said("<a>a b"), "unless the template drops it");
+        assert_eq!(cut("<a>other", &message("a b")), None);
+        assert_eq!(cut("<a>", &message(" ")), None);
+    }
+
+    #[test]
+    fn an_answer_goes_on_behind_its_prompt_in_the_models_own_layout() {
+        let after = |prompt: &str, content: &str, reasoning: &str| {
+            resumed(prompt.to_owned(), &json!({"content": content, "reasoning_content": reasoning})).ok()
+        };
+        let said = |text: &str, thinks| Some((text.to_owned(), thinks));
+        assert_eq!(after("<a>", " b ", ""), said("<a> b ", false));
+        assert_eq!(after("<a>", "", "so"), said("<a><think>\nso", true));
+        assert_eq!(after("<a>", "b", "so"), said("<a><think>\nso\n</think>\n\nb", false));
+        assert_eq!(after("<a><think>\n", "", "so"), said("<a><think>\nso", true));
+        assert_eq!(after("<a>", "", ""), None);
+    }
+}

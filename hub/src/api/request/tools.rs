@@ -1,0 +1,77 @@
+//! `tools`, `tool_choice` and `parallel_tool_calls`.
+
+use serde_json::Value;
+
+use super::super::error::ApiError;
+use super::super::fields::{Fields, wrong};
+
+/// The most tools in a request.
+const MAX_TOOLS: usize = 128;
+
+/// Which tools must be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::api) enum ToolChoice {
+    /// None may be.
+    None,
+    /// The model chooses.
+    Auto,
+    /// One at least, whichever.
+    Required,
+    /// This one.
+    Named(String),
+}
+
+/// The tools offered, as they came and none of them when none may be called, and the choice.
+pub(super) fn parse(fields: &Fields<'_>) -> Result<(Vec<Value>, ToolChoice), ApiError> {
+    let tools = fields.list("tools")?.unwrap_or_default();
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid("tools", format!("\"tools\" may hold {MAX_TOOLS} at most.")));
+    }
+    for (index, tool) in tools.iter().enumerate() {
+        if name(tool).is_none() {
+            return Err(ApiError::invalid(
+                "tools",
+                format!("tools[{index}] must be an object with \"function\": {{\"name\": …}}."),
+            ));
+        }
+        if tool.pointer("/function/parameters").is_some_and(|p| !p.is_object() && !p.is_null()) {
+            return Err(ApiError::invalid(
+                "tools",
+                format!("tools[{index}].function.parameters must be a JSON schema, which is an object."),
+            ));
+        }
+    }
+    let choice = choice(fields)?;
+    let invalid = |what: String| Err(ApiError::invalid("tool_choice", what));
+    match &choice {
+        ToolChoice::None => return Ok((Vec::new(), choice)),
+        ToolChoice::Required if tools.is_empty() => {
+            return invalid("\"tool_choice\" is \"required\", and \"tools\" offers none.".to_owned());
+        }
+        ToolChoice::Named(named) if !tools.iter().any(|tool| name(tool) == Some(named)) => {
+            let named: String = named.chars().take(64).collect();
+            return invalid(format!("\"tool_choice\" names {named:?}, which is not among \"tools\"."));
+        }
+        _ => {}
+    }
+    Ok((tools.to_vec(), choice))
+}
+
+fn choice(fields: &Fields<'_>) -> Result<ToolChoice, ApiError> {
+    const WHAT: &str =
+        "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    match fields.value("tool_choice") {
+        None => Ok(ToolChoice::Auto),
+        Some(Value::String(choice)) if choice == "auto" => Ok(ToolChoice::Auto),
+        Some(Value::String(choice)) if choice == "none" => Ok(ToolChoice::None),
+        Some(Value::String(choice)) if choice == "required" => Ok(ToolChoice::Required),
+        Some(other) => match name(other) {
+            Some(name) => Ok(ToolChoice::Named(name.to_owned())),
+            None => Err(wrong("tool_choice", WHAT, other)),
+        },
+    }
+}
+
+fn name(tool: &Value) -> Option<&str> {
+    tool.pointer("/function/name").and_then(Value::as_str)
+}
