@@ -3,6 +3,7 @@
 
 mod compression;
 mod dispatch;
+mod guess;
 mod hedge;
 mod kernels;
 mod lan;
@@ -41,6 +42,8 @@ pub enum Bench {
     Hedge(hedge::Args),
     /// Tokens per second as the simulator predicts them from a trace's first half, and as they were.
     Replay(replay::Args),
+    /// Tokens per second with guessed tokens against without, where a text repeats what was said and where not.
+    Guess(guess::Args),
     /// Tokens per second and first tokens by how many groups of rows are under way, with workers behind a delay.
     Overlap(overlap::Args),
     /// The time until browsers and native workers on hosts of their own serve, over https.
@@ -71,6 +74,7 @@ pub fn run(bench: &Bench) -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(lan::run(&moex, args))
         }
+        Bench::Guess(args) => with_moex(async |moex| guess::run(moex, args).await),
         Bench::Overlap(args) => with_moex(async |moex| overlap::run(moex, args).await),
         Bench::Sessions(args) => with_moex(async |moex| sessions::run(moex, args).await),
     }
