@@ -21,6 +21,7 @@ mod logits;
 mod pages;
 mod pull;
 mod reach;
+mod room;
 mod several_hubs;
 mod strangers;
 
