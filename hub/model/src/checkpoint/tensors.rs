@@ -9,7 +9,13 @@ use bytes::Bytes;
 use moex_kernels::WeightFormat;
 
 use super::{names, quantisation::Quantisation};
-use crate::{error::ModelError, families::Family, gguf::Vocabulary, mapped::Mapped, spec::ModelSpec};
+use crate::{
+    error::ModelError,
+    families::{Family, GgufForm},
+    gguf::Vocabulary,
+    mapped::Mapped,
+    spec::ModelSpec,
+};
 
 /// An opened checkpoint.
 pub struct Checkpoint {
@@ -54,7 +60,7 @@ pub(crate) enum Naming {
     /// `model.layers.0.mlp.experts.7.up_proj.weight`: a tensor for each matrix, named as the family does.
     HuggingFace(&'static Family),
     /// `blk.0.ffn_up_exps.weight`: all experts of a layer in one tensor.
-    Gguf,
+    Gguf(&'static GgufForm),
 }
 
 /// A tensor in a file.
@@ -86,7 +92,7 @@ impl Checkpoint {
         let missing = |tensor: String| ModelError::MissingTensor { tensor };
         let (own_name, expert) = match self.naming {
             Naming::HuggingFace(family) => (family.own_name(name), None),
-            Naming::Gguf => names::of_gguf(name).ok_or_else(|| missing(name.to_owned()))?,
+            Naming::Gguf(form) => names::of_gguf(form, name).ok_or_else(|| missing(name.to_owned()))?,
         };
         let tensor = self.tensors.get(&own_name);
         match (tensor, expert) {

@@ -1,6 +1,9 @@
 //! Mixtral: experts in every layer, gates that sum to one.
 
-use super::Family;
+use super::{
+    Family, GgufForm,
+    llama::{LLAMA_ENDS, PAIRED_ROWS, llama_fields},
+};
 use crate::spec::FfnSpec;
 
 /// The family.
@@ -22,4 +25,12 @@ pub(super) const MIXTRAL: Family = Family {
         (".down_proj.", ".w2."),
         (".up_proj.", ".w3."),
     ],
+    gguf: &[GgufForm {
+        has_experts: Some(true),
+        keys: &[("sliding_window", "attention.sliding_window")],
+        fields: llama_fields,
+        changes: PAIRED_ROWS,
+        ends: LLAMA_ENDS,
+        ..GgufForm::of("llama", "mixtral")
+    }],
 };

@@ -1,8 +1,9 @@
 //! The families of models that can be run: how the config of each becomes a [`ModelSpec`], and what its tensors are called.
 //!
 //! A family is one file. Tensors are asked for by the names that most families share, those of Qwen and Llama; a family
-//! that calls some otherwise lists them in [`Family::names`].
+//! that calls some otherwise lists them in [`Family::names`]. What is a family's own in a GGUF is a [`GgufForm`] beside that.
 
+mod gguf;
 mod raw;
 
 mod deepseek_v3;
@@ -15,7 +16,9 @@ mod qwen2_moe;
 mod qwen3;
 mod qwen3_next;
 
-pub(crate) use raw::{OneOrMany, Raw, RawRope};
+pub(crate) use gguf::{Change, Fields, FromTensors, GgufForm};
+pub(crate) use qwen3::QWEN3_MOE_GGUF;
+pub(crate) use raw::{OneOrMany, Raw};
 
 use super::{error::ConfigError, spec::ModelSpec};
 
@@ -29,6 +32,8 @@ pub(crate) struct Family {
     pub(crate) spec: fn(&Raw) -> Result<ModelSpec, ConfigError>,
     /// Parts of tensors' names that differ from the shared ones: (shared, its own).
     pub(crate) names: &'static [(&'static str, &'static str)],
+    /// How llama.cpp writes it.
+    pub(crate) gguf: &'static [GgufForm],
 }
 
 const FAMILIES: [&Family; 10] = [
@@ -38,9 +43,9 @@ const FAMILIES: [&Family; 10] = [
     &qwen3_next::QWEN3_NEXT,
     &gpt_oss::GPT_OSS,
     &mixtral::MIXTRAL,
+    &llama::LLAMA,
     &olmoe::OLMOE,
     &deepseek_v3::DEEPSEEK_V3,
-    &llama::LLAMA,
     &gemma::GEMMA,
 ];
 

@@ -1,6 +1,6 @@
 //! OLMoE: RMSNorm of all query heads and of all key heads together, then q, k and v clipped.
 
-use super::{Family, raw::invalid};
+use super::{Family, GgufForm, raw::invalid};
 use crate::spec::{FfnSpec, QkNorm};
 
 /// The family.
@@ -20,4 +20,14 @@ pub(super) const OLMOE: Family = Family {
         Ok(spec)
     },
     names: &[],
+    gguf: &[GgufForm {
+        keys: &[("clip_qkv", "attention.clamp_kqv")],
+        // No key says so: llama.cpp never renormalises this architecture's gates.
+        fields: |fields| {
+            fields.set("norm_topk_prob", false);
+            Ok(())
+        },
+        ends: &["<|endoftext|>"],
+        ..GgufForm::of("olmoe", "olmoe")
+    }],
 };

@@ -1,6 +1,6 @@
 //! Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B): biases on q, k and v, and a shared expert with a gate of its own.
 
-use super::{Family, raw::bounded};
+use super::{Family, GgufForm, qwen3::QWEN_ENDS, raw::bounded};
 use crate::spec::{MAX_WIDTH, SharedExpertSpec};
 
 /// The family.
@@ -23,4 +23,14 @@ pub(super) const QWEN2_MOE: Family = Family {
         Ok(spec)
     },
     names: &[],
+    gguf: &[GgufForm {
+        keys: &[("shared_expert_intermediate_size", "expert_shared_feed_forward_length")],
+        // No key says so: llama.cpp never renormalises this architecture's gates.
+        fields: |fields| {
+            fields.set("norm_topk_prob", false);
+            Ok(())
+        },
+        ends: QWEN_ENDS,
+        ..GgufForm::of("qwen2moe", "qwen2_moe")
+    }],
 };
