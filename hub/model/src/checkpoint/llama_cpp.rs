@@ -126,7 +126,15 @@ fn check_split(gguf: &Gguf<'_>, n_files: usize) -> Result<(), GgufError> {
 
 /// The metadata about text, as the folder's files say it.
 fn text_files(gguf: &Gguf<'_>) -> Result<TextFiles, GgufError> {
-    let Some(vocabulary) = Vocabulary::read(gguf)? else { return Ok(TextFiles::default()) };
+    let vocabulary = match Vocabulary::read(gguf) {
+        Ok(Some(vocabulary)) => vocabulary,
+        Ok(None) => return Ok(TextFiles::default()),
+        // The model can be run on ids all the same.
+        Err(reason) => {
+            let tokenizer = Some(TokenizerSource::Unknown(reason.to_string()));
+            return Ok(TextFiles { tokenizer, ..TextFiles::default() });
+        }
+    };
     let token = |id: Option<u32>| id.map(|id| vocabulary.tokens[id as usize].as_str());
     let special = json!({
         "bos_token": token(vocabulary.bos),

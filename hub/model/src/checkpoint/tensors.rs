@@ -52,6 +52,8 @@ pub enum TokenizerSource {
     Json(Cow<'static, [u8]>),
     /// A GGUF's metadata.
     Vocabulary(Vocabulary),
+    /// A GGUF's, of a kind that is not known: why, in a sentence.
+    Unknown(String),
 }
 
 /// What the tensors are called.

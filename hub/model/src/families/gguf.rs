@@ -4,10 +4,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::{
-    Family, Raw,
-    raw::{FULL, SLIDING},
-};
+use super::raw::{FULL, Raw, SLIDING};
 use crate::{
     error::ConfigError,
     gguf::{Gguf, GgufError, Value},
@@ -74,32 +71,14 @@ impl GgufForm {
         }
     }
 
-    /// The family and the form that the metadata is of.
-    ///
-    /// # Errors
-    /// If it is of none that is known; the sentence names those that are.
-    pub(crate) fn find(gguf: &Gguf<'_>) -> Result<(&'static Family, &'static Self), ConfigError> {
-        let architecture = gguf.text("general.architecture")?.unwrap_or("absent");
-        let has_experts = gguf.integer(&format!("{architecture}.expert_count"))?.is_some_and(|n| n > 0);
-        let all = || super::FAMILIES.iter().flat_map(|family| family.gguf.iter().map(|form| (*family, form)));
-        let is = |form: &Self| {
-            form.architecture == architecture && form.has_experts.is_none_or(|wanted| wanted == has_experts)
-        };
-        all().find(|(_, form)| is(form)).ok_or_else(|| {
-            let mut known: Vec<&str> = all().map(|(_, form)| form.architecture).collect();
-            known.dedup();
-            ConfigError::Architecture {
-                found: architecture.chars().take(64).collect(),
-                known: known.join(", "),
-            }
-        })
-    }
-
-    /// The form that stands for a `model_type`.
-    #[cfg(test)]
-    pub(crate) fn of_model_type(model_type: &str) -> Option<&'static Self> {
-        let forms = super::FAMILIES.iter().flat_map(|family| family.gguf);
-        forms.into_iter().find(|form| form.model_type == model_type)
+    /// Whether the metadata is of this form.
+    pub(super) fn is_of(&self, gguf: &Gguf<'_>) -> Result<bool, GgufError> {
+        let n_experts = gguf.integer(&format!("{}.expert_count", self.architecture));
+        Ok(gguf.text("general.architecture")? == Some(self.architecture)
+            && match self.has_experts {
+                None => true,
+                Some(has_experts) => has_experts == n_experts?.is_some_and(|n| n > 0),
+            })
     }
 
     /// What a GGUF calls `part` of a layer, with `suffix`: (`self_attn.q_proj`, `weight`) is `attn_q.weight`.

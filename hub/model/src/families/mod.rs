@@ -20,7 +20,7 @@ pub(crate) use gguf::{Change, Fields, FromTensors, GgufForm};
 pub(crate) use qwen3::QWEN3_MOE_GGUF;
 pub(crate) use raw::{OneOrMany, Raw};
 
-use super::{error::ConfigError, spec::ModelSpec};
+use super::{error::ConfigError, gguf::Gguf, spec::ModelSpec};
 
 /// A family of models.
 pub(crate) struct Family {
@@ -80,6 +80,27 @@ impl Family {
         let raw: Raw = serde_json::from_slice(json)?;
         let family = Self::of(&raw)?;
         Ok((family, (family.spec)(&raw)?))
+    }
+
+    /// The family that a GGUF's metadata is of, and how it is written.
+    ///
+    /// # Errors
+    /// If it is of none that is known; the sentence names those that are.
+    pub(crate) fn of_gguf(gguf: &Gguf<'_>) -> Result<(&'static Self, &'static GgufForm), ConfigError> {
+        for (family, form) in Self::gguf_forms() {
+            if form.is_of(gguf)? {
+                return Ok((family, form));
+            }
+        }
+        let found = gguf.text("general.architecture")?.unwrap_or("absent").chars().take(64).collect();
+        let mut known: Vec<&str> = Self::gguf_forms().map(|(_, form)| form.architecture).collect();
+        known.dedup();
+        Err(ConfigError::Architecture { found, known: known.join(", ") })
+    }
+
+    /// How every family is written as GGUF.
+    pub(crate) fn gguf_forms() -> impl Iterator<Item = (&'static Self, &'static GgufForm)> {
+        FAMILIES.iter().flat_map(|family| family.gguf.iter().map(|form| (*family, form)))
     }
 
     /// What this family calls the tensor with the shared name `name`.

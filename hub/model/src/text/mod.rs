@@ -8,6 +8,7 @@ mod clock;
 mod detokenizer;
 mod json;
 mod tokenizer;
+mod words;
 
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;
@@ -37,6 +38,7 @@ impl Text {
         let tokenizer = match files.tokenizer.as_ref().ok_or(TextError::NoTokenizer)? {
             TokenizerSource::Json(json) => Tokenizer::from_json(json)?,
             TokenizerSource::Vocabulary(vocabulary) => Tokenizer::from_vocabulary(vocabulary)?,
+            TokenizerSource::Unknown(reason) => return Err(TextError::Vocabulary(reason.clone())),
         };
         let config: TokenizerConfig = parse("tokenizer_config.json", files.tokenizer_config.as_deref())?;
         let generation: GenerationConfig =

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::{
     error::ConfigError,
-    families::{Fields, FromTensors, GgufForm, OneOrMany},
+    families::{Family, Fields, FromTensors, GgufForm, OneOrMany},
     gguf::{Gguf, GgufError, Value},
     spec::ModelSpec,
 };
@@ -17,7 +17,7 @@ pub(crate) fn spec(
     gguf: &Gguf<'_>,
     tensors: &FromTensors,
 ) -> Result<(&'static GgufForm, ModelSpec), ConfigError> {
-    let (family, form) = GgufForm::find(gguf)?;
+    let (family, form) = Family::of_gguf(gguf)?;
     let key = |field: Cow<'static, str>| Cow::Owned(form.key(&field));
     let mut raw = Fields::read(gguf, form, tensors)?;
     raw.eos_token_id = ends_of_text(gguf, form)?;

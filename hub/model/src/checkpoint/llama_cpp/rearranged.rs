@@ -14,7 +14,10 @@ use bytes::Bytes;
 use moex_kernels::{MatrixView, WeightFormat, cpu::DeltaNetShape};
 
 use crate::{
-    checkpoint::{Checkpoint, Stored, Tensor, names::InLayer, tensors::Naming},
+    checkpoint::{
+        names::InLayer,
+        tensors::{Checkpoint, Naming, Stored, Tensor},
+    },
     error::ModelError,
     families::Change,
     spec::Mixer,
