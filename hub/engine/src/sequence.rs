@@ -34,8 +34,8 @@ pub(super) struct Sequence {
 pub(super) type Progress = ControlFlow<()>;
 
 impl Sequence {
-    /// `request` has been checked against a context of `context` positions.
-    pub(super) fn new(request: Request, context: usize, sink: Sink) -> Self {
+    /// `request` has been checked against a context of `context` positions; `special` is what becomes of special tokens.
+    pub(super) fn new(request: Request, context: usize, special: Special, sink: Sink) -> Self {
         let n_prompt = request.prompt_ids.len();
         let asked = request.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         Self {
@@ -46,7 +46,7 @@ impl Sequence {
             n_prompt,
             cached: 0,
             table: KvTable::default(),
-            detokenizer: Detokenizer::new(Special::Skip),
+            detokenizer: Detokenizer::new(special),
             text: StopText::new(request.stop),
             began: None,
             first_token: None,

@@ -84,8 +84,9 @@ impl Running {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         };
+        let format = api.text.output;
         api.engine.submit(asked, Box::new(sink)).map_err(refused)?;
-        Ok(Self { header, events, output: OutputParser::new(prompt.ends_in_think, reads_calls) })
+        Ok(Self { header, events, output: OutputParser::new(format, prompt.ends_in_think, reads_calls) })
     }
 
     async fn whole(mut self) -> Result<Json<Value>, ApiError> {

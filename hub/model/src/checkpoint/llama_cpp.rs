@@ -62,7 +62,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     let Some((file, bytes)) = header else { return Err(ModelError::NotAGguf { path: path.to_owned() }) };
     let wrong = |source: GgufError| ModelError::Gguf { file: file.clone(), source };
     let parsed = Gguf::parse(&bytes).map_err(wrong)?;
-    let (form, spec) = spec(&parsed, &from_tensors(&tensors)?)
+    let (family, form, spec) = spec(&parsed, &from_tensors(&tensors)?)
         .map_err(|source| ModelError::Config { path: file.clone().into(), source })?;
     let expected = expected(form, &spec);
     if let Some((tensor, stored)) = tensors.iter().find(|(name, _)| !is_known(name, &expected, &spec)) {
@@ -71,7 +71,8 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     }
     let text = text_files(&parsed).map_err(wrong)?;
     let (name, naming) = (model_name(&paths[0]), Naming::Gguf(form));
-    Ok(Checkpoint { name, spec, text, tensors, naming, quantisation: None, files })
+    let output = family.output;
+    Ok(Checkpoint { name, spec, text, output, tensors, naming, quantisation: None, files })
 }
 
 /// What the tensors say of the model.

@@ -15,6 +15,7 @@ use crate::{
     gguf::Vocabulary,
     mapped::Mapped,
     spec::ModelSpec,
+    text::OutputFormat,
 };
 
 /// An opened checkpoint.
@@ -25,6 +26,8 @@ pub struct Checkpoint {
     pub spec: ModelSpec,
     /// Tokenizer, chat template and generation.
     pub text: TextFiles,
+    /// What its texts look like.
+    pub output: OutputFormat,
     pub(crate) tensors: HashMap<String, Tensor>,
     pub(crate) naming: Naming,
     /// None if its matrices are as `Stored` says.

@@ -13,12 +13,14 @@ use crate::{
         Activation, FfnSpec, MAX_INNER, MAX_LAYERS, MAX_WIDTH, ModelSpec, Projection, RopePairs, RopePlace,
         Scoring, SharedExpertSpec, default_scale,
     },
+    text::OutputFormat,
 };
 
 /// The family.
 pub(super) const DEEPSEEK_V3: Family = Family {
     model_types: &["deepseek_v3"],
     architecture: "DeepseekV3ForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec,
     names: &[(".mlp.shared_expert.", ".mlp.shared_experts.")],
     gguf: &[GgufForm {

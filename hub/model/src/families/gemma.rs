@@ -8,12 +8,14 @@ use super::{
 use crate::{
     error::ConfigError,
     spec::{Activation, MAX_POSITIONS, ModelSpec, MoeSpec, NormPlaces, NormWeights, QkNorm},
+    text::OutputFormat,
 };
 
 /// Both generations.
 pub(super) const GEMMA: Family = Family {
     model_types: &["gemma2", "gemma3_text"],
     architecture: "Gemma2ForCausalLM",
+    output: OutputFormat::Text,
     spec,
     // The norm before the second half has the name that other families give it after the first.
     names: &[

@@ -14,12 +14,14 @@ use crate::{
     error::ConfigError,
     gguf::Value,
     spec::{FfnSpec, MAX_POSITIONS, ModelSpec},
+    text::OutputFormat,
 };
 
 /// The family.
 pub(super) const GPT_OSS: Family = Family {
     model_types: &["gpt_oss"],
     architecture: "GptOssForCausalLM",
+    output: OutputFormat::Harmony,
     spec,
     names: &[(".mlp.gate.", ".mlp.router.")],
     gguf: &[GgufForm {

@@ -4,12 +4,14 @@ use super::{Change, Family, Fields, GgufForm, raw::invalid};
 use crate::{
     error::ConfigError,
     spec::{Activation, MoeSpec},
+    text::OutputFormat,
 };
 
 /// The family.
 pub(super) const LLAMA: Family = Family {
     model_types: &["llama"],
     architecture: "LlamaForCausalLM",
+    output: OutputFormat::Text,
     spec: |raw| {
         raw.only_silu()?;
         if raw.mlp_bias == Some(true) {

@@ -4,12 +4,13 @@ use super::{
     Family, GgufForm,
     llama::{LLAMA_ENDS, PAIRED_ROWS, llama_fields},
 };
-use crate::spec::FfnSpec;
+use crate::{spec::FfnSpec, text::OutputFormat};
 
 /// The family.
 pub(super) const MIXTRAL: Family = Family {
     model_types: &["mixtral"],
     architecture: "MixtralForCausalLM",
+    output: OutputFormat::Text,
     spec: |raw| {
         raw.only_silu()?;
         let mut spec = raw.spec("mixtral", |_| FfnSpec::Sparse, raw.moe(true, raw.intermediate_size)?)?;

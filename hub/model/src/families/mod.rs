@@ -20,7 +20,7 @@ pub(crate) use gguf::{Change, Fields, FromTensors, GgufForm};
 pub(crate) use qwen3::QWEN3_MOE_GGUF;
 pub(crate) use raw::{OneOrMany, Raw};
 
-use super::{error::ConfigError, gguf::Gguf, spec::ModelSpec};
+use super::{error::ConfigError, gguf::Gguf, spec::ModelSpec, text::OutputFormat};
 
 /// A family of models.
 pub(crate) struct Family {
@@ -34,6 +34,8 @@ pub(crate) struct Family {
     pub(crate) names: &'static [(&'static str, &'static str)],
     /// How llama.cpp writes it.
     pub(crate) gguf: &'static [GgufForm],
+    /// What its texts look like.
+    pub(crate) output: OutputFormat,
 }
 
 const FAMILIES: [&Family; 10] = [

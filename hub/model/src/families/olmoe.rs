@@ -1,12 +1,16 @@
 //! OLMoE: RMSNorm of all query heads and of all key heads together, then q, k and v clipped.
 
 use super::{Family, GgufForm, raw::invalid};
-use crate::spec::{FfnSpec, QkNorm};
+use crate::{
+    spec::{FfnSpec, QkNorm},
+    text::OutputFormat,
+};
 
 /// The family.
 pub(super) const OLMOE: Family = Family {
     model_types: &["olmoe"],
     architecture: "OlmoeForCausalLM",
+    output: OutputFormat::Text,
     spec: |raw| {
         raw.only_silu()?;
         if let Some(clip) = raw.clip_qkv.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {

@@ -1,12 +1,16 @@
 //! Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B): biases on q, k and v, and a shared expert with a gate of its own.
 
 use super::{Family, GgufForm, qwen3::QWEN_ENDS, raw::bounded};
-use crate::spec::{MAX_WIDTH, SharedExpertSpec};
+use crate::{
+    spec::{MAX_WIDTH, SharedExpertSpec},
+    text::OutputFormat,
+};
 
 /// The family.
 pub(super) const QWEN2_MOE: Family = Family {
     model_types: &["qwen2_moe"],
     architecture: "Qwen2MoeForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec: |raw| {
         raw.only_silu()?;
         raw.no_window()?;

@@ -4,12 +4,14 @@ use super::{Family, GgufForm, Raw};
 use crate::{
     error::ConfigError,
     spec::{Activation, ModelSpec, MoeSpec, QkNorm},
+    text::OutputFormat,
 };
 
 /// Qwen3-30B-A3B and its kin.
 pub(super) const QWEN3_MOE: Family = Family {
     model_types: &["qwen3_moe"],
     architecture: "Qwen3MoeForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec: |raw| {
         let kinds = raw.sparse_or_dense()?;
         // `norm_topk_prob` is false where it is absent: transformers' default.
@@ -34,6 +36,7 @@ pub(crate) const QWEN3_MOE_GGUF: GgufForm = GgufForm {
 pub(super) const QWEN3: Family = Family {
     model_types: &["qwen3"],
     architecture: "Qwen3ForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec: |raw| {
         let dense = raw.dense(Activation::Silu)?;
         with_head_norms(raw, raw.spec("qwen3", |_| dense, MoeSpec::NONE))

@@ -11,12 +11,14 @@ use super::{
 use crate::{
     error::ConfigError,
     spec::{MAX_INNER, MAX_LAYERS, MAX_WIDTH, Mixer, ModelSpec, NormWeights, QkNorm, SharedExpertSpec},
+    text::OutputFormat,
 };
 
 /// The family.
 pub(super) const QWEN3_NEXT: Family = Family {
     model_types: &["qwen3_next"],
     architecture: "Qwen3NextForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec,
     names: &[],
     gguf: &[GgufForm {

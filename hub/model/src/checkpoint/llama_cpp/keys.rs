@@ -9,14 +9,14 @@ use crate::{
     spec::ModelSpec,
 };
 
-/// Reads the metadata of a GGUF's first file, and how a file of its architecture is read.
+/// Reads the metadata of a GGUF's first file: its family, how a file of its architecture is read, and the spec.
 ///
 /// # Errors
 /// The first thing that makes it a model that cannot be run.
 pub(crate) fn spec(
     gguf: &Gguf<'_>,
     tensors: &FromTensors,
-) -> Result<(&'static GgufForm, ModelSpec), ConfigError> {
+) -> Result<(&'static Family, &'static GgufForm, ModelSpec), ConfigError> {
     let (family, form) = Family::of_gguf(gguf)?;
     let key = |field: Cow<'static, str>| Cow::Owned(form.key(&field));
     let mut raw = Fields::read(gguf, form, tensors)?;
@@ -28,7 +28,7 @@ pub(crate) fn spec(
         }
         other => other,
     })?;
-    Ok((form, spec))
+    Ok((family, form, spec))
 }
 
 /// The tokens that end an answer: those that the file names, and the family's.
