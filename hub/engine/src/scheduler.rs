@@ -134,7 +134,8 @@ impl Scheduler {
         if !self.has_room() {
             return Err(SubmitError::Busy);
         }
-        self.waiting.push_back(Sequence::new(request, self.limits.context, sink));
+        let special = self.text.output.special();
+        self.waiting.push_back(Sequence::new(request, self.limits.context, special, sink));
         Ok(())
     }
 

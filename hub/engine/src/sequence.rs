@@ -44,8 +44,8 @@ pub(super) struct Sequence {
 pub(super) type Progress = ControlFlow<()>;
 
 impl Sequence {
-    /// `request` has been checked against a context of `context` positions.
-    pub(super) fn new(request: Request, context: usize, sink: Sink) -> Self {
+    /// `request` has been checked against a context of `context` positions; `special` is what becomes of special tokens.
+    pub(super) fn new(request: Request, context: usize, special: Special, sink: Sink) -> Self {
         let n_prompt = request.prompt_ids.len();
         let asked = request.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         let drafter = Drafter::new(&request.prediction_ids, &request.prompt_ids);
@@ -65,7 +65,7 @@ impl Sequence {
             luck: Luck::default(),
             n_guessed: 0,
             n_accepted: 0,
-            detokenizer: Detokenizer::new(Special::Skip),
+            detokenizer: Detokenizer::new(special),
             text: StopText::new(request.stop),
             began: None,
             first_token: None,

@@ -1,6 +1,6 @@
 //! What can be wrong with a checkpoint, each as one sentence that names the file, the tensor or the field.
 
-use std::path::PathBuf;
+use std::{borrow::Cow, path::PathBuf};
 
 use crate::gguf::GgufError;
 
@@ -91,6 +91,16 @@ pub enum ModelError {
         /// Its shape by the config.
         expected: Vec<usize>,
     },
+    /// A GGUF holds a tensor that nothing would be computed with.
+    #[error("{file} holds {tensor}, which a GGUF of {architecture:?} is not computed with here")]
+    UnknownTensor {
+        /// The file's name.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+        /// What the file says it is.
+        architecture: &'static str,
+    },
     /// The system gave no memory for weights.
     #[error("there is no memory for the model's weights: {0}")]
     NoMemory(std::io::Error),
@@ -121,19 +131,24 @@ pub enum ConfigError {
         known: String,
     },
     /// A GGUF of another kind of model.
-    #[error("its general.architecture is {0:?}, and a GGUF of \"qwen3moe\" can be run")]
-    Architecture(String),
+    #[error("its general.architecture is {found:?}, and these can be run: {known}")]
+    Architecture {
+        /// What it says.
+        found: String,
+        /// The architectures that are known.
+        known: String,
+    },
     /// A key of a GGUF is not what it must be.
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// A field without which there is no model.
     #[error("the field {0} is missing")]
-    Missing(&'static str),
+    Missing(Cow<'static, str>),
     /// A field that contradicts another, or is beyond what any model has.
     #[error("the field {field} is {value}, {reason}")]
     Invalid {
         /// The field's name, as the config spells it.
-        field: &'static str,
+        field: Cow<'static, str>,
         /// Its value.
         value: String,
         /// What it must be.

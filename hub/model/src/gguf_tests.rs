@@ -58,7 +58,7 @@ pub(super) fn matrices(format: WeightFormat) -> impl Fn(&GgufTensor) -> WeightFo
     }
 }
 
-fn open(file: &[u8]) -> (TempDir, Checkpoint) {
+pub(super) fn open(file: &[u8]) -> (TempDir, Checkpoint) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("q.gguf");
     fs::write(&path, file).unwrap();
@@ -348,8 +348,9 @@ fn what_cannot_be_run_is_one_sentence() {
         file
     };
     assert_eq!(
-        error(&replaced(b"qwen3moe", b"qwen2moe")),
-        "q.gguf: its general.architecture is \"qwen2moe\", and a GGUF of \"qwen3moe\" can be run"
+        error(&replaced(b"qwen3moe", b"qwen9moe")),
+        "q.gguf: its general.architecture is \"qwen9moe\", and these can be run: qwen3moe, qwen3, qwen2moe, qwen3next, \
+         gpt-oss, llama, olmoe, deepseek2, gemma2, gemma3"
     );
     assert_eq!(
         error(&replaced(b"qwen3moe.block_count", b"qwen3moe.block_cOunt")),
@@ -357,6 +358,10 @@ fn what_cannot_be_run_is_one_sentence() {
     );
     assert_eq!(
         error(&replaced(b"blk.1.attn_q.weight", b"blk.1.attn_Q.weight")),
+        "q.gguf holds blk.1.attn_Q.weight, which a GGUF of \"qwen3moe\" is not computed with here"
+    );
+    assert_eq!(
+        error(&replaced(b"blk.1.attn_q.weight", b"blk.9.attn_q.weight")),
         "no shard holds the tensor blk.1.attn_q.weight"
     );
     let cut = error(&whole[..whole.len() - 64]);

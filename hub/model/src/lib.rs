@@ -36,6 +36,8 @@ mod family_tests;
 #[cfg(test)]
 mod fast_tests;
 #[cfg(test)]
+mod gguf_family_tests;
+#[cfg(test)]
 mod gguf_tests;
 #[cfg(test)]
 mod reference_tests;

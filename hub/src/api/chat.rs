@@ -122,9 +122,9 @@ impl Chat {
             Request { sampling, ..asked.clone() }
         });
         let generation = Generation::start(&api, texts.collect(), "messages")?;
-        let ends_in_think = prompt.ends_in_think;
+        let (format, ends_in_think) = (api.text.output, prompt.ends_in_think);
         let choice = || Choice {
-            output: OutputParser::new(ends_in_think, reads_calls),
+            output: OutputParser::new(format, ends_in_think, reads_calls),
             logprobs: Vec::new(),
             has_reasoned: false,
         };
@@ -221,8 +221,8 @@ impl Chat {
 
     /// How many of the tokens are thinking: up to the last that gave a piece of it.
     fn reasoning_tokens(&self, ids: &[u32]) -> usize {
-        let mut output = OutputParser::new(self.ends_in_think, self.reads_calls);
-        let mut detokenizer = Detokenizer::new(Special::Skip);
+        let mut output = OutputParser::new(self.api.text.output, self.ends_in_think, self.reads_calls);
+        let mut detokenizer = Detokenizer::new(self.api.text.output.special());
         let is_reasoning =
             |pieces: Vec<Piece>| pieces.iter().any(|piece| matches!(piece, Piece::Reasoning(_)));
         let mut last = 0;

@@ -1,20 +1,19 @@
 //! Splits a model's text, as it arrives, into reasoning, content and tool calls.
 //!
-//! Qwen3 writes `<think>…</think>` first and each call as `<tool_call>{"name", "arguments"}</tool_call>`. The streaming
-//! and the whole answer are both made of these pieces, so they cannot differ.
+//! What a text looks like is its family's [`OutputFormat`]. The streaming and the whole answer are both made of these
+//! pieces, so they cannot differ.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+mod harmony;
+mod tagged;
 
-const THINK: &str = "<think>";
-const THINK_END: &str = "</think>";
-const CALL: &str = "<tool_call>";
-const CALL_END: &str = "</tool_call>";
+use moex_model::text::OutputFormat;
+
+use self::{harmony::Harmony, tagged::Tagged};
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// From inside `<think>`.
+    /// What the model thinks before it answers.
     Reasoning(String),
     /// The answer itself.
     Content(String),
@@ -35,121 +34,44 @@ pub(super) struct ToolCall {
 ///
 /// Text that may yet become a tag is held back, at most until the answer ends.
 #[derive(Debug)]
-pub(super) struct OutputParser {
-    reads_calls: bool,
-    mode: Mode,
-    /// Text not yet given out.
-    held: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    /// Nothing but white space yet: `<think>` may come.
-    Start,
-    Thinking {
-        begun: bool,
-    },
-    Content {
-        begun: bool,
-    },
-    Call,
+pub(super) enum OutputParser {
+    /// All of it is the answer.
+    Text,
+    Tagged(Tagged),
+    Harmony(Harmony),
 }
 
 impl OutputParser {
-    /// `in_think`: the prompt itself ended with `<think>`. `reads_calls`: tools were offered; without it a
-    /// `<tool_call>` is text like any other.
-    pub(super) fn new(in_think: bool, reads_calls: bool) -> Self {
-        let mode = if in_think { Mode::Thinking { begun: false } } else { Mode::Start };
-        Self { reads_calls, mode, held: String::new() }
+    /// `in_think`: the prompt itself ended with `<think>`. `reads_calls`: tools were offered; without it a call is text
+    /// like any other.
+    pub(super) fn new(format: OutputFormat, in_think: bool, reads_calls: bool) -> Self {
+        match format {
+            OutputFormat::Tagged(tags) => Self::Tagged(Tagged::new(tags, in_think, reads_calls)),
+            OutputFormat::Harmony => Self::Harmony(Harmony::new(reads_calls)),
+            // A template that opens `<think>` says that its model closes it, whatever others of the family do.
+            OutputFormat::Text if in_think => Self::Tagged(Tagged::new(OutputFormat::TAGS, true, false)),
+            OutputFormat::Text => Self::Text,
+        }
     }
 
     /// Takes text, gives what is certain by now.
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
-        self.held.push_str(text);
-        let mut pieces = Vec::new();
-        while self.step(&mut pieces) {}
-        pieces
+        match self {
+            Self::Text => {
+                [Piece::Content(text.to_owned())].into_iter().filter(|piece| !is_empty(piece)).collect()
+            }
+            Self::Tagged(parser) => parser.push(text),
+            Self::Harmony(parser) => parser.push(text),
+        }
     }
 
     /// The answer has ended: gives what was held back.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
-        let rest = std::mem::take(&mut self.held);
-        let piece = match self.mode {
-            Mode::Thinking { .. } => Piece::Reasoning(rest.trim_end().to_owned()),
-            Mode::Start | Mode::Content { .. } => Piece::Content(rest),
-            Mode::Call => call_or_text(&rest, ""),
-        };
-        if is_empty(&piece) { Vec::new() } else { vec![piece] }
-    }
-
-    /// One transition; false when more text is needed.
-    fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
-        let before = (self.mode, self.held.len());
-        match self.mode {
-            Mode::Start => {
-                let text = self.held.trim_start();
-                if let Some(rest) = text.strip_prefix(THINK) {
-                    self.held = rest.to_owned();
-                    self.mode = Mode::Thinking { begun: false };
-                } else if !THINK.starts_with(text) {
-                    self.mode = Mode::Content { begun: true };
-                }
-            }
-            Mode::Thinking { begun } => {
-                let begun = begun || self.drop_leading_space();
-                self.mode = Mode::Thinking { begun };
-                if let Some(inside) = self.take_through(THINK_END) {
-                    give(pieces, Piece::Reasoning(inside.trim_end().to_owned()));
-                    self.mode = Mode::Content { begun: false };
-                } else {
-                    give(pieces, Piece::Reasoning(self.take_certain(THINK_END)));
-                }
-            }
-            Mode::Content { begun } => {
-                let begun = begun || self.drop_leading_space();
-                self.mode = Mode::Content { begun };
-                if !self.reads_calls {
-                    give(pieces, Piece::Content(std::mem::take(&mut self.held)));
-                } else if let Some(text) = self.take_through(CALL) {
-                    give(pieces, Piece::Content(text.trim_end().to_owned()));
-                    self.mode = Mode::Call;
-                } else {
-                    give(pieces, Piece::Content(self.take_certain(CALL)));
-                }
-            }
-            Mode::Call => {
-                if let Some(inside) = self.take_through(CALL_END) {
-                    let piece = call_or_text(&inside, CALL_END);
-                    // White space between calls is the model's layout; after text it is text.
-                    self.mode = Mode::Content { begun: matches!(piece, Piece::Content(_)) };
-                    give(pieces, piece);
-                }
-            }
+        match self {
+            Self::Text => Vec::new(),
+            Self::Tagged(parser) => parser.finish(),
+            Self::Harmony(parser) => parser.finish(),
         }
-        (self.mode, self.held.len()) != before
-    }
-
-    /// Drops white space in front; true once something else is there.
-    fn drop_leading_space(&mut self) -> bool {
-        self.held = self.held.trim_start().to_owned();
-        !self.held.is_empty()
-    }
-
-    /// What stands before `tag`, if the tag is there; both are taken.
-    fn take_through(&mut self, tag: &str) -> Option<String> {
-        let at = self.held.find(tag)?;
-        let rest = self.held.split_off(at + tag.len());
-        let mut before = std::mem::replace(&mut self.held, rest);
-        before.truncate(at);
-        Some(before)
-    }
-
-    /// What cannot be part of `tag` nor the white space before it.
-    fn take_certain(&mut self, tag: &str) -> String {
-        let partial = (1..tag.len()).rev().find(|&n| self.held.ends_with(&tag[..n])).unwrap_or(0);
-        let before_tag = &self.held[..self.held.len() - partial];
-        let rest = self.held.split_off(before_tag.trim_end().len());
-        std::mem::replace(&mut self.held, rest)
     }
 }
 
@@ -163,31 +85,6 @@ fn is_empty(piece: &Piece) -> bool {
     matches!(piece, Piece::Reasoning(text) | Piece::Content(text) if text.is_empty())
 }
 
-/// The call written in `inside`, or, when it is none, the text as the model wrote it.
-fn call_or_text(inside: &str, end: &str) -> Piece {
-    match parse_call(inside) {
-        Some(call) => Piece::Call(call),
-        None => Piece::Content(format!("{CALL}{inside}{end}")),
-    }
-}
-
-fn parse_call(text: &str) -> Option<ToolCall> {
-    #[derive(Deserialize)]
-    struct Written<'a> {
-        name: String,
-        #[serde(borrow, alias = "parameters")]
-        arguments: Option<&'a RawValue>,
-    }
-    let written: Written<'_> = serde_json::from_str(text.trim()).ok()?;
-    let arguments = match written.arguments.map(RawValue::get) {
-        None => "{}".to_owned(),
-        Some(object) if object.starts_with('{') => object.to_owned(),
-        // Some write the object into a string, as the API itself does.
-        Some(other) => serde_json::from_str::<String>(other).ok()?,
-    };
-    Some(ToolCall { name: written.name, arguments })
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -196,7 +93,16 @@ mod tests {
 
     /// All pieces, neighbours of a kind joined, for the text cut at `cuts`.
     fn parse(text: &str, cuts: &[usize], in_think: bool, reads_calls: bool) -> Vec<Piece> {
-        let mut parser = OutputParser::new(in_think, reads_calls);
+        parse_as(OutputFormat::Tagged(OutputFormat::TAGS), text, cuts, (in_think, reads_calls))
+    }
+
+    fn parse_as(
+        format: OutputFormat,
+        text: &str,
+        cuts: &[usize],
+        (in_think, reads_calls): (bool, bool),
+    ) -> Vec<Piece> {
+        let mut parser = OutputParser::new(format, in_think, reads_calls);
         let mut ends: Vec<usize> = cuts.iter().map(|&cut| text.floor_char_boundary(cut)).collect();
         ends.push(text.len());
         ends.sort_unstable();
@@ -261,7 +167,79 @@ mod tests {
         assert_eq!(parse(&two, &[], false, true), vec![content("First."), weather.clone(), weather]);
     }
 
+    #[test]
+    fn without_a_form_everything_is_text() {
+        for text in ["<think>so</think>2", WEATHER, "", "<|channel|>final<|message|>x"] {
+            let expected: Vec<Piece> = (!text.is_empty()).then(|| content(text)).into_iter().collect();
+            assert_eq!(parse_as(OutputFormat::Text, text, &[3, 9], (false, true)), expected);
+        }
+        let opened = parse_as(OutputFormat::Text, "so\n</think>\n2 <think>", &[], (true, true));
+        assert_eq!(opened, vec![reasoning("so"), content("2 <think>")]);
+    }
+
+    #[test]
+    fn harmony_at_every_split() {
+        let think = "<|channel|>analysis<|message|>2 < 3 <|en\n é<|end|>";
+        let answer = "<|start|>assistant<|channel|>final<|message|>Yes: <b>. ";
+        let preamble = "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>";
+        let arguments = "{\"city\": \"Rome\"}";
+        let asks = format!(
+            "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{arguments}"
+        );
+        let in_role = format!(
+            "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{arguments}"
+        );
+        let weather = call("get_weather", arguments);
+        let thought = reasoning("2 < 3 <|en\n é");
+        let cases: Vec<(String, bool, Vec<Piece>)> = vec![
+            (format!("{think}{answer}"), false, vec![thought.clone(), content("Yes: <b>. ")]),
+            (format!("{think}{answer}<|return|>"), true, vec![thought.clone(), content("Yes: <b>. ")]),
+            (format!("{think}{asks}"), true, vec![thought.clone(), weather.clone()]),
+            (
+                format!("{think}{asks}<|call|>{in_role}<|call|>"),
+                true,
+                vec![thought.clone(), weather.clone(), weather.clone()],
+            ),
+            (format!("{think}{preamble}{asks}"), true, vec![thought.clone(), content("I look."), weather]),
+            // Nobody offered a tool.
+            (asks.clone(), false, vec![content(arguments)]),
+            (asks.replace("}", ""), true, vec![content("{\"city\": \"Rome\"")]),
+            // Cut off in a header, and in a tag.
+            (format!("{think}<|start|>assistant<|chan"), true, vec![thought.clone()]),
+            ("<|channel|>final<|message|>Yes<|en".to_owned(), true, vec![content("Yes<|en")]),
+            // No header at all.
+            ("Yes, <|x|>".to_owned(), true, vec![content("Yes, <|x|>")]),
+            ("<|cha".to_owned(), true, vec![]),
+            (String::new(), true, vec![]),
+        ];
+        for (text, reads_calls, expected) in cases {
+            let parsed = |cuts: &[usize]| parse_as(OutputFormat::Harmony, &text, cuts, (false, reads_calls));
+            assert_eq!(parsed(&[]), expected, "{text:?}");
+            for cut in 0..text.len() {
+                assert_eq!(parsed(&[cut]), expected, "{text:?} cut at {cut}");
+            }
+            assert_eq!(parsed(&(0..text.len()).collect::<Vec<_>>()), expected, "{text:?} byte by byte");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn harmony_may_be_cut_anywhere(
+            parts in prop::collection::vec(prop::sample::select(vec![
+                "<|start|>", "assistant", "<|channel|>", "analysis", "final", "commentary", " to=functions.f ", "<|message|>",
+                "<|end|>", "<|call|>", "<|", "é", "{}", "<|constrain|>json",
+            ]), 0..16),
+            cuts in prop::collection::vec(0usize..160, 0..8),
+            reads_calls: bool,
+        ) {
+            let text = parts.concat();
+            let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            prop_assert_eq!(
+                parse_as(OutputFormat::Harmony, &text, &cuts, (false, reads_calls)),
+                parse_as(OutputFormat::Harmony, &text, &[], (false, reads_calls))
+            );
+        }
+
         #[test]
         fn where_the_text_is_cut_does_not_matter(
             parts in prop::collection::vec(prop::sample::select(vec![

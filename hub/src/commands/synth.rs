@@ -143,7 +143,7 @@ fn write(
 fn tokenizer_json(source: Option<TokenizerSource>) -> Option<Cow<'static, [u8]>> {
     match source {
         Some(TokenizerSource::Json(json)) => Some(json),
-        Some(TokenizerSource::Vocabulary(_)) | None => None,
+        Some(TokenizerSource::Vocabulary(_) | TokenizerSource::Unknown(_)) | None => None,
     }
 }
 

@@ -11,6 +11,8 @@ pub enum RopeScaling {
     Llama3(Llama3),
     /// YaRN.
     Yarn(Yarn),
+    /// Each divided by one of its own, (C/2).
+    Factors(Vec<f32>),
 }
 
 /// The frequencies of a model's rotations.
@@ -46,6 +48,9 @@ impl Rope {
         match scaling {
             None => {}
             Some(RopeScaling::Linear(factor)) => frequencies.iter_mut().for_each(|f| *f /= *factor as f32),
+            Some(RopeScaling::Factors(factors)) => {
+                frequencies.iter_mut().zip(factors).for_each(|(f, factor)| *f /= factor);
+            }
             Some(RopeScaling::Llama3(llama3)) => {
                 frequencies.iter_mut().for_each(|f| *f = llama3.stretch(*f));
             }

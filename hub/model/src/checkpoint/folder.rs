@@ -53,7 +53,8 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, ModelError> {
         files.push(mapped);
     }
     let name = model_name(&folder.canonicalize().unwrap_or_else(|_| folder.to_owned()));
-    Ok(Checkpoint { name, spec, text, tensors, naming: Naming::HuggingFace(family), quantisation, files })
+    let (naming, output) = (Naming::HuggingFace(family), family.output);
+    Ok(Checkpoint { name, spec, text, output, tensors, naming, quantisation, files })
 }
 
 /// The folder's name; in Hugging Face's cache, where that is a commit, the repository's:
@@ -83,7 +84,8 @@ pub(super) fn demo() -> Result<Checkpoint, ModelError> {
         read_shard(file, "its header", &Bytes::from_static(bytes), &mut tensors)?;
     }
     let (name, naming) = (demo::NAME.to_owned(), Naming::HuggingFace(family));
-    Ok(Checkpoint { name, spec, text, tensors, naming, quantisation: None, files: Vec::new() })
+    let output = family.output;
+    Ok(Checkpoint { name, spec, text, output, tensors, naming, quantisation: None, files: Vec::new() })
 }
 
 /// The shards' file names, each with the first tensor that the index places in it.

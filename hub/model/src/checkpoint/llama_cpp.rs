@@ -1,26 +1,35 @@
 //! A GGUF as a checkpoint: which tensor is which, and the keys that say what a folder's files say.
 //!
-//! Dimensions are listed columns first there, and are rows first here. Rows of q and k need no reordering: of this
-//! architecture they are stored for the rotation of halves, as in the folder.
+//! Dimensions are listed columns first there, and are rows first here. What llama.cpp changes in a family's values is undone
+//! when it is read (`rearranged`). A file with a tensor that nothing here is computed with is refused.
 
 mod keys;
 mod layout;
+pub(super) mod rearranged;
 
 pub(crate) use keys::spec;
 pub use layout::{GgufTensor, tensors, write_keys};
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
+
+use moex_kernels::{MatrixView, cpu::RopeScaling};
 
 use serde_json::json;
 
 use super::{
-    names::{HEAD, TOKEN_EMBEDDING},
+    inventory,
+    names::{self, HEAD, InLayer, ROPE_FACTORS, TOKEN_EMBEDDING},
     tensors::{Checkpoint, Naming, Stored, Tensor, TextFiles, TokenizerSource},
 };
 use crate::{
     error::ModelError,
+    families::{Change, FromTensors, GgufForm},
     gguf::{self, Gguf, GgufError, Vocabulary},
     mapped::Mapped,
+    spec::ModelSpec,
 };
 
 /// Opens a GGUF: one file, or all files of a split one, whichever of them `path` is.
@@ -53,14 +62,55 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     let Some((file, bytes)) = header else { return Err(ModelError::NotAGguf { path: path.to_owned() }) };
     let wrong = |source: GgufError| ModelError::Gguf { file: file.clone(), source };
     let parsed = Gguf::parse(&bytes).map_err(wrong)?;
+    let (family, form, spec) = spec(&parsed, &from_tensors(&tensors)?)
+        .map_err(|source| ModelError::Config { path: file.clone().into(), source })?;
+    let expected = expected(form, &spec);
+    if let Some((tensor, stored)) = tensors.iter().find(|(name, _)| !is_known(name, &expected, &spec)) {
+        let (file, tensor) = (stored.file.clone(), tensor.clone());
+        return Err(ModelError::UnknownTensor { file, tensor, architecture: form.architecture });
+    }
+    let text = text_files(&parsed).map_err(wrong)?;
+    let (name, naming) = (model_name(&paths[0]), Naming::Gguf(form));
+    let output = family.output;
+    Ok(Checkpoint { name, spec, text, output, tensors, naming, quantisation: None, files })
+}
+
+/// What the tensors say of the model.
+fn from_tensors(tensors: &HashMap<String, Tensor>) -> Result<FromTensors, ModelError> {
     let embedding = tensors.get(TOKEN_EMBEDDING).and_then(|tensor| tensor.shape.first());
     let vocab = *embedding.ok_or_else(|| ModelError::MissingTensor { tensor: TOKEN_EMBEDDING.to_owned() })?;
-    let tied_head = !tensors.contains_key(HEAD);
-    let spec = spec(&parsed, vocab, tied_head)
-        .map_err(|source| ModelError::Config { path: file.clone().into(), source })?;
-    let text = text_files(&parsed).map_err(wrong)?;
-    let (name, naming) = (model_name(&paths[0]), Naming::Gguf);
-    Ok(Checkpoint { name, spec, text, tensors, naming, quantisation: None, files })
+    let factors = tensors.get(ROPE_FACTORS).and_then(|tensor| {
+        let Stored::Weights(format) = tensor.stored else { return None };
+        let n = tensor.shape.iter().try_fold(1, |all: usize, n| all.checked_mul(*n))?;
+        Some(MatrixView::new(format, 1, n, &tensor.bytes).ok()?.dequantize())
+    });
+    Ok(FromTensors {
+        vocab,
+        tied_head: !tensors.contains_key(HEAD),
+        has_attention_bias: tensors.contains_key("blk.0.attn_q.bias"),
+        rope_factors: factors,
+    })
+}
+
+/// The names of all tensors that a model of this spec is computed with, those of changed ones included.
+fn expected(form: &'static GgufForm, spec: &ModelSpec) -> HashSet<String> {
+    let mut expected = HashSet::new();
+    for name in inventory::names(spec) {
+        expected.extend(names::of_gguf(form, &name).map(|(own, _)| own));
+        let Some(InLayer { layer, part, .. }) = InLayer::of(&name) else { continue };
+        let parts = form.change(&part).map_or(&[][..], Change::parts);
+        expected.extend(parts.iter().map(|part| format!("blk.{layer}.{part}.weight")));
+    }
+    if spec.attentions().any(|attention| matches!(attention.rope.scaling, Some(RopeScaling::Factors(_)))) {
+        expected.insert(ROPE_FACTORS.to_owned());
+    }
+    expected
+}
+
+/// Whether a tensor is expected, or of the layers behind the model's own that predict further tokens.
+fn is_known(name: &str, expected: &HashSet<String>, spec: &ModelSpec) -> bool {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    layer.is_some_and(|layer| layer >= spec.layers.len()) || expected.contains(name)
 }
 
 /// A file of a split model says how many there are.
@@ -77,7 +127,15 @@ fn check_split(gguf: &Gguf<'_>, n_files: usize) -> Result<(), GgufError> {
 
 /// The metadata about text, as the folder's files say it.
 fn text_files(gguf: &Gguf<'_>) -> Result<TextFiles, GgufError> {
-    let Some(vocabulary) = Vocabulary::read(gguf)? else { return Ok(TextFiles::default()) };
+    let vocabulary = match Vocabulary::read(gguf) {
+        Ok(Some(vocabulary)) => vocabulary,
+        Ok(None) => return Ok(TextFiles::default()),
+        // The model can be run on ids all the same.
+        Err(reason) => {
+            let tokenizer = Some(TokenizerSource::Unknown(reason.to_string()));
+            return Ok(TextFiles { tokenizer, ..TextFiles::default() });
+        }
+    };
     let token = |id: Option<u32>| id.map(|id| vocabulary.tokens[id as usize].as_str());
     let special = json!({
         "bos_token": token(vocabulary.bos),

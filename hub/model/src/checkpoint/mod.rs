@@ -3,7 +3,8 @@
 //! Files are mapped, never read whole; what a tensor's bytes mean is `weights`'s. Every header is checked against its file
 //! when the checkpoint is opened, so that a broken download is found before anything is computed.
 
-mod names;
+pub(crate) mod inventory;
+pub(crate) mod names;
 mod quantisation;
 mod tensors;
 

@@ -1,11 +1,15 @@
 //! What llama.cpp calls the tensors of a GGUF.
 
-pub(super) const TOKEN_EMBEDDING: &str = "token_embd.weight";
-pub(super) const HEAD: &str = "output.weight";
+use crate::families::GgufForm;
+
+pub(crate) const TOKEN_EMBEDDING: &str = "token_embd.weight";
+pub(crate) const HEAD: &str = "output.weight";
+/// What RoPE's frequencies are divided by, (C/2).
+pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// The tensor's name in a GGUF, and the expert whose part of it is meant; none if a GGUF has no such tensor.
-pub(super) fn of_gguf(name: &str) -> Option<(String, Option<usize>)> {
-    let Some(rest) = name.strip_prefix("model.layers.") else {
+pub(crate) fn of_gguf(form: &GgufForm, name: &str) -> Option<(String, Option<usize>)> {
+    let Some(InLayer { layer, part, suffix, expert }) = InLayer::of(name) else {
         let name = match name {
             "model.embed_tokens.weight" => TOKEN_EMBEDDING,
             "model.norm.weight" => "output_norm.weight",
@@ -14,32 +18,30 @@ pub(super) fn of_gguf(name: &str) -> Option<(String, Option<usize>)> {
         };
         return Some((name.to_owned(), None));
     };
-    let (layer, part) = rest.split_once('.')?;
-    let (part, suffix) = part.rsplit_once('.')?;
-    let (part, expert) = match part.strip_prefix("mlp.experts.") {
-        Some(rest) => {
-            let (expert, part) = rest.split_once('.')?;
-            (part, Some(expert.parse().ok()?))
-        }
-        None => (part, None),
-    };
-    let part = match (part, expert) {
-        ("input_layernorm", None) => "attn_norm",
-        ("self_attn.q_proj", None) => "attn_q",
-        ("self_attn.k_proj", None) => "attn_k",
-        ("self_attn.v_proj", None) => "attn_v",
-        ("self_attn.o_proj", None) => "attn_output",
-        ("self_attn.q_norm", None) => "attn_q_norm",
-        ("self_attn.k_norm", None) => "attn_k_norm",
-        ("post_attention_layernorm", None) => "ffn_norm",
-        ("mlp.gate", None) => "ffn_gate_inp",
-        ("mlp.gate_proj", None) => "ffn_gate",
-        ("mlp.up_proj", None) => "ffn_up",
-        ("mlp.down_proj", None) => "ffn_down",
-        ("gate_proj", Some(_)) => "ffn_gate_exps",
-        ("up_proj", Some(_)) => "ffn_up_exps",
-        ("down_proj", Some(_)) => "ffn_down_exps",
-        _ => return None,
-    };
-    Some((format!("blk.{layer}.{part}.{suffix}"), expert))
+    Some((format!("blk.{layer}.{}", form.own_part(&part, suffix)?), expert))
+}
+
+/// A tensor of a layer by its shared name.
+pub(crate) struct InLayer<'a> {
+    pub(crate) layer: &'a str,
+    /// Without suffix, and without an expert's number: `mlp.experts.up_proj`.
+    pub(crate) part: String,
+    /// The last part of the name: `weight` or `bias` of most.
+    pub(crate) suffix: &'a str,
+    pub(crate) expert: Option<usize>,
+}
+
+impl<'a> InLayer<'a> {
+    pub(crate) fn of(name: &'a str) -> Option<Self> {
+        let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
+        let (part, suffix) = part.rsplit_once('.')?;
+        let (part, expert) = match part.strip_prefix("mlp.experts.") {
+            Some(rest) => {
+                let (expert, part) = rest.split_once('.')?;
+                (format!("mlp.experts.{part}"), Some(expert.parse().ok()?))
+            }
+            None => (part.to_owned(), None),
+        };
+        Some(Self { layer, part, suffix, expert })
+    }
 }

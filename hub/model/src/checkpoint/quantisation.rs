@@ -1,5 +1,7 @@
 //! How a folder says that it was quantised, by GPTQ or AWQ, or to FP8.
 
+use std::borrow::Cow;
+
 use moex_kernels::quant::GROUP;
 use serde::Deserialize;
 
@@ -49,7 +51,7 @@ impl Quantisation {
             (None, None) => return Ok(None),
         };
         let invalid = |field, value: String, reason: &str| {
-            Err(ConfigError::Invalid { field, value, reason: reason.to_owned() })
+            Err(ConfigError::Invalid { field: Cow::Borrowed(field), value, reason: reason.to_owned() })
         };
         // The file beside `config.json` is GPTQ's own, and names no method.
         let method = raw.quant_method.as_deref().unwrap_or("gptq");

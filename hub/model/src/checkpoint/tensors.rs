@@ -9,7 +9,14 @@ use bytes::Bytes;
 use moex_kernels::WeightFormat;
 
 use super::{names, quantisation::Quantisation};
-use crate::{error::ModelError, families::Family, gguf::Vocabulary, mapped::Mapped, spec::ModelSpec};
+use crate::{
+    error::ModelError,
+    families::{Family, GgufForm},
+    gguf::Vocabulary,
+    mapped::Mapped,
+    spec::ModelSpec,
+    text::OutputFormat,
+};
 
 /// An opened checkpoint.
 pub struct Checkpoint {
@@ -19,6 +26,8 @@ pub struct Checkpoint {
     pub spec: ModelSpec,
     /// Tokenizer, chat template and generation.
     pub text: TextFiles,
+    /// What its texts look like.
+    pub output: OutputFormat,
     pub(crate) tensors: HashMap<String, Tensor>,
     pub(crate) naming: Naming,
     /// None if its matrices are as `Stored` says.
@@ -46,6 +55,8 @@ pub enum TokenizerSource {
     Json(Cow<'static, [u8]>),
     /// A GGUF's metadata.
     Vocabulary(Vocabulary),
+    /// A GGUF's, of a kind that is not known: why, in a sentence.
+    Unknown(String),
 }
 
 /// What the tensors are called.
@@ -54,7 +65,7 @@ pub(crate) enum Naming {
     /// `model.layers.0.mlp.experts.7.up_proj.weight`: a tensor for each matrix, named as the family does.
     HuggingFace(&'static Family),
     /// `blk.0.ffn_up_exps.weight`: all experts of a layer in one tensor.
-    Gguf,
+    Gguf(&'static GgufForm),
 }
 
 /// A tensor in a file.
@@ -86,7 +97,7 @@ impl Checkpoint {
         let missing = |tensor: String| ModelError::MissingTensor { tensor };
         let (own_name, expert) = match self.naming {
             Naming::HuggingFace(family) => (family.own_name(name), None),
-            Naming::Gguf => names::of_gguf(name).ok_or_else(|| missing(name.to_owned()))?,
+            Naming::Gguf(form) => names::of_gguf(form, name).ok_or_else(|| missing(name.to_owned()))?,
         };
         let tensor = self.tensors.get(&own_name);
         match (tensor, expert) {

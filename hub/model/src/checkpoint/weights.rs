@@ -1,7 +1,7 @@
 //! Tensors of a checkpoint with the shapes the config gives them.
 //!
 //! Matrices stay in the checkpoint's format, where they lie, but for those of GPTQ, AWQ and FP8 folders, which are turned
-//! into our int4 or into bf16 when they are needed, and for experts that are stacked otherwise than kernels take them;
+//! into our int4 or into bf16 when they are needed, and for tensors whose rows are in another order than here;
 //! vectors, being small, become f32.
 
 use std::sync::{Arc, OnceLock};
@@ -14,8 +14,9 @@ use moex_kernels::{
 use super::{
     fp8::Fp8,
     gptq::Quantised,
+    llama_cpp::rearranged::{self, Rearranged},
     stacked::{self, Stacked},
-    tensors::{Checkpoint, Stored, Tensor},
+    tensors::{Checkpoint, Naming, Stored, Tensor},
 };
 use crate::{error::ModelError, spec::NormWeights};
 
@@ -43,6 +44,7 @@ enum Source {
     Int4(Quantised),
     Fp8(Fp8),
     Stacked(Stacked),
+    Rearranged(Rearranged),
 }
 
 impl Source {
@@ -51,6 +53,7 @@ impl Source {
             Self::Int4(_) => WeightFormat::Int4ZpG128,
             Self::Fp8(_) => Fp8::FORMAT,
             Self::Stacked(from) => from.format(),
+            Self::Rearranged(from) => from.format(),
         }
     }
 
@@ -59,6 +62,7 @@ impl Source {
             Self::Int4(from) => from.convert(),
             Self::Fp8(from) => from.convert(),
             Self::Stacked(from) => from.convert(),
+            Self::Rearranged(from) => from.convert(),
         }
     }
 
@@ -67,6 +71,7 @@ impl Source {
             Self::Int4(from) => from.stored(),
             Self::Fp8(from) => from.stored(),
             Self::Stacked(from) => from.stored(),
+            Self::Rearranged(from) => from.stored(),
         }
     }
 }
@@ -227,13 +232,15 @@ impl Checkpoint {
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let (tensor, format) = self.checked(name, &[len])?;
         let bytes = Storage::Mapped(tensor.bytes);
-        Ok(Matrix { format, rows: 1, cols: len, bytes }.view().dequantize())
+        let values = Matrix { format, rows: 1, cols: len, bytes }.view().dequantize();
+        rearranged::vector(self, name, values)
     }
 
-    /// The weights (len) of the RMSNorm called `name`, as rows are multiplied by them.
+    /// The weights (len) of the RMSNorm called `name`, as rows are multiplied by them: a GGUF has them so.
     pub(crate) fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let mut weights = self.vector(name, len)?;
-        if self.spec.norm_weights == NormWeights::OnePlus {
+        let is_folder = matches!(self.naming, Naming::HuggingFace(_));
+        if is_folder && self.spec.norm_weights == NormWeights::OnePlus {
             weights.iter_mut().for_each(|weight| *weight += 1.0);
         }
         Ok(weights)
@@ -253,7 +260,10 @@ impl Checkpoint {
         let biases = match kind.has_biases() {
             false => None,
             true => {
-                let of = |part, len| stacked::bias(self, &stem(part), len);
+                let of = |part, len| match self.naming {
+                    Naming::HuggingFace(_) => stacked::bias(self, &stem(part), len),
+                    Naming::Gguf(_) => self.vector(&format!("{name}.{part}.bias"), len),
+                };
                 Some(Arc::new([of("gate_proj", inner)?, of("up_proj", inner)?, of("down_proj", hidden)?]))
             }
         };
@@ -289,10 +299,13 @@ impl Checkpoint {
         if let Some(from) = Fp8::find(self, stem, rows, cols)? {
             return Ok(Some(Source::Fp8(from)));
         }
+        if let Some(from) = Rearranged::find(self, stem, rows, cols)? {
+            return Ok(Some(Source::Rearranged(from)));
+        }
         Ok(Stacked::find(self, stem, rows, cols)?.map(Source::Stacked))
     }
 
-    fn checked(&self, name: &str, shape: &[usize]) -> Result<(Tensor, WeightFormat), ModelError> {
+    pub(super) fn checked(&self, name: &str, shape: &[usize]) -> Result<(Tensor, WeightFormat), ModelError> {
         let tensor = self.tensor(name)?;
         let format = match &tensor.stored {
             Stored::Weights(format) => *format,
@@ -304,7 +317,10 @@ impl Checkpoint {
                 });
             }
         };
-        if tensor.shape != shape {
+        // Dimensions of one come and go in a GGUF.
+        let is_alike = matches!(self.naming, Naming::Gguf(_))
+            && tensor.shape.iter().filter(|n| **n != 1).eq(shape.iter().filter(|n| **n != 1));
+        if tensor.shape != shape && !is_alike {
             return Err(ModelError::Shape {
                 tensor: name.to_owned(),
                 file: tensor.file,

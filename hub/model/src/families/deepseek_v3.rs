@@ -4,7 +4,7 @@
 use moex_kernels::cpu::RopeScaling;
 
 use super::{
-    Family, Raw,
+    Change, Family, Fields, GgufForm, Raw,
     raw::{FULL, bounded, invalid},
 };
 use crate::{
@@ -13,15 +13,76 @@ use crate::{
         Activation, FfnSpec, MAX_INNER, MAX_LAYERS, MAX_WIDTH, ModelSpec, Projection, RopePairs, RopePlace,
         Scoring, SharedExpertSpec, default_scale,
     },
+    text::OutputFormat,
 };
 
 /// The family.
 pub(super) const DEEPSEEK_V3: Family = Family {
     model_types: &["deepseek_v3"],
     architecture: "DeepseekV3ForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec,
     names: &[(".mlp.shared_expert.", ".mlp.shared_experts.")],
+    gguf: &[GgufForm {
+        keys: &[
+            ("q_lora_rank", "attention.q_lora_rank"),
+            ("kv_lora_rank", "attention.kv_lora_rank"),
+            ("v_head_dim", "attention.value_length"),
+            ("v_head_dim", "attention.value_length_mla"),
+            ("qk_rope_head_dim", "rope.dimension_count"),
+            ("first_k_dense_replace", "leading_dense_block_count"),
+            ("n_shared_experts", "expert_shared_count"),
+            ("n_group", "expert_group_count"),
+            ("topk_group", "expert_group_used_count"),
+            ("routed_scaling_factor", "expert_weights_scale"),
+            ("norm_topk_prob", "expert_weights_norm"),
+        ],
+        reads: &["expert_gating_func"],
+        fields: gguf_fields,
+        names: &[
+            ("self_attn.q_a_proj", "attn_q_a"),
+            ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+            ("self_attn.q_b_proj", "attn_q_b"),
+            ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+            ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+            ("self_attn.kv_b_proj", "attn_kv_b"),
+            ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+        ],
+        changes: &[("self_attn.kv_b_proj", Change::KeysAndValues(&["attn_k_b", "attn_v_b"]))],
+        ends: &["<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>"],
+        ..GgufForm::of("deepseek2", "deepseek_v3")
+    }],
 };
+
+fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
+    const SIGMOID: usize = 2;
+    // A file without the key is of DeepSeek-V2, which chooses by softmax.
+    let scoring = fields.integer("expert_gating_func")?.unwrap_or(1);
+    if scoring != SIGMOID {
+        return Err(fields.invalid("expert_gating_func", scoring, "and 2, sigmoid, is supported"));
+    }
+    // Older files have no key for a head's own width, and say it as that of keys.
+    let mla = "attention.key_length_mla";
+    let (key, head) = match fields.integer(mla)? {
+        Some(head) => (mla, head),
+        None => ("attention.key_length", fields.needed("attention.key_length")?),
+    };
+    let rotated = fields.needed("rope.dimension_count")?;
+    let own = head.checked_sub(rotated).filter(|own| *own > 0);
+    let own = own.ok_or_else(|| fields.invalid(key, head, "and more columns than these are rotated"))?;
+    fields.set("qk_nope_head_dim", own);
+    // Keys of the latent rows, that all heads share, are said as one head.
+    fields.set("head_dim", head);
+    fields.set("num_key_value_heads", fields.needed("attention.head_count")?);
+    fields.set_absent("norm_topk_prob", false);
+    if let Some(multiplier) = fields.number("rope.scaling.yarn_log_multiplier")? {
+        // A tenth of it is written; cosines and sines are not scaled, which says that `mscale` is the same.
+        let mscale = f64::from(multiplier as f32 * 10.0);
+        fields.set("rope_scaling.mscale", mscale);
+        fields.set("rope_scaling.mscale_all_dim", mscale);
+    }
+    Ok(())
+}
 
 fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     raw.only_silu()?;

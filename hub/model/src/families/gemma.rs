@@ -2,18 +2,20 @@
 //! scaled embeddings; layers with windows among those without.
 
 use super::{
-    Family, Raw,
+    Family, Fields, GgufForm, Raw,
     raw::{FULL, SLIDING, bounded, invalid},
 };
 use crate::{
     error::ConfigError,
     spec::{Activation, MAX_POSITIONS, ModelSpec, MoeSpec, NormPlaces, NormWeights, QkNorm},
+    text::OutputFormat,
 };
 
 /// Both generations.
 pub(super) const GEMMA: Family = Family {
     model_types: &["gemma2", "gemma3_text"],
     architecture: "Gemma2ForCausalLM",
+    output: OutputFormat::Text,
     spec,
     // The norm before the second half has the name that other families give it after the first.
     names: &[
@@ -21,7 +23,65 @@ pub(super) const GEMMA: Family = Family {
         (".attention_output_layernorm.", ".post_attention_layernorm."),
         (".feedforward_output_layernorm.", ".post_feedforward_layernorm."),
     ],
+    gguf: &[
+        GgufForm {
+            keys: GGUF_KEYS,
+            reads: &["attention.scale"],
+            fields: |fields| {
+                // What llama.cpp takes where older files are silent.
+                fields.set_absent("attn_logit_softcapping", 50.0);
+                fields.set_absent("final_logit_softcapping", 30.0);
+                gguf_fields(fields, 46)
+            },
+            names: GGUF_NAMES,
+            ends: GGUF_ENDS,
+            ..GgufForm::of("gemma2", "gemma2")
+        },
+        GgufForm {
+            keys: GGUF_KEYS,
+            reads: &["attention.scale"],
+            fields: |fields| {
+                fields.set_absent("rope_local_base_freq", 10_000.0);
+                fields.set_absent("rope_theta", 1e6);
+                gguf_fields(fields, 62)
+            },
+            names: GGUF_NAMES,
+            ends: GGUF_ENDS,
+            ..GgufForm::of("gemma3", "gemma3_text")
+        },
+    ],
 };
+
+const GGUF_KEYS: &[(&str, &str)] = &[
+    ("sliding_window", "attention.sliding_window"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("rope_local_base_freq", "rope.freq_base_swa"),
+];
+
+const GGUF_NAMES: &[(&str, &str)] = &[
+    ("attention_output_layernorm", "post_attention_norm"),
+    ("feedforward_output_layernorm", "post_ffw_norm"),
+];
+
+const GGUF_ENDS: &[&str] = &["<end_of_turn>", "<eos>"];
+
+/// Windows, and the scores' scale: where no key says it, the 27B of each generation, known by its layers, scales by D / H
+/// and all others by a head's columns.
+fn gguf_fields(fields: &mut Fields<'_>, n_layers_of_27b: usize) -> Result<(), ConfigError> {
+    fields.windows()?;
+    let scalar = match fields.number("attention.scale")?.filter(|scale| *scale != 0.0) {
+        Some(scale) => scale.powi(-2),
+        None if fields.needed("block_count")? == n_layers_of_27b => {
+            let (hidden, heads) =
+                (fields.needed("embedding_length")?, fields.needed("attention.head_count")?);
+            hidden as f64 / heads.max(1) as f64
+        }
+        None => fields.needed("attention.key_length")? as f64,
+    };
+    fields.set("query_pre_attn_scalar", scalar);
+    Ok(())
+}
 
 fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     let is_third = raw.model_type.as_deref() == Some("gemma3_text");
@@ -43,7 +103,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     let window = bounded("sliding_window", raw.sliding_window, MAX_POSITIONS)?;
     let pattern = raw.sliding_window_pattern.unwrap_or(if is_third { 6 } else { 2 });
     let pattern = bounded("sliding_window_pattern", Some(pattern), MAX_POSITIONS)?;
-    let scalar = raw.query_pre_attn_scalar.ok_or(ConfigError::Missing("query_pre_attn_scalar"))?;
+    let scalar = raw.query_pre_attn_scalar.ok_or(ConfigError::Missing("query_pre_attn_scalar".into()))?;
     if !(scalar.is_finite() && scalar > 0.0) {
         return Err(invalid("query_pre_attn_scalar", scalar, "and must be more than 0"));
     }

@@ -7,21 +7,53 @@ use moex_kernels::{
 };
 
 use super::{
-    Family, Raw,
+    Family, Fields, GgufForm, Raw,
     raw::{FULL, SLIDING, bounded, invalid},
 };
 use crate::{
     error::ConfigError,
+    gguf::Value,
     spec::{FfnSpec, MAX_POSITIONS, ModelSpec},
+    text::OutputFormat,
 };
 
 /// The family.
 pub(super) const GPT_OSS: Family = Family {
     model_types: &["gpt_oss"],
     architecture: "GptOssForCausalLM",
+    output: OutputFormat::Harmony,
     spec,
     names: &[(".mlp.gate.", ".mlp.router.")],
+    gguf: &[GgufForm {
+        keys: &[("sliding_window", "attention.sliding_window")],
+        reads: &["expert_gating_func"],
+        fields: gguf_fields,
+        names: &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("self_attn.sinks", "attn_sinks.weight"),
+        ],
+        ends: &["<|return|>", "<|call|>", "<|endoftext|>"],
+        ..GgufForm::of("gpt-oss", "gpt_oss")
+    }],
 };
+
+/// What is true of every GPT-OSS and no key says.
+fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
+    const SOFTMAX_OF_THE_CHOSEN: usize = 3;
+    if let Some(other) = fields.integer("expert_gating_func")?.filter(|kind| *kind != SOFTMAX_OF_THE_CHOSEN) {
+        return Err(fields.invalid(
+            "expert_gating_func",
+            other,
+            "and 3, softmax of the chosen, is supported",
+        ));
+    }
+    fields.set("attention_bias", true);
+    fields.windows()?;
+    if fields.value("rope.scaling.type").and_then(Value::as_str) == Some("yarn") {
+        fields.set("rope_scaling.truncate", false);
+    }
+    Ok(())
+}
 
 fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     raw.only_silu()?;
@@ -37,7 +69,8 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     moe.kind = ExpertKind::ClampedSwiglu;
     moe.has_router_bias = true;
     let window = bounded("sliding_window", raw.sliding_window, MAX_POSITIONS)?;
-    let kinds = raw.layer_kinds(|layer| if layer.is_multiple_of(2) { SLIDING } else { FULL })?;
+    let pattern = bounded("sliding_window_pattern", raw.sliding_window_pattern.or(Some(2)), MAX_POSITIONS)?;
+    let kinds = raw.layer_kinds(|layer| if (layer + 1).is_multiple_of(pattern) { FULL } else { SLIDING })?;
     let mut spec = raw.spec("gpt_oss", |_| FfnSpec::Sparse, moe)?;
     for (attention, kind) in spec.attentions_mut().zip(&kinds) {
         attention.window = (kind == SLIDING).then_some(window);

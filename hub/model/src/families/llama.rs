@@ -1,12 +1,17 @@
 //! Llama 2 and 3, and what is built like them: dense, no biases unless the config says so.
 
-use super::{Family, raw::invalid};
-use crate::spec::{Activation, MoeSpec};
+use super::{Change, Family, Fields, GgufForm, raw::invalid};
+use crate::{
+    error::ConfigError,
+    spec::{Activation, MoeSpec},
+    text::OutputFormat,
+};
 
 /// The family.
 pub(super) const LLAMA: Family = Family {
     model_types: &["llama"],
     architecture: "LlamaForCausalLM",
+    output: OutputFormat::Text,
     spec: |raw| {
         raw.only_silu()?;
         if raw.mlp_bias == Some(true) {
@@ -16,4 +21,24 @@ pub(super) const LLAMA: Family = Family {
         raw.spec("llama", |_| dense, MoeSpec::NONE)
     },
     names: &[],
+    gguf: &[GgufForm {
+        has_experts: Some(false),
+        fields: llama_fields,
+        changes: PAIRED_ROWS,
+        ends: LLAMA_ENDS,
+        ..GgufForm::of("llama", "llama")
+    }],
 };
+
+/// In a GGUF of the architecture "llama" the rows of queries and keys stand for RoPE of neighbouring columns.
+pub(super) const PAIRED_ROWS: &[(&str, Change)] =
+    &[("self_attn.q_proj", Change::PairedRows), ("self_attn.k_proj", Change::PairedRows)];
+
+/// The tokens that end an answer of Llama 2 and 3 and of Mistral's models.
+pub(super) const LLAMA_ENDS: &[&str] = &["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>"];
+
+/// Biases are there or not; no key says so.
+pub(super) fn llama_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
+    fields.set("attention_bias", fields.tensors.has_attention_bias);
+    Ok(())
+}

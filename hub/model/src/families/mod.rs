@@ -1,8 +1,9 @@
 //! The families of models that can be run: how the config of each becomes a [`ModelSpec`], and what its tensors are called.
 //!
 //! A family is one file. Tensors are asked for by the names that most families share, those of Qwen and Llama; a family
-//! that calls some otherwise lists them in [`Family::names`].
+//! that calls some otherwise lists them in [`Family::names`]. What is a family's own in a GGUF is a [`GgufForm`] beside that.
 
+mod gguf;
 mod raw;
 
 mod deepseek_v3;
@@ -15,9 +16,11 @@ mod qwen2_moe;
 mod qwen3;
 mod qwen3_next;
 
-pub(crate) use raw::{OneOrMany, Raw, RawRope};
+pub(crate) use gguf::{Change, Fields, FromTensors, GgufForm};
+pub(crate) use qwen3::QWEN3_MOE_GGUF;
+pub(crate) use raw::{OneOrMany, Raw};
 
-use super::{error::ConfigError, spec::ModelSpec};
+use super::{error::ConfigError, gguf::Gguf, spec::ModelSpec, text::OutputFormat};
 
 /// A family of models.
 pub(crate) struct Family {
@@ -29,6 +32,10 @@ pub(crate) struct Family {
     pub(crate) spec: fn(&Raw) -> Result<ModelSpec, ConfigError>,
     /// Parts of tensors' names that differ from the shared ones: (shared, its own).
     pub(crate) names: &'static [(&'static str, &'static str)],
+    /// How llama.cpp writes it.
+    pub(crate) gguf: &'static [GgufForm],
+    /// What its texts look like.
+    pub(crate) output: OutputFormat,
 }
 
 const FAMILIES: [&Family; 10] = [
@@ -38,9 +45,9 @@ const FAMILIES: [&Family; 10] = [
     &qwen3_next::QWEN3_NEXT,
     &gpt_oss::GPT_OSS,
     &mixtral::MIXTRAL,
+    &llama::LLAMA,
     &olmoe::OLMOE,
     &deepseek_v3::DEEPSEEK_V3,
-    &llama::LLAMA,
     &gemma::GEMMA,
 ];
 
@@ -75,6 +82,27 @@ impl Family {
         let raw: Raw = serde_json::from_slice(json)?;
         let family = Self::of(&raw)?;
         Ok((family, (family.spec)(&raw)?))
+    }
+
+    /// The family that a GGUF's metadata is of, and how it is written.
+    ///
+    /// # Errors
+    /// If it is of none that is known; the sentence names those that are.
+    pub(crate) fn of_gguf(gguf: &Gguf<'_>) -> Result<(&'static Self, &'static GgufForm), ConfigError> {
+        for (family, form) in Self::gguf_forms() {
+            if form.is_of(gguf)? {
+                return Ok((family, form));
+            }
+        }
+        let found = gguf.text("general.architecture")?.unwrap_or("absent").chars().take(64).collect();
+        let mut known: Vec<&str> = Self::gguf_forms().map(|(_, form)| form.architecture).collect();
+        known.dedup();
+        Err(ConfigError::Architecture { found, known: known.join(", ") })
+    }
+
+    /// How every family is written as GGUF.
+    pub(crate) fn gguf_forms() -> impl Iterator<Item = (&'static Self, &'static GgufForm)> {
+        FAMILIES.iter().flat_map(|family| family.gguf.iter().map(|form| (*family, form)))
     }
 
     /// What this family calls the tensor with the shared name `name`.

@@ -1,12 +1,16 @@
 //! OLMoE: RMSNorm of all query heads and of all key heads together, then q, k and v clipped.
 
-use super::{Family, raw::invalid};
-use crate::spec::{FfnSpec, QkNorm};
+use super::{Family, GgufForm, raw::invalid};
+use crate::{
+    spec::{FfnSpec, QkNorm},
+    text::OutputFormat,
+};
 
 /// The family.
 pub(super) const OLMOE: Family = Family {
     model_types: &["olmoe"],
     architecture: "OlmoeForCausalLM",
+    output: OutputFormat::Text,
     spec: |raw| {
         raw.only_silu()?;
         if let Some(clip) = raw.clip_qkv.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
@@ -20,4 +24,14 @@ pub(super) const OLMOE: Family = Family {
         Ok(spec)
     },
     names: &[],
+    gguf: &[GgufForm {
+        keys: &[("clip_qkv", "attention.clamp_kqv")],
+        // No key says so: llama.cpp never renormalises this architecture's gates.
+        fields: |fields| {
+            fields.set("norm_topk_prob", false);
+            Ok(())
+        },
+        ends: &["<|endoftext|>"],
+        ..GgufForm::of("olmoe", "olmoe")
+    }],
 };

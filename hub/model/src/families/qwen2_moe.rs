@@ -1,12 +1,16 @@
 //! Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B): biases on q, k and v, and a shared expert with a gate of its own.
 
-use super::{Family, raw::bounded};
-use crate::spec::{MAX_WIDTH, SharedExpertSpec};
+use super::{Family, GgufForm, qwen3::QWEN_ENDS, raw::bounded};
+use crate::{
+    spec::{MAX_WIDTH, SharedExpertSpec},
+    text::OutputFormat,
+};
 
 /// The family.
 pub(super) const QWEN2_MOE: Family = Family {
     model_types: &["qwen2_moe"],
     architecture: "Qwen2MoeForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec: |raw| {
         raw.only_silu()?;
         raw.no_window()?;
@@ -23,4 +27,14 @@ pub(super) const QWEN2_MOE: Family = Family {
         Ok(spec)
     },
     names: &[],
+    gguf: &[GgufForm {
+        keys: &[("shared_expert_intermediate_size", "expert_shared_feed_forward_length")],
+        // No key says so: llama.cpp never renormalises this architecture's gates.
+        fields: |fields| {
+            fields.set("norm_topk_prob", false);
+            Ok(())
+        },
+        ends: QWEN_ENDS,
+        ..GgufForm::of("qwen2moe", "qwen2_moe")
+    }],
 };

@@ -4,17 +4,62 @@
 use moex_kernels::cpu::DeltaNetShape;
 
 use super::{
-    Family, Raw,
+    Change, Family, Fields, GgufForm, Raw,
+    qwen3::QWEN_ENDS,
     raw::{FULL, LINEAR, bounded, invalid},
 };
 use crate::{
     error::ConfigError,
     spec::{MAX_INNER, MAX_LAYERS, MAX_WIDTH, Mixer, ModelSpec, NormWeights, QkNorm, SharedExpertSpec},
+    text::OutputFormat,
 };
 
 /// The family.
-pub(super) const QWEN3_NEXT: Family =
-    Family { model_types: &["qwen3_next"], architecture: "Qwen3NextForCausalLM", spec, names: &[] };
+pub(super) const QWEN3_NEXT: Family = Family {
+    model_types: &["qwen3_next"],
+    architecture: "Qwen3NextForCausalLM",
+    output: OutputFormat::Tagged(OutputFormat::TAGS),
+    spec,
+    names: &[],
+    gguf: &[GgufForm {
+        keys: &[
+            ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+            ("full_attention_interval", "full_attention_interval"),
+            ("linear_conv_kernel_dim", "ssm.conv_kernel"),
+            ("linear_key_head_dim", "ssm.state_size"),
+            ("linear_num_key_heads", "ssm.group_count"),
+            ("linear_num_value_heads", "ssm.time_step_rank"),
+        ],
+        fields: gguf_fields,
+        names: &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("linear_attn.in_proj_qkvz", "ssm_in"),
+            ("linear_attn.in_proj_ba", "ssm_ba"),
+            ("linear_attn.conv1d", "ssm_conv1d"),
+            ("linear_attn.A_log", "ssm_a"),
+            ("linear_attn.dt_bias", "ssm_dt.bias"),
+            ("linear_attn.norm", "ssm_norm"),
+            ("linear_attn.out_proj", "ssm_out"),
+        ],
+        changes: &[
+            ("linear_attn.in_proj_qkvz", Change::ByKind(&["attn_qkv", "attn_gate"])),
+            ("linear_attn.A_log", Change::MinusExp),
+        ],
+        ends: QWEN_ENDS,
+        ..GgufForm::of("qwen3next", "qwen3_next")
+    }],
+};
+
+/// The width of a value head: all of them together are `ssm.inner_size`.
+fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
+    let (inner, heads) = (fields.needed("ssm.inner_size")?, fields.needed("ssm.time_step_rank")?);
+    match inner.checked_div(heads) {
+        Some(width) if width * heads == inner => fields.set("linear_value_head_dim", width),
+        _ => return Err(fields.invalid("ssm.inner_size", inner, &format!("of {heads} heads"))),
+    }
+    fields.set("norm_topk_prob", true);
+    Ok(())
+}
 
 fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     raw.only_silu()?;

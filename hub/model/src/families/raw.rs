@@ -107,6 +107,9 @@ pub(crate) struct Raw {
     pub(crate) rope_theta: Option<f32>,
     pub(crate) rope_scaling: Option<RawRope>,
     pub(crate) rope_parameters: Option<RopeParameters>,
+    /// What each frequency is divided by: a GGUF has these in place of Llama 3's scaling.
+    #[serde(skip)]
+    pub(crate) rope_factors: Option<Vec<f32>>,
 }
 
 /// One set for all layers, or one for each kind of layer.
@@ -335,10 +338,26 @@ impl Raw {
             return Err(invalid("partial_rotary_factor", factor.unwrap_or(1.0), "and RoPE rotates pairs"));
         }
         let scaling = match scaling {
-            None => None,
+            None => self.rope_factors.as_deref().map(|factors| rope_factors(factors, width)).transpose()?,
+            Some(_) if self.rope_factors.is_some() => {
+                return Err(invalid(
+                    "rope_type",
+                    "not alone",
+                    "and there are factors for each frequency as well",
+                ));
+            }
             Some(rope) => rope.scaling(self.declared_positions()?)?,
         };
         Ok(RopeSpec { theta, scaling, width, pairs: RopePairs::Halves, place: RopePlace::First })
+    }
+}
+
+/// A factor for each pair of `width` rotated columns.
+fn rope_factors(factors: &[f32], width: usize) -> Result<RopeScaling, ConfigError> {
+    let is_factor = |factor: &f32| factor.is_finite() && *factor > 0.0;
+    match factors.len() == width / 2 && factors.iter().all(is_factor) {
+        true => Ok(RopeScaling::Factors(factors.to_vec())),
+        false => Err(invalid("rope_factors", factors.len(), format!("numbers above 0 for {width} columns"))),
     }
 }
 
@@ -358,7 +377,7 @@ impl RawRope {
     }
 
     fn at_least_one(&self, default: Option<f64>) -> Result<f64, ConfigError> {
-        let factor = self.factor.or(default).ok_or(ConfigError::Missing("factor"))?;
+        let factor = self.factor.or(default).ok_or(ConfigError::Missing("factor".into()))?;
         match (1.0..=1e6).contains(&factor) {
             true => Ok(factor),
             false => Err(invalid("factor", factor, "and a context is stretched by 1 or more")),
@@ -368,8 +387,8 @@ impl RawRope {
     fn llama3(&self, declared_positions: usize) -> Result<Llama3, ConfigError> {
         let original = self.original_max_position_embeddings.or(Some(declared_positions));
         let original = bounded("original_max_position_embeddings", original, MAX_POSITIONS)?;
-        let low = self.low_freq_factor.ok_or(ConfigError::Missing("low_freq_factor"))?;
-        let high = self.high_freq_factor.ok_or(ConfigError::Missing("high_freq_factor"))?;
+        let low = self.low_freq_factor.ok_or(ConfigError::Missing("low_freq_factor".into()))?;
+        let high = self.high_freq_factor.ok_or(ConfigError::Missing("high_freq_factor".into()))?;
         if !(low > 0.0 && high > low) {
             return Err(invalid(
                 "high_freq_factor",
@@ -401,7 +420,7 @@ impl RawRope {
 /// A size that must be there, from 1 to `most`.
 pub(crate) fn bounded(field: &'static str, value: Option<usize>, most: usize) -> Result<usize, ConfigError> {
     match value {
-        None => Err(ConfigError::Missing(field)),
+        None => Err(ConfigError::Missing(field.into())),
         Some(value) if value == 0 || value > most => {
             Err(invalid(field, value, format!("not between 1 and {most}")))
         }
@@ -411,5 +430,5 @@ pub(crate) fn bounded(field: &'static str, value: Option<usize>, most: usize) ->
 
 /// A field that cannot be as it is.
 pub(crate) fn invalid(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {
-    ConfigError::Invalid { field, value: value.to_string(), reason: reason.into() }
+    ConfigError::Invalid { field: field.into(), value: value.to_string(), reason: reason.into() }
 }

@@ -2,7 +2,7 @@
 //! part of the crate's interface.
 
 use super::{Gguf, Vocabulary};
-use crate::llama_cpp;
+use crate::{families::FromTensors, llama_cpp};
 
 /// Any bytes as a file: parsing ends without a panic, every tensor it names lies in the file, and whatever reads the keys
 /// ends without a panic too.
@@ -15,7 +15,8 @@ pub fn parse(bytes: &[u8]) {
     }
     let vocab = gguf.tensors().first().map_or(1, |tensor| tensor.shape[0]);
     // Which error it is does not matter here.
-    drop(llama_cpp::spec(&gguf, vocab, true));
+    let tensors = FromTensors { vocab, tied_head: true, ..FromTensors::default() };
+    drop(llama_cpp::spec(&gguf, &tensors));
     if let Ok(Some(vocabulary)) = Vocabulary::read(&gguf) {
         assert_eq!(vocabulary.tokens.len(), vocabulary.kinds.len());
         drop(crate::text::Tokenizer::from_vocabulary(&vocabulary));

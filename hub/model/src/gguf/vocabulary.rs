@@ -11,6 +11,8 @@ pub struct Vocabulary {
     pub tokens: Vec<String>,
     /// Each id's kind; as many as tokens.
     pub kinds: Vec<TokenKind>,
+    /// How a text is cut before merges.
+    pub words: Words,
     /// The two halves of each merge, the earliest first.
     pub merges: Vec<(String, String)>,
     /// The token before a text, if there is one.
@@ -23,6 +25,45 @@ pub struct Vocabulary {
     pub pad: Option<u32>,
     /// Whether a plain text begins with `bos`. A chat's prompt is what the template makes of it.
     pub add_bos: bool,
+}
+
+/// How a text is cut into words before merges, by the names of llama.cpp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Words {
+    /// Qwen's since Qwen 2: "qwen2".
+    #[default]
+    Qwen2,
+    /// Llama 3's: "llama-bpe".
+    Llama3,
+    /// GPT-4o's, which GPT-OSS has too: "gpt-4o".
+    Gpt4o,
+    /// DeepSeek's since V3: "deepseek-v3".
+    DeepSeekV3,
+    /// GPT-2's, on text in NFC: "olmo".
+    Olmo,
+}
+
+impl Words {
+    /// By their names; of several the first is written.
+    const NAMES: [(&'static str, Self); 9] = [
+        ("qwen2", Self::Qwen2),
+        ("deepseek-r1-qwen", Self::Qwen2),
+        ("llama-bpe", Self::Llama3),
+        ("llama3", Self::Llama3),
+        ("llama-v3", Self::Llama3),
+        ("gpt-4o", Self::Gpt4o),
+        ("deepseek-v3", Self::DeepSeekV3),
+        ("olmo", Self::Olmo),
+        ("olmoe", Self::Olmo),
+    ];
+
+    fn of(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, words)| *words)
+    }
+
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, words)| *words == self).map_or("", |(name, _)| *name)
+    }
 }
 
 /// What a token is there for.
@@ -53,7 +94,7 @@ impl Vocabulary {
     /// The vocabulary of a file; none if it has no tokenizer.
     ///
     /// # Errors
-    /// If it is of another kind than Qwen's, or not whole.
+    /// If it is of a kind that is not known, or not whole.
     pub fn read(gguf: &Gguf<'_>) -> Result<Option<Self>, GgufError> {
         let Some(model) = gguf.text(MODEL)? else { return Ok(None) };
         let wrong = |key: &str, expected| GgufError::WrongValue { key: key.to_owned(), expected };
@@ -61,9 +102,12 @@ impl Vocabulary {
             return Err(wrong(MODEL, "\"gpt2\", and only byte-level BPE is supported"));
         }
         // How a text is cut before merges. Files from before the key existed are Qwen's by their architecture.
-        if gguf.text(PRE)?.is_some_and(|pre| pre != "qwen2") {
-            return Err(wrong(PRE, "\"qwen2\", and only its way of cutting words is supported"));
-        }
+        let words = match gguf.text(PRE)? {
+            None => Words::default(),
+            Some(name) => Words::of(name).ok_or_else(|| {
+                wrong(PRE, "\"qwen2\", \"llama-bpe\", \"gpt-4o\", \"deepseek-v3\" or \"olmo\", whose words are known")
+            })?,
+        };
         let array = |key: &str| {
             let value = gguf.get(key).ok_or_else(|| GgufError::MissingKey(key.to_owned()))?;
             value.as_array().ok_or_else(|| wrong(key, "an array"))
@@ -93,6 +137,7 @@ impl Vocabulary {
             Ok(id)
         };
         Ok(Some(Self {
+            words,
             merges: array(MERGES)?.iter().map(merge).collect::<Result<_, _>>()?,
             bos: id(BOS)?,
             eos: id(EOS)?,
@@ -106,7 +151,9 @@ impl Vocabulary {
 
     /// Adds its keys to a header.
     pub fn write(self, header: &mut Header) {
-        header.key(MODEL, MetaValue::Text("gpt2".to_owned())).key(PRE, MetaValue::Text("qwen2".to_owned()));
+        header
+            .key(MODEL, MetaValue::Text("gpt2".to_owned()))
+            .key(PRE, MetaValue::Text(self.words.name().to_owned()));
         for (key, id) in [(BOS, self.bos), (EOS, self.eos), (EOT, self.eot), (PAD, self.pad)] {
             if let Some(id) = id {
                 header.key(key, MetaValue::U32(id));

@@ -7,10 +7,13 @@ mod chat;
 mod clock;
 mod detokenizer;
 mod json;
+mod output;
 mod tokenizer;
+mod words;
 
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;
+pub use output::{OutputFormat, Tags};
 pub use tokenizer::{MAX_TEXT_BYTES, Special, Tokenizer};
 
 use serde::Deserialize;
@@ -25,6 +28,8 @@ pub struct Text {
     pub template: Option<ChatTemplate>,
     /// The tokens that end a text.
     pub eos: Vec<u32>,
+    /// Where reasoning, calls and the answer stand in what the model writes.
+    pub output: OutputFormat,
 }
 
 impl Text {
@@ -37,6 +42,7 @@ impl Text {
         let tokenizer = match files.tokenizer.as_ref().ok_or(TextError::NoTokenizer)? {
             TokenizerSource::Json(json) => Tokenizer::from_json(json)?,
             TokenizerSource::Vocabulary(vocabulary) => Tokenizer::from_vocabulary(vocabulary)?,
+            TokenizerSource::Unknown(reason) => return Err(TextError::Vocabulary(reason.clone())),
         };
         let config: TokenizerConfig = parse("tokenizer_config.json", files.tokenizer_config.as_deref())?;
         let generation: GenerationConfig =
@@ -54,7 +60,7 @@ impl Text {
         };
         let source = template_source(files.chat_template.as_deref(), config)?;
         let template = source.map(|source| ChatTemplate::new(source, tokens)).transpose()?;
-        Ok(Self { tokenizer, template, eos })
+        Ok(Self { tokenizer, template, eos, output: checkpoint.output })
     }
 
     /// The chat template of a checkpoint's files, as it is written.

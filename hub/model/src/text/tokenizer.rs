@@ -14,17 +14,11 @@ use tokenizers::{
     },
 };
 
-use super::{Detokenizer, TextError};
-use crate::gguf::{TokenKind, Vocabulary};
+use super::{Detokenizer, TextError, words::Cuts};
+use crate::gguf::{TokenKind, Vocabulary, Words};
 
 /// The longest text that is tokenized.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
-
-/// How Qwen's tokenizers cut a text into words, which a GGUF calls "qwen2".
-const QWEN_WORDS: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*",
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-);
 
 /// A byte-level BPE tokenizer.
 pub struct Tokenizer {
@@ -72,17 +66,22 @@ impl Tokenizer {
                 used.map(|((token, _), id)| (token.clone(), id)).collect::<tokenizers::models::bpe::Vocab>(),
                 vocabulary.merges.clone(),
             )
+            .ignore_merges(vocabulary.words == Words::Llama3)
             .build()
             .map_err(failed)?;
-        let words =
-            Split::new(SplitPattern::Regex(QWEN_WORDS.to_owned()), SplitDelimiterBehavior::Isolated, false)
-                .map_err(failed)?;
-        let words: [PreTokenizerWrapper; 2] = [words.into(), ByteLevel::new(false, false, false).into()];
+        let Cuts { patterns, normal_form } = Cuts::of(vocabulary.words);
+        let cut = |pattern: &&str| {
+            let pattern = SplitPattern::Regex((*pattern).to_owned());
+            Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map(PreTokenizerWrapper::from)
+        };
+        let mut words: Vec<PreTokenizerWrapper> =
+            patterns.iter().map(cut).collect::<Result<_, _>>().map_err(failed)?;
+        words.push(ByteLevel::new(false, false, false).into());
         let mut inner = Inner::new(bpe);
         inner
-            .with_normalizer(Some(NormalizerWrapper::from(NFC)))
+            .with_normalizer(normal_form.then(|| NormalizerWrapper::from(NFC)))
             .map_err(failed)?
-            .with_pre_tokenizer(Some(PreTokenizerWrapper::from(Sequence::new(words.into()))))
+            .with_pre_tokenizer(Some(PreTokenizerWrapper::from(Sequence::new(words))))
             .with_decoder(Some(DecoderWrapper::from(ByteLevel::default())));
         let added = |wanted: TokenKind| {
             let found = tokens().filter(move |((_, kind), _)| **kind == wanted);

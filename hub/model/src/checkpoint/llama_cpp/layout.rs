@@ -1,7 +1,8 @@
-//! A whole GGUF as a plan: its keys and its tensors, from a spec. The inverse of opening one.
+//! A whole GGUF of a Qwen3-MoE as a plan: its keys and its tensors, from a spec. The inverse of opening one.
 
 use crate::{
     checkpoint::names,
+    families::QWEN3_MOE_GGUF,
     gguf::{Header, MetaValue},
     spec::{FfnSpec, ModelSpec},
 };
@@ -31,7 +32,8 @@ pub fn tensors(spec: &ModelSpec) -> Vec<GgufTensor> {
     let (head_width, q_width, kv_width) = (attention.head_width, attention.q_width(), attention.kv_width());
     let mut tensors = Vec::new();
     let mut add = |parts: Vec<String>, shape: &[usize]| {
-        let (name, _) = names::of_gguf(&parts[0]).expect("a GGUF has every tensor of a model");
+        let (name, _) =
+            names::of_gguf(&QWEN3_MOE_GGUF, &parts[0]).expect("a GGUF has every tensor of a model");
         tensors.push(GgufTensor { name, shape: shape.to_vec(), parts });
     };
     let one = |name: String| vec![name];

@@ -1,0 +1,153 @@
+//! Reasoning and calls between tags: `<think>…</think>` first, and each call as `<tool_call>{"name", "arguments"}</tool_call>`.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{Piece, ToolCall, give, is_empty};
+use moex_model::text::Tags;
+
+/// The parser of such a text.
+#[derive(Debug)]
+pub(in crate::api) struct Tagged {
+    tags: Tags,
+    reads_calls: bool,
+    mode: Mode,
+    /// Text not yet given out.
+    held: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Nothing but white space yet: `<think>` may come.
+    Start,
+    Thinking {
+        begun: bool,
+    },
+    Content {
+        begun: bool,
+    },
+    Call,
+}
+
+impl Tagged {
+    /// See [`OutputParser::new`](super::OutputParser::new).
+    pub(super) fn new(tags: Tags, in_think: bool, reads_calls: bool) -> Self {
+        let mode = if in_think { Mode::Thinking { begun: false } } else { Mode::Start };
+        Self { tags, reads_calls, mode, held: String::new() }
+    }
+
+    /// Takes text, gives what is certain by now.
+    pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
+        self.held.push_str(text);
+        let mut pieces = Vec::new();
+        while self.step(&mut pieces) {}
+        pieces
+    }
+
+    /// The answer has ended: gives what was held back.
+    pub(super) fn finish(&mut self) -> Vec<Piece> {
+        let rest = std::mem::take(&mut self.held);
+        let piece = match self.mode {
+            Mode::Thinking { .. } => Piece::Reasoning(rest.trim_end().to_owned()),
+            Mode::Start | Mode::Content { .. } => Piece::Content(rest),
+            Mode::Call => self.call_or_text(&rest, ""),
+        };
+        if is_empty(&piece) { Vec::new() } else { vec![piece] }
+    }
+
+    /// One transition; false when more text is needed.
+    fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
+        let Tags { reasoning: [think, think_end], call: [call, call_end] } = self.tags;
+        let before = (self.mode, self.held.len());
+        match self.mode {
+            Mode::Start => {
+                let text = self.held.trim_start();
+                if let Some(rest) = text.strip_prefix(think) {
+                    self.held = rest.to_owned();
+                    self.mode = Mode::Thinking { begun: false };
+                } else if !think.starts_with(text) {
+                    self.mode = Mode::Content { begun: true };
+                }
+            }
+            Mode::Thinking { begun } => {
+                let begun = begun || self.drop_leading_space();
+                self.mode = Mode::Thinking { begun };
+                if let Some(inside) = self.take_through(think_end) {
+                    give(pieces, Piece::Reasoning(inside.trim_end().to_owned()));
+                    self.mode = Mode::Content { begun: false };
+                } else {
+                    give(pieces, Piece::Reasoning(self.take_certain(think_end)));
+                }
+            }
+            Mode::Content { begun } => {
+                let begun = begun || self.drop_leading_space();
+                self.mode = Mode::Content { begun };
+                if !self.reads_calls {
+                    give(pieces, Piece::Content(std::mem::take(&mut self.held)));
+                } else if let Some(text) = self.take_through(call) {
+                    give(pieces, Piece::Content(text.trim_end().to_owned()));
+                    self.mode = Mode::Call;
+                } else {
+                    give(pieces, Piece::Content(self.take_certain(call)));
+                }
+            }
+            Mode::Call => {
+                if let Some(inside) = self.take_through(call_end) {
+                    let piece = self.call_or_text(&inside, call_end);
+                    // White space between calls is the model's layout; after text it is text.
+                    self.mode = Mode::Content { begun: matches!(piece, Piece::Content(_)) };
+                    give(pieces, piece);
+                }
+            }
+        }
+        (self.mode, self.held.len()) != before
+    }
+
+    /// Drops white space in front; true once something else is there.
+    fn drop_leading_space(&mut self) -> bool {
+        self.held = self.held.trim_start().to_owned();
+        !self.held.is_empty()
+    }
+
+    /// What stands before `tag`, if the tag is there; both are taken.
+    fn take_through(&mut self, tag: &str) -> Option<String> {
+        let at = self.held.find(tag)?;
+        let rest = self.held.split_off(at + tag.len());
+        let mut before = std::mem::replace(&mut self.held, rest);
+        before.truncate(at);
+        Some(before)
+    }
+
+    /// What cannot be part of `tag` nor the white space before it.
+    fn take_certain(&mut self, tag: &str) -> String {
+        let partial = (1..tag.len()).rev().find(|&n| self.held.ends_with(&tag[..n])).unwrap_or(0);
+        let before_tag = &self.held[..self.held.len() - partial];
+        let rest = self.held.split_off(before_tag.trim_end().len());
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// The call written in `inside`, or, when it is none, the text as the model wrote it.
+    fn call_or_text(&self, inside: &str, end: &str) -> Piece {
+        match parse_call(inside) {
+            Some(call) => Piece::Call(call),
+            None => Piece::Content(format!("{}{inside}{end}", self.tags.call[0])),
+        }
+    }
+}
+
+fn parse_call(text: &str) -> Option<ToolCall> {
+    #[derive(Deserialize)]
+    struct Written<'a> {
+        name: String,
+        #[serde(borrow, alias = "parameters")]
+        arguments: Option<&'a RawValue>,
+    }
+    let written: Written<'_> = serde_json::from_str(text.trim()).ok()?;
+    let arguments = match written.arguments.map(RawValue::get) {
+        None => "{}".to_owned(),
+        Some(object) if object.starts_with('{') => object.to_owned(),
+        // Some write the object into a string, as the API itself does.
+        Some(other) => serde_json::from_str::<String>(other).ok()?,
+    };
+    Some(ToolCall { name: written.name, arguments })
+}
