@@ -9,6 +9,19 @@ use serde_json::Value;
 const NOT_THERE: i32 = 3;
 
 #[test]
+fn the_official_python_package_finds_everything_as_it_expects() {
+    let hub = Hub::start(&[]).unwrap();
+    let script = moex_tests::root().join("tests/clients/openai_suite.sh");
+    let output = Command::new(script).args([&format!("{}/v1", hub.url), "moex-demo"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(NOT_THERE) {
+        eprintln!("{said}");
+        return;
+    }
+    assert!(output.status.success(), "{}{said}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn compatcanary_finds_nothing_wrong_but_what_is_refused_by_name() {
     let hub = Hub::start(&[]).unwrap();
     let script = moex_tests::root().join("tests/clients/compatcanary.sh");
