@@ -21,6 +21,7 @@ mod headers;
 mod join;
 mod logprobs;
 mod metrics;
+mod openapi;
 mod output;
 mod own_machine;
 mod parameters;
@@ -61,6 +62,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route_layer(from_fn_with_state(api.clone(), own_machine::check));
     let guarded = private
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/v1/responses", post(responses::respond))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
