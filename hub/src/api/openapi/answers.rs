@@ -4,6 +4,14 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
+/// A field that is always there, and may be null.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Nullable<T> {
+    Value(T),
+    Null(()),
+}
+
 /// An answer to a conversation.
 #[derive(JsonSchema)]
 pub(super) struct ChatCompletion {
@@ -22,16 +30,14 @@ pub(super) struct ChatCompletion {
 struct ChatChoice {
     index: u32,
     message: AssistantMessage,
-    #[schemars(required)]
-    logprobs: Option<Map<String, Value>>,
+    logprobs: Nullable<Map<String, Value>>,
     finish_reason: FinishReason,
 }
 
 #[derive(JsonSchema)]
 struct AssistantMessage {
     role: String,
-    #[schemars(required)]
-    content: Option<String>,
+    content: Nullable<String>,
     reasoning_content: Option<String>,
     tool_calls: Option<Vec<Map<String, Value>>>,
 }
@@ -73,8 +79,7 @@ pub(super) struct Completion {
 struct CompletionChoice {
     index: u32,
     text: String,
-    #[schemars(required)]
-    logprobs: Option<Map<String, Value>>,
+    logprobs: Nullable<Map<String, Value>>,
     finish_reason: FinishReason,
 }
 
@@ -99,8 +104,7 @@ pub(super) struct Message {
     model: String,
     content: Vec<Map<String, Value>>,
     stop_reason: String,
-    #[schemars(required)]
-    stop_sequence: Option<String>,
+    stop_sequence: Nullable<String>,
     usage: MessageUsage,
 }
 
@@ -179,10 +183,8 @@ pub(super) struct Error {
 struct ErrorObject {
     message: String,
     r#type: String,
-    #[schemars(required)]
-    param: Option<String>,
-    #[schemars(required)]
-    code: Option<String>,
+    param: Nullable<String>,
+    code: Nullable<String>,
 }
 
 /// The same in Anthropic's shape.
