@@ -41,7 +41,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 pub use auth::ApiKey;
@@ -95,7 +95,12 @@ pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     ApiError::wrong_method(method.as_str(), uri.path())
 }
 
-async fn check_key(State(api): State<Arc<Api>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    api.check_key(request.headers())?;
-    Ok(next.run(request).await)
+async fn check_key(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    match api.check_key(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) if request.uri().path().starts_with("/v1/messages") => {
+            anthropic::Refusal::from(refused).into_response()
+        }
+        Err(refused) => refused.into_response(),
+    }
 }
