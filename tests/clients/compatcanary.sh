@@ -7,4 +7,4 @@ package=compatcanary@0.2.2
 
 command -v npx >/dev/null || { echo "SKIPPED compatcanary: there is no npx" >&2; exit 3; }
 npx --yes "$package" --version >/dev/null 2>&1 || { echo "SKIPPED compatcanary: npm cannot fetch $package" >&2; exit 3; }
-exec npx --yes "$package" scan --profile chat --format json --fail-on never --timeout 120 --base-url "$1" --model "$2"
+exec npx --yes "$package" scan --profile modern --format json --fail-on never --timeout 120 --base-url "$1" --model "$2"

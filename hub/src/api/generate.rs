@@ -138,6 +138,11 @@ fn failed(failure: &Failure) -> ApiError {
         Failure::NoMemory => {
             ApiError::unavailable("no_memory", format!("The answer was given up: {failure}."))
         }
+        // A schema that takes more than a step may: the request's, not the hub's.
+        Failure::Grammar(why) => ApiError::invalid(
+            "response_format",
+            format!("The answer was given up, since its schema is too large to be kept to: {why}."),
+        ),
         other => ApiError::internal(format!("The answer was given up: {other}.")),
     }
 }

@@ -200,12 +200,12 @@ impl Grammars {
     }
 }
 
-/// An error of llguidance without its dumps, as part of a sentence.
+/// An error of llguidance without its dumps and its own line numbers, as part of a sentence.
 fn one_line(why: &str) -> String {
     const MAX_CHARS: usize = 300;
-    let line =
-        why.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().trim_end_matches('.');
-    line.chars().take(MAX_CHARS).collect()
+    let line = why.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let line = line.split_once("failed to compile JSON schema: ").map_or(line, |(_, what)| what);
+    line.trim().trim_end_matches(['.', ':']).chars().take(MAX_CHARS).collect()
 }
 
 fn factory(text: &Text) -> Result<ParserFactory, String> {

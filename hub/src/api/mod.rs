@@ -22,6 +22,7 @@ mod headers;
 mod join;
 mod logprobs;
 mod metrics;
+mod openapi;
 mod output;
 mod own_machine;
 mod parameters;
@@ -41,7 +42,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 pub use auth::ApiKey;
@@ -62,6 +63,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route_layer(from_fn_with_state(api.clone(), own_machine::check));
     let guarded = private
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/v1/responses", post(responses::respond))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
@@ -94,7 +96,12 @@ pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     ApiError::wrong_method(method.as_str(), uri.path())
 }
 
-async fn check_key(State(api): State<Arc<Api>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    api.check_key(request.headers())?;
-    Ok(next.run(request).await)
+async fn check_key(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    match api.check_key(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) if request.uri().path().starts_with("/v1/messages") => {
+            anthropic::Refusal::from(refused).into_response()
+        }
+        Err(refused) => refused.into_response(),
+    }
 }

@@ -220,7 +220,7 @@ fn unknown_to(fields: &Fields<'_>, lists: &[&[Parameter]]) -> Vec<String> {
 }
 
 /// Whether `value` is what this JSON says; 1 and 1.0 are the same.
-fn is(value: &Value, json: &str) -> bool {
+pub(super) fn is(value: &Value, json: &str) -> bool {
     match (value.as_f64(), json.parse::<f64>()) {
         (Some(value), Ok(number)) => value == number,
         _ => serde_json::from_str::<Value>(json).is_ok_and(|neutral| neutral == *value),

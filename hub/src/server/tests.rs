@@ -405,7 +405,7 @@ async fn stopping_lets_an_answer_end() {
 async fn a_client_that_goes_away_ends_its_request() {
     let hub = TestHub::start().await;
     // Rewarded for repeating itself, the model does not come to an end before the context does.
-    let endless = with(ask(STORY), &json!({"frequency_penalty": -2}));
+    let endless = with(ask(STORY), &json!({"frequency_penalty": -2, "n": 2}));
     let rows = async || -> u64 {
         let swarm: Value = hub.get("/api/swarm").await.json().await.unwrap();
         swarm["hub"]["rows"].as_u64().unwrap()

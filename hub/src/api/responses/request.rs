@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::error::ApiError;
 use super::super::fields::{Fields, wrong};
+use super::super::parameters::is;
 
 /// Fields that are read as they are by the same name, or by another.
 const SAME: [(&str, &str); 10] = [
@@ -48,7 +49,7 @@ const REFUSED: [(&str, &str, &str); 8] = [
 pub(super) fn chat(asked: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
     let fields = Fields(asked);
     for (name, neutral, why) in REFUSED {
-        if fields.value(name).is_some_and(|value| value.to_string() != neutral) {
+        if fields.value(name).is_some_and(|value| !is(value, neutral)) {
             return Err(ApiError::unsupported(
                 name,
                 format!("This server does not do what \"{name}\" asks for: {why}. Leave it out."),

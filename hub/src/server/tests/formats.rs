@@ -127,6 +127,15 @@ async fn a_schema_that_cannot_be_kept_to_is_refused_by_what_it_has() {
         let said = assert_error(refused, 400, "invalid_value").await;
         assert!(said.contains("response_format") && said.contains(named), "{said}");
     }
+    // More than a step may take is found while the answer is written.
+    let large = json!({"type": "string", "pattern": "^((a{1,100}){1,100}){1,100}$"});
+    let large = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": large}});
+    let said = assert_error(
+        hub.post(&with(ask("Hi"), &json!({"response_format": large}))).await,
+        400,
+        "invalid_value",
+    );
+    assert!(said.await.contains("too large"));
     let endless = json!({"response_format": {"type": "json_object"}, "ignore_eos": true});
     assert_error(hub.post(&with(ask("Hi"), &endless)).await, 400, "invalid_value").await;
     hub.stop().await;

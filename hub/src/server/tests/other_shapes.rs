@@ -166,3 +166,17 @@ async fn a_message_says_what_a_chat_completion_says_and_its_events_add_up_to_it(
     );
     hub.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_without_the_key_is_refused_in_its_own_shape() {
+    let hub = TestHub::with(|config| config.api_key = Some("key".to_owned())).await;
+    let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]});
+    let ask = |key: &'static str| {
+        hub.request(Method::POST, "/v1/messages").header("x-api-key", key).json(&body).send()
+    };
+    assert_eq!(ask("key").await.unwrap().status(), 200);
+    let refused = ask("kez").await.unwrap();
+    assert_eq!(refused.status(), 401);
+    assert_eq!(refused.json::<Value>().await.unwrap()["error"]["type"], "authentication_error");
+    hub.stop().await;
+}

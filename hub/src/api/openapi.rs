@@ -1,0 +1,196 @@
+//! `GET /openapi.json`: the API described in OpenAPI 3.1, its schemas made of the types in `bodies` and `answers`.
+//!
+//! Handlers read bodies field by field, for their errors' sake; a test holds that what they read and what is described here
+//! have the same names.
+
+mod answers;
+mod bodies;
+
+use axum::Json;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+/// `GET /openapi.json`
+pub(super) async fn openapi() -> Json<Value> {
+    Json(document())
+}
+
+/// The whole description.
+fn document() -> Value {
+    let mut writer = Writer::new();
+    writer.post::<bodies::ChatCompletion, answers::ChatCompletion>(
+        "/v1/chat/completions",
+        "An answer to a conversation, whole or as server-sent events.",
+        Streams::Yes,
+    );
+    writer.post::<bodies::Completion, answers::Completion>(
+        "/v1/completions",
+        "Texts after prompts, whole or as server-sent events.",
+        Streams::Yes,
+    );
+    writer.post::<bodies::Response, answers::Response>(
+        "/v1/responses",
+        "An answer in the shape of OpenAI's Responses, whole or as events.",
+        Streams::Yes,
+    );
+    writer.post::<bodies::Message, answers::Message>(
+        "/v1/messages",
+        "An answer in Anthropic's shape, whole or as events.",
+        Streams::Yes,
+    );
+    writer.post::<bodies::CountTokens, answers::TokenCount>(
+        "/v1/messages/count_tokens",
+        "How many tokens such a request's prompt has.",
+        Streams::No,
+    );
+    writer.post::<bodies::Tokenize, answers::Tokens>("/tokenize", "The tokens of a text.", Streams::No);
+    writer.post::<bodies::Detokenize, answers::Content>("/detokenize", "The text of tokens.", Streams::No);
+    writer.post::<bodies::ChatCompletion, answers::Prompt>(
+        "/apply-template",
+        "The prompt that a chat completion's conversation makes.",
+        Streams::No,
+    );
+    writer.get::<answers::Models>("/v1/models", "The model that is served.");
+    writer.get::<answers::Props>("/props", "The model, its chat template, and how it is sampled.");
+    writer.get::<Vec<answers::Slot>>(
+        "/slots",
+        "How many texts may be written at a time, and whether each is one.",
+    );
+    writer.get::<answers::Health>("/health", "Whether a request would be answered.");
+    writer.finish()
+}
+
+/// Whether `"stream": true` is answered with events.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Streams {
+    Yes,
+    No,
+}
+
+struct Writer {
+    schemas: SchemaGenerator,
+    paths: Map<String, Value>,
+}
+
+impl Writer {
+    fn new() -> Self {
+        let settings = SchemaSettings::draft2020_12().with(|settings| {
+            settings.definitions_path = "/components/schemas".into();
+            settings.meta_schema = None;
+        });
+        Self { schemas: settings.into_generator(), paths: Map::new() }
+    }
+
+    fn post<Body: JsonSchema, Answer: JsonSchema>(&mut self, path: &str, summary: &str, streams: Streams) {
+        let body = self.schemas.subschema_for::<Body>();
+        let mut operation = self.operation::<Answer>(path, summary);
+        operation["requestBody"] = json!({ "required": true, "content": json_content(&body) });
+        if streams == Streams::Yes {
+            operation["responses"]["200"]["content"]["text/event-stream"] =
+                json!({ "schema": { "type": "string" } });
+        }
+        let errors = [
+            ("413", "The body is too large."),
+            ("429", "The queue is full: `Retry-After` says when to come back."),
+            ("500", "The hub failed."),
+            ("504", "The answer took longer than it may."),
+        ];
+        let error = match path.starts_with("/v1/messages") {
+            true => self.schemas.subschema_for::<answers::MessageError>(),
+            false => self.schemas.subschema_for::<answers::Error>(),
+        };
+        for (status, description) in [
+            ("400", "The request says something wrong, or asks for what is not done here."),
+            ("404", "The model is not served."),
+            ("503", "Not now: no worker, or the hub is stopping."),
+        ]
+        .into_iter()
+        .chain(errors)
+        {
+            operation["responses"][status] =
+                json!({ "description": description, "content": json_content(&error) });
+        }
+        self.paths.insert(path.to_owned(), json!({ "post": operation }));
+    }
+
+    fn get<Answer: JsonSchema>(&mut self, path: &str, summary: &str) {
+        let mut operation = self.operation::<Answer>(path, summary);
+        if path == "/health" {
+            operation["security"] = json!([]);
+            let not_ready = operation["responses"]["200"]["content"].clone();
+            operation["responses"]["503"] = json!({ "description": "It would not.", "content": not_ready });
+        }
+        self.paths.insert(path.to_owned(), json!({ "get": operation }));
+    }
+
+    fn operation<Answer: JsonSchema>(&mut self, path: &str, summary: &str) -> Value {
+        let answer = self.schemas.subschema_for::<Answer>();
+        let error = self.schemas.subschema_for::<answers::Error>();
+        let name = path.trim_start_matches("/v1").split(['/', '-']).filter(|part| !part.is_empty());
+        json!({
+            "operationId": name.collect::<Vec<_>>().join("_"),
+            "summary": summary,
+            "responses": {
+                "200": { "description": "Done.", "content": json_content(&answer) },
+                "401": { "description": "The API key is missing or another.", "content": json_content(&error) },
+                "403": { "description": "Another site's page asks.", "content": json_content(&error) },
+            },
+        })
+    }
+
+    fn finish(mut self) -> Value {
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "moex",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "One model, run by all machines of a swarm together.",
+                "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            },
+            "servers": [{ "url": "/" }],
+            "security": [{}, { "bearer": [] }],
+            "paths": self.paths,
+            "components": {
+                "schemas": self.schemas.take_definitions(true),
+                "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
+            },
+        })
+    }
+}
+
+fn json_content(schema: &Schema) -> Value {
+    json!({ "application/json": { "schema": schema } })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::parameters::{Fate, PARAMETERS};
+    use super::*;
+
+    #[test]
+    fn every_field_that_is_read_is_described_and_no_other() {
+        let document = document();
+        let described: BTreeSet<&str> = document["components"]["schemas"]["ChatCompletionBody"]["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let read: BTreeSet<&str> =
+            PARAMETERS.iter().filter(|p| matches!(p.fate, Fate::Used)).map(|p| p.name).collect();
+        assert_eq!(described, read);
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = document();
+        let text = document.to_string();
+        for reference in text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
+            assert!(document.pointer(reference).is_some(), "{reference}");
+        }
+        assert!(document["paths"].as_object().unwrap().len() >= 12);
+    }
+}
