@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 use moex_engine::sampler::{Sampling, TokenLogprobs};
 use moex_engine::{Finish, Request};
-use moex_model::text::{Detokenizer, Special};
+use moex_model::text::Detokenizer;
 use serde_json::Value;
 use tokio::time::timeout;
 
