@@ -76,8 +76,10 @@ pub async fn measure(
 ) -> Result<Comparison> {
     let path = traces.join(format!("{config}.jsonl").replace(':', "-"));
     let file = path.to_str().context("the folder of traces has a name that is no text")?;
-    // The hub would take over what its workers are slow at, whenever it has come to know that: a swarm is measured here.
+    // The hub would take over what its workers are slow at, whenever it has come to know that: a swarm is measured here. The
+    // simulated hub has one group of rows under way, and guesses nothing.
     let mut serve = vec!["--experts", "int4", "--no-hub-compute", "--hedge", &config.hedge, "--trace", file];
+    serve.extend(["--in-flight", "1", "--no-guesses"]);
     if let Some(model) = model {
         serve.extend(["--model", model]);
     }
@@ -98,8 +100,8 @@ pub async fn measure(
     if config.added_millis > 0 {
         proxies.iter().for_each(|proxy| proxy.set(Link::Shaped { up: one_way, down: one_way }));
     }
-    for _ in 0..load.n_answers + N_WARM_UP {
-        generate(&hub, load.n_tokens).await?;
+    for n in 0..load.n_answers + N_WARM_UP {
+        generate(&hub, n, load.n_tokens).await?;
     }
     hub.end(Signal::TERM).await?;
     let mut trace = Trace::read(BufReader::new(File::open(&path)?))?;
@@ -110,9 +112,10 @@ pub async fn measure(
     Ok(replay::replay(&trace, 1)?)
 }
 
-async fn generate(hub: &Hub, max_tokens: u32) -> Result<()> {
+/// Asks what was not asked before: keys and values of the same question would be there already.
+async fn generate(hub: &Hub, n: usize, max_tokens: u32) -> Result<()> {
     let body = json!({
-        "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
+        "messages": [{"role": "user", "content": format!("Tell me story {n} about a bear.")}],
         "chat_template_kwargs": {"enable_thinking": false},
         "temperature": 0,
         "max_tokens": max_tokens,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use moex_engine::sampler::Grammar;
-use moex_model::text::{ChatInput, TextError};
+use moex_model::text::{ChatInput, OutputFormat, TextError};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::grammar::{self, Thinking};
 use super::prompts::check_length;
-use super::request::ChatRequest;
+use super::request::{ChatRequest, ToolChoice};
 use super::state::{Api, unix_seconds};
 
 /// How a model opens its thinking, and how it ends it.
@@ -61,11 +61,26 @@ fn of(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {
         }
         () => Thinking::Possible,
     };
-    let grammar = match grammar::source(request, thinking)? {
-        Some(source) => Some(api.grammars.compile(&api.text, &source)?),
-        None => None,
-    };
+    let grammar = grammar(api, request, thinking)?;
     Ok(Prompt { ids, prediction_ids, ends_in_think, grammar })
+}
+
+/// What the answer is held to, if to anything. Grammars know Qwen's tags and bare text; other forms are refused.
+fn grammar(
+    api: &Api,
+    request: &ChatRequest,
+    thinking: Thinking,
+) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    let Some(source) = grammar::source(request, thinking)? else { return Ok(None) };
+    let has_calls = !request.tools.is_empty() && request.tool_choice != ToolChoice::None;
+    let field = if has_calls { "tools" } else { "response_format" };
+    let refused =
+        |why| ApiError::unsupported(field, format!("\"{field}\" cannot be enforced: this model {why}."));
+    match api.text.output {
+        OutputFormat::Harmony => Err(refused("answers in channels, which grammars here do not know")),
+        OutputFormat::Text if has_calls => Err(refused("has no form of its own for calls of tools")),
+        OutputFormat::Text | OutputFormat::Tagged(_) => Ok(Some(api.grammars.compile(&api.text, &source)?)),
+    }
 }
 
 /// The prompt's text, and whether the model writes on inside its thinking.

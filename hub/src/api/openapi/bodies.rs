@@ -32,6 +32,8 @@ pub(super) struct ChatCompletion {
     n: Option<i64>,
     /// Whether several tools may be called at once; true where nothing is said.
     parallel_tool_calls: Option<bool>,
+    /// What the answer is expected to be much like.
+    prediction: Option<Prediction>,
     /// For models whose chat template has it.
     reasoning_effort: Option<ReasoningEffort>,
     response_format: Option<ResponseFormat>,
@@ -89,6 +91,20 @@ enum ReasoningEffort {
     Medium,
     High,
     Xhigh,
+}
+
+/// What an answer is expected to be much like.
+#[derive(JsonSchema)]
+struct Prediction {
+    r#type: PredictionKind,
+    /// A string, or a list of text parts.
+    content: Value,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum PredictionKind {
+    Content,
 }
 
 /// What an answer must be.
