@@ -79,7 +79,7 @@ pub struct Args {
     #[arg(long, env = "MOEX_COVERAGE_WAIT", default_value = "60s", value_name = "TIME", value_parser = values::duration)]
     coverage_wait: Duration,
 
-    /// A site whose pages may use the API from a browser, as https://chat.example, or * for all; may be given several times.
+    /// A site whose pages may use the API from a browser, as `https://chat.example`, or `*` for all; may be given several times.
     #[arg(long, env = "MOEX_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<CorsOrigin>,
 
