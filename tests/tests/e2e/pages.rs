@@ -146,7 +146,9 @@ async fn the_tokens_a_second_that_are_shown_are_the_engines_and_fit_the_wall_clo
     let [(tokens, rate, wall), (_, slow_rate, slow_wall)] = shown[..] else { panic!("two answers") };
     let generation = (tokens - 1.0) / rate;
     assert!(generation <= wall, "{generation} s of tokens within {wall} s");
-    assert!(generation >= 0.3 * wall, "{generation} s of tokens within {wall} s: what else took so long?");
+    // Prompt, page and a machine that does something else have a tenth of a second: the tokens may take a tenth of that.
+    let explained = generation + 0.1;
+    assert!(explained >= 0.3 * wall, "{generation} s of tokens within {wall} s: what else took so long?");
     assert!((tokens - 1.0) / slow_rate < 0.5 * slow_wall, "the link's speed is no speed of the hub");
     assert_eq!(complaints.heard(), Vec::<String>::new());
     browser.close().await.unwrap();
