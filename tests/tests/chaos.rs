@@ -307,8 +307,9 @@ async fn interrupted(kill_after: Option<Duration>) -> Option<(Duration, Duration
                 return None;
             }
         }
-        last = Instant::now();
+        // It has ended when this returns, and a process that has ended has closed its sockets.
         victim = None;
+        last = Instant::now();
     }
     let mut longest = Duration::ZERO;
     times.clear();
