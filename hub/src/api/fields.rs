@@ -82,6 +82,18 @@ pub(super) fn wrong(name: &'static str, what: &str, value: &Value) -> ApiError {
     ApiError::invalid(name, format!("\"{name}\" must be {what}, not {}.", shown(value)))
 }
 
+/// A string, or parts of these types joined; none for anything else.
+pub(super) fn text(content: &Value, types: &[&str]) -> Option<String> {
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => {
+            let is_text = |part: &&Value| part["type"].as_str().is_some_and(|name| types.contains(&name));
+            parts.iter().map(|part| Some(part).filter(is_text)?["text"].as_str()).collect()
+        }
+        _ => None,
+    }
+}
+
 /// A value as an error shows it: short ones themselves, others by their kind.
 pub(super) fn shown(value: &Value) -> String {
     /// Longer values are named by their kind: an error is one sentence, not an echo of the request.

@@ -9,7 +9,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use moex_engine::sampler::{Constraint, Grammar};
-use moex_model::text::{Special, Text};
+use moex_model::text::{Special, Tags, Text};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -20,10 +20,6 @@ const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 
 /// White space within JSON: enough for one that is indented, and never without end.
 const WHITE_SPACE: &str = r"( |\r?\n[ \t]{0,20})";
-
-/// How a model writes a call: what stands around its name and its arguments.
-const CALL: &str = "<tool_call>";
-const CALL_END: &str = "</tool_call>";
 
 /// Where an answer stands in its thinking when it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +46,12 @@ pub(super) struct Source {
 }
 
 /// The grammar that a request asks for, if any.
-pub(super) fn source(request: &ChatRequest, thinking: Thinking) -> Result<Option<Source>, ApiError> {
+pub(super) fn source(
+    request: &ChatRequest,
+    thinking: Thinking,
+    tags: Tags,
+) -> Result<Option<Source>, ApiError> {
+    let Tags { reasoning: [think, think_end], call: [call, _] } = tags;
     let json_body = |schema: &Value| format!("answer: %json {}\n", schema_source(schema));
     let format = match &request.format {
         Format::Text => None,
@@ -63,7 +64,7 @@ pub(super) fn source(request: &ChatRequest, thinking: Thinking) -> Result<Option
         _ if tools.is_empty() => None,
         ToolChoice::Auto if format.is_none() && !is_strict && request.parallel_tool_calls => None,
         ToolChoice::None => None,
-        _ => Some(calls(request)),
+        _ => Some(calls(request, tags)),
     };
     let (body, param) = match (format, calls) {
         (None, None) => return Ok(None),
@@ -73,7 +74,7 @@ pub(super) fn source(request: &ChatRequest, thinking: Thinking) -> Result<Option
         }
         (_, Some(calls)) if request.tool_choice == ToolChoice::Auto => {
             // Text as the model likes it, until it begins to call.
-            let tag = regex_escape(CALL);
+            let tag = regex_escape(call);
             let body = if request.parallel_tool_calls {
                 "(before call_rest)* TEXT"
             } else {
@@ -81,7 +82,7 @@ pub(super) fn source(request: &ChatRequest, thinking: Thinking) -> Result<Option
             };
             let text = format!(
                 "before[suffix={}]: /(?s:.*)/\nTEXT: /(?s:.*)/ & ~/(?s:.*){tag}(?s:.*)/\n",
-                quoted(CALL)
+                quoted(call)
             );
             (format!("body: {body}\n{text}{calls}"), "tools")
         }
@@ -102,13 +103,13 @@ pub(super) fn source(request: &ChatRequest, thinking: Thinking) -> Result<Option
         ));
     }
     let start = match thinking {
-        Thinking::Open => "start: thought BREAK? body\n",
-        Thinking::Possible => "start: (\"<think>\" thought BREAK?)? body\n",
-        Thinking::Over => "start: body\n",
+        Thinking::Open => "start: thought BREAK? body\n".to_owned(),
+        Thinking::Possible => format!("start: ({} thought BREAK?)? body\n", quoted(think)),
+        Thinking::Over => "start: body\n".to_owned(),
     };
     let thought = match thinking {
-        Thinking::Over => "",
-        _ => "thought[suffix=\"</think>\"]: /(?s:.*)/\nBREAK: /\\n{1,2}/\n",
+        Thinking::Over => String::new(),
+        _ => format!("thought[suffix={}]: /(?s:.*)/\nBREAK: /\\n{{1,2}}/\n", quoted(think_end)),
     };
     let lark = format!("{start}{thought}{body}");
     if lark.len() > MAX_GRAMMAR_BYTES {
@@ -121,7 +122,8 @@ pub(super) fn source(request: &ChatRequest, thinking: Thinking) -> Result<Option
 }
 
 /// Rules for `calls`, one or several, and for `call_rest`, one without its opening tag.
-fn calls(request: &ChatRequest) -> String {
+fn calls(request: &ChatRequest, tags: Tags) -> String {
+    let [begin, end] = tags.call;
     let name =
         |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let offered = request.tools.iter().filter(|tool| match &request.tool_choice {
@@ -143,9 +145,9 @@ fn calls(request: &ChatRequest) -> String {
     let more = if several { " (\"\\n\" call)*" } else { "" };
     format!(
         "calls: call{more}\ncall: {} call_rest\ncall_rest: ({}) {}\n{rules}",
-        quoted(CALL),
+        quoted(begin),
         alternatives.join(" | "),
-        quoted(&format!("}}\n{CALL_END}")),
+        quoted(&format!("}}\n{end}")),
     )
 }
 

@@ -13,10 +13,6 @@ use super::prompts::check_length;
 use super::request::{ChatRequest, ToolChoice};
 use super::state::{Api, unix_seconds};
 
-/// How a model opens its thinking, and how it ends it.
-const THINK: &str = "<think>";
-const THINK_END: &str = "</think>";
-
 /// A rendered and tokenised conversation.
 pub(super) struct Prompt {
     pub(super) ids: Vec<u32>,
@@ -50,12 +46,13 @@ fn of(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {
     let prediction = request.prediction.as_deref().unwrap_or_default();
     check_length(prediction.len(), api.context_tokens())?;
     let prediction_ids = api.text.tokenizer.encode(prediction).map_err(|error| no_prompt(&error))?;
+    let [think, think_end] = api.text.output.tags().reasoning;
     let thinking = match () {
         () if ends_in_think => Thinking::Open,
         () if request.continue_final_message
             || request.template.get("enable_thinking") == Some(&Value::Bool(false))
-            || text.trim_end().ends_with(THINK_END)
-            || api.text.tokenizer.id(THINK).is_none() =>
+            || text.trim_end().ends_with(think_end)
+            || api.text.tokenizer.id(think).is_none() =>
         {
             Thinking::Over
         }
@@ -71,7 +68,7 @@ fn grammar(
     request: &ChatRequest,
     thinking: Thinking,
 ) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-    let Some(source) = grammar::source(request, thinking)? else { return Ok(None) };
+    let Some(source) = grammar::source(request, thinking, api.text.output.tags())? else { return Ok(None) };
     let has_calls = !request.tools.is_empty() && request.tool_choice != ToolChoice::None;
     let field = if has_calls { "tools" } else { "response_format" };
     let refused =
@@ -118,37 +115,49 @@ pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), A
     if request.continue_final_message
         && let Some((last, before)) = request.messages.split_last()
     {
+        if api.text.output == OutputFormat::Harmony {
+            return Err(ApiError::unsupported(
+                "continue_final_message",
+                "\"continue_final_message\" cannot be used: this model answers in channels, in which a cut one cannot be taken up.",
+            ));
+        }
         return match last["role"] == "assistant" && last["tool_calls"].is_null() {
             // As it was written: after the prompt that it answers.
-            true if !before.is_empty() => resumed(render(before, true)?, last),
+            true if !before.is_empty() => {
+                resumed(render(before, true)?, last, api.text.output.tags().reasoning)
+            }
             _ => unfinished(render(&request.messages, false)?, last),
         };
     }
     let text = render(&request.messages, request.add_generation_prompt)?;
-    let ends_in_think = text.trim_end().ends_with(THINK);
+    let ends_in_think = text.trim_end().ends_with(api.text.output.tags().reasoning[0]);
     Ok((text, ends_in_think))
 }
 
 /// Sets what was written of an answer behind the prompt that it answers, so that the model writes on there. An answer that
 /// has no content yet is still thinking.
-fn resumed(mut text: String, answer: &Value) -> Result<(String, bool), ApiError> {
+fn resumed(
+    mut text: String,
+    answer: &Value,
+    [think, think_end]: [&str; 2],
+) -> Result<(String, bool), ApiError> {
     let said = |field: &str| answer[field].as_str().unwrap_or_default();
     let (content, reasoning) = (said("content"), said("reasoning_content"));
     if content.is_empty() && reasoning.is_empty() {
         return Err(nothing_to_continue());
     }
-    let is_open = text.trim_end().ends_with(THINK);
+    let is_open = text.trim_end().ends_with(think);
     if !reasoning.is_empty() {
         if !is_open {
-            text += "<think>\n";
+            text += &format!("{think}\n");
         }
         text += reasoning;
         if content.is_empty() {
             return Ok((text, true));
         }
-        text += "\n</think>\n\n";
+        text += &format!("\n{think_end}\n\n");
     } else if is_open {
-        text += "\n</think>\n\n";
+        text += &format!("\n{think_end}\n\n");
     }
     text += content;
     Ok((text, false))
@@ -208,7 +217,12 @@ mod tests {
     #[test]
     fn an_answer_goes_on_behind_its_prompt_in_the_models_own_layout() {
         let after = |prompt: &str, content: &str, reasoning: &str| {
-            resumed(prompt.to_owned(), &json!({"content": content, "reasoning_content": reasoning})).ok()
+            resumed(
+                prompt.to_owned(),
+                &json!({"content": content, "reasoning_content": reasoning}),
+                OutputFormat::TAGS.reasoning,
+            )
+            .ok()
         };
         let said = |text: &str, thinks| Some((text.to_owned(), thinks));
         assert_eq!(after("<a>", " b ", ""), said("<a> b ", false));

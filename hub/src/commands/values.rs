@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use moex_protocol::{CompressionMode, Dtype};
 
+use crate::net::MAX_IN_FLIGHT;
+
 /// The longest duration a flag takes.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest join token.
@@ -65,12 +67,12 @@ pub(super) fn api_key(text: &str) -> Result<String, String> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight(pub(super) Option<usize>);
 
-/// "auto", or a number from 1 to 8.
+/// "auto", or a number from 1 to [`MAX_IN_FLIGHT`].
 pub(super) fn in_flight(text: &str) -> Result<InFlight, String> {
     match text.parse() {
         _ if text == "auto" => Ok(InFlight(None)),
-        Ok(n @ 1..=8) => Ok(InFlight(Some(n))),
-        _ => Err("it is auto or a number from 1 to 8".to_owned()),
+        Ok(n @ 1..=MAX_IN_FLIGHT) => Ok(InFlight(Some(n))),
+        _ => Err(format!("it is auto or a number from 1 to {MAX_IN_FLIGHT}")),
     }
 }
 

@@ -42,7 +42,7 @@ pub use self::handle::SwarmHandle;
 pub use self::hub_experts::HubExperts;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
 pub use self::seats::Seats;
-pub use self::swarm_experts::SwarmExperts;
+pub use self::swarm_experts::{MAX_IN_FLIGHT, SwarmExperts};
 pub use self::swarm_server::SwarmServer;
 pub use self::trace::Tracer;
 pub use self::worker_processes::{WorkerEnded, WorkerProcesses};

@@ -15,7 +15,7 @@ use moex_swarm::{EncodedLayer, JobError, LayerEncoding, LayerResult};
 /// before; this is for a hub that hangs.
 const LAYER_DEADLINE: Duration = Duration::from_secs(300);
 /// Layers that one engine may have away at once.
-const MAX_IN_FLIGHT: usize = 8;
+pub const MAX_IN_FLIGHT: usize = 8;
 
 /// Computes an engine's layers on the swarm.
 pub struct SwarmExperts {

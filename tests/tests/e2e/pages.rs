@@ -121,7 +121,8 @@ async fn a_full_storage_is_said_and_the_chat_goes_on() {
 /// A link of 4 KB a second brings some twenty pieces a second, whatever the hub does; the page shows what the hub does.
 #[tokio::test]
 async fn the_tokens_a_second_that_are_shown_are_the_engines_and_fit_the_wall_clock() {
-    let hub = Hub::start(&[]).unwrap();
+    // In f32 the answer takes long enough to be told from what the page takes besides.
+    let hub = Hub::start(&["--activations", "f32"]).unwrap();
     let proxy = Proxy::start(hub.address().unwrap(), Link::Open).await.unwrap();
     let browser = Browser::launch().await.unwrap();
     let (tab, complaints) = browser.open_heard(&format!("http://{}", proxy.address)).await.unwrap();
@@ -146,9 +147,7 @@ async fn the_tokens_a_second_that_are_shown_are_the_engines_and_fit_the_wall_clo
     let [(tokens, rate, wall), (_, slow_rate, slow_wall)] = shown[..] else { panic!("two answers") };
     let generation = (tokens - 1.0) / rate;
     assert!(generation <= wall, "{generation} s of tokens within {wall} s");
-    // Prompt, page and a machine that does something else have a tenth of a second: the tokens may take a tenth of that.
-    let explained = generation + 0.1;
-    assert!(explained >= 0.3 * wall, "{generation} s of tokens within {wall} s: what else took so long?");
+    assert!(generation >= 0.3 * wall, "{generation} s of tokens within {wall} s: what else took so long?");
     assert!((tokens - 1.0) / slow_rate < 0.5 * slow_wall, "the link's speed is no speed of the hub");
     assert_eq!(complaints.heard(), Vec::<String>::new());
     browser.close().await.unwrap();

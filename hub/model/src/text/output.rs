@@ -27,6 +27,14 @@ impl OutputFormat {
     /// Qwen's tags.
     pub const TAGS: Tags = Tags { reasoning: ["<think>", "</think>"], call: ["<tool_call>", "</tool_call>"] };
 
+    /// The tags of a text: Qwen's where the family has none of its own, since a template may open them all the same.
+    pub fn tags(self) -> Tags {
+        match self {
+            Self::Tagged(tags) => tags,
+            Self::Text | Self::Harmony => Self::TAGS,
+        }
+    }
+
     /// What becomes of special tokens in a text: channels are told by them alone.
     pub fn special(self) -> Special {
         match self {

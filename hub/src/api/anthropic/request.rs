@@ -3,7 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::super::error::ApiError;
-use super::super::fields::{Fields, shown, wrong};
+use super::super::fields::{Fields, shown, text, wrong};
+
+/// The type of blocks that are text.
+const TEXT: &[&str] = &["text"];
 
 /// Fields that are read as they are, by the same name or by another.
 const SAME: [(&str, &str); 8] = [
@@ -125,7 +128,7 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = fields.value("system") {
         let text =
-            text(system).ok_or_else(|| wrong("system", "a string or a list of text blocks", system))?;
+            text(system, TEXT).ok_or_else(|| wrong("system", "a string or a list of text blocks", system))?;
         messages.push(json!({ "role": "system", "content": text }));
     }
     let list = fields.list("messages")?.ok_or_else(|| {
@@ -156,7 +159,7 @@ fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
             Some("tool_result") => {
                 let result = match &block["content"] {
                     Value::Null => String::new(),
-                    content => text(content).ok_or("has a tool_result that is not text")?,
+                    content => text(content, TEXT).ok_or("has a tool_result that is not text")?,
                 };
                 messages
                     .push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": result }));
@@ -206,17 +209,6 @@ fn assistant(content: &Value) -> Result<Value, String> {
         message["tool_calls"] = json!(calls);
     }
     Ok(message)
-}
-
-/// A string, or text blocks joined.
-fn text(content: &Value) -> Option<String> {
-    match content {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(blocks) => {
-            blocks.iter().map(|b| b["text"].as_str().filter(|_| b["type"] == "text")).collect()
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

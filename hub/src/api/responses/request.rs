@@ -3,8 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::super::error::ApiError;
-use super::super::fields::{Fields, wrong};
+use super::super::fields::{Fields, text, wrong};
 use super::super::parameters::is;
+
+/// The types of parts that are text.
+const TEXT: &[&str] = &["input_text", "output_text", "text", "reasoning_text"];
 
 /// Fields that are read as they are by the same name, or by another.
 const SAME: [(&str, &str); 10] = [
@@ -141,7 +144,7 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
     let bad = |what: &str| ApiError::invalid("input", format!("input[{index}] {what}."));
     match item["type"].as_str() {
         Some("message") | None if item["role"].is_string() => {
-            let said = text(&item["content"])
+            let said = text(&item["content"], TEXT)
                 .ok_or_else(|| bad("must have text as its \"content\": this model reads text only"))?;
             if item["role"] == "assistant" {
                 assistant(messages)["content"] = json!(said);
@@ -150,7 +153,7 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
             }
         }
         Some("reasoning") => {
-            if let Some(thought) = text(&item["content"]).filter(|thought| !thought.is_empty()) {
+            if let Some(thought) = text(&item["content"], TEXT).filter(|thought| !thought.is_empty()) {
                 messages.push(json!({ "role": "assistant", "content": "", "reasoning_content": thought }));
             }
         }
@@ -169,7 +172,8 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
             }
         }
         Some("function_call_output") => {
-            let output = text(&item["output"]).ok_or_else(|| bad("must have text as its \"output\""))?;
+            let output =
+                text(&item["output"], TEXT).ok_or_else(|| bad("must have text as its \"output\""))?;
             messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": output }));
         }
         _ => return Err(bad("must be a message, a function_call, a function_call_output or reasoning")),
@@ -187,21 +191,6 @@ fn assistant(messages: &mut Vec<Value>) -> &mut Value {
     }
     let last = messages.len() - 1;
     &mut messages[last]
-}
-
-/// A string, or its parts joined.
-fn text(content: &Value) -> Option<String> {
-    match content {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(parts) => parts
-            .iter()
-            .map(|part| match part["type"].as_str() {
-                Some("input_text" | "output_text" | "text" | "reasoning_text") => part["text"].as_str(),
-                _ => None,
-            })
-            .collect(),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
