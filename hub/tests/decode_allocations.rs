@@ -1,20 +1,26 @@
-//! A token on the hub alone allocates nothing, on no thread: counted by this program's own allocator.
+//! A token on the hub alone allocates nothing, on no thread: counted by this program's own allocator. Through the engine
+//! that `serve` runs, which gives its text away, it allocates that text.
 //!
 //! Without the test harness, whose threads allocate whenever they like: this program has no others than those it counts.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    ops::ControlFlow,
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
 };
+
+use moex_engine::{Engine, EngineConfig, Event, Request};
 
 use moex_kernels::{
     WeightFormat,
     simd::{KvFormat, Processor, Simd},
 };
+use moex_model::text::Text;
 use moex_model::{
     Checkpoint, Compute, Fast, FloatWeights, Keep, KvTable, Model, Span, Wanted, Workspace,
     local_experts::{ExpertPanels, LocalExperts},
@@ -59,7 +65,10 @@ fn main() -> anyhow::Result<()> {
             println!("{NAME}: test");
             Ok(())
         }
-        (false, _) => a_token_on_the_hub_alone_allocates_nothing(),
+        (false, _) => {
+            a_token_on_the_hub_alone_allocates_nothing()?;
+            a_token_that_is_served_allocates_its_text()
+        }
     }
 }
 
@@ -107,5 +116,48 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
             assert_eq!(n_allocations, 0, "allocations of the token at {position} over {wire}");
         }
     }
+    Ok(())
+}
+
+/// As `serve` runs it: an engine on its thread, whose sink is called there with each piece of text. Between most pieces
+/// lies one allocation, that of the piece; texts and their tables grow by doubling, and a page of keys and values comes
+/// every 32 tokens.
+fn a_token_that_is_served_allocates_its_text() -> anyhow::Result<()> {
+    const TOKENS: u32 = 200;
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/tiny-qwen3-moe");
+    let checkpoint = Checkpoint::open(&data)?;
+    let processor = Arc::new(Processor::new(Simd::detect(), 2));
+    let weights = FloatWeights::To(WeightFormat::Q8_0);
+    let fast = Fast { processor: processor.clone(), weights, kv: KvFormat::F16 };
+    let model = Arc::new(Model::load_for(&checkpoint, &Compute::Fast(fast))?);
+    let panels = ExpertPanels::new(model.clone(), processor, Keep::All)?;
+    let experts = Box::new(LocalExperts::from_panels(Arc::new(panels), Dtype::Int8));
+    let text = Arc::new(Text::load(&checkpoint)?);
+    let config = EngineConfig { guesses: false, ..EngineConfig::default() };
+    let engine = Engine::start(model, text, experts, config)?;
+    let (done, counted) = mpsc::channel();
+    let mut at_pieces = Vec::with_capacity(TOKENS as usize);
+    let request = Request {
+        prompt_ids: (1..20).collect(),
+        ignore_eos: true,
+        max_tokens: Some(TOKENS),
+        ..Request::default()
+    };
+    let sink = move |event| {
+        match event {
+            Event::Text(_) => at_pieces.push(ALLOCATIONS.load(Ordering::Relaxed)),
+            // It is the last event, and nobody else hears of it.
+            Event::Finished(_) => drop(done.send(std::mem::take(&mut at_pieces))),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    };
+    engine.submit(request, Box::new(sink))?;
+    let at_pieces = counted.recv()?;
+    let each: Vec<usize> = at_pieces.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let of_text_alone = each.iter().filter(|n| **n <= 1).count();
+    assert!(each.len() >= 100, "pieces: {each:?}");
+    assert!(of_text_alone * 10 >= each.len() * 8, "allocations between pieces of text: {each:?}");
+    println!("{of_text_alone} of {} tokens allocated their text alone: {each:?}", each.len());
     Ok(())
 }

@@ -11,7 +11,14 @@ use super::{
     utility::StepCost,
 };
 use moex_model::text::Text;
+use smallvec::{SmallVec, smallvec};
+
 use moex_model::{Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, Span, StepError, Wanted, Workspace};
+
+/// Steps of so few sequences in so few groups are put together without an allocation.
+const FEW_SEQUENCES: usize = 4;
+/// See [`FEW_SEQUENCES`].
+const FEW_GROUPS: usize = 2;
 
 /// How much an engine takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +69,8 @@ pub struct Scheduler {
     clock: Clock,
     /// Oldest first.
     running: Vec<Sequence>,
+    /// How many tokens of each go into the step.
+    chunks: Vec<usize>,
     /// Oldest first, and younger than all that run.
     waiting: VecDeque<Sequence>,
 }
@@ -90,6 +99,7 @@ impl Scheduler {
             config,
             clock,
             running: Vec::new(),
+            chunks: Vec::new(),
             waiting: VecDeque::new(),
         }
     }
@@ -144,9 +154,11 @@ impl Scheduler {
         self.admit();
         let most = experts.max_in_flight();
         let max_rows = self.config.max_rows;
-        let chunks = self.plan(max_rows * self.in_flight.of_prompts(most));
+        let mut chunks = std::mem::take(&mut self.chunks);
+        self.plan(max_rows * self.in_flight.of_prompts(most), &mut chunks);
         let n_rows: usize = chunks.iter().sum();
         if n_rows == 0 {
+            self.chunks = chunks;
             return;
         }
         let decodes = |(sequence, n): &(&Sequence, &usize)| **n == 1 + sequence.n_guesses();
@@ -164,7 +176,7 @@ impl Scheduler {
         self.spaces.resize_with(self.spaces.len().max(n_groups), Workspace::default);
         let groups = groups(&self.running, &chunks, n_rows.div_ceil(n_groups));
         let batches = groups.iter().zip(&mut self.spaces);
-        let mut batches: Vec<MicroBatch<'_>> =
+        let mut batches: SmallVec<[MicroBatch<'_>; FEW_GROUPS]> =
             batches.map(|(spans, workspace)| MicroBatch { spans, workspace }).collect();
         experts.step_begins();
         let mut timed = Timed::new(experts, &self.clock);
@@ -185,6 +197,7 @@ impl Scheduler {
         }
         self.in_flight.learn(n_sequences, n_groups, took, &times);
         self.counts.add_step(n_rows, n_tokens, took, times.waited);
+        self.chunks = chunks;
         experts.step_ends(n_rows, n_tokens);
     }
 
@@ -202,9 +215,11 @@ impl Scheduler {
     }
 
     /// How many tokens of each running sequence go into the step; all of them have room in the cache.
-    fn plan(&mut self, max_rows: usize) -> Vec<usize> {
-        let waits: Vec<bool> = (0..self.running.len()).map(|index| self.waits(index)).collect();
-        for (sequence, _) in self.running.iter_mut().zip(&waits).filter(|(_, waits)| !**waits) {
+    fn plan(&mut self, max_rows: usize, chunks: &mut Vec<usize>) {
+        for index in 0..self.running.len() {
+            self.running[index].waits = self.waits(index);
+        }
+        for sequence in self.running.iter_mut().filter(|sequence| !sequence.waits) {
             if sequence.cached == 0 && !self.kv.has_states() {
                 // The last token is computed whatever is cached: it gives the logits.
                 let known = &sequence.ids[..sequence.ids.len() - 1];
@@ -224,13 +239,12 @@ impl Scheduler {
                 rows_left -= sequence.n_guesses();
             }
         }
-        let is_reading = |(sequence, waits): &(&Sequence, &bool)| !generating(sequence) && !**waits;
-        let mut n_reading = self.running.iter().zip(&waits).filter(is_reading).count();
-        let mut chunks: Vec<usize> = Vec::with_capacity(self.running.len());
-        for (sequence, waits) in self.running.iter().zip(&waits) {
+        let mut n_reading = self.running.iter().filter(|s| !generating(s) && !s.waits).count();
+        chunks.clear();
+        for sequence in &self.running {
             chunks.push(if generating(sequence) {
                 1 + sequence.n_guesses()
-            } else if *waits {
+            } else if sequence.waits {
                 0
             } else {
                 let n = sequence.n_pending().min(rows_left.div_ceil(n_reading));
@@ -258,7 +272,6 @@ impl Scheduler {
             }
         }
         chunks.truncate(self.running.len());
-        chunks
     }
 
     /// Whether a sequence that has not begun had better wait: an older one computes what it begins with.
@@ -358,15 +371,22 @@ fn deliver<'l>(
     n_tokens
 }
 
+/// A group's rows by sequence.
+type Group<'a> = SmallVec<[Span<'a>; FEW_SEQUENCES]>;
+
 /// The rows of the step in groups of at most `max_rows`, in the order of the sequences.
-fn groups<'a>(running: &'a [Sequence], chunks: &[usize], max_rows: usize) -> Vec<Vec<Span<'a>>> {
-    let mut groups = vec![Vec::new()];
+fn groups<'a>(
+    running: &'a [Sequence],
+    chunks: &[usize],
+    max_rows: usize,
+) -> SmallVec<[Group<'a>; FEW_GROUPS]> {
+    let mut groups: SmallVec<[Group<'a>; FEW_GROUPS]> = smallvec![Group::new()];
     let mut n_rows = 0;
     for (sequence, &n) in running.iter().zip(chunks) {
         let mut done = 0;
         while done < n {
             if n_rows == max_rows {
-                groups.push(Vec::new());
+                groups.push(Group::new());
                 n_rows = 0;
             }
             let part = (n - done).min(max_rows - n_rows);

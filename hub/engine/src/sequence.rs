@@ -22,6 +22,8 @@ pub(super) struct Sequence {
     ignore_eos: bool,
     /// How many of `ids` are in the KV cache.
     pub(super) cached: usize,
+    /// Whether an older sequence computes what this one begins with, so that it had better wait.
+    pub(super) waits: bool,
     /// How many tokens of the prompt were found there.
     found: usize,
     pub(super) table: KvTable,
@@ -58,6 +60,7 @@ impl Sequence {
             ids: request.prompt_ids,
             n_prompt,
             cached: 0,
+            waits: false,
             found: 0,
             table: KvTable::default(),
             n_guesses: 0,
@@ -190,7 +193,7 @@ impl Sequence {
         if !self.ignore_eos && text.eos.contains(&id) {
             return self.finish(FinishReason::Stop, now);
         }
-        match self.text.push(&self.detokenizer.push(&text.tokenizer, id)) {
+        match self.text.push(self.detokenizer.push(&text.tokenizer, id)) {
             Released::Text(piece) => self.say(piece)?,
             Released::Stopped(piece) => {
                 self.say(piece)?;
@@ -207,7 +210,7 @@ impl Sequence {
     /// Says what was held back and ends, unless a stop string turns up in it.
     fn finish(&mut self, reason: FinishReason, now: Duration) -> Progress {
         let rest = self.detokenizer.finish();
-        match self.text.push(&rest) {
+        match self.text.push(rest) {
             Released::Text(piece) => {
                 let held = self.text.finish();
                 self.say(piece + &held)?;

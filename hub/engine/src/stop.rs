@@ -23,8 +23,11 @@ impl StopText {
     }
 
     /// Takes the next piece.
-    pub(super) fn push(&mut self, text: &str) -> Released {
-        self.held.push_str(text);
+    pub(super) fn push(&mut self, text: String) -> Released {
+        if self.stops.is_empty() {
+            return Released::Text(text);
+        }
+        self.held.push_str(&text);
         if let Some(start) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
             self.held.truncate(start);
             return Released::Stopped(std::mem::take(&mut self.held));
@@ -66,36 +69,36 @@ mod tests {
     #[test]
     fn without_stops_everything_passes() {
         let mut out = stops(&[]);
-        assert_eq!(out.push("abc"), text("abc"));
+        assert_eq!(out.push("abc".to_owned()), text("abc"));
         assert_eq!(out.finish(), "");
     }
 
     #[test]
     fn a_stop_in_pieces_is_never_said() {
         let mut out = stops(&["\n\nUser:"]);
-        assert_eq!(out.push("one\n"), text("one"));
-        assert_eq!(out.push("\nUs"), text(""));
-        assert_eq!(out.push("er: two"), stopped(""));
+        assert_eq!(out.push("one\n".to_owned()), text("one"));
+        assert_eq!(out.push("\nUs".to_owned()), text(""));
+        assert_eq!(out.push("er: two".to_owned()), stopped(""));
     }
 
     #[test]
     fn what_only_began_like_a_stop_is_said() {
         let mut out = stops(&["END", "EXIT"]);
-        assert_eq!(out.push("the E"), text("the "));
-        assert_eq!(out.push("X"), text(""));
-        assert_eq!(out.push("AM E"), text("EXAM "));
+        assert_eq!(out.push("the E".to_owned()), text("the "));
+        assert_eq!(out.push("X".to_owned()), text(""));
+        assert_eq!(out.push("AM E".to_owned()), text("EXAM "));
         assert_eq!(out.finish(), "E");
     }
 
     #[test]
     fn the_earliest_stop_counts_and_overlaps_are_found() {
-        assert_eq!(stops(&["two", "ne"]).push("one two"), stopped("o"));
+        assert_eq!(stops(&["two", "ne"]).push("one two".to_owned()), stopped("o"));
         let mut out = stops(&["aab"]);
-        assert_eq!(out.push("aa"), text(""));
-        assert_eq!(out.push("a"), text("a"), "the last two may still begin it");
-        assert_eq!(out.push("b"), stopped(""));
+        assert_eq!(out.push("aa".to_owned()), text(""));
+        assert_eq!(out.push("a".to_owned()), text("a"), "the last two may still begin it");
+        assert_eq!(out.push("b".to_owned()), stopped(""));
         let mut out = stops(&["é!"]);
-        assert_eq!(out.push("caf\u{e9}"), text("caf"));
-        assert_eq!(out.push("?"), text("é?"));
+        assert_eq!(out.push("caf\u{e9}".to_owned()), text("caf"));
+        assert_eq!(out.push("?".to_owned()), text("é?"));
     }
 }

@@ -29,17 +29,17 @@ impl Detokenizer {
                 }
                 Err(error) => error,
             };
-            let (valid, rest) = self.pending.split_at(error.valid_up_to());
-            text.push_str(&String::from_utf8_lossy(valid));
+            let n_valid = error.valid_up_to();
+            text.push_str(&String::from_utf8_lossy(&self.pending[..n_valid]));
             match error.error_len() {
                 // A character that later bytes may complete.
                 None => {
-                    self.pending = rest.to_vec();
+                    self.pending.drain(..n_valid);
                     return text;
                 }
                 Some(bad) => {
                     text.push(char::REPLACEMENT_CHARACTER);
-                    self.pending = rest[bad..].to_vec();
+                    self.pending.drain(..n_valid + bad);
                 }
             }
         }
