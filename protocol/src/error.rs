@@ -1,5 +1,4 @@
-//! What is wrong with bytes or with what was to be sent, as data: whose fault an error is ([`Blame`]) and what it ends
-//! ([`Scope`]). The errors of a session are in [`crate::session::error`]; the ERROR frame, which reports one to the other
+//! What is wrong with bytes or with what was to be sent, as data, and whose fault it is ([`Blame`]). The errors of a session are in [`crate::session::error`]; the ERROR frame, which reports one to the other
 //! end, is [`crate::frame::error`].
 
 use thiserror::Error;
@@ -16,15 +15,6 @@ pub enum Blame {
     Caller,
     /// Nobody: a socket that went away, a queue that filled, an orderly end.
     Circumstance,
-}
-
-/// What an error ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// One attempt; the session goes on.
-    Attempt,
-    /// The session; the hub and every other session go on.
-    Session,
 }
 
 /// Bytes that are not a valid message. The peer is to blame, and the session ends.

@@ -11,7 +11,7 @@
 //! 0x14  4  tokens          rows, or (row, gate) pairs
 //! 0x18  2  hidden width
 //! 0x1A  1  dtype           1 f16, 2 bf16, 3 int8, 4 int4
-//! 0x1B  1  flags           bit 0 compressed, bit 1 sum, bit 2 by-row; the others must be 0
+//! 0x1B  1  flags           bit 0 compressed, bit 2 by-row; the others must be 0
 //! ```
 //!
 //! The magic is those four bytes in that order; every other field is little-endian. What follows a header, and whether
@@ -84,8 +84,6 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// The payload is LZ4 behind its expanded size.
     pub const COMPRESSED: Self = Self(1);
-    /// One summed answer for the message's experts.
-    pub const SUM: Self = Self(1 << 1);
     /// The payload is (row, gate) pairs into the message's rows.
     pub const BY_ROW: Self = Self(1 << 2);
 
@@ -138,7 +136,7 @@ pub struct Header {
     pub attempt: AttemptId,
     /// Of DISPATCH and RESULT, and of nothing else.
     pub tensor: Option<TensorFields>,
-    /// Compressed, sum, by-row.
+    /// Compressed, by-row.
     pub flags: Flags,
 }
 
@@ -216,8 +214,8 @@ impl Header {
 
 const fn allowed_flags(frame_type: FrameType) -> Flags {
     match frame_type {
-        FrameType::Dispatch => Flags::COMPRESSED.with(Flags::SUM).with(Flags::BY_ROW),
-        FrameType::Result => Flags::COMPRESSED.with(Flags::SUM),
+        FrameType::Dispatch => Flags::COMPRESSED.with(Flags::BY_ROW),
+        FrameType::Result => Flags::COMPRESSED,
         FrameType::Cancel => Flags::NONE,
         FrameType::Heartbeat | FrameType::WeightSync | FrameType::Error => Flags::COMPRESSED,
     }

@@ -30,7 +30,7 @@ pub mod fuzzing;
 
 pub use compression::{Compression, CompressionMode};
 pub use dtype::Dtype;
-pub use error::{Blame, DecodeError, Scope, ShapeError};
+pub use error::{Blame, DecodeError, ShapeError};
 pub use error_code::ErrorCode;
 pub use frame::cancel;
 pub use frame::dispatch::{Call, Dispatch, Form, Pair};

@@ -44,10 +44,10 @@ fn answer_from(
     panels
         .compute(usize::from(layer.0), &calls, &pairs, &rows, &mut PanelSpace::default(), &mut out)
         .map_err(|(expert, _)| ComputeError::NoSuchBlock(Block { layer, expert: ExpertId(expert) }))?;
-    let mut answer = Answering::new(dispatch, &rows);
+    let mut answer = Answering::new(dispatch);
     let mut start = 0;
     for (expert, end) in calls {
-        answer.take(ExpertId(expert), &pairs[start..end], &out[start * shape.hidden..end * shape.hidden]);
+        answer.take(ExpertId(expert), &out[start * shape.hidden..end * shape.hidden]);
         start = end;
     }
     Ok(answer.finish())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use moex_protocol::{CompressionMode, Dtype, ModelSummary};
 
-use super::policy::{FormPolicy, Hedge};
+use super::policy::Hedge;
 use super::token::JoinToken;
 
 /// How the swarm works.
@@ -20,8 +20,6 @@ pub struct SwarmConfig {
     pub max_failures: u32,
     /// The number format of activations on the wire.
     pub wire: Dtype,
-    /// How results come back.
-    pub form: FormPolicy,
     /// When frames are compressed, both ways.
     pub compression: CompressionMode,
     /// Whether the hub computes what no worker can.
@@ -53,7 +51,6 @@ impl SwarmConfig {
             timeout: Duration::from_millis(500),
             max_failures: 3,
             wire: Dtype::F16,
-            form: FormPolicy::PerExpert,
             compression: CompressionMode::Off,
             hub_compute: true,
             check_every: 256,

@@ -1,4 +1,4 @@
-//! What a hub may choose: how many workers are asked for the same thing, and how results come back.
+//! How many workers are asked for the same thing, and when.
 
 use std::str::FromStr;
 
@@ -53,16 +53,6 @@ impl Hedge {
     pub(crate) fn is_adaptive(self) -> bool {
         matches!(self, Self::Adaptive { .. })
     }
-}
-
-/// How results come back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FormPolicy {
-    /// A result per expert, whichever of plain and rows-once takes fewer bytes: the sum is independent of who answers.
-    #[default]
-    PerExpert,
-    /// The worker sums its experts: fewer bytes, but the last bits depend on the placement.
-    Summed,
 }
 
 #[cfg(test)]

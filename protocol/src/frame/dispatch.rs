@@ -10,14 +10,13 @@
 //! Rows once, when a worker holds several of a layer's experts: the rows once, then which expert takes which.
 //!
 //! ```text
-//! header   type 1, layer, expert 0xFFFF, tokens = R, hidden, dtype                (flag sum: on every frame or none)
+//! header   type 1, layer, expert 0xFFFF, tokens = R, hidden, dtype
 //! payload  rows (R, hidden) in dtype
 //! header   type 1, layer, expert, tokens = P, hidden, dtype, flag by-row
 //! payload  P pairs: row index u16, gate f16
 //! ```
 //!
-//! With flag sum the answer is one tensor (R, hidden), the gated sum over the message's experts; without it one for
-//! each expert. The answer is [`super::result`].
+//! The answer to both is one tensor for each expert, [`super::result`].
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use half::f16;
@@ -44,7 +43,7 @@ pub struct Dispatch {
     pub hidden: u16,
     /// The format of `rows`, and of the answer.
     pub dtype: Dtype,
-    /// How it is written and how it is answered.
+    /// How it is written.
     pub form: Form,
     /// (R, D): R x [`Dtype::row_bytes`] bytes.
     pub rows: Bytes,
@@ -52,17 +51,14 @@ pub struct Dispatch {
     pub calls: Vec<Call>,
 }
 
-/// How a dispatch is written, and what answers it.
+/// How a dispatch is written. It is answered alike: the sum at the hub does not depend on who computed what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// Every expert's rows beside it; one tensor for each expert comes back. The sum at the hub does not depend on who
-    /// computed what.
+    /// Every expert's rows beside it.
     #[default]
     Plain,
-    /// The rows once; one tensor for each expert comes back.
+    /// The rows once, and for each expert which of them it takes.
     RowsOnce,
-    /// The rows once; one tensor comes back, summed over the experts by the worker.
-    Sum,
 }
 
 /// One expert's share of a dispatch.
@@ -108,12 +104,7 @@ impl Dispatch {
 
     /// The shape of the answer that it asks for.
     pub fn answer_shape(&self) -> AnswerShape {
-        let parts = match self.form {
-            Form::Plain | Form::RowsOnce => {
-                self.calls.iter().map(|call| (Some(call.expert), call.pairs.len() as u32)).collect()
-            }
-            Form::Sum => vec![(None, self.n_rows() as u32)],
-        };
+        let parts = self.calls.iter().map(|call| (call.expert, call.pairs.len() as u32)).collect();
         AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts }
     }
 
@@ -160,8 +151,7 @@ impl Dispatch {
         let mut writer = MessageWriter::new(self.n_frames(), payload_bytes as usize, compression);
         match self.form {
             Form::Plain => self.write_plain(attempt, &mut writer),
-            Form::RowsOnce => self.write_rows_once(attempt, Flags::NONE, &mut writer),
-            Form::Sum => self.write_rows_once(attempt, Flags::SUM, &mut writer),
+            Form::RowsOnce => self.write_rows_once(attempt, &mut writer),
         }
         Ok(writer.finish())
     }
@@ -198,19 +188,13 @@ impl Dispatch {
         headers
             + match self.form {
                 Form::Plain => n_pairs * (row_bytes + GATE_BYTES as u64),
-                Form::RowsOnce | Form::Sum => self.rows.len() as u64 + n_pairs * PAIR_BYTES as u64,
+                Form::RowsOnce => self.rows.len() as u64 + n_pairs * PAIR_BYTES as u64,
             }
     }
 
     /// Bytes of the whole answer, uncompressed.
     fn answer_bytes(&self) -> u64 {
-        let header = HEADER_BYTES as u64;
-        match self.form {
-            Form::Plain | Form::RowsOnce => {
-                self.calls.len() as u64 * header + self.n_pairs() as u64 * self.row_bytes() as u64
-            }
-            Form::Sum => header + self.rows.len() as u64,
-        }
+        (self.calls.len() * HEADER_BYTES) as u64 + self.n_pairs() as u64 * self.row_bytes() as u64
     }
 
     fn check_size(&self) -> Result<(), ShapeError> {
@@ -256,15 +240,15 @@ impl Dispatch {
         }
     }
 
-    fn write_rows_once(&self, attempt: AttemptId, sum: Flags, writer: &mut MessageWriter) {
+    fn write_rows_once(&self, attempt: AttemptId, writer: &mut MessageWriter) {
         let union = self.tensor(ExpertId::NONE, self.n_rows());
-        writer.frame(FrameType::Dispatch, attempt, union, sum, self.rows.len(), |out| {
+        writer.frame(FrameType::Dispatch, attempt, union, Flags::NONE, self.rows.len(), |out| {
             out.put_slice(&self.rows);
         });
         for Call { expert, pairs } in &self.calls {
             let tensor = self.tensor(*expert, pairs.len());
-            let flags = sum.with(Flags::BY_ROW);
-            writer.frame(FrameType::Dispatch, attempt, tensor, flags, pairs.len() * PAIR_BYTES, |out| {
+            let payload_bytes = pairs.len() * PAIR_BYTES;
+            writer.frame(FrameType::Dispatch, attempt, tensor, Flags::BY_ROW, payload_bytes, |out| {
                 for pair in pairs {
                     out.put_u16_le(pair.row);
                     out.put_u16_le(pair.gate.to_bits());
@@ -282,9 +266,6 @@ pub(crate) fn implied_bytes(tensor: &TensorFields, flags: Flags) -> Result<u64, 
         (true, true) => Err(DecodeError::Mixed { reason: "a by-row frame without an expert" }),
         (true, false) => Ok(tensor.tensor_bytes()),
         (false, true) => Ok(rows * PAIR_BYTES as u64),
-        (false, false) if flags.has(Flags::SUM) => {
-            Err(DecodeError::Mixed { reason: "a sum over plain frames" })
-        }
         (false, false) => Ok(tensor.tensor_bytes() + rows * GATE_BYTES as u64),
     }
 }
@@ -332,14 +313,10 @@ fn read_plain(frames: &[RawFrame]) -> Result<(Form, Bytes, Vec<Call>), DecodeErr
 
 fn read_rows_once(frames: &[RawFrame]) -> Result<(Form, Bytes, Vec<Call>), DecodeError> {
     let (union, by_row) = frames.split_first().ok_or(DecodeError::Empty)?;
-    let sum = union.header.flags.has(Flags::SUM);
     let mut calls = Vec::with_capacity(by_row.len());
     for frame in by_row {
         if !frame.header.flags.has(Flags::BY_ROW) {
             return Err(DecodeError::Mixed { reason: "plain frames among rows-once frames" });
-        }
-        if frame.header.flags.has(Flags::SUM) != sum {
-            return Err(DecodeError::Mixed { reason: "a sum over some frames only" });
         }
         let mut bytes = frame.payload.clone();
         let mut pairs = Vec::with_capacity(bytes.len() / PAIR_BYTES);
@@ -348,8 +325,7 @@ fn read_rows_once(frames: &[RawFrame]) -> Result<(Form, Bytes, Vec<Call>), Decod
         }
         calls.push(Call { expert: tensor_of(frame)?.expert, pairs });
     }
-    let form = if sum { Form::Sum } else { Form::RowsOnce };
-    Ok((form, union.payload.clone(), calls))
+    Ok((Form::RowsOnce, union.payload.clone(), calls))
 }
 
 /// One slice stays itself; several are copied once.
@@ -423,23 +399,21 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn golden_bytes_rows_once_and_sum() {
-        for (form, sum) in [(Form::RowsOnce, 0), (Form::Sum, 2)] {
-            let message = sample(form).encode(AttemptId(1), Compression::Off).unwrap();
-            let golden = [
-                0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x01, 0x00,  0x04, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
-                0x03, 0x00,  0xFF, 0xFF,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  sum,
-                /* rows */ 0x00, 0x3C, 0x00, 0xC0,
-                0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x01, 0x00,  0x04, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
-                0x03, 0x00,  0x05, 0x00,  0x01, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  4 | sum,
-                /* row, gate */ 0x01, 0x00, 0x00, 0x38,
-                0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x01, 0x00,  0x08, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
-                0x03, 0x00,  0x2A, 0x00,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  4 | sum,
-                /* row, gate */ 0x01, 0x00, 0x00, 0x3C,  0x00, 0x00, 0x00, 0x40,
-            ];
-            assert_eq!(message[..], golden);
-            assert_eq!(decode_message(&message), Ok(vec![Frame::Dispatch(AttemptId(1), sample(form))]));
-        }
+    fn golden_bytes_rows_once() {
+        let message = sample(Form::RowsOnce).encode(AttemptId(1), Compression::Off).unwrap();
+        let golden = [
+            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x01, 0x00,  0x04, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+            0x03, 0x00,  0xFF, 0xFF,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  0x00,
+            /* rows */ 0x00, 0x3C, 0x00, 0xC0,
+            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x01, 0x00,  0x04, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+            0x03, 0x00,  0x05, 0x00,  0x01, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  0x04,
+            /* row, gate */ 0x01, 0x00, 0x00, 0x38,
+            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x01, 0x00,  0x08, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+            0x03, 0x00,  0x2A, 0x00,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  0x04,
+            /* row, gate */ 0x01, 0x00, 0x00, 0x3C,  0x00, 0x00, 0x00, 0x40,
+        ];
+        assert_eq!(message[..], golden);
+        assert_eq!(decode_message(&message), Ok(vec![Frame::Dispatch(AttemptId(1), sample(Form::RowsOnce))]));
     }
 
     #[test]

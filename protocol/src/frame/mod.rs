@@ -151,7 +151,7 @@ fn expanded_size(header: &Header, payload: &Bytes) -> Result<usize, DecodeError>
 fn expected_bytes(header: &Header) -> Result<Expected, DecodeError> {
     let implied = match (header.frame_type, &header.tensor) {
         (FrameType::Dispatch, Some(tensor)) => dispatch::implied_bytes(tensor, header.flags)?,
-        (FrameType::Result, Some(tensor)) => result::implied_bytes(tensor, header.flags)?,
+        (FrameType::Result, Some(tensor)) => result::implied_bytes(tensor)?,
         (FrameType::Cancel, _) => 0,
         _ => return Ok(Expected::AtMost(MAX_CONTROL_BYTES)),
     };

@@ -5,8 +5,7 @@
 //! payload  (rows, hidden) in dtype
 //! ```
 //!
-//! One frame for each expert over that expert's rows in the order of its pairs; or, flag sum, one with expert 0xFFFF:
-//! (R, hidden), summed over the message's experts.
+//! One frame for each expert over that expert's rows in the order of its pairs.
 
 use bytes::{BufMut, Bytes};
 
@@ -19,10 +18,8 @@ use crate::id::{AttemptId, ExpertId, LayerId};
 use crate::limits::{MAX_FRAMES_PER_MESSAGE, MAX_HIDDEN, MAX_MESSAGE_BYTES, MAX_ROWS};
 use crate::tensor::has_non_finite;
 
-/// The answer to one dispatch.
-///
-/// To [`Form::Plain`](super::dispatch::Form::Plain) and `RowsOnce`: one part for each call, in the order of the calls,
-/// with that call's pairs as rows, in order. To `Sum`: one part without an expert and all rows of the dispatch.
+/// The answer to one dispatch: one part for each call, in the order of the calls, with that call's pairs as rows, in
+/// order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The layer.
@@ -38,8 +35,8 @@ pub struct Answer {
 /// One tensor of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerPart {
-    /// Whose; `None` is the sum over the dispatch's experts.
-    pub expert: Option<ExpertId>,
+    /// Whose.
+    pub expert: ExpertId,
     /// How many rows.
     pub rows: u32,
     /// (rows, D): rows x [`Dtype::row_bytes`] bytes.
@@ -56,7 +53,7 @@ pub struct AnswerShape {
     /// The format.
     pub dtype: Dtype,
     /// Expert and rows of each part, in order.
-    pub parts: Vec<(Option<ExpertId>, u32)>,
+    pub parts: Vec<(ExpertId, u32)>,
 }
 
 impl Answer {
@@ -91,11 +88,9 @@ impl Answer {
         if self.parts.len() > MAX_FRAMES_PER_MESSAGE {
             return Err(ShapeError::TooManyFrames { frames: self.parts.len() });
         }
-        // `None` sorts before all experts, so a sum beside other parts is found by itself.
         let ascending = self.parts.windows(2).all(|two| two[0].expert < two[1].expert);
-        let sum_among_others = self.parts.len() > 1 && self.parts[0].expert.is_none();
-        if !ascending || sum_among_others || self.parts.iter().any(|part| part.expert == Some(ExpertId::NONE))
-        {
+        // 0xFFFF is the greatest id, so it could only be the last.
+        if !ascending || self.parts.last().is_some_and(|part| part.expert == ExpertId::NONE) {
             return Err(ShapeError::ExpertOrder);
         }
         let row_bytes = self.dtype.row_bytes(usize::from(self.hidden));
@@ -125,16 +120,15 @@ impl Answer {
         let payload_bytes = self.parts.iter().map(|part| part.payload.len()).sum();
         let mut writer = MessageWriter::new(self.parts.len(), payload_bytes, compression);
         for AnswerPart { expert, rows, payload } in &self.parts {
-            let flags = if expert.is_none() { Flags::SUM } else { Flags::NONE };
             let tensor = TensorFields {
                 layer: self.layer,
-                expert: expert.unwrap_or(ExpertId::NONE),
+                expert: *expert,
                 rows: *rows,
                 hidden: self.hidden,
                 dtype: self.dtype,
             };
             let write = |out: &mut bytes::BytesMut| out.put_slice(payload);
-            writer.frame(FrameType::Result, attempt, Some(tensor), flags, payload.len(), write);
+            writer.frame(FrameType::Result, attempt, Some(tensor), Flags::NONE, payload.len(), write);
         }
         Ok(writer.finish())
     }
@@ -151,7 +145,6 @@ impl Answer {
             if (layer, hidden, dtype) != (answer.layer, answer.hidden, answer.dtype) {
                 return Err(DecodeError::Mixed { reason: "layer, width or dtype differ" });
             }
-            let expert = (expert != ExpertId::NONE).then_some(expert);
             answer.parts.push(AnswerPart { expert, rows, payload: payload.clone() });
         }
         let answer = answer.ok_or(DecodeError::Empty)?;
@@ -166,9 +159,9 @@ impl Answer {
 }
 
 /// How many bytes the payload of a RESULT has by its header.
-pub(crate) fn implied_bytes(tensor: &TensorFields, flags: Flags) -> Result<u64, DecodeError> {
-    if flags.has(Flags::SUM) != (tensor.expert == ExpertId::NONE) {
-        return Err(DecodeError::Mixed { reason: "a sum has expert 0xFFFF and nothing else has" });
+pub(crate) fn implied_bytes(tensor: &TensorFields) -> Result<u64, DecodeError> {
+    if tensor.expert == ExpertId::NONE {
+        return Err(DecodeError::Mixed { reason: "a result without an expert" });
     }
     Ok(tensor.tensor_bytes())
 }
@@ -178,9 +171,9 @@ mod tests {
     use super::*;
     use crate::frame::{Frame, decode_message};
 
-    fn sample(experts: &[Option<u16>]) -> Answer {
-        let part = |expert: &Option<u16>| AnswerPart {
-            expert: expert.map(ExpertId),
+    fn sample(experts: &[u16]) -> Answer {
+        let part = |expert: &u16| AnswerPart {
+            expert: ExpertId(*expert),
             rows: 1,
             payload: Bytes::from_static(&[0x00, 0x3C]),
         };
@@ -190,7 +183,7 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn golden_bytes() {
-        let message = sample(&[Some(5), Some(42)]).encode(AttemptId(1), Compression::Off).unwrap();
+        let message = sample(&[5, 42]).encode(AttemptId(1), Compression::Off).unwrap();
         let golden = [
             0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x02, 0x00,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
             0x03, 0x00,  0x05, 0x00,  0x01, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  0x00,
@@ -200,15 +193,13 @@ mod tests {
             0x00, 0x3C,
         ];
         assert_eq!(message[..], golden);
-        let sum = sample(&[None]).encode(AttemptId(1), Compression::Off).unwrap();
-        assert_eq!(sum[0x12..0x14], [0xFF, 0xFF]);
-        assert_eq!(sum[0x1B], 2);
-        assert_eq!(decode_message(&sum), Ok(vec![Frame::Result(AttemptId(1), sample(&[None]))]));
+        let back = decode_message(&message);
+        assert_eq!(back, Ok(vec![Frame::Result(AttemptId(1), sample(&[5, 42]))]));
     }
 
     #[test]
     fn payloads_are_slices_of_the_message() {
-        let message = sample(&[Some(5), Some(42)]).encode(AttemptId(1), Compression::Off).unwrap();
+        let message = sample(&[5, 42]).encode(AttemptId(1), Compression::Off).unwrap();
         let frames = decode_message(&message).unwrap();
         let [Frame::Result(_, answer)] = frames.as_slice() else { panic!("one answer") };
         assert_eq!(answer.parts[1].payload.as_ptr(), message[28 + 2 + 28..].as_ptr());
@@ -217,10 +208,9 @@ mod tests {
     #[test]
     fn contradictions_are_named() {
         assert_eq!(sample(&[]).check(), Err(ShapeError::Empty));
-        assert_eq!(sample(&[None, Some(1)]).check(), Err(ShapeError::ExpertOrder));
-        assert_eq!(sample(&[Some(1), Some(1)]).check(), Err(ShapeError::ExpertOrder));
-        assert_eq!(sample(&[Some(0xFFFF)]).check(), Err(ShapeError::ExpertOrder));
-        let mut short = sample(&[Some(1)]);
+        assert_eq!(sample(&[1, 1]).check(), Err(ShapeError::ExpertOrder));
+        assert_eq!(sample(&[0xFFFF]).check(), Err(ShapeError::ExpertOrder));
+        let mut short = sample(&[1]);
         short.parts[0].rows = 2;
         assert_eq!(short.check(), Err(ShapeError::RowBytes { bytes: 2, row_bytes: 2 }));
     }

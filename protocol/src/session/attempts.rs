@@ -85,10 +85,10 @@ impl Attempts {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
-    use crate::id::LayerId;
+    use crate::id::{ExpertId, LayerId};
 
     fn shape() -> AnswerShape {
-        AnswerShape { layer: LayerId(0), hidden: 1, dtype: Dtype::F16, parts: vec![(None, 1)] }
+        AnswerShape { layer: LayerId(0), hidden: 1, dtype: Dtype::F16, parts: vec![(ExpertId(0), 1)] }
     }
 
     #[test]

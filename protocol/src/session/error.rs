@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::state::State;
-use crate::error::{Blame, DecodeError, Scope, ShapeError};
+use crate::error::{Blame, DecodeError, ShapeError};
 use crate::error_code::ErrorCode;
 use crate::frame::error::WireError;
 use crate::id::{AttemptId, Block};
@@ -49,11 +49,6 @@ impl SendError {
                 Blame::Caller
             }
         }
-    }
-
-    /// What it ends: never more than the attempt.
-    pub const fn scope(&self) -> Scope {
-        Scope::Attempt
     }
 }
 
@@ -110,11 +105,6 @@ impl CloseReason {
             | Self::Drained
             | Self::Backlog => Blame::Circumstance,
         }
-    }
-
-    /// What it ends.
-    pub const fn scope(&self) -> Scope {
-        Scope::Session
     }
 
     /// The code to close the WebSocket with; `None` when there is nothing left to close.

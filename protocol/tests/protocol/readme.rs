@@ -25,8 +25,8 @@ fn messages() -> Vec<Bytes> {
         calls: vec![Call { expert: ExpertId(42), pairs: vec![Pair { row: 0, gate: f16::ONE }] }],
     };
     let dispatched = |form| dispatch(form).encode(attempt, Compression::Off).expect("well formed");
-    let answered = |expert| {
-        let parts = vec![AnswerPart { expert, rows: 1, payload: rows.clone() }];
+    let answered = {
+        let parts = vec![AnswerPart { expert: ExpertId(42), rows: 1, payload: rows.clone() }];
         let answer = Answer { layer: LayerId(3), hidden: 2, dtype: Dtype::F16, parts };
         answer.encode(attempt, Compression::Off).expect("well formed")
     };
@@ -35,9 +35,8 @@ fn messages() -> Vec<Bytes> {
         WireError { code: ErrorCode::Preempted, message: "newer work".into(), attempt: Some(attempt) };
     vec![
         dispatched(Form::Plain),
-        answered(Some(ExpertId(42))),
-        dispatched(Form::Sum),
-        answered(None),
+        answered,
+        dispatched(Form::RowsOnce),
         cancel::encode(attempt),
         Heartbeat::Ping(Ping { hub_micros: 15, ..Ping::default() }).encode(Compression::Off),
         WeightSyncFrame::Sync(sync).encode(Compression::Off),

@@ -25,7 +25,7 @@ fn any_dispatch() -> impl Strategy<Value = Dispatch> {
             .prop_map(|(row, gate)| Pair { row, gate: f16::from_f32(f32::from(gate) / 256.0) });
         (
             any::<u16>().prop_map(LayerId),
-            select([Form::Plain, Form::RowsOnce, Form::Sum].as_slice()),
+            select([Form::Plain, Form::RowsOnce].as_slice()),
             vec(any::<u8>(), n_rows * dtype.row_bytes(usize::from(hidden))).prop_map(Bytes::from),
             btree_map((0..1000_u16).prop_map(ExpertId), vec(pair, 1..10), 1..6),
         )

@@ -88,7 +88,7 @@ pub(crate) fn dispatch(form: Form, experts: &[u16]) -> Dispatch {
 pub(crate) fn answer_to(dispatch: &Dispatch) -> Answer {
     let shape = dispatch.answer_shape();
     let row_bytes = dispatch.dtype.row_bytes(usize::from(dispatch.hidden));
-    let part = |(expert, rows): (Option<ExpertId>, u32)| AnswerPart {
+    let part = |(expert, rows): (ExpertId, u32)| AnswerPart {
         expert,
         rows,
         payload: vec![0x22; rows as usize * row_bytes].into(),

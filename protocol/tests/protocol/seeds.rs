@@ -64,10 +64,8 @@ fn decoder_seeds() -> Vec<(&'static str, Bytes)> {
     vec![
         ("dispatch-plain", encode(Form::Plain, Compression::Off)),
         ("dispatch-rows-once", encode(Form::RowsOnce, Compression::Off)),
-        ("dispatch-sum", encode(Form::Sum, Compression::Off)),
         ("dispatch-lz4", encode(Form::Plain, Compression::Lz4)),
         ("result-plain", answer(Form::Plain)),
-        ("result-sum", answer(Form::Sum)),
         ("cancel", cancel::encode(attempt)),
         ("join", heartbeat(Heartbeat::Join(join()))),
         ("accepted", heartbeat(Heartbeat::Accepted(accepted()))),

@@ -6,9 +6,8 @@ use std::{
     time::Duration,
 };
 
-use moex_protocol::Routing;
 use moex_protocol::Visibility;
-use moex_swarm::{FormPolicy, JobError, JobId, LayerJob, SwarmConfig, WorkerStatus};
+use moex_swarm::{JobError, JobId, LayerJob, SwarmConfig, WorkerStatus};
 
 use super::{JOB_DEADLINE, Scenario};
 use crate::world::{Model, PeerId, World};
@@ -22,12 +21,6 @@ const SOON: Duration = Duration::from_secs(20);
 /// How long a layer may take where the hub computes and nothing goes wrong but what hostile peers do: a timeout or two, and
 /// the hub's own time. A worker's word must not stretch it.
 pub(super) const PROMPT: Duration = Duration::from_secs(2);
-/// How far a sum that workers have added up may be from the hub's, by the largest of the experts' results that make it
-/// up: bf16 keeps 8 bits of each of them and of their sum.
-const SUM_TOLERANCE: f32 = 0.02;
-/// The same where f16 has no more bits to keep.
-const SUM_GRAIN: f32 = 1e-6;
-
 /// What is expected, and who is excused.
 pub(super) struct Checks {
     model: Arc<Model>,
@@ -141,31 +134,13 @@ impl Checks {
         if sum.len() != alone.len() {
             return Err(format!("job {} gave {} values for {}", id.0, sum.len(), alone.len()));
         }
-        let tolerance = match self.swarm.form {
-            FormPolicy::PerExpert => 0.0,
-            FormPolicy::Summed => SUM_GRAIN + SUM_TOLERANCE * self.largest_result(job)?,
-        };
-        let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a - b).abs() < tolerance;
+        let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         match sum.iter().zip(&alone).position(|pair| !is_same(pair)) {
             Some(at) => {
                 Err(format!("job {} has {} as value {at}, the hub alone gives {}", id.0, sum[at], alone[at]))
             }
             None => Ok(()),
         }
-    }
-
-    /// The largest value among what single experts give.
-    fn largest_result(&self, job: &LayerJob) -> Result<f32, String> {
-        let k = job.routing.k;
-        let mut largest: f32 = 0.0;
-        for choice in 0..k {
-            let experts = job.routing.experts.iter().skip(choice).step_by(k).copied().collect();
-            let gates = job.routing.gates.iter().skip(choice).step_by(k).copied().collect();
-            let one = LayerJob { routing: Routing { k: 1, experts, gates }, ..job.clone() };
-            let alone = self.model.alone(&one, self.swarm.wire).map_err(|error| error.to_string())?;
-            largest = alone.iter().fold(largest, |most, value| most.max(value.abs()));
-        }
-        Ok(largest)
     }
 
     /// A session has ended: whose, and was anything done to it?

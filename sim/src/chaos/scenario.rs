@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::Routing;
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, WorkerId};
-use moex_swarm::{FormPolicy, Hedge, JoinToken, LayerJob, SwarmConfig};
+use moex_swarm::{Hedge, JoinToken, LayerJob, SwarmConfig};
 
 use crate::{
     random::Random,
@@ -236,16 +236,12 @@ fn sizes(random: &mut Random) -> Sizes {
 }
 
 fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
-    let form = if random.below(8) == 0 { FormPolicy::Summed } else { FormPolicy::PerExpert };
-    // An int8 row of tiny values has a scale with hardly a bit: its sums say nothing.
-    let wires = if form == FormPolicy::Summed { 2 } else { 3 };
     SwarmConfig {
         replicas: 1 + random.below(3),
         hedge: hedge(random),
         timeout: Duration::from_millis(20 + upto(random, 800)),
         max_failures: 1 + random.below(4) as u32,
-        wire: [Dtype::F16, Dtype::Bf16, Dtype::Int8][random.below(wires)],
-        form,
+        wire: [Dtype::F16, Dtype::Bf16, Dtype::Int8][random.below(3)],
         compression: if random.below(4) == 0 { CompressionMode::On } else { CompressionMode::Off },
         hub_compute: random.below(3) > 0,
         check_every: [0, 1, 3, 256][random.below(4)],

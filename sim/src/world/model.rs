@@ -153,11 +153,6 @@ fn zeros(dispatch: &Dispatch) -> Answer {
         rows: rows as u32,
         payload: vec![0; rows * row_bytes].into(),
     };
-    let parts = match dispatch.form {
-        Form::Sum => vec![part(None, dispatch.n_rows())],
-        Form::Plain | Form::RowsOnce => {
-            dispatch.calls.iter().map(|call| part(Some(call.expert), call.pairs.len())).collect()
-        }
-    };
+    let parts = dispatch.calls.iter().map(|call| part(call.expert, call.pairs.len())).collect();
     Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts }
 }

@@ -6,15 +6,17 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use flate2::write::GzEncoder;
 
+use super::{execute, target};
 use crate::root;
 
 /// Where the hub embeds the bundle from.
 const BUNDLE: &str = "hub/src/web/worker";
 /// The bundle's name, without extension.
 const NAME: &str = "moex_worker";
+const TARGET: &str = "wasm32-unknown-unknown";
 /// The file beside it with [`sources_hash`].
 const HASH_FILE: &str = "SOURCES.blake3";
 /// What goes into the bundle: sources, shaders, build scripts and manifests of its crates.
@@ -107,122 +109,63 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the bundle and writes it, with its hash, to where the hub embeds it from.
+/// Builds the bundle and writes it, with its hash, to where the hub embeds it from. Compiles the worker and the generator of
+/// its glue, and nothing else.
 ///
 /// # Errors
 /// If cargo or the glue generator fails.
-#[cfg(not(feature = "bundle"))]
 pub fn build_bundle() -> Result<()> {
-    // The glue generator is compiled only for this command.
-    super::execute(
-        "cargo",
-        &[
-            "run",
-            "--quiet",
-            "--package",
-            "moex-tests",
-            "--features",
-            "bundle",
-            "--bin",
-            "xtask",
-            "--",
-            "worker",
-        ],
-    )
+    let hash = sources_hash()?;
+    let wasm = compile()?;
+    let folder = bundle_folder();
+    std::fs::create_dir_all(&folder)?;
+    let target = target().join("glue");
+    let paths = [&wasm, &folder, &target].map(|path| path.to_string_lossy().into_owned());
+    let [wasm, out, target] = &paths;
+    let cargo = ["run", "--quiet", "--locked", "--manifest-path", "tests/glue/Cargo.toml"];
+    execute("cargo", &[&cargo[..], &["--target-dir", target, "--", wasm, out, NAME]].concat())?;
+    let glue = folder.join(NAME).with_extension("js");
+    std::fs::write(&glue, without_layout(&std::fs::read_to_string(&glue)?))?;
+    ensure!(hash == sources_hash()?, "the sources changed while the bundle was built: build it again");
+    std::fs::write(folder.join(HASH_FILE), format!("{hash}\n"))?;
+    for file in bundle_files() {
+        eprintln!("{}: {} bytes", file.display(), std::fs::metadata(&file)?.len());
+    }
+    Ok(())
 }
 
-#[cfg(feature = "bundle")]
-pub use build::build_bundle;
+/// A script without indentation, empty lines and lines of comment: a tenth of what the glue takes gzipped.
+fn without_layout(script: &str) -> String {
+    let is_comment = |line: &&str| ["//", "/*", "* ", "*/"].iter().any(|start| line.starts_with(start));
+    let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "*");
+    lines.filter(|line| !is_comment(line)).flat_map(|line| [line, "\n"]).collect()
+}
 
-#[cfg(feature = "bundle")]
-mod build {
-    use std::process::Command;
+/// The wasm as rustc leaves it.
+fn compile() -> Result<PathBuf> {
+    let worker = ["build", "--package", "moex-worker", "--lib", "--features", "gpu"];
+    let remapped = remapped_paths()?;
+    let how = ["--target", TARGET, "--profile", "bundle", "--config", &remapped];
+    execute("cargo", &[&worker[..], &how].concat())?;
+    Ok(target().join(TARGET).join("bundle").join(NAME).with_extension("wasm"))
+}
 
-    use anyhow::{Context, Result, ensure};
-    use serde_json::Value;
-
-    use super::{HASH_FILE, NAME, Path, PathBuf, bundle_files, bundle_folder, root, sources_hash};
-
-    const TARGET: &str = "wasm32-unknown-unknown";
-
-    /// Builds the bundle and writes it, with its hash, to where the hub embeds it from.
-    ///
-    /// # Errors
-    /// If cargo or the glue generator fails.
-    pub fn build_bundle() -> Result<()> {
-        let hash = sources_hash()?;
-        let wasm = compile()?;
-        let folder = bundle_folder();
-        std::fs::create_dir_all(&folder)?;
-        wasm_bindgen_cli_support::Bindgen::new()
-            .input_path(&wasm)
-            .out_name(NAME)
-            .web(true)?
-            .typescript(false)
-            .remove_name_section(true)
-            .remove_producers_section(true)
-            .generate(&folder)
-            .context("the glue could not be generated")?;
-        let glue = folder.join(NAME).with_extension("js");
-        std::fs::write(&glue, without_layout(&std::fs::read_to_string(&glue)?))?;
-        ensure!(hash == sources_hash()?, "the sources changed while the bundle was built: build it again");
-        std::fs::write(folder.join(HASH_FILE), format!("{hash}\n"))?;
-        for file in bundle_files() {
-            eprintln!("{}: {} bytes", file.display(), std::fs::metadata(&file)?.len());
-        }
-        Ok(())
+/// Panic messages name files: by paths that are the same on every machine.
+fn remapped_paths() -> Result<String> {
+    let mut flags = vec![format!("--remap-path-prefix={}=.", root().display())];
+    for crates in registries(&cargo_home()?) {
+        flags.push(format!("--remap-path-prefix={}=crates", crates.display()));
     }
+    Ok(format!("target.{TARGET}.rustflags={flags:?}"))
+}
 
-    /// A script without indentation, empty lines and lines of comment: a tenth of what the glue takes gzipped.
-    fn without_layout(script: &str) -> String {
-        let is_comment = |line: &&str| ["//", "/*", "* ", "*/"].iter().any(|start| line.starts_with(start));
-        let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "*");
-        lines.filter(|line| !is_comment(line)).flat_map(|line| [line, "\n"]).collect()
-    }
+fn cargo_home() -> Result<PathBuf> {
+    let home = || std::env::home_dir().map(|home| home.join(".cargo"));
+    std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home).context("there is no home directory")
+}
 
-    /// The wasm as rustc leaves it.
-    fn compile() -> Result<PathBuf> {
-        let status = Command::new("cargo")
-            .args(["build", "--package", "moex-worker", "--lib", "--features", "gpu"])
-            .args(["--target", TARGET, "--profile", "bundle"])
-            .args(["--config", &remapped_paths()?])
-            .current_dir(root())
-            .status()
-            .context("cargo could not be started")?;
-        ensure!(status.success(), "the worker could not be compiled ({status})");
-        Ok(target_directory()?.join(TARGET).join("bundle").join(NAME).with_extension("wasm"))
-    }
-
-    /// Panic messages name files: by paths that are the same on every machine.
-    fn remapped_paths() -> Result<String> {
-        let mut flags = vec![format!("--remap-path-prefix={}=.", root().display())];
-        for crates in registries(&cargo_home()?) {
-            flags.push(format!("--remap-path-prefix={}=crates", crates.display()));
-        }
-        Ok(format!("target.{TARGET}.rustflags={flags:?}"))
-    }
-
-    fn cargo_home() -> Result<PathBuf> {
-        let home = || std::env::home_dir().map(|home| home.join(".cargo"));
-        std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home).context("there is no home directory")
-    }
-
-    /// The folders that cargo unpacks crates into, one for each registry.
-    fn registries(cargo_home: &Path) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(cargo_home.join("registry").join("src"));
-        entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-    }
-
-    fn target_directory() -> Result<PathBuf> {
-        let output = Command::new("cargo")
-            .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
-            .current_dir(root())
-            .output()
-            .context("cargo could not be started")?;
-        let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata prints JSON")?;
-        metadata["target_directory"]
-            .as_str()
-            .map(PathBuf::from)
-            .context("cargo metadata names a target directory")
-    }
+/// The folders that cargo unpacks crates into, one for each registry.
+fn registries(cargo_home: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(cargo_home.join("registry").join("src"));
+    entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }

@@ -2,7 +2,9 @@
 //! with f32 activations. Used by the hub for its own answers, by the simulator's workers and by tests.
 
 use moex_kernels::{ExpertShape, cpu, engine::Pair};
-use moex_protocol::{Answer, AnswerPart, Block, Dispatch, ExpertId, Form, tensor};
+use moex_protocol::{Answer, AnswerPart, Block, Dispatch, ExpertId, tensor};
+
+use super::batch::part;
 
 /// Why a dispatch could not be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +28,7 @@ pub fn answer<'a>(
     dispatch: &Dispatch,
 ) -> Result<Answer, ComputeError> {
     let rows = rows_of(shape, dispatch)?; // (R, D)
-    let mut answer = Answering::new(dispatch, &rows);
+    let mut answer = Answering::new(dispatch);
     for call in &dispatch.calls {
         let block = Block { layer: dispatch.layer, expert: call.expert };
         let bytes = find(block).ok_or(ComputeError::NoSuchBlock(block))?;
@@ -34,7 +36,7 @@ pub fn answer<'a>(
         let pairs: Vec<Pair> = call.pairs.iter().map(pair).collect();
         let mut out = vec![0.0; pairs.len() * shape.hidden]; // (P, D)
         cpu::expert_ffn(&view, &rows, &pairs, &mut out);
-        answer.take(call.expert, &pairs, &out);
+        answer.take(call.expert, &out);
     }
     Ok(answer.finish())
 }
@@ -66,42 +68,23 @@ pub fn pair(pair: &moex_protocol::Pair) -> Pair {
 /// Builds an answer, expert by expert.
 pub struct Answering<'a> {
     dispatch: &'a Dispatch,
-    /// (R, D); empty unless a sum is asked for.
-    sum: Vec<f32>,
     parts: Vec<AnswerPart>,
 }
 
 impl<'a> Answering<'a> {
-    /// No answers yet to `dispatch` of these `rows` (R, D).
-    pub fn new(dispatch: &'a Dispatch, rows: &[f32]) -> Self {
-        let sum = vec![0.0; if dispatch.form == Form::Sum { rows.len() } else { 0 }];
-        Self { dispatch, sum, parts: Vec::new() }
+    /// No answers yet to `dispatch`.
+    pub fn new(dispatch: &'a Dispatch) -> Self {
+        Self { dispatch, parts: Vec::with_capacity(dispatch.calls.len()) }
     }
 
     /// One expert's gated rows `out` (P, D).
-    pub fn take(&mut self, expert: ExpertId, pairs: &[Pair], out: &[f32]) {
-        let hidden = usize::from(self.dispatch.hidden);
-        if self.dispatch.form != Form::Sum {
-            return self.parts.push(part(self.dispatch, Some(expert), out));
-        }
-        for (pair, out) in pairs.iter().zip(out.chunks_exact(hidden)) {
-            cpu::add(&mut self.sum[pair.row as usize * hidden..][..hidden], out);
-        }
+    pub fn take(&mut self, expert: ExpertId, out: &[f32]) {
+        self.parts.push(part(self.dispatch, expert, out));
     }
 
     /// The complete answer.
-    pub fn finish(mut self) -> Answer {
+    pub fn finish(self) -> Answer {
         let Dispatch { layer, hidden, dtype, .. } = *self.dispatch;
-        if self.dispatch.form == Form::Sum {
-            self.parts.push(part(self.dispatch, None, &self.sum));
-        }
         Answer { layer, hidden, dtype, parts: self.parts }
     }
-}
-
-fn part(dispatch: &Dispatch, expert: Option<ExpertId>, rows: &[f32]) -> AnswerPart {
-    let hidden = usize::from(dispatch.hidden);
-    let mut payload = Vec::new();
-    tensor::encode_rows(dispatch.dtype, rows, hidden, &mut payload);
-    AnswerPart { expert, rows: (rows.len() / hidden) as u32, payload: payload.into() }
 }

@@ -4,7 +4,7 @@
 
 use moex_kernels::engine::{self, Batch};
 use moex_protocol::tensor::{self, TensorError};
-use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, Form};
+use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId};
 
 /// `dispatch` as the engine computes it: rows (R, D) and gates in f32, experts as slots.
 ///
@@ -31,39 +31,19 @@ pub(super) fn to_answer(dispatch: &Dispatch, output: &[f32]) -> Option<Answer> {
     if output.len() != dispatch.n_pairs() * hidden {
         return None;
     }
-    let parts = match dispatch.form {
-        Form::Plain | Form::RowsOnce => {
-            let mut rest = output;
-            let calls = dispatch.calls.iter();
-            let part = calls.map(|call| {
-                let rows; // (the call's pairs, D)
-                (rows, rest) = rest.split_at(call.pairs.len() * hidden);
-                part(dispatch, Some(call.expert), rows)
-            });
-            part.collect()
-        }
-        Form::Sum => vec![part(dispatch, None, &gated_sum(dispatch, output))],
-    };
+    let mut rest = output;
+    let parts = dispatch.calls.iter().map(|call| {
+        let rows; // (the call's pairs, D)
+        (rows, rest) = rest.split_at(call.pairs.len() * hidden);
+        part(dispatch, call.expert, rows)
+    });
+    let parts = parts.collect();
     let answer = Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts };
     (!answer.has_non_finite()).then_some(answer)
 }
 
-/// (R, D): each row's results added in f32, in ascending expert order, which is the order of the calls.
-fn gated_sum(dispatch: &Dispatch, output: &[f32]) -> Vec<f32> {
-    let hidden = usize::from(dispatch.hidden);
-    let mut sum = vec![0.0; dispatch.n_rows() * hidden];
-    let pairs = dispatch.calls.iter().flat_map(|call| &call.pairs);
-    for (pair, result) in pairs.zip(output.chunks_exact(hidden)) {
-        let row = &mut sum[usize::from(pair.row) * hidden..][..hidden];
-        for (total, value) in row.iter_mut().zip(result) {
-            *total += value;
-        }
-    }
-    sum
-}
-
-/// `rows` (n, D) in the dispatch's dtype.
-fn part(dispatch: &Dispatch, expert: Option<ExpertId>, rows: &[f32]) -> AnswerPart {
+/// `rows` (n, D) of one expert, in the dispatch's dtype.
+pub(super) fn part(dispatch: &Dispatch, expert: ExpertId, rows: &[f32]) -> AnswerPart {
     let hidden = usize::from(dispatch.hidden);
     let n_rows = rows.len() / hidden;
     let mut payload = Vec::with_capacity(n_rows * dispatch.dtype.row_bytes(hidden));

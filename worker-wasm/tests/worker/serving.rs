@@ -64,23 +64,6 @@ fn every_form_and_dtype_is_answered_to_the_bit() {
 }
 
 #[test]
-fn a_sum_adds_in_ascending_expert_order() {
-    let mut world = World::serving(8, &[0, 2, 5]);
-    let dispatch = dispatch(Form::Sum, Dtype::F16, 4, &[0, 2, 5]);
-    world.dispatch(1, &dispatch);
-    let mut sum = vec![0.0f32; 4 * HIDDEN];
-    for (call, rows) in dispatch.calls.iter().zip(expected(&dispatch)) {
-        for (pair, result) in call.pairs.iter().zip(rows.chunks(HIDDEN)) {
-            let row = &mut sum[usize::from(pair.row) * HIDDEN..][..HIDDEN];
-            row.iter_mut().zip(result).for_each(|(total, value)| *total += value);
-        }
-    }
-    let [(_, answer)] = &answers(&mut world)[..] else { panic!("one answer") };
-    assert_eq!(answer.parts.len(), 1);
-    assert_eq!(answer.parts[0].payload, on_the_wire(Dtype::F16, &sum));
-}
-
-#[test]
 fn dispatches_are_computed_one_at_a_time_in_order_of_arrival() {
     let mut world = World::serving(8, &[0, 1]);
     world.hold_computations = true;

@@ -29,16 +29,14 @@ pub(super) fn differs(answer: &[f32], truth: &[f32]) -> Option<f64> {
         .then(|| (error / power).min(f64::MAX))
 }
 
-/// Compares the parts of `answer` with those of `truth` for the same items. Sums over different experts cannot be
-/// compared.
+/// Compares the parts of `answer` with those of `truth` for the same items.
 pub(super) fn compare<'a>(answer: impl IntoIterator<Item = &'a Part>, truth: &[&Part]) -> Comparison {
     let mut found = Comparison::default();
     for part in answer {
-        if let Some(other) = truth.iter().find(|other| other.items == part.items) {
+        if let Some(other) = truth.iter().find(|other| other.item == part.item) {
             found.n_compared += 1;
             if let Some(nmse) = differs(&part.values(), &other.values()) {
-                let difference = part.items.first().map(|item| (*item, nmse));
-                found.first_difference = found.first_difference.or(difference);
+                found.first_difference = found.first_difference.or(Some((part.item, nmse)));
             }
         }
     }

@@ -157,18 +157,13 @@ impl Auditor {
         let mut findings = Vec::new();
         for WorkerAnswer { worker, parts } in withheld {
             self.counts.checks += 1;
-            let Comparison { n_compared, first_difference } = self.compare(&parts, &truth);
-            match first_difference {
-                Some((item, nmse)) => {
-                    findings.push(Finding::Wrong { worker, evidence: evidence(layer, item, nmse, None) });
-                }
-                // Sums over other experts than the hub summed cannot be checked.
-                None if n_compared < parts.len() => {}
+            findings.push(match self.compare(&parts, &truth).first_difference {
+                Some((item, nmse)) => Finding::Wrong { worker, evidence: evidence(layer, item, nmse, None) },
                 None => {
-                    let items = parts.iter().flat_map(|part| &part.items).copied().collect::<Vec<_>>();
-                    findings.push(Finding::Confirmed { worker, n_pairs: layer.n_pairs(&items) });
+                    let items: Vec<usize> = parts.iter().map(|part| part.item).collect();
+                    Finding::Confirmed { worker, n_pairs: layer.n_pairs(&items) }
                 }
-            }
+            });
         }
         findings
     }
@@ -205,10 +200,10 @@ impl Auditor {
         let Some((item, nmse)) = self.compare(&answer.parts, &used).first_difference else {
             return Vec::new();
         };
-        let Some(winner) = winners.iter().find(|winner| winner.part.items.contains(&item)) else {
+        let Some(winner) = winners.iter().find(|winner| winner.part.item == item) else {
             return Vec::new();
         };
-        let Some(part) = answer.parts.iter().find(|part| part.items == winner.part.items) else {
+        let Some(part) = answer.parts.iter().find(|part| part.item == item) else {
             return Vec::new();
         };
         let worker = answer.worker;
@@ -227,7 +222,7 @@ impl Auditor {
                     WorkerAnswer { worker: other, parts: vec![winner.part.clone()] },
                     WorkerAnswer { worker, parts: vec![part.clone()] },
                 ];
-                vec![Finding::Disputed { job, items: winner.part.items.clone(), answers }]
+                vec![Finding::Disputed { job, items: vec![item], answers }]
             }
             Source::Worker(other) => vec![
                 Finding::Wrong { worker, evidence: evidence(Some(other)) },

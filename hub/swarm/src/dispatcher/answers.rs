@@ -76,16 +76,15 @@ impl Dispatcher {
     ) -> Option<HubAnswer> {
         let (job_id, work) = self.take_hub_work(id)?;
         let job = self.jobs.get_mut(&job_id)?;
-        let parts = answer.finite().and_then(|a| job.layer.read(&work.items, self.config.form, a));
+        let parts = answer.finite().and_then(|a| job.layer.read(&work.items, a));
         let Some(parts) = parts else {
             let layer = job.layer.layer;
             self.finish(job_id, now, Err(JobError::NotFinite { layer }));
             return None;
         };
         self.hub.took(job.layer.n_pairs(&work.items), now.saturating_sub(work.sent));
-        let is_known = |answer: &WorkerAnswer| {
-            answer.parts.iter().flat_map(|part| &part.items).all(|item| work.items.contains(item))
-        };
+        let is_known =
+            |answer: &WorkerAnswer| answer.parts.iter().all(|part| work.items.contains(&part.item));
         let withheld = job.withheld.extract_if(.., |answer| is_known(answer)).collect();
         self.record(|recorder| recorder.hub_answered(now, job_id, id));
         Some(HubAnswer { job: job_id, parts, withheld, is_hedge: work.is_hedge })
@@ -141,7 +140,7 @@ impl Dispatcher {
     ) -> Option<ValidAnswer> {
         let attempt = self.attempts.get(id)?;
         let job = self.jobs.get(&attempt.job)?;
-        let Some(parts) = job.layer.read(&attempt.items, self.config.form, answer) else {
+        let Some(parts) = job.layer.read(&attempt.items, answer) else {
             warn!(connection = from.0, attempt = id.0, "an answer is not of the shape asked for");
             self.worker_failed(now, from);
             self.attempt_failed(now, id, true);
@@ -250,7 +249,7 @@ impl Dispatcher {
                 LateAnswer::NotFinite(NotFinite { worker, block })
             });
         }
-        match layer.read(&abandoned.items, self.config.form, answer) {
+        match layer.read(&abandoned.items, answer) {
             Some(parts) => {
                 let answer = WorkerAnswer { worker, parts };
                 LateAnswer::Duplicate { job: abandoned.job, answer, sent: abandoned.sent }

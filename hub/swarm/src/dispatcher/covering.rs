@@ -77,8 +77,8 @@ impl Dispatcher {
             n_in_time[*item] += 1;
         }
         let mut is_withheld = vec![false; job.items.len()];
-        for item in job.withheld.iter().flat_map(|answer| &answer.parts).flat_map(|part| &part.items) {
-            is_withheld[*item] = true;
+        for part in job.withheld.iter().flat_map(|answer| &answer.parts) {
+            is_withheld[part.item] = true;
         }
         let (withheld, open): (Vec<usize>, Vec<usize>) = (0..job.items.len())
             .filter(|item| !job.items[*item].is_settled)
@@ -219,7 +219,7 @@ impl Dispatcher {
             let Some(worker) = self.workers.get(to) else { continue };
             let flops = n_pairs as f64 * flops_per_pair;
             let timeout = worker.timeout(self.config.timeout, n_pairs, flops, usual);
-            let dispatch = job.layer.dispatch(&items, self.config.form);
+            let dispatch = job.layer.dispatch(&items);
             let is_retry =
                 kind == Kind::Ask && copies.is_empty() && items.iter().any(|item| job.items[*item].was_asked);
             for item in &items {
@@ -280,7 +280,7 @@ impl Dispatcher {
         self.hub.counts.rows += job.layer.n_pairs(&items) as u64;
         self.counts.hub_computed += 1;
         self.counts.hedges += u64::from(is_hedge);
-        let dispatch = job.layer.dispatch(&items, self.config.form);
+        let dispatch = job.layer.dispatch(&items);
         for item in &items {
             job.items[*item].was_asked = true;
         }

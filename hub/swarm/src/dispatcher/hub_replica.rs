@@ -87,7 +87,7 @@ impl HubResult {
 #[cfg(test)]
 mod tests {
     use half::f16;
-    use moex_protocol::{AnswerPart, Dtype, LayerId};
+    use moex_protocol::{AnswerPart, Dtype, ExpertId, LayerId};
 
     use super::*;
 
@@ -95,7 +95,7 @@ mod tests {
     fn an_answer_with_a_value_that_is_not_finite_is_none() {
         let is_finite = |values: [f32; 2]| {
             let payload: Vec<u8> = values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
-            let part = AnswerPart { expert: None, rows: 1, payload: payload.into() };
+            let part = AnswerPart { expert: ExpertId(0), rows: 1, payload: payload.into() };
             let answer = Answer { layer: LayerId(0), hidden: 2, dtype: Dtype::F16, parts: vec![part] };
             HubResult::new(answer).finite().is_some()
         };

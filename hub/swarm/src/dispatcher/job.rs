@@ -123,7 +123,7 @@ pub(crate) struct Winner {
 pub(super) struct Acceptance {
     /// The items that it settled.
     pub settled: Vec<usize>,
-    /// Parts whose items another answer had settled before, to be compared with it.
+    /// Parts whose item another answer had settled before, to be compared with it.
     pub redundant: Vec<Part>,
 }
 
@@ -150,15 +150,9 @@ impl Job {
     /// Takes what the hub computed, also in place of a worker's answer to the same items. Returns the items that were open.
     pub(super) fn accept_from_hub(&mut self, parts: Vec<Part>) -> Vec<usize> {
         let mut opened = Vec::new();
-        for part in &parts {
-            let shared = |w: &Winner| w.part.items.iter().filter(|item| part.items.contains(item)).count();
-            // A worker's sum that reaches beyond the hub's part cannot be replaced by it.
-            if self.winners.iter().any(|w| shared(w) > 0 && shared(w) < w.part.items.len()) {
-                continue;
-            }
-            for winner in self.winners.extract_if(.., |w| w.source != Source::Hub && shared(w) > 0) {
-                opened.extend(winner.part.items);
-            }
+        for Part { item, .. } in &parts {
+            let replaced = self.winners.extract_if(.., |w| w.source != Source::Hub && w.part.item == *item);
+            opened.extend(replaced.map(|winner| winner.part.item));
         }
         for item in &opened {
             self.items[*item].is_settled = false;
@@ -172,15 +166,11 @@ impl Job {
     pub(super) fn accept(&mut self, source: Source, parts: Vec<Part>) -> Acceptance {
         let mut acceptance = Acceptance::default();
         for part in parts {
-            // A sum over experts of which one is settled already cannot be taken apart.
-            if part.items.iter().any(|item| self.items[*item].is_settled) {
+            if std::mem::replace(&mut self.items[part.item].is_settled, true) {
                 acceptance.redundant.push(part);
                 continue;
             }
-            for item in &part.items {
-                self.items[*item].is_settled = true;
-            }
-            acceptance.settled.extend(&part.items);
+            acceptance.settled.push(part.item);
             self.winners.push(Winner { source, part });
         }
         acceptance
@@ -190,7 +180,7 @@ impl Job {
     pub(super) fn retract(&mut self, worker: WorkerId) -> Vec<usize> {
         let is_its = |winner: &Winner| winner.source == Source::Worker(worker);
         let its = self.winners.iter().filter(|winner| is_its(winner));
-        let items: Vec<usize> = its.flat_map(|winner| winner.part.items.iter().copied()).collect();
+        let items: Vec<usize> = its.map(|winner| winner.part.item).collect();
         for item in &items {
             self.items[*item].is_settled = false;
         }

@@ -12,7 +12,6 @@ use moex_protocol::{
 
 use super::error::JobError;
 use super::parts::{Part, wire_gate};
-use crate::policy::FormPolicy;
 use crate::{ConnectionId, SwarmConfig};
 
 /// Header bytes of a frame, for comparing the forms.
@@ -102,7 +101,7 @@ impl EncodedLayer {
     }
 
     /// The message that asks one worker for these items, ascending: only the rows they need, each once.
-    pub(crate) fn dispatch(&self, items: &[usize], policy: FormPolicy) -> Dispatch {
+    pub(crate) fn dispatch(&self, items: &[usize]) -> Dispatch {
         const UNUSED: u16 = u16::MAX;
         let mut place = vec![UNUSED; self.n_rows];
         for pair in items.iter().flat_map(|item| &self.items[*item].pairs) {
@@ -127,39 +126,27 @@ impl EncodedLayer {
             pairs: call.pairs.iter().map(|p| Pair { row: place[usize::from(p.row)], gate: p.gate }).collect(),
         };
         let calls: Vec<Call> = items.iter().map(|item| here(&self.items[*item])).collect();
-        let form = match policy {
-            FormPolicy::Summed => Form::Sum,
-            FormPolicy::PerExpert => shorter_form(row_bytes, usize::from(n_rows), &calls),
-        };
+        let form = shorter_form(row_bytes, usize::from(n_rows), &calls);
         let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
         Dispatch { layer, hidden, dtype, form, rows, calls }
     }
 
-    /// What an answer says of `items`, those that its dispatch asked for: a part an item, or one for all of them when the
-    /// worker sums. None if it has another shape than was asked for. Values are not looked at.
-    pub(crate) fn read(&self, items: &[usize], policy: FormPolicy, answer: &Answer) -> Option<Vec<Part>> {
-        let groups: Vec<&[usize]> = match policy {
-            FormPolicy::Summed => vec![items],
-            FormPolicy::PerExpert => items.chunks(1).collect(),
-        };
-        let is_of_shape = answer.parts.len() == groups.len()
+    /// What an answer says of `items`, those that its dispatch asked for: a part an item. None if it has another shape than
+    /// was asked for. Values are not looked at.
+    pub(crate) fn read(&self, items: &[usize], answer: &Answer) -> Option<Vec<Part>> {
+        let is_of_shape = answer.parts.len() == items.len()
             && (answer.layer, answer.dtype, usize::from(answer.hidden))
                 == (self.layer, self.dtype, self.hidden);
         if !is_of_shape {
             return None;
         }
-        let read = |(items, part): (&[usize], &AnswerPart)| {
-            let (rows, expert) = match policy {
-                FormPolicy::Summed => (self.rows_of(items), None),
-                FormPolicy::PerExpert => {
-                    let call = &self.items[*items.first()?];
-                    (call.pairs.iter().map(|pair| pair.row).collect(), Some(call.expert))
-                }
-            };
-            let read = Part::read(items.to_vec(), rows, part, answer.dtype, self.hidden);
-            read.filter(|_| part.expert == expert)
+        let read = |(&item, part): (&usize, &AnswerPart)| {
+            let call = &self.items[item];
+            let rows = call.pairs.iter().map(|pair| pair.row).collect();
+            let read = Part::read(item, rows, part, answer.dtype, self.hidden);
+            read.filter(|_| part.expert == call.expert)
         };
-        groups.into_iter().zip(&answer.parts).map(read).collect()
+        items.iter().zip(&answer.parts).map(read).collect()
     }
 
     /// The block that a work item needs.
@@ -263,13 +250,12 @@ mod tests {
     #[test]
     fn a_dispatch_carries_only_the_rows_it_needs() {
         let wire = job().encode(encoding(2)).unwrap();
-        let dispatch = wire.dispatch(&[0, 1], FormPolicy::PerExpert);
+        let dispatch = wire.dispatch(&[0, 1]);
         assert_eq!(values(&dispatch), [3.0, 4.0, 5.0, 6.0]);
         assert_eq!(dispatch.calls[0].pairs[0].row, 1);
         assert_eq!(dispatch.calls[1].pairs[0].row, 0);
         assert_eq!(dispatch.form, Form::Plain);
-        assert_eq!(wire.dispatch(&[0], FormPolicy::Summed).form, Form::Sum);
-        let all = wire.dispatch(&[0, 1, 2, 3], FormPolicy::PerExpert);
+        let all = wire.dispatch(&[0, 1, 2, 3]);
         assert_eq!(all.rows.as_ptr(), wire.rows.as_ptr(), "nothing is copied where all rows are needed");
     }
 
@@ -278,8 +264,8 @@ mod tests {
         let routing = Routing { k: 4, experts: vec![0, 1, 2, 3], gates: vec![0.25; 4] };
         let job = LayerJob { layer: LayerId(0), rows: vec![0.5; 64], routing };
         let wire = job.encode(encoding(64)).unwrap();
-        assert_eq!(wire.dispatch(&[0, 1, 2, 3], FormPolicy::PerExpert).form, Form::RowsOnce);
-        assert_eq!(wire.dispatch(&[0], FormPolicy::PerExpert).form, Form::Plain);
+        assert_eq!(wire.dispatch(&[0, 1, 2, 3]).form, Form::RowsOnce);
+        assert_eq!(wire.dispatch(&[0]).form, Form::Plain);
     }
 
     #[test]

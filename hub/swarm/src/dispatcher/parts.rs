@@ -5,11 +5,11 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::{AnswerPart, Dtype, tensor};
 
-/// One answer's rows for some work items of a job, still in the wire's number format. Gates are applied already.
+/// One answer's rows for a work item of a job, still in the wire's number format. Gates are applied already.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// Indices of the job's work items, ascending: one, or those summed on the worker.
-    pub items: Vec<usize>,
+    /// Index of the job's work item.
+    pub item: usize,
     /// The job's row that each of these rows adds to.
     rows: Vec<u16>,
     hidden: usize,
@@ -19,9 +19,9 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// What `answer` says of these items' rows. None if its bytes do not fit. Values are not looked at.
+    /// What `answer` says of this item's rows. None if its bytes do not fit. Values are not looked at.
     pub(super) fn read(
-        items: Vec<usize>,
+        item: usize,
         rows: Vec<u16>,
         answer: &AnswerPart,
         dtype: Dtype,
@@ -30,7 +30,7 @@ impl Part {
         let payload = &answer.payload;
         let fits =
             answer.rows as usize == rows.len() && payload.len() == rows.len() * dtype.row_bytes(hidden);
-        fits.then(|| Self { items, rows, hidden, dtype, payload: payload.clone() })
+        fits.then(|| Self { item, rows, hidden, dtype, payload: payload.clone() })
     }
 
     /// (rows, D)
@@ -64,7 +64,7 @@ impl Part {
 /// arrival.
 pub(super) fn combine<'a>(parts: impl IntoIterator<Item = &'a Part>, sum: &mut [f32]) {
     let mut parts: Vec<&Part> = parts.into_iter().collect();
-    parts.sort_by_key(|part| part.items.first());
+    parts.sort_by_key(|part| part.item);
     sum.fill(0.0);
     parts.into_iter().for_each(|part| part.add_to(sum));
 }
@@ -76,15 +76,16 @@ pub(super) fn wire_gate(gate: f32) -> f16 {
 
 #[cfg(test)]
 mod tests {
+    use moex_protocol::ExpertId;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn part(items: usize, rows: Vec<u16>, values: &[f32]) -> Option<Part> {
+    fn part(item: usize, rows: Vec<u16>, values: &[f32]) -> Option<Part> {
         let hidden = values.len() / rows.len();
         let payload = values.iter().flat_map(|v| wire_gate(*v).to_le_bytes()).collect::<Vec<u8>>();
-        let answer = AnswerPart { expert: None, rows: rows.len() as u32, payload: payload.into() };
-        Part::read(vec![items], rows, &answer, Dtype::F16, hidden)
+        let answer = AnswerPart { expert: ExpertId(0), rows: rows.len() as u32, payload: payload.into() };
+        Part::read(item, rows, &answer, Dtype::F16, hidden)
     }
 
     proptest! {
@@ -107,8 +108,8 @@ mod tests {
     #[test]
     fn a_part_of_another_size_is_no_answer() {
         assert_eq!(part(0, vec![0], &[1.0, -2.0]).unwrap().detached().values(), [1.0, -2.0]);
-        let two = AnswerPart { expert: None, rows: 1, payload: Bytes::from_static(&[0; 4]) };
-        assert!(Part::read(vec![0], vec![0, 1], &two, Dtype::F16, 2).is_none());
-        assert!(Part::read(vec![0], vec![0], &two, Dtype::F16, 1).is_none());
+        let two = AnswerPart { expert: ExpertId(0), rows: 1, payload: Bytes::from_static(&[0; 4]) };
+        assert!(Part::read(0, vec![0, 1], &two, Dtype::F16, 2).is_none());
+        assert!(Part::read(0, vec![0], &two, Dtype::F16, 1).is_none());
     }
 }

@@ -188,7 +188,7 @@ fn dispatch_bytes(dispatch: &Dispatch) -> u64 {
             let row = rows.checked_div(dispatch.n_rows() as u64).unwrap_or(0);
             calls * FRAME_BYTES + pairs * (row + GATE_BYTES)
         }
-        Form::RowsOnce | Form::Sum => FRAME_BYTES + rows + calls * FRAME_BYTES + pairs * INDEXED_GATE_BYTES,
+        Form::RowsOnce => FRAME_BYTES + rows + calls * FRAME_BYTES + pairs * INDEXED_GATE_BYTES,
     }
 }
 

@@ -124,7 +124,7 @@ impl Swarm {
 
     /// The hub computed a check.
     pub(super) fn on_check(&mut self, now: Duration, check: Check, answer: &HubResult) {
-        let truth = answer.finite().and_then(|a| check.layer.read(&check.items, self.config.form, a));
+        let truth = answer.finite().and_then(|a| check.layer.read(&check.items, a));
         let Some(truth) = truth else { return };
         let job = check.job;
         self.dispatcher.check_took(check.layer.n_pairs(&check.items), now.saturating_sub(check.sent));
@@ -139,7 +139,7 @@ impl Swarm {
         let Some(layer) = self.dispatcher.layer_of(job).filter(|_| self.auditor.may_check()).cloned() else {
             return;
         };
-        let id = self.dispatcher.compute_check(layer.dispatch(&items, self.config.form));
+        let id = self.dispatcher.compute_check(layer.dispatch(&items));
         self.auditor.check_started(id, Check { job, layer, items, answers, sent: now });
     }
 

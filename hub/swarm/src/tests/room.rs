@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Dispatch, ErrorCode, ExpertId,
-    Form, Join, LayerId, ModelSummary, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
+    Join, LayerId, ModelSummary, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
     WorkerKind, WorkerSession, tensor,
 };
 
@@ -88,26 +88,19 @@ pub(super) fn answer(dispatch: &Dispatch) -> Answer {
     let hidden = usize::from(dispatch.hidden);
     let rows = tensor::decode_rows(dispatch.dtype, &dispatch.rows, hidden).unwrap();
     let mut parts = Vec::new();
-    let mut sum = vec![0.0; rows.len()];
     for call in &dispatch.calls {
         let mut out = Vec::new();
         for pair in &call.pairs {
             let at = usize::from(pair.row) * hidden;
             let factor = pair.gate.to_f32() * (1.1 + f32::from(call.expert.0) / 7.0);
             out.extend(rows[at..at + hidden].iter().map(|value| value * factor));
-            for (sum, value) in sum[at..at + hidden].iter_mut().zip(&out[out.len() - hidden..]) {
-                *sum += value;
-            }
         }
-        parts.push(part(dispatch, Some(call.expert), &out));
-    }
-    if dispatch.form == Form::Sum {
-        parts = vec![part(dispatch, None, &sum)];
+        parts.push(part(dispatch, call.expert, &out));
     }
     Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts }
 }
 
-fn part(dispatch: &Dispatch, expert: Option<ExpertId>, rows: &[f32]) -> AnswerPart {
+fn part(dispatch: &Dispatch, expert: ExpertId, rows: &[f32]) -> AnswerPart {
     let mut payload = Vec::new();
     tensor::encode_rows(dispatch.dtype, rows, HIDDEN, &mut payload);
     AnswerPart { expert, rows: (rows.len() / HIDDEN) as u32, payload: payload.into() }

@@ -28,31 +28,6 @@ fn workers_give_what_the_hub_alone_gives() {
 }
 
 #[test]
-fn summing_on_the_worker_is_near_and_takes_one_row_per_row() {
-    let mut room = Room::new(SwarmConfig { form: FormPolicy::Summed, replicas: 1, ..config() });
-    let workers = [1, 2].map(|id| room.join(id));
-    let id = room.start(job());
-    workers.into_iter().for_each(|worker| room.answer(worker));
-    let sum = finished(&mut room, id);
-    for (value, exact) in sum.iter().zip(alone(&job())) {
-        assert!((value - exact).abs() <= 0.01, "{value} is not {exact}");
-    }
-}
-
-#[test]
-fn a_sum_that_overlaps_what_is_settled_is_asked_for_again() {
-    // Everything is asked of two workers whose shares differ: whichever comes second cannot be used whole.
-    let mut room = Room::new(SwarmConfig { form: FormPolicy::Summed, hedge: Hedge::Fixed(2), ..config() });
-    let workers = [1, 2, 3].map(|id| room.join(id));
-    let id = room.start(job());
-    for _ in 0..4 {
-        workers.into_iter().for_each(|worker| room.answer(worker));
-        room.compute_on_hub();
-    }
-    assert_eq!(finished(&mut room, id).len(), 3 * HIDDEN);
-}
-
-#[test]
 fn a_job_without_rows_is_done_at_once() {
     let mut room = Room::new(config());
     let mut empty = job();
