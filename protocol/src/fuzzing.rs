@@ -313,7 +313,7 @@ fn beat(input: &mut Input<'_>) -> Beat {
 
 /// Well formed or nearly so: the row index may point behind the rows.
 fn dispatch(input: &mut Input<'_>) -> Dispatch {
-    let form = if input.byte() % 2 == 0 { Form::Plain } else { Form::RowsOnce };
+    let form = if input.byte().is_multiple_of(2) { Form::Plain } else { Form::RowsOnce };
     let (expert, row, n_rows) = (u16::from(input.byte() % 8), u16::from(input.byte() % 4), input.byte() % 12);
     let dtype = Dtype::F16;
     let pairs = vec![Pair { row, gate: f16::ONE }];

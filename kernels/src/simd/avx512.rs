@@ -4,16 +4,17 @@ use std::arch::x86_64::*;
 
 use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
 
-/// A machine with AVX-512 F, BW, VL and VNNI.
+/// A machine with AVX-512 F, BW, VL and VNNI; and, if so said, with GFNI, which shifts and masks bytes at once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512<const GFNI: bool>(());
 
-impl Avx512 {
+impl<const GFNI: bool> Avx512<GFNI> {
     pub(super) fn detect() -> Option<Self> {
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni");
+            && is_x86_feature_detected!("avx512vnni")
+            && (!GFNI || is_x86_feature_detected!("gfni"));
         found.then_some(Self(()))
     }
 }
@@ -27,7 +28,35 @@ macro_rules! vector {
     };
 }
 
-impl Isa for Avx512 {
+/// A matrix over bits whose product with a byte is the byte: its first row, the highest byte, gives bit 0.
+const IDENTITY: u64 = 0x0102_0408_1020_4080;
+
+/// For each mask the rows of a matrix over bits that give its bits.
+static ROWS_OF: [u64; 256] = {
+    let mut rows = [0; 256];
+    let mut mask = 0;
+    while mask < 256 {
+        let mut bit = 0;
+        while bit < 8 {
+            if mask >> bit & 1 == 1 {
+                rows[mask] |= 0xFF << (8 * (7 - bit));
+            }
+            bit += 1;
+        }
+        mask += 1;
+    }
+    rows
+};
+
+/// The matrix whose product with a byte is the bits of `mask` of the byte shifted right by `shift`, which may be negative.
+#[inline(always)]
+fn shift_and_mask(shift: i32, mask: u8) -> i64 {
+    let bits = 8 * shift.unsigned_abs();
+    let shifted = if shift < 0 { IDENTITY >> bits } else { IDENTITY << bits };
+    (shifted & ROWS_OF[usize::from(mask)]) as i64
+}
+
+impl<const GFNI: bool> Isa for Avx512<GFNI> {
     type Bytes = __m512i;
     type Ints = __m512i;
     type Floats = __m512;
@@ -39,10 +68,14 @@ impl Isa for Avx512 {
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        fn compiled<K: Kernel>(isa: Avx512, kernel: K) -> K::Output {
+        fn without<K: Kernel, I: Isa>(isa: I, kernel: K) -> K::Output {
             kernel.run(isa)
         }
-        vector!(compiled(self, kernel))
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,gfni")]
+        fn with<K: Kernel, I: Isa>(isa: I, kernel: K) -> K::Output {
+            kernel.run(isa)
+        }
+        vector!(if GFNI { with(self, kernel) } else { without(self, kernel) })
     }
 
     #[inline(always)]
@@ -58,6 +91,10 @@ impl Isa for Avx512 {
     }
     #[inline(always)]
     fn bits(self, a: Self::Bytes, shift: i32, mask: u8) -> Self::Bytes {
+        if GFNI && shift != 0 {
+            let matrix = shift_and_mask(shift, mask);
+            return vector!(_mm512_gf2p8affine_epi64_epi8::<0>(a, _mm512_set1_epi64(matrix)));
+        }
         vector!({
             let count = _mm_cvtsi32_si128(shift.abs());
             let shifted = if shift < 0 { _mm512_sll_epi16(a, count) } else { _mm512_srl_epi16(a, count) };

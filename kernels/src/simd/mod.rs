@@ -71,7 +71,9 @@ enum Choice {
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512),
+    Avx512(avx512::Avx512<false>),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Gfni(avx512::Avx512<true>),
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Neon),
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -97,6 +99,8 @@ impl Simd {
             avx2::Avx2::detect().map(Choice::Avx2),
             #[cfg(target_arch = "x86_64")]
             avx512::Avx512::detect().map(Choice::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            avx512::Avx512::detect().map(Choice::Avx512Gfni),
             #[cfg(target_arch = "aarch64")]
             neon::Neon::detect().map(Choice::Neon),
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -116,7 +120,7 @@ impl Simd {
         }
     }
 
-    /// `scalar`, `avx2`, `avx512`, `neon` or `wasm`.
+    /// `scalar`, `avx2`, `avx512`, `avx512-gfni`, `neon` or `wasm`.
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
@@ -125,6 +129,8 @@ impl Simd {
             Choice::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512Gfni(_) => "avx512-gfni",
             #[cfg(target_arch = "aarch64")]
             Choice::Neon(_) => "neon",
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -141,6 +147,8 @@ impl Simd {
             Choice::Avx2(isa) => isa.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512(isa) => isa.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512Gfni(isa) => isa.vectorize(kernel),
             #[cfg(target_arch = "aarch64")]
             Choice::Neon(isa) => isa.vectorize(kernel),
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]

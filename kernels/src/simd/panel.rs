@@ -236,8 +236,8 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
     first: usize,
 ) -> [I::Ints; N] {
     let first = const { columns_at(F::GEOMETRY) } + first;
-    // With few rows, two sums a panel that do not wait for each other.
-    let apart = if T <= 2 { 2 } else { 1 };
+    // With few rows, two sums a panel that do not wait for each other; groups of half a unit do not, as they are.
+    let apart = if T <= 2 && Q == QUADS { 2 } else { 1 };
     let mut odd = [isa.splat_int(0); N];
     for q in 0..Q {
         for n in 0..N {
