@@ -1,5 +1,8 @@
 //! The chat page and the swarm page in a real Chromium: by localhost, and by an address of plain http as a phone would.
 
+mod markdown;
+mod talk;
+
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 // One answer on its way: asks the hub, writes what comes into the message, and says how it ended.
 
+import { withFiles } from "./files.js";
 import { count, percent, plural, workerName } from "./format.js";
 import { HubError, getJson, streamChat } from "./hub.js";
 
@@ -50,7 +51,9 @@ function inWords(error) {
 
 /** Messages as the API takes them: reasoning is not sent again, and an answer without a word is none. */
 const asApi = (messages) =>
-  messages.filter(({ role, content }) => role === "user" || content).map(({ role, content }) => ({ role, content }));
+  messages
+    .filter(({ role, content }) => role !== "assistant" || content)
+    .map(({ role, content, files }) => ({ role, content: withFiles(content, files ?? []) }));
 
 /** As the engine measured it; the network and this page are not in it. */
 function speed(timings) {
