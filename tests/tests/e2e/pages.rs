@@ -1,5 +1,6 @@
 //! The chat page and the swarm page in a real Chromium: by localhost, and by an address of plain http as a phone would.
 
+mod look;
 mod markdown;
 mod talk;
 
