@@ -2,6 +2,7 @@
 
 mod look;
 mod markdown;
+mod swarm;
 mod talk;
 
 use std::net::IpAddr;

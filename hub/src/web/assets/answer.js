@@ -6,6 +6,8 @@ import { HubError, getJson, streamChat } from "./hub.js";
 
 /** Workers named under an answer; the others are counted. */
 const MAX_NAMED = 4;
+/** How long a question waits for the count of what was computed before it. */
+const COUNT_MILLIS = 150;
 
 /** An answer without a word yet. */
 export const newAnswer = () => ({ role: "assistant", content: "", reasoning: "", state: "writing", note: "" });
@@ -16,6 +18,8 @@ export const newAnswer = () => ({ role: "assistant", content: "", reasoning: "",
  */
 export async function write(answer, messages, options, signal, changed) {
   const before = shares();
+  // What is counted only once the answer has begun is no count of what was before.
+  await Promise.race([before, new Promise((done) => setTimeout(done, COUNT_MILLIS))]);
   let timings = null;
   let finish = "stop";
   try {
