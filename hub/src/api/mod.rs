@@ -59,6 +59,7 @@ pub fn router(api: Arc<Api>) -> Router {
     let private = Router::new()
         .route("/api/join", get(join::join))
         .route("/api/swarm", get(status::swarm))
+        .route("/api/swarm/experts", get(status::experts))
         .route("/metrics", get(metrics::metrics))
         .route_layer(from_fn_with_state(api.clone(), own_machine::check));
     let guarded = private

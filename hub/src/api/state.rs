@@ -1,7 +1,7 @@
 //! What the handlers share: the engine, the text, what is served under which name, and the swarm as it stands.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
 use serde::Deserialize;
@@ -38,6 +38,8 @@ pub struct Api {
     key: Option<ApiKey>,
     origins: Vec<String>,
     started: SystemTime,
+    /// The same by a clock that nobody sets.
+    begun: Instant,
 }
 
 /// The parts of an [`Api`].
@@ -77,6 +79,7 @@ impl Api {
             key: parts.key,
             origins: Vec::new(),
             started: SystemTime::now(),
+            begun: Instant::now(),
         })
     }
 
@@ -145,6 +148,11 @@ impl Api {
 
     pub(super) fn started_unix_seconds(&self) -> u64 {
         unix_seconds(self.started)
+    }
+
+    /// How long it has been there.
+    pub(super) fn age(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     pub(super) fn hub_compute(&self) -> bool {

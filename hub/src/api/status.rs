@@ -1,6 +1,7 @@
-//! `/v1/models`, `/health` and `/api/swarm`: what is served, whether it is ready, and the workers.
+//! `/v1/models`, `/health`, `/api/swarm` and `/api/swarm/experts`: what is served, whether it is ready, and who computes it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -43,15 +44,46 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Val
     (status, Json(body))
 }
 
-/// `GET /api/swarm`: the status, and whether the hub computes what no worker holds.
+/// `GET /api/swarm`: the status, whether the hub computes what no worker holds, and what the engine has done. Two answers
+/// give a rate: all counts are of the moment `at_micros`, by the hub's clock.
 pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
     #[derive(Serialize)]
     struct Shown {
         #[serde(flatten)]
         status: SwarmStatus,
         hub_compute: bool,
+        engine: EngineStatus,
+        at_micros: u64,
     }
-    Json(Shown { status: api.swarm().await, hub_compute: api.hub_compute() })
+    #[derive(Serialize)]
+    struct EngineStatus {
+        rows: u64,
+        tokens: u64,
+        steps: u64,
+        step_micros: u64,
+        waited_micros: u64,
+        requests_running: u64,
+        requests_waiting: u64,
+    }
+    let status = api.swarm().await;
+    let (counts, requests) = (api.engine.counts(), &api.counters);
+    let engine = EngineStatus {
+        rows: counts.rows(),
+        tokens: counts.tokens(),
+        steps: counts.steps(),
+        step_micros: counts.stepped().as_micros() as u64,
+        waited_micros: counts.waited().as_micros() as u64,
+        requests_running: requests.running.load(Relaxed),
+        requests_waiting: requests.waiting.load(Relaxed),
+    };
+    let at_micros = api.age().as_micros() as u64;
+    Json(Shown { status, hub_compute: api.hub_compute(), engine, at_micros })
+}
+
+/// `GET /api/swarm/experts`: for each expert of each layer, how many workers can be asked for it and how much it is used.
+pub(super) async fn experts(State(api): State<Arc<Api>>) -> Json<Value> {
+    let SwarmStatus { coverage, experts, .. } = api.swarm().await;
+    Json(json!({ "replicas": coverage.replicas, "layers": experts }))
 }
 
 /// The served model as OpenAI lists models; `context_length` is the hub's own addition.

@@ -58,6 +58,8 @@ pub fn router(told: Told) -> Router {
         .route("/", get(page))
         .route("/ca.crt", get(der))
         .route("/ca.pem", get(pem))
+        // Without one browsers ask for `/favicon.ico`, which would lead them to a port that they do not trust yet.
+        .route("/door/favicon.svg", file("image/svg+xml", include_str!("../web/assets/favicon.svg")))
         .route("/door/base.css", file("text/css; charset=utf-8", include_str!("../web/assets/base.css")))
         .route("/door/door.css", file("text/css; charset=utf-8", include_str!("page/door.css")))
         .route("/door/door.js", file("text/javascript; charset=utf-8", include_str!("page/door.js")))

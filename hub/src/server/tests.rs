@@ -297,7 +297,7 @@ async fn a_model_is_asked_for_by_its_name_or_as_default() {
 async fn an_api_key_guards_everything_but_health_and_pages() {
     let hub = TestHub::with(|config| config.api_key = Some("key".to_owned())).await;
     assert_error(hub.post(&ask("Hi")).await, 401, "invalid_api_key").await;
-    for path in ["/v1/models", "/api/swarm", "/api/join", "/metrics"] {
+    for path in ["/v1/models", "/api/swarm", "/api/swarm/experts", "/api/join", "/metrics"] {
         assert_error(hub.get(path).await, 401, "invalid_api_key").await;
         let shown = |key: &'static str| hub.request(Method::GET, path).bearer_auth(key).send();
         assert_error(shown("kez").await.unwrap(), 401, "invalid_api_key").await;
@@ -323,7 +323,7 @@ async fn the_join_link_is_told_under_the_visitors_origin_and_by_no_proxy() {
     for bad in ["javascript:alert(1)", "http://a/b", ""] {
         assert_error(hub.get(&format!("/api/join?origin={bad}")).await, 400, "invalid_value").await;
     }
-    for path in ["/api/join", "/api/swarm", "/metrics"] {
+    for path in ["/api/join", "/api/swarm", "/api/swarm/experts", "/metrics"] {
         let forwarded = hub.request(Method::GET, path).header("x-forwarded-for", "10.0.0.9").send().await;
         let said = assert_error(forwarded.unwrap(), 403, "forbidden").await;
         assert!(said.contains("--api-key") && !said.contains(TOKEN), "{said}");
@@ -391,6 +391,14 @@ async fn health_and_swarm_tell_what_is_served_and_who_computes() {
     assert_eq!(swarm["workers"], json!([]));
     assert_eq!(swarm["model"]["n_experts"], 16);
     assert!(swarm["hub"]["rows"].as_u64().unwrap() > 0, "{swarm}");
+    let engine = |name: &str| swarm["engine"][name].as_u64().unwrap();
+    assert!(engine("tokens") > 0 && engine("rows") > engine("tokens"), "{swarm}");
+    assert!((1..swarm["at_micros"].as_u64().unwrap()).contains(&engine("step_micros")), "{swarm}");
+    let experts: Value = hub.get("/api/swarm/experts").await.json().await.unwrap();
+    let layers = experts["layers"].as_array().unwrap();
+    assert_eq!((layers.len(), layers[0]["load"].as_array().unwrap().len()), (4, 16), "{experts}");
+    let load = layers.iter().flat_map(|layer| layer["load"].as_array().unwrap()).filter_map(Value::as_u64);
+    assert!(load.sum::<u64>() > 0, "{experts}");
     let metrics = hub.get("/metrics").await;
     assert_eq!(metrics.headers()[header::CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");
     let rows = swarm["hub"]["rows"].to_string();

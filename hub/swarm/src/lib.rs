@@ -57,7 +57,9 @@ pub use self::dispatcher::{
 };
 pub use self::fleet::{BlockCatalog, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
 pub use self::policy::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE};
-pub use self::status::{Coverage, HubShare, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
+pub use self::status::{
+    Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, WorkerStatus,
+};
 pub use self::swarm::Swarm;
 pub use self::token::JoinToken;
 

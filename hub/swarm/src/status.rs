@@ -23,6 +23,20 @@ pub struct SwarmStatus {
     pub totals: Totals,
     /// Bytes of weights that the hub sent over HTTP.
     pub weights_served_bytes: u64,
+    /// The experts of each layer that has some. Thousands of numbers: not written out with the rest.
+    #[serde(skip)]
+    pub experts: Vec<LayerExperts>,
+}
+
+/// The experts of a layer, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerExperts {
+    /// Of the model.
+    pub layer: u16,
+    /// How many workers can be asked for each.
+    pub holders: Vec<u32>,
+    /// How many rows the router sent to each lately; older ones count less.
+    pub load: Vec<u32>,
 }
 
 /// How many blocks have a worker that can be asked now.
@@ -94,6 +108,9 @@ pub struct WorkerStatus {
     pub latency_p99_micros: u64,
     /// What one GPU sync costs it, as measured when it joined.
     pub sync_latency_micros: u64,
+    /// How far its kernels were off in the self-test of its join, at worst: a normalised mean square error. Zero is exact.
+    #[serde(default)]
+    pub self_test_nmse: Option<f64>,
     /// Dispatches it had waiting at its last heartbeat.
     pub queue_depth: u32,
 }

@@ -125,12 +125,13 @@ impl Tab {
         Ok(())
     }
 
-    /// Presses a key, as `Enter`, `Tab` or `Escape`.
+    /// Presses a key, as `Enter`, `Tab`, `Escape` or `ArrowUp`.
     pub async fn press(&self, key: &str) -> Result<()> {
         let code = match key {
             "Enter" => 13,
             "Tab" => 9,
             "Escape" => 27,
+            "ArrowUp" => 38,
             other => bail!("{other} is no key that these tests press"),
         };
         let event = |kind| {

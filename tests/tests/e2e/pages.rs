@@ -1,5 +1,10 @@
 //! The chat page and the swarm page in a real Chromium: by localhost, and by an address of plain http as a phone would.
 
+mod look;
+mod markdown;
+mod swarm;
+mod talk;
+
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -1,10 +1,13 @@
 // One answer on its way: asks the hub, writes what comes into the message, and says how it ended.
 
+import { withFiles } from "./files.js";
 import { count, percent, plural, workerName } from "./format.js";
 import { HubError, getJson, streamChat } from "./hub.js";
 
 /** Workers named under an answer; the others are counted. */
 const MAX_NAMED = 4;
+/** How long a question waits for the count of what was computed before it. */
+const COUNT_MILLIS = 150;
 
 /** An answer without a word yet. */
 export const newAnswer = () => ({ role: "assistant", content: "", reasoning: "", state: "writing", note: "" });
@@ -15,6 +18,8 @@ export const newAnswer = () => ({ role: "assistant", content: "", reasoning: "",
  */
 export async function write(answer, messages, options, signal, changed) {
   const before = shares();
+  // What is counted only once the answer has begun is no count of what was before.
+  await Promise.race([before, new Promise((done) => setTimeout(done, COUNT_MILLIS))]);
   let timings = null;
   let finish = "stop";
   try {
@@ -50,7 +55,9 @@ function inWords(error) {
 
 /** Messages as the API takes them: reasoning is not sent again, and an answer without a word is none. */
 const asApi = (messages) =>
-  messages.filter(({ role, content }) => role === "user" || content).map(({ role, content }) => ({ role, content }));
+  messages
+    .filter(({ role, content }) => role !== "assistant" || content)
+    .map(({ role, content, files }) => ({ role, content: withFiles(content, files ?? []) }));
 
 /** As the engine measured it; the network and this page are not in it. */
 function speed(timings) {

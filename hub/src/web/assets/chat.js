@@ -2,15 +2,18 @@
 
 import { newAnswer, write } from "./answer.js";
 import * as conversations from "./conversations.js";
-import { count, element, plural } from "./format.js";
+import { fileShelf } from "./files.js";
+import { showHealth } from "./health.js";
 import { historyList } from "./history.js";
 import { getJson } from "./hub.js";
 import { askForKey } from "./key.js";
 import "./lend.js";
-import { answerBox, button, userBox } from "./message.js";
+import { answerBox, questionBox } from "./message.js";
+import { refusalOf, refuse } from "./refusal.js";
+import { options, withSystem } from "./settings.js";
 import { ofTab } from "./store.js";
+import { append, choose, path, shown, takeBack, versions } from "./thread.js";
 
-const HEALTH_MILLIS = 3000;
 /** How often a growing answer is written down. */
 const SAVE_MILLIS = 400;
 const DRAFT = "moex.draft";
@@ -26,19 +29,38 @@ let isLeft = false;
 
 // ---- asking -------------------------------------------------------------------------------------------------------
 
-function ask(text) {
+/** Asks a question after the message at `parent`. One that the hub refuses is given to `refused(question, error)`. */
+function ask(question, parent, refused) {
   refuse("");
-  current.messages.push({ role: "user", content: text });
-  return answer();
+  const conversation = current;
+  const { leaf } = conversation;
+  append(conversation, { role: "user", ...question }, parent);
+  const message = append(conversation, newAnswer());
+  return answer(message, (error) => {
+    takeBack(conversation, 2, leaf);
+    // Its reader may have gone elsewhere.
+    if (conversation !== current) return;
+    redraw();
+    refused(question, error);
+  });
 }
 
-/** Answers the last question, and writes down every state on the way: a reload may come at any moment. */
-async function answer() {
+/** Answers the question of the answer at `place` once more: beside that answer, or in its place if it failed. */
+function again(place) {
+  if (run) return;
+  // The button that was pressed goes with the answer it belongs to. A finger's keyboard would hide the new one.
+  if (matchMedia("(hover: hover)").matches) prompt.focus();
+  const old = current.messages[place];
+  if (old.state !== "failed" || place !== current.leaf) return answer(append(current, newAnswer(), old.parent));
+  current.messages[place] = { ...newAnswer(), parent: old.parent };
+  return answer(current.messages[place]);
+}
+
+/** Writes an answer, the last message shown, and keeps every state on the way: a reload may come at any moment. */
+async function answer(message, refused) {
   const conversation = current;
-  const messages = conversation.messages.slice();
-  const message = newAnswer();
   const stop = new AbortController();
-  conversation.messages.push(message);
+  const messages = withSystem(shown(conversation).slice(0, -1));
   run = { conversation, message, stop, box: null };
   keep(conversation);
   list.refresh(current.id);
@@ -56,52 +78,40 @@ async function answer() {
   if (isLeft) return;
   const { box } = run;
   run = null;
-  if (error?.isRefusal) {
-    conversation.messages.splice(-2);
-    refuseQuestion(conversation, messages.at(-1).content, error);
+  if (error?.isRefusal && refused) {
+    refused(error);
   } else {
     following(() => box?.show(message));
   }
   keep(conversation);
   list.refresh(current.id);
   reflect();
-  if (error?.status === 401 && (await askForKey()) && conversation === current && !run) again();
+  if (error?.status === 401 && (await askForKey()) && conversation === current) again(current.leaf);
 }
 
-/** Asks the last question once more, in place of the answer that it got. */
-function again() {
-  current.messages.pop();
-  return answer();
+/** Puts a question back where it can be changed, and says why it was not taken. */
+function refuseQuestion({ content, files }, error) {
+  refuseInWords(error);
+  edit(content);
+  shelf.put(files);
 }
 
-function options() {
-  const asked = { chat_template_kwargs: { enable_thinking: at("thinking").checked } };
-  const temperature = at("temperature").valueAsNumber;
-  return Number.isNaN(temperature) ? asked : { ...asked, temperature };
+/** The same for one that was asked in place of another. */
+function refuseEdit(place, { content }, error) {
+  refuseInWords(error);
+  boxAt(place)?.edit(content);
 }
 
-/** Puts a question that the hub refused back where it can be changed, unless its reader has gone elsewhere. */
-function refuseQuestion(conversation, text, error) {
-  if (conversation !== current) return;
-  const isTooLong = error.code === "context_length_exceeded" || error.status === 413;
-  const isFirst = conversation.messages.length === 0;
-  const way = isFirst ? "Shorten it and send it again." : "Shorten it, or ask in a new chat: what was said before counts too.";
-  refuse(isTooLong ? `This is too long. ${error.message} ${way}` : error.message, isTooLong && !isFirst);
-  edit(text);
-  show();
-}
-
-/** Says above the composer why its text was not taken. */
-function refuse(words, inNewChat = false) {
-  at("refused").hidden = words === "";
-  at("refused").replaceChildren(element("span", "", words));
-  if (!inNewChat) return;
-  at("refused").append(
-    button("Ask in a new chat", () => {
+function refuseInWords(error) {
+  const isFirst = current.messages.length === 0;
+  const anew = {
+    label: "Ask in a new chat",
+    go() {
       open(conversations.create());
       submit(prompt.value.trim());
-    }),
-  );
+    },
+  };
+  refuse(...refusalOf(error, isFirst, anew));
 }
 
 /** Puts a text into the composer, before what stands there. */
@@ -112,10 +122,10 @@ function edit(text) {
 }
 
 function submit(text) {
-  if (!text || run) return;
+  if (run || (!text && shelf.isEmpty())) return;
   prompt.value = "";
   grow();
-  ask(text);
+  ask({ content: text, files: shelf.take() }, current.leaf, refuseQuestion);
 }
 
 /** Writes a conversation down, and says so if the browser does not keep it. One that was deleted meanwhile stays so. */
@@ -127,7 +137,7 @@ function keep(conversation) {
 // ---- showing ------------------------------------------------------------------------------------------------------
 
 function open(conversation) {
-  current = run?.conversation.id === conversation.id ? run.conversation : mended(conversation);
+  current = run?.conversation.id === conversation.id ? run.conversation : conversations.mended(conversation);
   conversations.noteOpen(current);
   refuse("");
   list.refresh(current.id);
@@ -135,43 +145,51 @@ function open(conversation) {
   prompt.focus();
 }
 
-/** The same with an end under each answer: one that has none was cut off, or another tab writes it. */
-function mended(conversation) {
-  const { messages } = conversation;
-  if (messages.at(-1)?.role === "user") messages.push(newAnswer());
-  for (const message of messages) {
-    if (message.state !== "writing") continue;
-    message.state = "failed";
-    message.note = "This answer did not end: its page was closed, or it is being written in another tab.";
-  }
-  return conversation;
+/** Shows the open conversation, and its end. */
+function show() {
+  redraw();
+  at("scroll").scrollTop = at("scroll").scrollHeight;
 }
 
-/** Shows the open conversation from its beginning. */
-function show() {
+function redraw() {
   at("welcome").hidden = current.messages.length > 0;
-  at("conversation").replaceChildren(...current.messages.map(boxOf));
-  at("scroll").scrollTop = at("scroll").scrollHeight;
+  at("heading").hidden = current.messages.length === 0;
+  at("conversation").replaceChildren(...path(current).map(boxOf));
   reflect();
 }
 
-function boxOf(message, index) {
-  if (message.role === "user") return userBox(message.content);
-  const isLast = index === current.messages.length - 1;
-  const box = answerBox(isLast ? { again: () => run || again(), edit: editLast } : null);
+function boxOf(place) {
+  const message = current.messages[place];
+  const all = versions(current, place);
+  const index = all.indexOf(place);
+  const steps = all.length > 1 ? { at: index, of: all.length, step: (by) => turnTo(all[index + by], by) } : null;
+  if (message.role === "user") return questionBox(message, (text) => askAnew(place, text), steps);
+  const editQuestion = () => boxAt(message.parent)?.edit(current.messages[message.parent].content);
+  const box = answerBox({ again: () => again(place), edit: editQuestion }, steps);
   box.show(message);
   if (run?.message === message) run.box = box;
   return box.root;
 }
 
-/** Takes the last question and its answer back into the composer. */
-function editLast() {
+/** The box of the message at `place`, if it is shown. */
+const boxAt = (place) => at("conversation").children[path(current).indexOf(place)];
+
+/** Asks the question at `place` in other words; the first stays, as another version. */
+function askAnew(place, content) {
+  if (run || !content) return;
+  const { parent, files = [] } = current.messages[place];
+  ask({ content, files }, parent, (question, error) => refuseEdit(place, question, error));
+  prompt.focus();
+}
+
+/** Shows another version of a message, with what followed it. */
+function turnTo(place, by) {
   if (run) return;
-  const [question] = current.messages.splice(-2);
+  choose(current, place);
   keep(current);
-  list.refresh(current.id);
-  show();
-  edit(question.content);
+  redraw();
+  const arrows = [...boxAt(place).querySelectorAll(".versions button:not(:disabled)")];
+  (arrows.find(({ dataset }) => Number(dataset.step) === by) ?? arrows[0])?.focus();
 }
 
 /** Changes the page and stays at the end of the conversation if the reader was there. */
@@ -183,9 +201,11 @@ function following(change) {
 }
 
 function reflect() {
+  // What would change the conversation waits until the answer has ended.
+  at("conversation").classList.toggle("busy", run !== null);
   at("send").hidden = run !== null;
   at("stop").hidden = run === null;
-  at("send").disabled = prompt.value.trim() === "";
+  at("send").disabled = prompt.value.trim() === "" && shelf.isEmpty();
   at("new").disabled = current.messages.length === 0;
 }
 
@@ -196,26 +216,12 @@ function grow() {
   reflect();
 }
 
-async function showHealth() {
-  try {
-    const health = await getJson("/health", [503]);
-    at("model").textContent = health.model ?? "the model";
-    const ready = health.status === "ok";
-    at("health").className = `state ${ready ? "good" : "warn"}`;
-    at("health").textContent = inWords(health, ready);
-  } catch {
-    at("health").className = "state bad";
-    at("health").textContent = "hub not reachable";
-  }
-}
-
-function inWords({ phase, percent, workers, coverage }, ready) {
-  if (ready) return `ready, ${workers ? plural(workers, "worker") : "no worker yet"}`;
-  if (!coverage) return ["getting ready", phase, percent && `${percent}\u00a0%`].filter(Boolean).join(", ");
-  return `waiting for workers: ${count(coverage.covered)} of ${count(coverage.blocks)} experts held`;
-}
-
 // ---- controls -----------------------------------------------------------------------------------------------------
+
+const shelf = fileShelf(
+  { list: at("files"), input: at("file-input"), pick: at("attach"), dropOn: document.body },
+  { changed: reflect, refuse },
+);
 
 const list = historyList(
   { panel: at("chats"), toggle: at("chats-button"), shade: at("shade"), items: at("chat-list"), none: at("no-chats"), undo: at("undo") },
@@ -242,18 +248,28 @@ prompt.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
     at("composer").requestSubmit();
+  } else if (event.key === "ArrowUp" && prompt.value === "" && !run) {
+    const last = path(current).findLast((place) => current.messages[place].role === "user");
+    if (last === undefined) return;
+    event.preventDefault();
+    boxAt(last).edit(current.messages[last].content);
   }
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) run?.stop.abort();
+  if (document.querySelector("dialog[open], :popover-open")) return;
+  if (event.key === "Escape") run?.stop.abort();
+  if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    open(conversations.create());
+  }
 });
 
 at("stop").addEventListener("click", () => run?.stop.abort());
 prompt.addEventListener("input", grow);
 
 at("examples").addEventListener("click", ({ target }) => {
-  if (target instanceof HTMLButtonElement && !run) ask(target.textContent);
+  if (target instanceof HTMLButtonElement && !run) ask({ content: target.textContent, files: [] }, current.leaf, refuseQuestion);
 });
 
 for (const id of ["new", "new-in-list"]) {
@@ -266,7 +282,7 @@ for (const id of ["new", "new-in-list"]) {
 conversations.watch((id) => {
   if (id === current.id && !run) {
     const there = conversations.read(id);
-    if (there) current = mended(there);
+    if (there) current = conversations.mended(there);
     show();
   }
   list.refresh(current.id);
@@ -280,13 +296,12 @@ addEventListener("pagehide", () => {
 // The way back may lead to the page as it was, whose requests are gone.
 addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
 
-mended(current);
+conversations.mended(current);
 conversations.noteOpen(current);
 prompt.value = ofTab.read(DRAFT) ?? "";
 grow();
 list.refresh(current.id);
 show();
-showHealth();
-setInterval(showHealth, HEALTH_MILLIS);
+showHealth({ state: at("health"), model: at("model") });
 // A hub that wants a key says so before a question is written for nothing.
 getJson("/v1/models").catch((error) => error.status === 401 && askForKey());

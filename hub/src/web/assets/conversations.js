@@ -1,20 +1,23 @@
 // The conversations that this browser keeps, each under a key of its own, so that tabs do not write over each other's.
 //
-// A conversation is { id, title, updated, messages }. A message is { role, content } of the user, or the assistant's:
+// A conversation is { id, title, updated, messages, leaf }; which message follows which is thread.js's. A message has its
+// `parent` and is the user's, { role, content, files } with a list of { name, text }, or the assistant's:
 //   { role, content, reasoning, state, note }, where `state` is one of
 //   "writing"  an answer under way; found in storage, its page was closed before it ended
 //   "done"     with what it cost in `note`
 //   "stopped"  by the user
 //   "failed"   with the reason in `note`
 
+import { newAnswer } from "./answer.js";
 import { ofBrowser, ofTab } from "./store.js";
+import { append, isWhole } from "./thread.js";
 
 const PREFIX = "moex.chat.";
 const OPEN = "moex.open-chat";
 const TITLE_CHARS = 60;
 
 /** A conversation without messages; it is kept once it has one. */
-export const create = () => ({ id: newId(), title: "", updated: 0, messages: [] });
+export const create = () => ({ id: newId(), title: "", updated: 0, messages: [], leaf: -1 });
 
 /** 64 random bits; pages of plain http have no `crypto.randomUUID`. */
 function newId() {
@@ -42,14 +45,33 @@ export const remove = (id) => ofBrowser.remove(PREFIX + id);
 export function read(id) {
   try {
     const conversation = JSON.parse(ofBrowser.read(PREFIX + id));
-    const isWhole = conversation?.id === id && Array.isArray(conversation.messages);
-    return isWhole && conversation.messages.every(isMessage) ? conversation : null;
+    if (conversation?.id !== id || !Array.isArray(conversation.messages) || !conversation.messages.every(isMessage)) return null;
+    // Those of earlier versions of this page are a list, each message after the one before it.
+    conversation.leaf ??= conversation.messages.length - 1;
+    conversation.messages.forEach((message, at) => (message.parent ??= at - 1));
+    return isWhole(conversation) ? conversation : null;
   } catch {
     return null;
   }
 }
 
-const isMessage = (message) => ["user", "assistant"].includes(message?.role) && typeof message.content === "string";
+const isMessage = (message) =>
+  ["user", "assistant"].includes(message?.role) && typeof message.content === "string" && isFiles(message.files ?? []);
+
+const isFiles = (files) =>
+  Array.isArray(files) && files.every((file) => typeof file?.name === "string" && typeof file.text === "string");
+
+/** The conversation with an end under each answer: one that has none was cut off, or another tab writes it. */
+export function mended(conversation) {
+  const { messages, leaf } = conversation;
+  if (messages[leaf]?.role === "user") append(conversation, newAnswer());
+  for (const message of messages) {
+    if (message.state !== "writing") continue;
+    message.state = "failed";
+    message.note = "This answer did not end: its page was closed, or it is being written in another tab.";
+  }
+  return conversation;
+}
 
 /** All of them, the latest first. */
 export function list() {
@@ -75,7 +97,8 @@ export function watch(change) {
 }
 
 function titleOf(messages) {
-  const words = (messages.find(({ role }) => role === "user")?.content ?? "").replace(/\s+/g, " ").trim();
+  const first = messages.find(({ role }) => role === "user");
+  const words = (first?.content || first?.files?.[0]?.name || "").replace(/\s+/g, " ").trim();
   const chars = [...words];
   return chars.length > TITLE_CHARS ? `${chars.slice(0, TITLE_CHARS - 1).join("").trimEnd()}…` : words;
 }

@@ -14,6 +14,9 @@ export function bytes(n) {
   return `${n < 10 && unit > 0 ? n.toFixed(1) : Math.round(n)} ${units[unit]}`;
 }
 
+/** How long a text is in a file. */
+export const textBytes = (text) => bytes(new Blob([text]).size);
+
 /** Microseconds as "-", "0.42 ms", "17 ms", "1.2 s". */
 export function micros(n) {
   if (!n) return "-";

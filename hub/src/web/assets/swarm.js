@@ -1,19 +1,27 @@
 // The swarm page: asks the hub each second who is connected, what is covered and how it goes.
 
+import { expertMap } from "./experts.js";
+import { setText, showFacts } from "./facts.js";
 import { bytes, count, element, micros, plural } from "./format.js";
 import { HubError, getJson } from "./hub.js";
 import { showInvite } from "./invite.js";
 import { askForKey } from "./key.js";
+import { liveCharts } from "./live.js";
+import { hubShare, showWorkers } from "./workers.js";
 
 const POLL_MILLIS = 1000;
 const at = (id) => document.getElementById(id);
+const live = liveCharts({ root: at("charts"), words: at("now-text") });
 
 function show(status) {
   at("live").className = "state good";
   at("live").textContent = "live";
   for (const section of document.querySelectorAll(".told")) section.hidden = false;
   showCoverage(status);
-  showWorkers(status.workers);
+  live.add(status);
+  showWorkers(at("workers"), status, live.recentShare);
+  setText(at("hub-share"), hubShare(status, live.recentShare));
+  at("no-workers").hidden = status.workers.length > 0;
   setText(at("no-workers"), status.hub_compute === false ? ALONE_WAITING : ALONE);
   showQuarantined(status.quarantined ?? []);
   showFacts(at("totals"), totals(status));
@@ -34,86 +42,7 @@ function showCoverage({ coverage, workers, hub_compute: hubComputes }) {
 const ALONE = "Nobody has joined yet: the hub computes alone. Open a join link above to lend a machine.";
 const ALONE_WAITING = "Nobody has joined yet, and this hub does not compute experts itself: open a join link above to lend a machine.";
 
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-// ---- workers ------------------------------------------------------------------------------------------------------
-
-const GOOD = { serving: "good", joining: "warn", syncing: "warn", paused: "warn", draining: "warn", closed: "bad" };
-
-/** What a worker is asked for, when it is not everything. */
-const TIER = { prefill: "for prompts", fallback: "fallback" };
-
-/** Cards by worker id: updated in place, so that a selection and the scroll position stay. */
-const cards = new Map();
-
-function showWorkers(workers) {
-  at("no-workers").hidden = workers.length > 0;
-  const present = new Set(workers.map((worker) => worker.id));
-  for (const [id, card] of cards) {
-    if (!present.has(id)) {
-      card.root.remove();
-      cards.delete(id);
-    }
-  }
-  for (const worker of workers) {
-    let card = cards.get(worker.id);
-    if (!card) {
-      card = newCard();
-      cards.set(worker.id, card);
-      at("workers").append(card.root);
-    }
-    const state = String(worker.state).toLowerCase();
-    card.name.textContent = worker.name || worker.adapter || worker.kind;
-    card.state.className = `state ${GOOD[state] ?? "bad"}`;
-    card.state.textContent = [state, worker.visibility === "visible" ? "" : worker.visibility, TIER[worker.tier] ?? ""]
-      .filter(Boolean)
-      .join(", ");
-    if (worker.tier === "fallback" && state === "serving") card.state.className = "state warn";
-    const why = worker.reason || whyNot(worker, state);
-    setText(card.reason, why);
-    card.reason.hidden = !why;
-    const adapter = worker.name ? worker.adapter : "";
-    card.who.textContent = [adapter, worker.kind, worker.backend, worker.address, worker.id.slice(0, 8)].filter(Boolean).join(" · ");
-    showFacts(card.facts, facts(worker));
-  }
-}
-
-/** Why nothing is asked of a worker, where the hub gives no reason of its own. */
-function whyNot(worker, state) {
-  switch (state) {
-    case "joining":
-      return "It tests its device.";
-    case "syncing":
-      return `It loads its experts: ${count(worker.blocks_resident)} of ${count(worker.blocks_assigned)} are there.`;
-    case "paused":
-      return worker.visibility === "visible" ? "Its owner paused it." : "Its tab is out of sight, and browsers pause such tabs.";
-    case "draining":
-      return "It leaves once its last answers are given.";
-    case "unhealthy":
-      return "It failed several times in a row; it is tried again from time to time.";
-    case "closed":
-      return "Its connection is closed.";
-    default:
-      return "";
-  }
-}
-
-function newCard() {
-  const card = {
-    root: element("article", "worker"),
-    name: element("h3"),
-    state: element("span"),
-    who: element("p", "who"),
-    reason: element("p", "reason"),
-    facts: element("dl"),
-  };
-  const header = element("header");
-  header.append(card.name, card.state);
-  card.root.append(header, card.who, card.reason, card.facts);
-  return card;
-}
+// ---- facts --------------------------------------------------------------------------------------------------------
 
 /** Those whose answers were wrong: refused until the hub starts anew. */
 function showQuarantined(quarantined) {
@@ -125,19 +54,6 @@ function showQuarantined(quarantined) {
     }),
   );
 }
-
-const facts = (worker) => [
-  ["experts held", `${count(worker.blocks_resident)} of ${count(worker.blocks_assigned)}`],
-  ["memory", bytes(worker.bytes_resident)],
-  ["rows computed", count(worker.rows)],
-  ["answers", `${count(worker.answers)} of ${count(worker.dispatches)}`],
-  ["median latency", micros(worker.latency_p50_micros)],
-  ["99\u00a0% within", micros(worker.latency_p99_micros)],
-  ["timeouts, errors", `${count(worker.timeouts)}, ${count(worker.errors)}`],
-  ["downloaded", bytes(worker.bytes_downloaded)],
-];
-
-// ---- facts --------------------------------------------------------------------------------------------------------
 
 const totals = ({ totals: t, hub, weights_served_bytes: served }) => [
   ["layers computed", count(t.layers)],
@@ -173,28 +89,21 @@ const model = (m) => [
   ["one expert", bytes(m.block_bytes)],
 ];
 
-function showFacts(list, pairs) {
-  while (list.childElementCount < pairs.length) {
-    const pair = element("div");
-    pair.append(element("dt"), element("dd"));
-    list.append(pair);
-  }
-  pairs.forEach(([name, value], index) => {
-    const [dt, dd] = list.children[index].children;
-    setText(dt, name);
-    setText(dd, value);
-  });
-}
-
 // ---- asking -------------------------------------------------------------------------------------------------------
 
 /** Whether the join links are shown; they stay the same while the hub runs. */
 let isInvited = false;
+/** Whether the map of experts is shown, which then looks after itself. */
+let isMapped = false;
 
 async function poll() {
   try {
     show(await getJson("/api/swarm"));
     trouble("");
+    if (!isMapped) {
+      isMapped = true;
+      expertMap({ section: at("experts"), canvas: at("map"), words: at("experts-text"), hottest: at("hottest"), byLoad: at("by-load"), cell: at("cell") });
+    }
     if (!isInvited) {
       await showInvite(at("join"));
       isInvited = true;

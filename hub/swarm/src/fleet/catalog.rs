@@ -48,7 +48,7 @@ impl BlockCatalog {
         self.sources.binary_search_by_key(&block, |source| source.block).ok().map(|at| BlockIndex(at as u32))
     }
 
-    pub(super) fn block(&self, index: BlockIndex) -> Block {
+    pub(crate) fn block(&self, index: BlockIndex) -> Block {
         self.sources[index.0 as usize].block
     }
 

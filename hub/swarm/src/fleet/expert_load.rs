@@ -35,7 +35,12 @@ impl ExpertLoad {
 
     /// A sort key that puts the block used most first.
     pub(super) fn most_used_first(&self, index: BlockIndex) -> Reverse<u32> {
-        Reverse(self.pairs.get(index.0 as usize).copied().unwrap_or(0))
+        Reverse(self.pairs(index))
+    }
+
+    /// (row, expert) pairs of a block lately.
+    pub(super) fn pairs(&self, index: BlockIndex) -> u32 {
+        self.pairs.get(index.0 as usize).copied().unwrap_or(0)
     }
 }
 

@@ -108,6 +108,11 @@ impl Fleet {
         self.holders.of(index)
     }
 
+    /// How often the router chose this block lately.
+    pub(crate) fn load(&self, index: BlockIndex) -> u32 {
+        self.expert_load.pairs(index)
+    }
+
     /// A worker's rank among the wanted holders of a block; none if it is not one of them.
     pub(crate) fn rank(&self, index: BlockIndex, worker: WorkerId) -> Option<usize> {
         self.placement.rank(index, worker)

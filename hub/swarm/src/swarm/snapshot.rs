@@ -5,7 +5,9 @@ use moex_protocol::State;
 use super::Swarm;
 use crate::dispatcher::{Performance, Tier};
 use crate::fleet::{BlockIndex, Connection, Member};
-use crate::{ConnectionId, Coverage, HubShare, InFlight, Readiness, SwarmStatus, Totals, WorkerStatus};
+use crate::{
+    ConnectionId, Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, WorkerStatus,
+};
 
 impl Swarm {
     /// How the swarm is. `weights_served_bytes` is the HTTP side's to fill in.
@@ -35,6 +37,7 @@ impl Swarm {
             hub: HubShare { rows: hub.rows, dispatches: hub.dispatches },
             totals: self.totals(),
             weights_served_bytes: 0,
+            experts: self.experts(),
         }
     }
 
@@ -61,6 +64,24 @@ impl Swarm {
             covered: catalog.indices().filter(is_covered).count(),
             replicas: self.config.replicas,
         }
+    }
+
+    fn experts(&self) -> Vec<LayerExperts> {
+        let catalog = self.fleet.catalog();
+        let mut layers: Vec<LayerExperts> = Vec::new();
+        for index in catalog.indices() {
+            let layer = catalog.block(index).layer.0;
+            if layers.last().is_none_or(|last| last.layer != layer) {
+                layers.push(LayerExperts { layer, ..LayerExperts::default() });
+            }
+            let holders = self.fleet.holders(index).iter();
+            let n_holders = holders.filter(|id| self.dispatcher.is_usable(&self.fleet, **id)).count();
+            if let Some(last) = layers.last_mut() {
+                last.holders.push(n_holders as u32);
+                last.load.push(self.fleet.load(index));
+            }
+        }
+        layers
     }
 
     fn totals(&self) -> Totals {
@@ -129,6 +150,7 @@ impl Swarm {
             latency_p50_micros: latency.quantile_micros(0.5),
             latency_p99_micros: latency.quantile_micros(0.99),
             sync_latency_micros: join.sync_latency_micros,
+            self_test_nmse: Some(join.self_test.worst_nmse).filter(|nmse| nmse.is_finite()),
             queue_depth: *queue_depth,
         }
     }

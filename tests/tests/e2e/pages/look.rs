@@ -1,0 +1,135 @@
+//! Every page on a phone and on a desk, light and dark: no error on the console, nothing wider than the screen, and nothing
+//! that axe-core, a program that others wrote, finds wrong. The pictures are left in `target/pictures` to be looked at.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use moex_tests::browser::{Browser, Tab};
+use moex_tests::host::Host;
+use moex_tests::hub::{Hub, Moex};
+
+use super::{ENDED, ask};
+use crate::lan::{free_port, from};
+
+const SCREENS: [(u32, u32); 2] = [(390, 844), (1440, 900)];
+/// What its script ends with where axe-core cannot be had.
+const NOT_THERE: i32 = 3;
+
+/// A text with all that Markdown is shown for, as an answer of a conversation that the browser kept.
+const TALK: &str = r##"(() => {
+    const content = "# Title\n\nSome *emphasis*, **strong**, `code` and a [link](https://example.com/).\n\n### Deeper\n\n" +
+        "1. one\n2. two\n   - nested\n\n- [x] done\n\n| Name | Count |\n|:--|--:|\n| a | 1 |\n\n> A quote\n\n" +
+        "```python\ndef f(x):\n    return x * 2  # " + "a long line ".repeat(20) + "\n```\n\n---\n\nThe end.";
+    const answer = (content, more) => ({ role: "assistant", content, reasoning: "", state: "done", note: "", ...more });
+    const messages = [
+        { role: "user", content: "What is this?", files: [{ name: "notes.txt", text: "word ".repeat(200) }] },
+        answer(content, { reasoning: "First this.\nThen that.", note: "123 tokens, 88.1 tokens/s" }),
+        { role: "user", content: "And this?" },
+        answer("", { state: "failed", note: "The hub cannot be reached. Is it still running?" }),
+    ];
+    localStorage.setItem("moex.chat.aa", JSON.stringify({ id: "aa", title: "What is this?", updated: 1, messages }));
+    sessionStorage.setItem("moex.open-chat", "aa");
+})()"##;
+
+#[tokio::test]
+async fn the_chat_page_looks_right_everywhere() {
+    let Some(axe) = axe() else { return };
+    let hub = Hub::start(&[]).unwrap();
+    let browser = Browser::launch().await.unwrap();
+    let (tab, complaints) = browser.open_heard(&hub.url).await.unwrap();
+    tab.until("model.textContent === 'moex-demo'").await.unwrap();
+    look(&tab, &axe, "chat").await;
+
+    tab.eval(TALK).await.unwrap();
+    tab.reload().await.unwrap();
+    tab.until("document.querySelectorAll('.message').length === 4").await.unwrap();
+    look(&tab, &axe, "chat-talk").await;
+    tab.eval("document.querySelectorAll('details').forEach((each) => (each.open = true))").await.unwrap();
+    look(&tab, &axe, "chat-open").await;
+    tab.click("#settings-button").await.unwrap();
+    look(&tab, &axe, "chat-settings").await;
+    tab.press("Escape").await.unwrap();
+
+    ask(&tab, "49 + 34 = ?").await;
+    tab.until(ENDED).await.unwrap();
+    tab.click(".turn:nth-last-child(2) [aria-label='Edit the question']").await.unwrap();
+    look(&tab, &axe, "chat-edit").await;
+    assert_eq!(complaints.heard(), Vec::<String>::new());
+    browser.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_swarm_and_join_pages_look_right_everywhere() {
+    let Some(axe) = axe() else { return };
+    let hub = Hub::start(&["--workers", "2"]).unwrap();
+    hub.wait_for_workers(2).await.unwrap();
+    let browser = Browser::launch().await.unwrap();
+    let (tab, complaints) = browser.open_heard(&format!("{}/swarm", hub.url)).await.unwrap();
+    hub.answer(&serde_json::json!({ "messages": [{ "role": "user", "content": super::STORY }] }))
+        .await
+        .unwrap();
+    tab.until("document.querySelectorAll('.worker').length === 2 && document.querySelector('.join-url') && !document.querySelector('#experts').hidden")
+        .await
+        .unwrap();
+    look(&tab, &axe, "swarm").await;
+    assert_eq!(complaints.heard(), Vec::<String>::new());
+    tab.close().await.unwrap();
+
+    let (tab, complaints) = browser.open_heard(&hub.join_url).await.unwrap();
+    tab.until("!document.querySelector('#lend').disabled").await.unwrap();
+    look(&tab, &axe, "join").await;
+    assert_eq!(complaints.heard(), Vec::<String>::new());
+    browser.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_page_of_the_plain_port_looks_right_everywhere() {
+    let Some(axe) = axe() else { return };
+    let (host, state) = (Host::new().unwrap(), tempfile::tempdir().unwrap());
+    let ports = [free_port(), free_port()].map(|port| port.to_string());
+    let moex = Moex::under_test().keeping(state.path());
+    let hub = moex.hub_at(&ports[0], &["--lan", "--https-port", &ports[1]]).unwrap();
+    let browser = Browser::launch().await.unwrap();
+    let (tab, complaints) = browser.open_heard(&from(&host, &hub.started["door_urls"])).await.unwrap();
+    tab.until("document.querySelector('details')").await.unwrap();
+    look(&tab, &axe, "door").await;
+    assert_eq!(complaints.heard(), Vec::<String>::new());
+    browser.close().await.unwrap();
+}
+
+/// Looks at the page as it is on each screen in each scheme.
+async fn look(tab: &Tab, axe: &str, name: &str) {
+    let pictures = moex_tests::root().join("target/pictures");
+    std::fs::create_dir_all(&pictures).unwrap();
+    for (width, height) in SCREENS {
+        for (is_dark, scheme) in [(false, "light"), (true, "dark")] {
+            tab.look(width, height, is_dark).await.unwrap();
+            let which = format!("{name}-{width}-{scheme}");
+            let wider = tab.eval("document.documentElement.scrollWidth - innerWidth").await.unwrap();
+            assert!(wider.as_i64() <= Some(0), "{which}: {wider} pixels wider than the screen");
+            tab.eval(axe).await.unwrap();
+            let found = tab.eval(VIOLATIONS).await.unwrap();
+            assert_eq!(found, serde_json::json!([]), "{which}");
+            std::fs::write(pictures.join(format!("{which}.png")), tab.screenshot().await.unwrap()).unwrap();
+        }
+    }
+}
+
+/// What is wrong, where, and why.
+const VIOLATIONS: &str = "axe.run(document).then(({ violations }) => violations.map(({ id, nodes }) => \
+                          `${id}: ${nodes.map((node) => `${node.target} ${node.failureSummary}`).join('; ')}`))";
+
+/// The script of axe-core, unless npm cannot fetch it.
+fn axe() -> Option<String> {
+    let script = moex_tests::root().join("tests/clients/axe.sh");
+    let output = Command::new(script).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(NOT_THERE) {
+        eprintln!("{said}");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    // The value of the script's last expression is of no use, and may be no JSON.
+    Some(format!("{};null", std::fs::read_to_string(path).unwrap()))
+}
