@@ -166,7 +166,8 @@ pub(super) struct Completion {
     echo: Option<bool>,
     #[schemars(range(min = 0, max = 20))]
     logprobs: Option<i64>,
-    #[schemars(range(min = 1))]
+    /// 0 tells of the prompt alone, with `echo`; 16 where nothing is said.
+    #[schemars(range(min = 0))]
     max_tokens: Option<i64>,
     #[schemars(range(min = 1, max = 8))]
     n: Option<i64>,
