@@ -184,3 +184,22 @@ fn log_softmax(ids: &[u32]) -> Vec<Vec<f64>> {
     };
     logits.rows().map(row).collect()
 }
+
+/// Anthropic counts the tokens of a prompt that were cached apart from the others.
+#[tokio::test]
+async fn a_message_that_is_asked_again_is_told_what_of_it_was_cached() {
+    let hub = Hub::start(&[]).unwrap();
+    let http = reqwest::Client::new();
+    let text = "Tell me a story about a bear. ".repeat(8);
+    let asked = json!({"max_tokens": 2, "temperature": 0, "messages": [{"role": "user", "content": text}]});
+    let post = |path: &str| http.post(format!("{}/v1/messages{path}", hub.url)).json(&asked).send();
+    let counted: Value = post("/count_tokens").await.unwrap().json().await.unwrap();
+    let n_prompt = counted["input_tokens"].as_u64().unwrap();
+    for n_cached in [0, n_prompt - 1] {
+        let message: Value = post("").await.unwrap().json().await.unwrap();
+        let usage = &message["usage"];
+        assert_eq!(usage["cache_read_input_tokens"], n_cached, "{usage}");
+        assert_eq!(usage["input_tokens"], n_prompt - n_cached, "{usage}");
+        assert_eq!(usage["output_tokens"], 2, "{usage}");
+    }
+}

@@ -29,6 +29,11 @@ fn compatcanary_finds_nothing_wrong() {
     assert!(results.iter().all(|result| result["status"] == "pass"), "{report:#}");
 }
 
+#[test]
+fn schemathesis_finds_no_answer_but_as_described() {
+    asked_by("schemathesis.sh", &Hub::start(&[]).unwrap());
+}
+
 /// What a script of `tests/clients` prints about a hub; none, and why is said, where the program cannot be had.
 fn asked_by(script: &str, hub: &Hub) -> Option<String> {
     let path = moex_tests::root().join("tests/clients").join(script);

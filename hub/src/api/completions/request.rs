@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::error::ApiError;
-use super::super::fields::{Fields, wrong};
+use super::super::fields::{Fields, token_id, wrong};
 use super::super::generate::MAX_TEXTS;
 use super::super::parameters::{refuse_for_completions, unknown_to_completions};
 use super::super::request::{SamplingFields, logit_bias, n, object, stop, stream};
@@ -96,9 +96,7 @@ fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
         .value("prompt")
         .ok_or_else(|| ApiError::invalid("prompt", format!("\"prompt\" is missing: it must be {WHAT}.")))?;
     let no = || wrong("prompt", WHAT, value);
-    let ids = |value: &Value| -> Option<Vec<u32>> {
-        value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
-    };
+    let ids = |value: &Value| -> Option<Vec<u32>> { value.as_array()?.iter().map(token_id).collect() };
     let prompts = match value {
         Value::String(text) => vec![Prompt::Text(text.clone())],
         Value::Array(list) if list.first().is_some_and(Value::is_number) => {
