@@ -171,6 +171,16 @@ class Suite:
         assert "".join(chunk.choices[0].text for chunk in stream) == made.choices[0].text
         self.refused("suffix", lambda: self.client.completions.create(model=self.model, prompt="a", suffix="b"))
 
+    def check_an_echoed_prompt_is_told_of_and_nothing_is_written_behind_it(self):
+        made = self.client.completions.create(
+            model=self.model, prompt="Once there was", echo=True, logprobs=1, max_tokens=0
+        )
+        [choice] = made.choices
+        assert (choice.text, "".join(choice.logprobs.tokens)) == ("Once there was", "Once there was")
+        assert choice.logprobs.token_logprobs[0] is None
+        assert all(logprob < 0 for logprob in choice.logprobs.token_logprobs[1:])
+        assert (choice.finish_reason, made.usage.completion_tokens) == ("length", 0)
+
     def check_responses(self):
         made = self.client.responses.create(model=self.model, input="509 + 798 = ?", temperature=0)
         assert (made.output_text, made.status) == ("1307", "completed")

@@ -23,10 +23,13 @@ pub struct Request {
     pub ignore_eos: bool,
     /// What the text is expected to be much like, in tokens: what it repeats of this comes several tokens at a time.
     pub prediction_ids: Vec<u32>,
-    /// The most tokens to generate; without it, as many as the context has room for.
+    /// The most tokens to generate, 0 to read the prompt alone; without it, as many as the context has room for.
     pub max_tokens: Option<u32>,
     /// Tell how probable each token was, and so many of the most probable ones in its place.
     pub top_logprobs: Option<u8>,
+    /// Tell the same of each token of the prompt but the first, which nothing stands before. The prompt is then read anew,
+    /// whatever of it is cached.
+    pub prompt_logprobs: Option<u8>,
     /// What the text is held to.
     pub grammar: Option<Arc<dyn Grammar>>,
 }
@@ -34,8 +37,9 @@ pub struct Request {
 /// Where the events of a request go. `Break` says that nobody listens any more, and ends the request.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
-/// What happens to a request: `Prompt` for each chunk of it; `Logprobs` for each token, if asked for, before the `Text` that
-/// it completes; then one of the others, which is the last.
+/// What happens to a request: `Prompt` for each chunk of it, and before that `PromptLogprobs` for each of the tokens that the
+/// chunk tells of, if asked for; `Logprobs` for each token, if asked for, before the `Text` that it completes; then one of
+/// the others, which is the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// So many of the prompt's tokens are in the cache.
@@ -45,6 +49,8 @@ pub enum Event {
         /// Tokens in the prompt.
         total: usize,
     },
+    /// How probable the next token of the prompt was, from its second on.
+    PromptLogprobs(TokenLogprobs),
     /// The next piece of the text: whole characters, never part of a stop string.
     Text(String),
     /// How probable the next token was, the one that ends the text included.
@@ -152,9 +158,6 @@ pub enum SubmitError {
         /// V.
         vocabulary: usize,
     },
-    /// No token may be generated.
-    #[error("max_tokens is 0: it must be at least 1")]
-    NoTokens,
     /// Stop strings beyond [`MAX_STOPS`] or [`MAX_STOP_BYTES`], or an empty one.
     #[error("stop must be at most {MAX_STOPS} strings of 1 to {MAX_STOP_BYTES} bytes")]
     Stops,
@@ -197,9 +200,6 @@ impl RequestLimits {
         let biases = &request.sampling.logit_bias;
         if let Some((id, _)) = biases.iter().find(|(id, _)| *id as usize >= self.vocabulary) {
             return Err(SubmitError::NoSuchBias { id: *id, vocabulary: self.vocabulary });
-        }
-        if request.max_tokens == Some(0) {
-            return Err(SubmitError::NoTokens);
         }
         let is_stop = |stop: &String| (1..=MAX_STOP_BYTES).contains(&stop.len());
         if request.stop.len() > MAX_STOPS || !request.stop.iter().all(is_stop) {

@@ -50,6 +50,9 @@ impl Default for EngineConfig {
     }
 }
 
+/// The most rows of a step whose logits are wanted for prompts: each is a number for every token of the vocabulary.
+const MAX_TOLD_ROWS: usize = 64;
+
 /// The time since any fixed moment.
 pub type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
@@ -222,7 +225,7 @@ impl Scheduler {
         for sequence in self.running.iter_mut().filter(|sequence| !sequence.waits) {
             if sequence.cached == 0 && !self.kv.has_states() {
                 // The last token is computed whatever is cached: it gives the logits.
-                let known = &sequence.ids[..sequence.ids.len() - 1];
+                let known = &sequence.ids[..sequence.n_needless()];
                 let n = self.prefixes.take_up(known, &mut self.kv, &mut sequence.table);
                 sequence.take_up(n);
                 self.counts.add_cached(n);
@@ -240,6 +243,7 @@ impl Scheduler {
             }
         }
         let mut n_reading = self.running.iter().filter(|s| !generating(s) && !s.waits).count();
+        let mut told_left = MAX_TOLD_ROWS;
         chunks.clear();
         for sequence in &self.running {
             chunks.push(if generating(sequence) {
@@ -247,7 +251,11 @@ impl Scheduler {
             } else if sequence.waits {
                 0
             } else {
-                let n = sequence.n_pending().min(rows_left.div_ceil(n_reading));
+                let mut n = sequence.n_pending().min(rows_left.div_ceil(n_reading));
+                if sequence.tells_prompt() {
+                    n = n.min(told_left);
+                    told_left -= n;
+                }
                 n_reading -= 1;
                 rows_left -= n;
                 n
@@ -281,7 +289,8 @@ impl Scheduler {
             let n = n_common(&older.ids, &own.ids);
             older.n_pending() > 1 && n >= PAGE_POSITIONS && older.cached < n
         };
-        own.cached == 0 && !self.kv.has_states() && self.running[..index].iter().any(is_ahead)
+        let may_take_up = own.cached == 0 && !own.tells_prompt() && !self.kv.has_states();
+        may_take_up && self.running[..index].iter().any(is_ahead)
     }
 
     /// The only running sequence fails.
@@ -325,8 +334,8 @@ impl Cache<'_> {
     }
 }
 
-/// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done. How many
-/// got logits.
+/// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done. How many tokens
+/// were drawn.
 fn deliver<'l>(
     running: &mut Vec<Sequence>,
     cache: &mut Cache<'_>,
@@ -340,26 +349,32 @@ fn deliver<'l>(
     let mut chunks = chunks.iter();
     let mut n_tokens = 0;
     running.retain_mut(|sequence| {
+        let n_before = sequence.ids.len() - sequence.n_guesses();
         let n = *chunks.next().expect("a chunk for each running sequence");
         let is_reading = sequence.n_pending() > 1;
         let progress = match &failure {
             _ if n == 0 => ControlFlow::Continue(()),
             Some(failure) => sequence.fail(failure.clone()),
+            None if sequence.tells_prompt() => {
+                let mut own = logits.by_ref().take(n);
+                let progress = sequence.tell_prompt(n, &mut own, text, now);
+                // Those that nobody listens to any more.
+                own.for_each(drop);
+                progress
+            }
             None if n < sequence.n_pending() => sequence.advance(n, None, text, now),
             None if sequence.n_guesses() > 0 => {
-                let before = sequence.ids.len() - n;
                 let mut own = logits.by_ref().take(n);
                 let progress = sequence.check_guesses(&mut own, text, now);
                 // Those behind a wrong guess are nobody's.
                 own.for_each(drop);
-                n_tokens += sequence.ids.len() - before - 1;
                 progress
             }
-            None => {
-                n_tokens += 1;
-                sequence.advance(n, logits.next(), text, now)
-            }
+            None => sequence.advance(n, logits.next(), text, now),
         };
+        if failure.is_none() {
+            n_tokens += sequence.ids.len() - sequence.n_guesses() - n_before;
+        }
         if progress.is_break() {
             cache.end(sequence);
         } else if is_reading && failure.is_none() {
@@ -395,7 +410,7 @@ fn groups<'a>(
             n_rows += part;
             // The last token's logits are those of the next one.
             let wanted = match done == n && n >= sequence.n_pending() {
-                _ if sequence.n_guesses() > 0 => Wanted::All,
+                _ if sequence.n_guesses() > 0 || sequence.tells_prompt() => Wanted::All,
                 true => Wanted::Last,
                 false => Wanted::Nothing,
             };

@@ -8,7 +8,7 @@ use super::{
     stop::{Released, StopText},
     utility::{Luck, MAX_GUESSES, StepCost},
 };
-use crate::sampler::Sampler;
+use crate::sampler::{Sampler, logprobs};
 use moex_model::KvTable;
 use moex_model::text::{Detokenizer, Special, Text};
 
@@ -17,6 +17,10 @@ pub(super) struct Sequence {
     /// Prompt and generated tokens.
     pub(super) ids: Vec<u32>,
     n_prompt: usize,
+    /// How many alternatives are told beside each token of the prompt, if those are told.
+    prompt_logprobs: Option<u8>,
+    /// How many of the prompt's tokens need no more telling: the first needs none.
+    n_told: usize,
     /// The length at which it ends.
     max_ids: usize,
     ignore_eos: bool,
@@ -59,6 +63,8 @@ impl Sequence {
                 .telling(request.top_logprobs),
             ids: request.prompt_ids,
             n_prompt,
+            prompt_logprobs: request.prompt_logprobs,
+            n_told: 1,
             cached: 0,
             waits: false,
             found: 0,
@@ -79,6 +85,17 @@ impl Sequence {
     /// Tokens not yet in the cache, but for guesses: one while it generates.
     pub(super) fn n_pending(&self) -> usize {
         self.ids.len() - self.n_guesses - self.cached
+    }
+
+    /// Whether logits are wanted of all rows to come of the prompt, not of its last alone.
+    pub(super) fn tells_prompt(&self) -> bool {
+        self.prompt_logprobs.is_some() && self.n_told < self.n_prompt
+    }
+
+    /// How many of the first tokens need not be computed if they are cached: those whose logits nobody asks for.
+    pub(super) fn n_needless(&self) -> usize {
+        let n = if self.tells_prompt() { self.n_told } else { self.ids.len() };
+        n - 1
     }
 
     /// Rows that the next step checks besides: guesses.
@@ -129,6 +146,31 @@ impl Sequence {
         self.draw(logits, text, now)
     }
 
+    /// `n` more tokens of the prompt are in the cache, and with each of them came `logits` (V): of the tokens behind them,
+    /// the last behind the prompt.
+    pub(super) fn tell_prompt<'l>(
+        &mut self,
+        n: usize,
+        logits: impl Iterator<Item = &'l mut [f32]>,
+        text: &Text,
+        now: Duration,
+    ) -> Progress {
+        let n_top = usize::from(self.prompt_logprobs.unwrap_or_default());
+        let mut last = None;
+        for (next, logits) in (self.cached + 1..).zip(logits) {
+            match self.ids.get(next) {
+                // Sent back in the middle of its prompt, it has told some already.
+                Some(_) if next < self.n_told => {}
+                Some(token) => {
+                    (self.sink)(Event::PromptLogprobs(logprobs(logits, *token, n_top)))?;
+                    self.n_told = next + 1;
+                }
+                None => last = Some(logits),
+            }
+        }
+        self.advance(n, last, text, now)
+    }
+
     /// `n` more tokens are in the cache.
     fn read(&mut self, n: usize) -> Progress {
         self.cached += n;
@@ -163,8 +205,11 @@ impl Sequence {
         Progress::Continue(())
     }
 
-    /// The next token, from its `logits` (V).
+    /// The next token, from its `logits` (V), if there may be one.
     fn draw(&mut self, logits: &mut [f32], text: &Text, now: Duration) -> Progress {
+        if self.ids.len() >= self.max_ids {
+            return self.finish(FinishReason::Length, now);
+        }
         match self.sampler.sample(logits) {
             Some(id) => {
                 if let Some(logprobs) = self.sampler.take_logprobs() {

@@ -12,6 +12,7 @@ use std::{
 
 use serde_json::{Map, json};
 
+mod prompt_logprobs;
 mod shared;
 
 use super::*;
@@ -304,7 +305,6 @@ fn requests_that_cannot_begin_are_one_sentence() {
     assert_eq!(refused(Request::default()), "the prompt is empty");
     let prompt = || Request { prompt_ids: vec![1], ..Request::default() };
     assert!(refused(Request { prompt_ids: vec![1024], ..prompt() }).contains("1024"));
-    assert!(refused(Request { max_tokens: Some(0), ..prompt() }).contains("max_tokens"));
     assert!(refused(Request { stop: vec![String::new()], ..prompt() }).contains("stop"));
     assert!(refused(Request { stop: vec!["a".to_owned(); 17], ..prompt() }).contains("stop"));
     let sampling = Sampling { top_p: 2.0, ..Sampling::default() };
@@ -349,7 +349,7 @@ fn the_thread_serves_and_its_queue_is_bounded() {
         match events.recv_timeout(Duration::from_secs(60)).unwrap() {
             Event::Finished(finish) => break finish,
             Event::Failed(failure) => panic!("{failure}"),
-            Event::Prompt { .. } | Event::Text(_) | Event::Logprobs(_) => {}
+            Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Text(_) | Event::Logprobs(_) => {}
         }
     };
     assert_eq!(finish.reason, FinishReason::Stop);

@@ -44,7 +44,7 @@ pub(super) async fn create(
         let (reason, sequence) = answer.stop(&end);
         message["stop_reason"] = json!(reason);
         message["stop_sequence"] = sequence;
-        message["usage"]["output_tokens"] = json!(end.usage.completion_tokens);
+        message["usage"] = usage(&end);
         Json(message).into_response()
     };
     Ok(with_ignored(response, &ignored))
@@ -156,12 +156,12 @@ impl Script for Answer {
         }
     }
 
-    fn end(&mut self, chat: &Chat, end: &End) -> Vec<Told> {
+    fn end(&mut self, _: &Chat, end: &End) -> Vec<Told> {
         let (reason, sequence) = self.stop(end);
         let delta = json!({
             "type": "message_delta",
             "delta": { "stop_reason": reason, "stop_sequence": sequence },
-            "usage": { "input_tokens": chat.n_prompt, "output_tokens": end.usage.completion_tokens },
+            "usage": usage(end),
         });
         vec![("message_delta", delta), ("message_stop", json!({ "type": "message_stop" }))]
     }
@@ -171,13 +171,29 @@ impl Script for Answer {
     }
 }
 
+/// What a message has cost.
+fn usage(end: &End) -> Value {
+    tokens(end.usage.prompt_tokens, end.usage.cached_tokens, end.usage.completion_tokens)
+}
+
+/// The prompt's tokens are told in parts there: those that were cached, and the others.
+fn tokens(n_prompt: usize, n_cached: usize, n_written: usize) -> Value {
+    json!({
+        "input_tokens": n_prompt - n_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": n_cached,
+        "output_tokens": n_written,
+    })
+}
+
 /// A message that has said this so far.
 fn message(chat: &Chat, content: Vec<Value>) -> Value {
     json!({
         "id": format!("msg_{}", chat.header.id.trim_start_matches("chatcmpl-")),
         "type": "message", "role": "assistant", "model": chat.header.model, "content": content,
         "stop_reason": null, "stop_sequence": null,
-        "usage": { "input_tokens": chat.n_prompt, "output_tokens": 0 },
+        // What of it was cached is told at the end.
+        "usage": tokens(chat.n_prompt, 0, 0),
     })
 }
 

@@ -115,6 +115,7 @@ impl Chat {
             ignore_eos: request.ignore_eos,
             max_tokens: request.max_tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX)),
             top_logprobs: request.logprobs,
+            prompt_logprobs: None,
             grammar: prompt.grammar,
         };
         let texts = (0..request.n).map(|index| {
@@ -195,6 +196,8 @@ impl Chat {
             let (index, next) = self.generation.next().await?;
             let choice = &mut self.choices[index];
             let (pieces, finish) = match next {
+                // What is told are the tokens of the content.
+                Next::Logprobs(told) if self.generation.is_end(told.token) => continue,
                 Next::Logprobs(told) => {
                     choice.logprobs.push(told);
                     continue;

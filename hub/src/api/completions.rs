@@ -11,7 +11,7 @@ use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use moex_engine::Request;
-use moex_engine::sampler::{Sampling, TokenLogprobs};
+use moex_engine::sampler::Sampling;
 use moex_model::text::Special;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -20,11 +20,14 @@ use super::chat::{FIRST_PART_WAIT, events};
 use super::error::ApiError;
 use super::generate::{Generation, Next, random, seed_of};
 use super::headers::with_ignored;
-use super::logprobs;
+use super::logprobs::{self, Told};
 use super::prompts::{Room, check_length};
 use super::reply::{FinishReason, Header, Usage};
 use super::state::{Api, unix_seconds};
 use request::{CompletionRequest, Prompt};
+
+/// Log probabilities of prompts in one answer: some hundred bytes each while it is put together.
+const MAX_TOLD: usize = 1 << 19;
 
 /// The handler.
 pub(super) async fn complete(
@@ -59,7 +62,7 @@ struct Text {
     /// What is said before it: the prompt, if it is to be echoed.
     echo: String,
     /// Told with the next part.
-    logprobs: Vec<TokenLogprobs>,
+    logprobs: Told,
     /// Characters before the next token.
     offset: usize,
     /// Counts for the prompt: the first text after it.
@@ -99,16 +102,22 @@ impl Completion {
         };
         let (api, request, prompts) = tokenize(api, request).await?;
         drop(room);
+        let tells_prompts = request.echo && request.logprobs.is_some();
+        if tells_prompts {
+            check_told(&prompts, &request)?;
+        }
         let mut asked = Vec::new();
         let mut texts = Vec::new();
         for (ids, echo) in prompts {
             for index in 0..request.n {
                 let sampling = api.sampling(&request.sampling, seed_of(seed, index));
-                let offset = echo.chars().count();
                 texts.push(Text {
                     echo: echo.clone(),
-                    logprobs: Vec::new(),
-                    offset,
+                    logprobs: Told {
+                        first: ids.first().copied().filter(|_| tells_prompts),
+                        tokens: Vec::new(),
+                    },
+                    offset: 0,
                     counts_prompt: index == 0,
                     end: None,
                 });
@@ -119,6 +128,7 @@ impl Completion {
                     ignore_eos: request.ignore_eos,
                     max_tokens: Some(request.max_tokens),
                     top_logprobs: request.logprobs,
+                    prompt_logprobs: request.logprobs.filter(|_| tells_prompts),
                     grammar: None,
                     prediction_ids: Vec::new(),
                 });
@@ -188,8 +198,9 @@ impl Completion {
             let (index, next) = self.generation.next().await?;
             let of = &mut self.texts[index];
             let (text, end) = match next {
+                // The token that ends the text too, as OpenAI and vLLM tell it: who sums up prompts counts on one more.
                 Next::Logprobs(told) => {
-                    of.logprobs.push(told);
+                    of.logprobs.tokens.push(told);
                     continue;
                 }
                 Next::Text(text) => (text, None),
@@ -201,7 +212,7 @@ impl Completion {
             };
             of.end = end;
             let told = std::mem::take(&mut of.logprobs);
-            let logprobs = match told.is_empty() {
+            let logprobs = match told.tokens.is_empty() && told.first.is_none() {
                 true => Value::Null,
                 false => logprobs::of_completion(&self.api.text.tokenizer, &told, &mut of.offset),
             };
@@ -232,6 +243,22 @@ fn joined(parts: &[Value]) -> Value {
         "tokens": list("tokens"), "token_logprobs": list("token_logprobs"),
         "top_logprobs": list("top_logprobs"), "text_offset": list("text_offset"),
     })
+}
+
+/// Refuses to tell more of prompts than an answer may hold.
+fn check_told(prompts: &Tokenized, request: &CompletionRequest) -> Result<(), ApiError> {
+    let n_tokens: usize = prompts.iter().map(|(ids, _)| ids.len()).sum();
+    let n = n_tokens * request.n * (1 + usize::from(request.logprobs.unwrap_or_default()));
+    match n <= MAX_TOLD {
+        true => Ok(()),
+        false => Err(ApiError::invalid(
+            "logprobs",
+            format!(
+                "\"logprobs\" with \"echo\" asks for {n} log probabilities of prompts, and an answer has room for \
+                 {MAX_TOLD}: send fewer prompts at a time, or a smaller \"logprobs\"."
+            ),
+        )),
+    }
 }
 
 type Tokenized = Vec<(Vec<u32>, String)>;

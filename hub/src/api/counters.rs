@@ -110,7 +110,7 @@ impl Tap {
                 }
                 c.whole.observe(self.queued.elapsed());
             }
-            Event::Prompt { .. } | Event::Logprobs(_) | Event::Failed(_) => {}
+            Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Logprobs(_) | Event::Failed(_) => {}
         }
     }
 }

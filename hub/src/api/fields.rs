@@ -38,7 +38,7 @@ impl<'a> Fields<'a> {
         range: std::ops::RangeInclusive<i64>,
     ) -> Result<Option<i64>, ApiError> {
         let Some(value) = self.value(name) else { return Ok(None) };
-        match value.as_i64().filter(|number| range.contains(number)) {
+        match whole(value).filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
             None => {
                 let what = match (*range.start(), *range.end()) {
@@ -75,6 +75,19 @@ impl<'a> Fields<'a> {
         let Some(value) = self.value(name) else { return Ok(None) };
         value.as_array().map(|list| Some(list.as_slice())).ok_or_else(|| wrong(name, "a list", value))
     }
+}
+
+/// A whole number: 3 is one, and so is 3.0, as JSON schemas have it.
+pub(super) fn whole(value: &Value) -> Option<i64> {
+    /// Up to here every whole number has an f64 of its own.
+    const MAX_EXACT: f64 = (1_i64 << 53) as f64;
+    let of_float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= MAX_EXACT);
+    value.as_i64().or_else(|| of_float().map(|number| number as i64))
+}
+
+/// A token's id.
+pub(super) fn token_id(value: &Value) -> Option<u32> {
+    u32::try_from(whole(value)?).ok()
 }
 
 /// "`name` must be X, not Y."
@@ -137,5 +150,25 @@ mod tests {
     fn a_long_value_is_not_echoed() {
         let long = json!("x".repeat(10_000));
         assert_eq!(shown(&long), "a longer string");
+    }
+
+    #[test]
+    fn a_whole_number_may_have_a_point() {
+        for (value, number) in [
+            (json!(3), Some(3)),
+            (json!(3.0), Some(3)),
+            (json!(-0.0), Some(0)),
+            (json!(i64::MIN), Some(i64::MIN)),
+            (json!(3.5), None),
+            (json!(1e30), None),
+            (json!(u64::MAX), None),
+            (json!("3"), None),
+        ] {
+            assert_eq!(whole(&value), number, "{value}");
+        }
+        assert_eq!(
+            (token_id(&json!(7.0)), token_id(&json!(-1)), token_id(&json!(1_u64 << 32))),
+            (Some(7), None, None)
+        );
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Generation {
 pub(super) enum Next {
     /// A piece of the text.
     Text(String),
-    /// How probable the next token of the text was.
+    /// How probable the next token was: of the prompt, if that is told of, then of the text.
     Logprobs(TokenLogprobs),
     /// The text is complete.
     Finished(Finish),
@@ -62,6 +62,11 @@ impl Generation {
         Ok(Self { events, deadline, eos })
     }
 
+    /// Whether a token ends its text, and so is no part of it.
+    pub(super) fn is_end(&self, token: u32) -> bool {
+        self.eos.contains(&token)
+    }
+
     /// Of which text, and what.
     pub(super) async fn next(&mut self) -> Result<(usize, Next), ApiError> {
         loop {
@@ -76,9 +81,7 @@ impl Generation {
                 index,
                 match event {
                     Event::Prompt { .. } => continue,
-                    // What ends a text is not part of it.
-                    Event::Logprobs(told) if self.eos.contains(&told.token) => continue,
-                    Event::Logprobs(told) => Next::Logprobs(told),
+                    Event::PromptLogprobs(told) | Event::Logprobs(told) => Next::Logprobs(told),
                     Event::Text(text) => Next::Text(text),
                     Event::Finished(finish) => Next::Finished(finish),
                     Event::Failed(failure) => return Err(failed(&failure)),
@@ -108,7 +111,6 @@ fn refused(error: SubmitError, prompt: &'static str) -> ApiError {
         SubmitError::EmptyPrompt => {
             ApiError::invalid(prompt, format!("\"{prompt}\" makes an empty prompt: it must say something."))
         }
-        SubmitError::NoTokens => ApiError::invalid("max_tokens", format!("{error}.")),
         SubmitError::Stops => ApiError::invalid("stop", format!("{error}.")),
         SubmitError::NoSuchBias { .. } => ApiError::invalid("logit_bias", format!("{error}.")),
         SubmitError::Sampling(error) => ApiError::invalid(error.field, format!("{error}.")),

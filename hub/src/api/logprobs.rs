@@ -4,6 +4,15 @@ use moex_engine::sampler::TokenLogprobs;
 use moex_model::text::{Special, Tokenizer};
 use serde_json::{Map, Value, json};
 
+/// What a completion tells of its tokens, those of an echoed prompt first.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Told {
+    /// The first token of the prompt, which is no more or less probable than any other: nothing stands before it.
+    pub(super) first: Option<u32>,
+    /// Those behind it.
+    pub(super) tokens: Vec<TokenLogprobs>,
+}
+
 /// `choices[].logprobs` of a chat completion.
 pub(super) fn of_chat(tokenizer: &Tokenizer, told: &[TokenLogprobs]) -> Value {
     let entry = |token: u32, logprob: f64| {
@@ -20,14 +29,19 @@ pub(super) fn of_chat(tokenizer: &Tokenizer, told: &[TokenLogprobs]) -> Value {
 
 /// `choices[].logprobs` of a completion. `offset` counts the characters before the first token, and is moved behind the
 /// last.
-pub(super) fn of_completion(tokenizer: &Tokenizer, told: &[TokenLogprobs], offset: &mut usize) -> Value {
-    let text = |token: u32| shown(tokenizer.bytes(token, Special::Keep));
-    let mut offsets = Vec::with_capacity(told.len());
-    for one in told {
-        offsets.push(*offset);
-        *offset += text(one.token).chars().count();
-    }
-    let top = told.iter().map(|one| {
+pub(super) fn of_completion(tokenizer: &Tokenizer, told: &Told, offset: &mut usize) -> Value {
+    let bytes = |token: u32| tokenizer.bytes(token, Special::Keep);
+    let text = |token: u32| shown(bytes(token));
+    let ids = || told.first.into_iter().chain(told.tokens.iter().map(|one| one.token));
+    let offsets = ids().map(|token| {
+        let before = *offset;
+        // A character counts for the token that begins it.
+        *offset += bytes(token).iter().filter(|byte| !is_continuation(**byte)).count();
+        before
+    });
+    let offsets: Value = offsets.collect();
+    let first = || told.first.map(|_| Value::Null);
+    let top = told.tokens.iter().map(|one| {
         let mut top: Map<String, Value> =
             one.top.iter().rev().map(|(token, logprob)| (text(*token), json!(logprob))).collect();
         // OpenAI tells the token itself too, where it is not among the best.
@@ -35,11 +49,16 @@ pub(super) fn of_completion(tokenizer: &Tokenizer, told: &[TokenLogprobs], offse
         Value::Object(top)
     });
     json!({
-        "tokens": told.iter().map(|one| text(one.token)).collect::<Vec<_>>(),
-        "token_logprobs": told.iter().map(|one| one.logprob).collect::<Vec<_>>(),
-        "top_logprobs": top.collect::<Value>(),
+        "tokens": ids().map(text).collect::<Value>(),
+        "token_logprobs": first().into_iter().chain(told.tokens.iter().map(|one| json!(one.logprob))).collect::<Value>(),
+        "top_logprobs": first().into_iter().chain(top).collect::<Value>(),
         "text_offset": offsets,
     })
+}
+
+/// Whether a byte of UTF-8 goes on with a character.
+fn is_continuation(byte: u8) -> bool {
+    byte & 0xC0 == 0x80
 }
 
 /// A token's text; bytes that are no characters by themselves are shown as U+FFFD.

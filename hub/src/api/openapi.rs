@@ -5,19 +5,25 @@
 
 mod answers;
 mod bodies;
+mod other_bodies;
+
+use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::State;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
+use super::state::Api;
+
 /// `GET /openapi.json`
-pub(super) async fn openapi() -> Json<Value> {
-    Json(document())
+pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Json<Value> {
+    Json(document(api.model()))
 }
 
-/// The whole description.
-fn document() -> Value {
+/// The whole description of a hub that serves `model`.
+fn document(model: &str) -> Value {
     let mut writer = Writer::new();
     writer.post::<bodies::ChatCompletion, answers::ChatCompletion>(
         "/v1/chat/completions",
@@ -29,17 +35,17 @@ fn document() -> Value {
         "Texts after prompts, whole or as server-sent events.",
         Streams::Yes,
     );
-    writer.post::<bodies::Response, answers::Response>(
+    writer.post::<other_bodies::Response, answers::Response>(
         "/v1/responses",
         "An answer in the shape of OpenAI's Responses, whole or as events.",
         Streams::Yes,
     );
-    writer.post::<bodies::Message, answers::Message>(
+    writer.post::<other_bodies::Message, answers::Message>(
         "/v1/messages",
         "An answer in Anthropic's shape, whole or as events.",
         Streams::Yes,
     );
-    writer.post::<bodies::CountTokens, answers::TokenCount>(
+    writer.post::<other_bodies::CountTokens, answers::TokenCount>(
         "/v1/messages/count_tokens",
         "How many tokens such a request's prompt has.",
         Streams::No,
@@ -58,7 +64,14 @@ fn document() -> Value {
         "How many texts may be written at a time, and whether each is one.",
     );
     writer.get::<answers::Health>("/health", "Whether a request would be answered.");
-    writer.finish()
+    let mut document = writer.finish();
+    let schemas = document["components"]["schemas"].as_object_mut().into_iter().flatten();
+    for (_, body) in schemas.filter(|(name, _)| name.ends_with("Body")) {
+        if let Some(asked) = body.pointer_mut("/properties/model") {
+            asked["enum"] = json!([model, "default", null]);
+        }
+    }
+    document
 }
 
 /// Whether `"stream": true` is answered with events.
@@ -88,7 +101,8 @@ impl Writer {
         operation["requestBody"] = json!({ "required": true, "content": json_content(&body) });
         if streams == Streams::Yes {
             operation["responses"]["200"]["content"]["text/event-stream"] =
-                json!({ "schema": { "type": "string" } });
+                // One cannot say in 3.1 what each of them is.
+                json!({});
         }
         let errors = [
             ("413", "The body is too large."),
@@ -172,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_field_that_is_read_is_described_and_no_other() {
-        let document = document();
+        let document = document("some-model");
         let described: BTreeSet<&str> = document["components"]["schemas"]["ChatCompletionBody"]["properties"]
             .as_object()
             .unwrap()
@@ -186,7 +200,7 @@ mod tests {
 
     #[test]
     fn every_reference_leads_somewhere() {
-        let document = document();
+        let document = document("some-model");
         let text = document.to_string();
         for reference in text.split("\"$ref\":\"#").skip(1).filter_map(|rest| rest.split('"').next()) {
             assert!(document.pointer(reference).is_some(), "{reference}");

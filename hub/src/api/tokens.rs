@@ -8,7 +8,7 @@ use moex_model::text::Special;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, token_id, wrong};
 use super::prompts::check_length;
 use super::render;
 use super::request::{ChatRequest, object};
@@ -65,8 +65,7 @@ pub(super) async fn detokenize(
         })?;
         let n_ids = api.text.tokenizer.n_ids();
         let id = |value: &Value| {
-            let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-            id.filter(|id| (*id as usize) < n_ids).ok_or_else(|| wrong("tokens", WHAT, value))
+            token_id(value).filter(|id| (*id as usize) < n_ids).ok_or_else(|| wrong("tokens", WHAT, value))
         };
         let ids: Vec<u32> = list.iter().map(id).collect::<Result<_, _>>()?;
         Ok(json!({ "content": api.text.tokenizer.decode(&ids, Special::Keep) }))

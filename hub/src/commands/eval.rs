@@ -122,7 +122,7 @@ fn answer(
                         progress.inc(1);
                     }
                     Event::Failed(failure) => bail!("case {}: {failure}", cases[*index].id),
-                    Event::Prompt { .. } | Event::Logprobs(_) => {}
+                    Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Logprobs(_) => {}
                 }
             }
         }

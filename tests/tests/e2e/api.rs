@@ -1,8 +1,11 @@
 //! Fields of a request, through the built hub: what is done, and what is refused by its name.
 
 use moex_tests::hub::Hub;
+use moex_tests::tensors::Matrix;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+
+use crate::succeed;
 
 struct Asked {
     hub: Hub,
@@ -96,4 +99,107 @@ async fn ignore_eos_goes_on_to_the_last_token_that_is_allowed() {
         (&json!(5), &json!("length")),
         "{longer}"
     );
+}
+
+/// What an echoed prompt is told to be is the log-softmax of what `moex logits` writes for its tokens.
+#[tokio::test]
+async fn an_echoed_prompt_has_the_log_probabilities_of_moex_logits() {
+    let hub = Hub::start(&["--activations", "f32"]).unwrap();
+    let http = reqwest::Client::new();
+    let prompts =
+        [vec![1016_u32, 269, 258, 198, 473, 362, 257, 474, 492, 257, 728, 13, 1017], vec![198, 1016]];
+    for max_tokens in [0, 3] {
+        let body = json!({"prompt": prompts, "echo": true, "logprobs": 2, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
+        let response = http.post(format!("{}/v1/completions", hub.url)).json(&body).send().await.unwrap();
+        let answer: Value = response.json().await.unwrap();
+        for (choice, ids) in answer["choices"].as_array().unwrap().iter().zip(&prompts) {
+            let told = &choice["logprobs"];
+            let list = |field: &str| told[field].as_array().unwrap().clone();
+            assert_eq!(list("tokens").len(), ids.len() + max_tokens, "{choice}");
+            assert_eq!((&list("token_logprobs")[0], &list("top_logprobs")[0]), (&Value::Null, &Value::Null));
+            // Of what follows, special tokens are no part of the text.
+            let echoed: String =
+                list("tokens")[..ids.len()].iter().map(|token| token.as_str().unwrap()).collect();
+            let text = choice["text"].as_str().unwrap();
+            assert!(text.starts_with(&echoed) && (max_tokens > 0 || text == echoed), "{text:?}");
+            assert_eq!(choice["finish_reason"], "length");
+            let expected = log_softmax(ids);
+            for (at, id) in ids.iter().enumerate().skip(1) {
+                let row = &expected[at - 1];
+                let said = list("token_logprobs")[at].as_f64().unwrap();
+                assert!((said - row[*id as usize]).abs() < 1e-5, "{at}: {said} and {}", row[*id as usize]);
+                let best = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let top = list("top_logprobs")[at].as_object().unwrap().clone();
+                assert!((2..=3).contains(&top.len()), "{top:?}");
+                let said =
+                    top.values().map(|value| value.as_f64().unwrap()).fold(f64::NEG_INFINITY, f64::max);
+                assert!((said - best).abs() < 1e-5, "{at}: {said} and {best}");
+                let before: usize = list("text_offset")[at].as_u64().unwrap() as usize;
+                let token = list("tokens")[at].as_str().unwrap().to_owned();
+                let rest: String = text.chars().skip(before).collect();
+                assert!(rest.starts_with(&token), "{token:?} at {before} of {text:?}");
+            }
+        }
+        let n_prompt: usize = prompts.iter().map(Vec::len).sum();
+        assert_eq!(answer["usage"]["prompt_tokens"], n_prompt);
+        assert_eq!(answer["usage"]["completion_tokens"], 2 * max_tokens);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_tells_of_the_echoed_prompt_first_and_too_many_are_refused() {
+    let hub = Hub::start(&[]).unwrap();
+    let http = reqwest::Client::new();
+    let post = |body: Value| http.post(format!("{}/v1/completions", hub.url)).json(&body).send();
+    let asked =
+        json!({"prompt": "Once there was", "echo": true, "logprobs": 0, "max_tokens": 4, "temperature": 0});
+    let whole: Value = post(asked.clone()).await.unwrap().json().await.unwrap();
+    let mut streamed = asked;
+    streamed["stream"] = json!(true);
+    let events = post(streamed).await.unwrap().text().await.unwrap();
+    let mut tokens = Vec::new();
+    for chunk in events.lines().filter_map(|line| line.strip_prefix("data: {")) {
+        let chunk: Value = serde_json::from_str(&format!("{{{chunk}")).unwrap();
+        tokens.extend(chunk["choices"][0]["logprobs"]["tokens"].as_array().cloned().unwrap_or_default());
+    }
+    assert_eq!(Value::from(tokens), whole["choices"][0]["logprobs"]["tokens"]);
+
+    let many =
+        json!({"prompt": vec![vec![5; 2000]; 32], "n": 2, "echo": true, "logprobs": 20, "max_tokens": 0});
+    let refused = post(many).await.unwrap();
+    assert_eq!(refused.status(), 400);
+    assert_eq!(refused.json::<Value>().await.unwrap()["error"]["param"], "logprobs");
+}
+
+/// (T, V) of the demo model with experts as a hub packs them, by `moex logits`.
+fn log_softmax(ids: &[u32]) -> Vec<Vec<f64>> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("logits.safetensors");
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    succeed(&["logits", "--experts", "int4", "--ids", &ids.join(","), "--out", file.to_str().unwrap()]);
+    let logits = Matrix::read(&file, "logits").unwrap();
+    let row = |row: &[f64]| {
+        let log_sum = row.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+        row.iter().map(|logit| logit - log_sum).collect()
+    };
+    logits.rows().map(row).collect()
+}
+
+/// Anthropic counts the tokens of a prompt that were cached apart from the others.
+#[tokio::test]
+async fn a_message_that_is_asked_again_is_told_what_of_it_was_cached() {
+    let hub = Hub::start(&[]).unwrap();
+    let http = reqwest::Client::new();
+    let text = "Tell me a story about a bear. ".repeat(8);
+    let asked = json!({"max_tokens": 2, "temperature": 0, "messages": [{"role": "user", "content": text}]});
+    let post = |path: &str| http.post(format!("{}/v1/messages{path}", hub.url)).json(&asked).send();
+    let counted: Value = post("/count_tokens").await.unwrap().json().await.unwrap();
+    let n_prompt = counted["input_tokens"].as_u64().unwrap();
+    for n_cached in [0, n_prompt - 1] {
+        let message: Value = post("").await.unwrap().json().await.unwrap();
+        let usage = &message["usage"];
+        assert_eq!(usage["cache_read_input_tokens"], n_cached, "{usage}");
+        assert_eq!(usage["input_tokens"], n_prompt - n_cached, "{usage}");
+        assert_eq!(usage["output_tokens"], 2, "{usage}");
+    }
 }

@@ -10,7 +10,7 @@ mod penalties;
 use std::{cmp::Ordering, ops::RangeInclusive};
 
 pub use constraint::{Constraint, Grammar};
-pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
+pub use logprobs::{MAX_LOGPROBS, TokenLogprobs, logprobs};
 
 use logprobs::Logprobs;
 use penalties::Penalties;

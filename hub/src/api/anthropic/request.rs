@@ -47,6 +47,7 @@ pub(super) fn chat(asked: &Map<String, Value>) -> Result<(Map<String, Value>, Ve
             "\"max_tokens\" is missing: it must be a whole number of at least 1.",
         ));
     }
+    fields.list("stop_sequences")?;
     let mut chat = Map::new();
     for (theirs, ours) in SAME {
         if let Some(value) = fields.value(theirs) {
@@ -60,7 +61,7 @@ pub(super) fn chat(asked: &Map<String, Value>) -> Result<(Map<String, Value>, Ve
     let thinks = match fields.object("thinking")? {
         None => false,
         Some(thinking) => {
-            if thinking.value("budget_tokens").is_some() {
+            if thinking.integer("budget_tokens", 0..=i64::MAX)?.is_some() {
                 ignored.push("thinking.budget_tokens".to_owned());
             }
             match thinking.string("type")? {
@@ -161,8 +162,11 @@ fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
                     Value::Null => String::new(),
                     content => text(content, TEXT).ok_or("has a tool_result that is not text")?,
                 };
-                messages
-                    .push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": result }));
+                if !block["is_error"].is_null() && !block["is_error"].is_boolean() {
+                    return Err("has a tool_result whose \"is_error\" is not true or false".to_owned());
+                }
+                let id = block["tool_use_id"].as_str().ok_or("has a tool_result without \"tool_use_id\"")?;
+                messages.push(json!({ "role": "tool", "tool_call_id": id, "content": result }));
             }
             _ => {
                 return Err(format!(
@@ -189,6 +193,11 @@ fn assistant(content: &Value) -> Result<Value, String> {
         match block["type"].as_str() {
             Some("text") => text.push_str(part("text")),
             Some("thinking") => thought.push_str(part("thinking")),
+            Some("tool_use")
+                if !(block["id"].is_string() && block["name"].is_string() && block["input"].is_object()) =>
+            {
+                return Err("has a tool_use without \"id\", \"name\" and \"input\"".to_owned());
+            }
             Some("tool_use") => calls.push(json!({
                 "id": block["id"], "type": "function",
                 "function": { "name": block["name"], "arguments": block["input"].to_string() },
@@ -258,6 +267,10 @@ mod tests {
             (json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}), "tools"),
             (json!({"tool_choice": {"type": "some"}}), "tool_choice"),
             (json!({"thinking": {"type": "much"}}), "thinking"),
+            (json!({"thinking": {"type": "enabled", "budget_tokens": "all"}}), "budget_tokens"),
+            (json!({"stop_sequences": "a"}), "stop_sequences"),
+            (json!({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}), "messages"),
+            (json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}), "messages"),
             (json!({"mcp_servers": [1]}), "mcp_servers"),
         ] {
             let mut body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]});

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::error::ApiError;
-use super::super::fields::{Fields, wrong};
+use super::super::fields::{Fields, token_id, wrong};
 use super::super::generate::MAX_TEXTS;
 use super::super::parameters::{refuse_for_completions, unknown_to_completions};
 use super::super::request::{SamplingFields, logit_bias, n, object, stop, stream};
@@ -28,7 +28,7 @@ pub(super) struct CompletionRequest {
     pub(super) n: usize,
     /// Say the prompt before each text.
     pub(super) echo: bool,
-    /// Tell how probable each token was, and so many others.
+    /// Tell how probable each token was, those of an echoed prompt too, and so many others.
     pub(super) logprobs: Option<u8>,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
@@ -68,14 +68,8 @@ impl CompletionRequest {
         }
         let echo = fields.boolean("echo")?.unwrap_or(false);
         let logprobs = logprobs(&fields)?;
-        if echo && logprobs.is_some() {
-            return Err(ApiError::unsupported(
-                "echo",
-                "\"echo\" with \"logprobs\" asks for log probabilities of the prompt, which are not computed here: leave one of them out.",
-            ));
-        }
         let (stream, include_usage) = stream(&fields)?;
-        let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?;
+        let max_tokens = fields.integer("max_tokens", 0..=i64::MAX)?;
         Ok(Self {
             model: fields.string("model")?.map(str::to_owned),
             prompts,
@@ -102,9 +96,7 @@ fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
         .value("prompt")
         .ok_or_else(|| ApiError::invalid("prompt", format!("\"prompt\" is missing: it must be {WHAT}.")))?;
     let no = || wrong("prompt", WHAT, value);
-    let ids = |value: &Value| -> Option<Vec<u32>> {
-        value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
-    };
+    let ids = |value: &Value| -> Option<Vec<u32>> { value.as_array()?.iter().map(token_id).collect() };
     let prompts = match value {
         Value::String(text) => vec![Prompt::Text(text.clone())],
         Value::Array(list) if list.first().is_some_and(Value::is_number) => {
@@ -178,10 +170,9 @@ mod tests {
             (json!({"prompt": vec!["a"; 33], "n": 2}), "prompt"),
             (json!({"suffix": "end"}), "suffix"),
             (json!({"n": 2, "best_of": 3}), "best_of"),
-            (json!({"echo": true, "logprobs": 1}), "echo"),
             (json!({"logprobs": 21}), "logprobs"),
             (json!({"messages": [1]}), "messages"),
-            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_tokens": -1}), "max_tokens"),
             (json!({"min_tokens": 3}), "min_tokens"),
         ] {
             let mut body = json!({"prompt": "a"});

@@ -110,7 +110,10 @@ pub(super) struct Message {
 
 #[derive(JsonSchema)]
 struct MessageUsage {
+    /// Of the prompt, but for those that were cached.
     input_tokens: u64,
+    cache_creation_input_tokens: u64,
+    cache_read_input_tokens: u64,
     output_tokens: u64,
 }
 

@@ -1,5 +1,7 @@
-//! What requests may say, as types for the description alone.
+//! What requests of OpenAI's older shapes and of llama.cpp's may say, as types for the description alone.
 #![expect(dead_code, reason = "read by the derive alone")]
+
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
@@ -20,13 +22,13 @@ pub(super) struct ChatCompletion {
     #[schemars(range(min = 0.01, max = 10))]
     repetition_penalty: Option<f64>,
     /// Numbers from -100 to 100 by token id.
-    logit_bias: Option<Map<String, Value>>,
+    logit_bias: Option<Biases>,
     logprobs: Option<bool>,
     #[schemars(range(min = 0, max = 20))]
     top_logprobs: Option<i64>,
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 9223372036854775807_i64))]
     max_completion_tokens: Option<i64>,
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 9223372036854775807_i64))]
     max_tokens: Option<i64>,
     #[schemars(range(min = 1, max = 8))]
     n: Option<i64>,
@@ -37,6 +39,7 @@ pub(super) struct ChatCompletion {
     /// For models whose chat template has it.
     reasoning_effort: Option<ReasoningEffort>,
     response_format: Option<ResponseFormat>,
+    #[schemars(range(min = -9223372036854775808_i64, max = 9223372036854775807_i64))]
     seed: Option<i64>,
     stop: Option<Stop>,
     stream: Option<bool>,
@@ -49,11 +52,11 @@ pub(super) struct ChatCompletion {
     min_p: Option<f64>,
     #[schemars(range(min = -1, max = 4294967295_i64))]
     top_k: Option<i64>,
-    tool_choice: Option<Value>,
+    tool_choice: Option<ToolChoice>,
     #[schemars(length(max = 128))]
     tools: Option<Vec<Tool>>,
     /// Variables of the model's chat template.
-    chat_template_kwargs: Option<Map<String, Value>>,
+    chat_template_kwargs: Option<TemplateVariables>,
     add_generation_prompt: Option<bool>,
     /// The answer goes on where the last message ends.
     continue_final_message: Option<bool>,
@@ -62,29 +65,75 @@ pub(super) struct ChatCompletion {
 
 /// A message of a conversation.
 #[derive(JsonSchema)]
-struct ChatMessage {
-    role: Role,
-    /// A string, or a list of text parts.
-    content: Option<Value>,
-    reasoning_content: Option<String>,
-    tool_calls: Option<Vec<Value>>,
-    tool_call_id: Option<String>,
-    name: Option<String>,
+#[schemars(tag = "role", rename_all = "lowercase")]
+enum ChatMessage {
+    System { content: Text, name: Option<String> },
+    Developer { content: Text, name: Option<String> },
+    User { content: Text, name: Option<String> },
+    Assistant { content: Option<Text>, reasoning_content: Option<String>, tool_calls: Option<Vec<Call>> },
+    Tool { content: Text, tool_call_id: Option<String> },
+}
+
+/// A string, or text parts.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+pub(super) enum Text {
+    One(String),
+    Parts(Vec<TextPart>),
+}
+
+#[derive(JsonSchema)]
+#[schemars(tag = "type", rename_all = "snake_case")]
+pub(super) enum TextPart {
+    Text { text: String },
+}
+
+/// A call that an earlier answer made.
+#[derive(JsonSchema)]
+struct Call {
+    id: Option<String>,
+    r#type: Option<String>,
+    function: CalledFunction,
+}
+
+#[derive(JsonSchema)]
+struct CalledFunction {
+    name: String,
+    arguments: Arguments,
+}
+
+/// JSON in a string, or as it is.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Arguments {
+    Text(String),
+    Plain(Map<String, Value>),
+}
+
+/// Whether tools are called, or which one.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum ToolChoice {
+    Mode(ToolMode),
+    Named { function: NamedFunction },
 }
 
 #[derive(JsonSchema)]
 #[schemars(rename_all = "lowercase")]
-enum Role {
-    System,
-    Developer,
-    User,
-    Assistant,
-    Tool,
+pub(super) enum ToolMode {
+    None,
+    Auto,
+    Required,
+}
+
+#[derive(JsonSchema)]
+struct NamedFunction {
+    name: String,
 }
 
 #[derive(JsonSchema)]
 #[schemars(rename_all = "lowercase")]
-enum ReasoningEffort {
+pub(super) enum ReasoningEffort {
     None,
     Minimal,
     Low,
@@ -97,8 +146,7 @@ enum ReasoningEffort {
 #[derive(JsonSchema)]
 struct Prediction {
     r#type: PredictionKind,
-    /// A string, or a list of text parts.
-    content: Value,
+    content: Text,
 }
 
 #[derive(JsonSchema)]
@@ -109,32 +157,59 @@ enum PredictionKind {
 
 /// What an answer must be.
 #[derive(JsonSchema)]
-struct ResponseFormat {
-    r#type: FormatKind,
-    json_schema: Option<NamedSchema>,
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-enum FormatKind {
+#[schemars(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat {
     Text,
-    JsonObject,
-    JsonSchema,
+    JsonObject { schema: Option<AnySchema> },
+    JsonSchema { json_schema: NamedSchema },
 }
 
 #[derive(JsonSchema)]
 struct NamedSchema {
     name: Option<String>,
-    schema: Map<String, Value>,
+    schema: AnySchema,
     strict: Option<bool>,
+}
+
+/// A JSON schema.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+pub(super) enum AnySchema {
+    Object(Map<String, Value>),
+    Any(bool),
 }
 
 /// A string or several.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Stop {
-    One(#[schemars(length(min = 1, max = 1024))] String),
-    Several(#[schemars(length(max = 16))] Vec<String>),
+    One(StopText),
+    Several(#[schemars(length(max = 16))] Vec<StopText>),
+}
+
+/// 1 to 1024 bytes.
+#[derive(JsonSchema)]
+#[schemars(transparent)]
+pub(super) struct StopText(#[schemars(length(min = 1, max = 1024))] String);
+
+/// Numbers from -100 to 100 by token id.
+#[derive(JsonSchema)]
+#[schemars(extend("maxProperties" = 1024, "propertyNames" = { "pattern": "^[0-9]{1,9}$" }))]
+struct Biases {
+    #[schemars(flatten)]
+    biases: BTreeMap<String, Bias>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(transparent)]
+struct Bias(#[schemars(range(min = -100, max = 100))] f64);
+
+/// Variables of the model's chat template.
+#[derive(JsonSchema)]
+struct TemplateVariables {
+    enable_thinking: Option<bool>,
+    #[schemars(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(JsonSchema)]
@@ -144,8 +219,14 @@ struct StreamOptions {
 
 #[derive(JsonSchema)]
 struct Tool {
-    r#type: Option<String>,
+    r#type: Option<ToolKind>,
     function: Function,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+enum ToolKind {
+    Function,
 }
 
 #[derive(JsonSchema)]
@@ -164,12 +245,13 @@ pub(super) struct Completion {
     prompt: PromptInput,
     model: Option<String>,
     echo: Option<bool>,
-    #[schemars(range(min = 0, max = 20))]
-    logprobs: Option<i64>,
-    #[schemars(range(min = 1))]
+    logprobs: Option<Alternatives>,
+    /// 0 tells of the prompt alone, with `echo`; 16 where nothing is said.
+    #[schemars(range(min = 0, max = 9223372036854775807_i64))]
     max_tokens: Option<i64>,
     #[schemars(range(min = 1, max = 8))]
     n: Option<i64>,
+    #[schemars(range(min = -9223372036854775808_i64, max = 9223372036854775807_i64))]
     seed: Option<i64>,
     stop: Option<Stop>,
     stream: Option<bool>,
@@ -183,7 +265,7 @@ pub(super) struct Completion {
     #[schemars(range(min = 0, max = 1))]
     min_p: Option<f64>,
     ignore_eos: Option<bool>,
-    logit_bias: Option<Map<String, Value>>,
+    logit_bias: Option<Biases>,
     #[schemars(range(min = -2, max = 2))]
     frequency_penalty: Option<f64>,
     #[schemars(range(min = -2, max = 2))]
@@ -192,78 +274,35 @@ pub(super) struct Completion {
     repetition_penalty: Option<f64>,
 }
 
+/// How many alternatives are told beside each token; true is none.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Alternatives {
+    Count(#[schemars(range(min = 0, max = 20))] i64),
+    Any(bool),
+}
+
 /// What is continued.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum PromptInput {
-    Text(#[schemars(length(min = 1))] String),
-    Texts(#[schemars(length(min = 1))] Vec<String>),
-    Ids(#[schemars(length(min = 1))] Vec<u32>),
-    SeveralIds(#[schemars(length(min = 1))] Vec<Vec<u32>>),
-}
-
-/// A response, as asked for.
-#[derive(JsonSchema)]
-#[schemars(rename = "ResponseBody")]
-pub(super) struct Response {
-    /// A string, or the history as items.
-    input: Input,
-    model: Option<String>,
-    instructions: Option<String>,
-    #[schemars(range(min = 1))]
-    max_output_tokens: Option<i64>,
-    parallel_tool_calls: Option<bool>,
-    reasoning: Option<Map<String, Value>>,
-    stream: Option<bool>,
-    #[schemars(range(min = 0, max = 2))]
-    temperature: Option<f64>,
-    /// `format`: text, json_object or json_schema.
-    text: Option<Map<String, Value>>,
-    tool_choice: Option<Value>,
-    tools: Option<Vec<Map<String, Value>>>,
-    #[schemars(range(min = 0, max = 1))]
-    top_p: Option<f64>,
+    Text(PromptText),
+    Texts(#[schemars(length(min = 1, max = 64))] Vec<PromptText>),
+    Ids(PromptIds),
+    SeveralIds(#[schemars(length(min = 1, max = 64))] Vec<PromptIds>),
 }
 
 #[derive(JsonSchema)]
-#[schemars(untagged)]
-enum Input {
-    Text(String),
-    Items(Vec<Map<String, Value>>),
-}
+#[schemars(transparent)]
+struct PromptText(#[schemars(length(min = 1))] String);
 
-/// A message, as asked for.
 #[derive(JsonSchema)]
-#[schemars(rename = "MessageBody")]
-pub(super) struct Message {
-    #[schemars(range(min = 1))]
-    max_tokens: i64,
-    messages: Vec<Map<String, Value>>,
-    model: Option<String>,
-    stop_sequences: Option<Vec<String>>,
-    stream: Option<bool>,
-    /// A string, or text blocks.
-    system: Option<Value>,
-    #[schemars(range(min = 0, max = 1))]
-    temperature: Option<f64>,
-    thinking: Option<Map<String, Value>>,
-    tool_choice: Option<Map<String, Value>>,
-    tools: Option<Vec<Map<String, Value>>>,
-    top_k: Option<i64>,
-    #[schemars(range(min = 0, max = 1))]
-    top_p: Option<f64>,
-}
+#[schemars(transparent)]
+struct PromptIds(#[schemars(length(min = 1))] Vec<TokenId>);
 
-/// A message whose prompt is counted.
 #[derive(JsonSchema)]
-#[schemars(rename = "CountTokensBody")]
-pub(super) struct CountTokens {
-    messages: Vec<Map<String, Value>>,
-    model: Option<String>,
-    system: Option<Value>,
-    thinking: Option<Map<String, Value>>,
-    tools: Option<Vec<Map<String, Value>>>,
-}
+#[schemars(transparent)]
+struct TokenId(#[schemars(range(max = 4294967295_u64))] u32);
 
 /// A text.
 #[derive(JsonSchema)]
@@ -277,5 +316,5 @@ pub(super) struct Tokenize {
 #[derive(JsonSchema)]
 #[schemars(rename = "DetokenizeBody")]
 pub(super) struct Detokenize {
-    tokens: Vec<u32>,
+    tokens: Vec<TokenId>,
 }

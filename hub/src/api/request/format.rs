@@ -22,12 +22,20 @@ pub(super) fn parse(fields: &Fields<'_>) -> Result<Format, ApiError> {
     let invalid = |what: &str| ApiError::invalid("response_format", format!("\"response_format\" {what}."));
     match format.value("type").and_then(Value::as_str) {
         Some("text") => Ok(Format::Text),
-        Some("json_object") => Ok(Format::JsonObject),
+        // llama.cpp's servers take the schema here too.
+        Some("json_object") => match format.value("schema") {
+            None => Ok(Format::JsonObject),
+            Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(Format::JsonSchema(schema.clone())),
+            Some(_) => Err(invalid("must hold an object as its \"schema\"")),
+        },
         Some("json_schema") => {
             // Whether it is to be strict changes nothing: every schema is kept to.
-            let named = format.value("json_schema").and_then(Value::as_object);
-            let schema = named.and_then(|named| named.get("schema"));
-            match schema {
+            let named = format.object("json_schema")?;
+            if let Some(named) = &named {
+                named.string("name")?;
+                named.boolean("strict")?;
+            }
+            match named.and_then(|named| named.value("schema")) {
                 Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(Format::JsonSchema(schema.clone())),
                 _ => Err(invalid(
                     "must hold its schema: {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {…}}}",
@@ -45,5 +53,36 @@ pub(super) fn parse(fields: &Fields<'_>) -> Result<Format, ApiError> {
             Some(value) => Err(wrong("response_format", "an object with a \"type\"", value)),
             None => Ok(Format::Text),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_is_read_in_openais_form_and_in_llama_cpps() {
+        let schema = json!({"const": "42"});
+        for (format, read) in [
+            (json!({"type": "text"}), Ok(Format::Text)),
+            (json!({"type": "json_object"}), Ok(Format::JsonObject)),
+            (json!({"type": "json_object", "schema": schema}), Ok(Format::JsonSchema(schema.clone()))),
+            (
+                json!({"type": "json_schema", "json_schema": {"schema": schema}}),
+                Ok(Format::JsonSchema(schema.clone())),
+            ),
+            (json!({"type": "json_object", "schema": 123}), Err("must hold an object as its \"schema\"")),
+            (json!({"type": "json_schema", "schema": schema}), Err("must hold its schema")),
+            (json!({"type": "sound"}), Err("\"sound\" is not known")),
+        ] {
+            let body = json!({ "response_format": format });
+            match (parse(&Fields(body.as_object().unwrap())), read) {
+                (Ok(found), Ok(read)) => assert_eq!(found, read, "{format}"),
+                (Err(error), Err(part)) => assert!(error.message().contains(part), "{}", error.message()),
+                (found, _) => panic!("{format}: {found:?}"),
+            }
+        }
     }
 }

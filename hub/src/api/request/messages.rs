@@ -43,6 +43,11 @@ fn one(index: usize, message: &Value) -> Result<Value, ApiError> {
         },
         _ => return Err(at(index, "must have a \"role\" that is a string")),
     };
+    for name in ["name", "tool_call_id", "reasoning_content"] {
+        if map.get(name).is_some_and(|value| !value.is_string() && !value.is_null()) {
+            return Err(at(index, &format!("must have a string as {name:?}")));
+        }
+    }
     let mut out = Map::new();
     out.insert("role".to_owned(), json!(role));
     out.insert("content".to_owned(), json!(content(index, role, map)?));
@@ -94,6 +99,7 @@ fn tool_calls(index: usize, calls: &Value) -> Result<Value, ApiError> {
     let well_formed = |call: &Value| {
         call.pointer("/function/name").is_some_and(Value::is_string)
             && call.pointer("/function/arguments").is_some_and(|args| args.is_string() || args.is_object())
+            && ["id", "type"].iter().all(|name| call[name].is_null() || call[name].is_string())
     };
     match calls.as_array() {
         Some(list) if list.iter().all(well_formed) => Ok(calls.clone()),
@@ -155,6 +161,11 @@ mod tests {
             (json!([{"role": "user", "content": [{"type": "image_url"}]}]), "reads text only"),
             (json!([{"role": "user", "content": [{"type": "text"}]}]), "is not {\"type\": \"text\""),
             (json!([{"role": "assistant", "tool_calls": [{"name": "f"}]}]), "\"tool_calls\""),
+            (
+                json!([{"role": "assistant", "reasoning_content": ["so"]}]),
+                "a string as \"reasoning_content\"",
+            ),
+            (json!([{"role": "tool", "content": "42", "tool_call_id": 7}]), "a string as \"tool_call_id\""),
         ] {
             let error = messages(&value).unwrap_err();
             assert!(error.message().contains(part), "{} does not say {part}", error.message());

@@ -28,17 +28,24 @@ pub(super) fn parse(fields: &Fields<'_>) -> Result<(Vec<Value>, ToolChoice), Api
         return Err(ApiError::invalid("tools", format!("\"tools\" may hold {MAX_TOOLS} at most.")));
     }
     for (index, tool) in tools.iter().enumerate() {
+        let wrong = |what: &str| Err(ApiError::invalid("tools", format!("tools[{index}]{what}.")));
+        let is_other = |field: &str, is: fn(&Value) -> bool| {
+            tool["function"].get(field).is_some_and(|value| !is(value) && !value.is_null())
+        };
         if name(tool).is_none() {
-            return Err(ApiError::invalid(
-                "tools",
-                format!("tools[{index}] must be an object with \"function\": {{\"name\": …}}."),
-            ));
+            return wrong(" must be an object with \"function\": {\"name\": …}");
         }
-        if tool.pointer("/function/parameters").is_some_and(|p| !p.is_object() && !p.is_null()) {
-            return Err(ApiError::invalid(
-                "tools",
-                format!("tools[{index}].function.parameters must be a JSON schema, which is an object."),
-            ));
+        if !tool["type"].is_null() && tool["type"] != "function" {
+            return wrong(" is not of type \"function\": the client's own functions are the only tools here");
+        }
+        if is_other("parameters", Value::is_object) {
+            return wrong(".function.parameters must be a JSON schema, which is an object");
+        }
+        if is_other("description", Value::is_string) {
+            return wrong(".function.description must be a string");
+        }
+        if is_other("strict", Value::is_boolean) {
+            return wrong(".function.strict must be true or false");
         }
     }
     let choice = choice(fields)?;

@@ -120,6 +120,9 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     }
     match fields.value("input") {
         Some(Value::String(text)) => messages.push(json!({ "role": "user", "content": text })),
+        Some(Value::Array(items)) if items.is_empty() => {
+            return Err(ApiError::invalid("input", "\"input\" is empty: it must hold at least one item."));
+        }
         Some(Value::Array(items)) => {
             for (index, one) in items.iter().enumerate() {
                 item(index, one, &mut messages)?;
@@ -153,7 +156,11 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
             }
         }
         Some("reasoning") => {
-            if let Some(thought) = text(&item["content"], TEXT).filter(|thought| !thought.is_empty()) {
+            let thought = match &item["content"] {
+                Value::Null => String::new(),
+                content => text(content, TEXT).ok_or_else(|| bad("must have text as its \"content\""))?,
+            };
+            if !thought.is_empty() {
                 messages.push(json!({ "role": "assistant", "content": "", "reasoning_content": thought }));
             }
         }
@@ -162,8 +169,8 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
                 "id": item["call_id"], "type": "function",
                 "function": { "name": item["name"], "arguments": item["arguments"] },
             });
-            if !item["name"].is_string() || !item["arguments"].is_string() {
-                return Err(bad("must have a \"name\" and \"arguments\" that are strings"));
+            if !["call_id", "name", "arguments"].iter().all(|name| item[name].is_string()) {
+                return Err(bad("must have a \"call_id\", a \"name\" and \"arguments\" that are strings"));
             }
             let message = assistant(messages);
             match message["tool_calls"].as_array_mut() {
@@ -174,6 +181,9 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
         Some("function_call_output") => {
             let output =
                 text(&item["output"], TEXT).ok_or_else(|| bad("must have text as its \"output\""))?;
+            if !item["call_id"].is_string() {
+                return Err(bad("must have a \"call_id\" that is a string"));
+            }
             messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": output }));
         }
         _ => return Err(bad("must be a message, a function_call, a function_call_output or reasoning")),
@@ -234,6 +244,9 @@ mod tests {
             (json!({"tools": [{"type": "web_search"}]}), "tools"),
             (json!({"input": null}), "input"),
             (json!({"input": []}), "input"),
+            (json!({"input": [], "instructions": "Be brief."}), "input"),
+            (json!({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}), "input"),
+            (json!({"input": [{"type": "function_call_output", "output": "42"}]}), "input"),
             (json!({"input": [{"type": "item_reference", "id": "x"}]}), "input"),
             (json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}), "input"),
             (json!({"text": "json"}), "text"),

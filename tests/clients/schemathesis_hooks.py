@@ -1,0 +1,31 @@
+"""schemathesis' check that what keeps to the schema is accepted, but for what a schema cannot say of a request.
+
+schemathesis counts every 400 for such a request as a failure. Here it must be one of these, each with the reason why
+/openapi.json cannot rule the request out.
+"""
+
+import re
+
+import schemathesis
+
+UNSAID = {
+    r"may be given only when": "what one field may be depends on another",
+    r'"add_generation_prompt"|"continue_final_message"': "what one field may be depends on another",
+    r'"tool_choice" (is "required", and|names)': "what one field may be depends on another",
+    r'"prompt" and "n" together': "what one field may be depends on another",
+    r"is not in the vocabulary|must be a list of token ids, not \d+": "the vocabulary is the model's",
+    r"context holds|context of \d+ tokens": "how many tokens a text has is the tokenizer's to say",
+    r"chat template": "which conversations make a prompt is the model's template's to say",
+    r"messages make no prompt": "which conversations make a prompt is the model's template's to say",
+    r"cannot be (enforced|kept to)|schema": "which schemas can be kept to is the grammar's to say",
+    r"must be 1 to \d+ bytes": "a schema counts characters",
+}
+
+
+@schemathesis.check
+def accepted_but_for_what_a_schema_cannot_say(ctx, response, case):
+    if response.status_code != 400 or case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    message = response.json()["error"]["message"]
+    if not any(re.search(pattern, message) for pattern in UNSAID):
+        raise AssertionError(f"The schema allows what is refused: {message}")
