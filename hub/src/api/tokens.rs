@@ -79,7 +79,9 @@ pub(super) async fn apply_template(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     beside(api, request, |api, body| {
-        let (prompt, _) = render::text(api, &ChatRequest::of(body)?)?;
+        let chat = ChatRequest::of(body)?;
+        api.check_model(chat.model.as_deref())?;
+        let (prompt, _) = render::text(api, &chat)?;
         Ok(json!({ "prompt": prompt }))
     })
     .await

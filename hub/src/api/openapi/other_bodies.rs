@@ -28,22 +28,35 @@ pub(super) struct Response {
     top_p: Option<f64>,
 }
 
-/// A string, or the history as items.
+/// A string, or the history as items: one message fewer than a chat's 4096, for the instructions are one.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Input {
     Text(String),
-    Items(#[schemars(length(min = 1, max = 4096))] Vec<Item>),
+    Items(#[schemars(length(min = 1, max = 4095))] Vec<Item>),
 }
 
-/// A message, a call, what a call gave, or thinking.
+/// A message, which need not say that it is one, or another item.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Item {
+    Message { r#type: Option<MessageItem>, role: ItemRole, content: ItemText },
+    Other(OtherItem),
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum MessageItem {
+    Message,
+}
+
+/// A call, what a call gave, or thinking.
 #[derive(JsonSchema)]
 #[schemars(tag = "type", rename_all = "snake_case")]
-enum Item {
-    Message { role: ItemRole, content: ItemText },
+enum OtherItem {
     FunctionCall { call_id: String, name: String, arguments: String },
     FunctionCallOutput { call_id: String, output: ItemText },
-    Reasoning { content: Option<Vec<ItemPart>> },
+    Reasoning { content: Option<ItemText> },
 }
 
 #[derive(JsonSchema)]
@@ -115,7 +128,7 @@ enum FlatTool {
 pub(super) struct Message {
     #[schemars(range(min = 1, max = 9223372036854775807_i64))]
     max_tokens: i64,
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = 4095))]
     messages: Vec<Turn>,
     model: Option<String>,
     #[schemars(length(max = 16))]
@@ -138,7 +151,7 @@ pub(super) struct Message {
 #[derive(JsonSchema)]
 #[schemars(rename = "CountTokensBody")]
 pub(super) struct CountTokens {
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = 4095))]
     messages: Vec<Turn>,
     model: Option<String>,
     system: Option<Text>,

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::error::ApiError;
 use super::super::fields::{Fields, text, wrong};
 use super::super::parameters::is;
+use super::super::request::MAX_MESSAGES;
 
 /// The types of parts that are text.
 const TEXT: &[&str] = &["input_text", "output_text", "text", "reasoning_text"];
@@ -123,6 +124,13 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
         Some(Value::Array(items)) if items.is_empty() => {
             return Err(ApiError::invalid("input", "\"input\" is empty: it must hold at least one item."));
         }
+        // One message of a chat is the instructions.
+        Some(Value::Array(items)) if items.len() >= MAX_MESSAGES => {
+            return Err(ApiError::invalid(
+                "input",
+                format!("\"input\" may hold {} at most.", MAX_MESSAGES - 1),
+            ));
+        }
         Some(Value::Array(items)) => {
             for (index, one) in items.iter().enumerate() {
                 item(index, one, &mut messages)?;
@@ -145,8 +153,12 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
 /// Adds one item of the history. Thinking and calls belong to the assistant's message around them.
 fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let bad = |what: &str| ApiError::invalid("input", format!("input[{index}] {what}."));
-    match item["type"].as_str() {
-        Some("message") | None if item["role"].is_string() => {
+    let kind = match &item["type"] {
+        Value::Null => "message",
+        kind => kind.as_str().unwrap_or_default(),
+    };
+    match kind {
+        "message" if item["role"].is_string() => {
             let said = text(&item["content"], TEXT)
                 .ok_or_else(|| bad("must have text as its \"content\": this model reads text only"))?;
             if item["role"] == "assistant" {
@@ -155,7 +167,7 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
                 messages.push(json!({ "role": item["role"], "content": said }));
             }
         }
-        Some("reasoning") => {
+        "reasoning" => {
             let thought = match &item["content"] {
                 Value::Null => String::new(),
                 content => text(content, TEXT).ok_or_else(|| bad("must have text as its \"content\""))?,
@@ -164,7 +176,7 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
                 messages.push(json!({ "role": "assistant", "content": "", "reasoning_content": thought }));
             }
         }
-        Some("function_call") => {
+        "function_call" => {
             let call = json!({
                 "id": item["call_id"], "type": "function",
                 "function": { "name": item["name"], "arguments": item["arguments"] },
@@ -178,7 +190,7 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
                 None => message["tool_calls"] = json!([call]),
             }
         }
-        Some("function_call_output") => {
+        "function_call_output" => {
             let output =
                 text(&item["output"], TEXT).ok_or_else(|| bad("must have text as its \"output\""))?;
             if !item["call_id"].is_string() {
