@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// Counts that only grow.
+/// Counts that only grow, but for the pages of the cache in use.
 #[derive(Debug, Default)]
 pub struct Counts {
     rows: AtomicU64,
@@ -14,6 +14,8 @@ pub struct Counts {
     steps: AtomicU64,
     stepped_micros: AtomicU64,
     waited_micros: AtomicU64,
+    kv_pages: AtomicU64,
+    max_kv_pages: AtomicU64,
 }
 
 impl Counts {
@@ -45,6 +47,16 @@ impl Counts {
     /// The part of it in which experts were away and nothing else was to be computed: the bubble.
     pub fn waited(&self) -> Duration {
         Duration::from_micros(self.waited_micros.load(Relaxed))
+    }
+
+    /// The part of the cache of keys and values that sequences hold now, 0 to 1; what is kept for later ones is not in it.
+    pub fn kv_usage(&self) -> f64 {
+        self.kv_pages.load(Relaxed) as f64 / self.max_kv_pages.load(Relaxed).max(1) as f64
+    }
+
+    pub(super) fn set_kv(&self, pages: usize, max_pages: usize) {
+        self.kv_pages.store(pages as u64, Relaxed);
+        self.max_kv_pages.store(max_pages as u64, Relaxed);
     }
 
     pub(super) fn add_step(&self, n_rows: usize, n_tokens: usize, took: Duration, waited: Duration) {

@@ -62,14 +62,16 @@ impl PrefixCache {
                 Some((node, n_common)) if n_common == tokens.len() => node,
                 // It ended here, and now there is more.
                 Some((node, n_common)) if n_common == self.nodes[node].tokens.len() => {
-                    kv.hold(page);
-                    kv.let_go(self.nodes[node].page);
-                    self.nodes[node].page = page;
+                    let shorter = std::mem::replace(&mut self.nodes[node].page, page);
+                    if shorter != page {
+                        kv.let_go(shorter);
+                    }
+                    kv.keep(page);
                     self.nodes[node].tokens = tokens.to_vec();
                     node
                 }
                 _ => {
-                    kv.hold(page);
+                    kv.keep(page);
                     self.insert(Node {
                         tokens: tokens.to_vec(),
                         page,
@@ -87,7 +89,7 @@ impl PrefixCache {
     /// Gives back the page that was used longest ago among those that nobody else holds and that end a text; false if there
     /// is none.
     pub(super) fn let_one_go(&mut self, kv: &mut KvPool) -> bool {
-        let is_idle = |node: &Node| node.children.is_empty() && kv.n_holders(node.page) == 1;
+        let is_idle = |node: &Node| node.children.is_empty() && kv.is_idle(node.page);
         let idle = self.in_use().filter(|(_, node)| is_idle(node));
         let Some((oldest, _)) = idle.min_by_key(|(_, node)| node.used) else { return false };
         let node = &mut self.nodes[oldest];
@@ -97,11 +99,6 @@ impl PrefixCache {
         self.children(parent).retain(|child| *child != oldest);
         self.unused.push(oldest);
         true
-    }
-
-    /// Pages that could be given back now.
-    pub(super) fn n_idle(&self, kv: &KvPool) -> usize {
-        self.in_use().filter(|(_, node)| kv.n_holders(node.page) == 1).count()
     }
 
     fn in_use(&self) -> impl Iterator<Item = (usize, &Node)> {
@@ -201,11 +198,11 @@ mod tests {
         read(&mut cache, &mut kv, &text(0));
         read(&mut cache, &mut kv, &text(1000));
         assert_eq!(read(&mut cache, &mut kv, &text(0)), 2 * PAGE_POSITIONS);
-        assert_eq!((kv.free_pages(), cache.n_idle(&kv)), (0, 4));
+        assert_eq!((kv.free_pages(), kv.idle_pages()), (0, 4));
         assert!(cache.let_one_go(&mut kv));
         let mut table = KvTable::default();
         assert_eq!(cache.take_up(&text(1000), &mut kv, &mut table), PAGE_POSITIONS, "its end is gone");
-        assert_eq!(cache.n_idle(&kv), 2, "a page in use is not idle");
+        assert_eq!(kv.idle_pages(), 2, "a page in use is not idle");
         assert!(cache.let_one_go(&mut kv) && cache.let_one_go(&mut kv) && !cache.let_one_go(&mut kv));
         kv.release(&mut table);
         assert!(cache.let_one_go(&mut kv));

@@ -200,6 +200,7 @@ impl Scheduler {
         }
         self.in_flight.learn(n_sequences, n_groups, took, &times);
         self.counts.add_step(n_rows, n_tokens, took, times.waited);
+        self.counts.set_kv(self.kv.pages_in_tables(), self.kv.max_pages());
         self.chunks = chunks;
         experts.step_ends(n_rows, n_tokens);
     }
@@ -209,7 +210,7 @@ impl Scheduler {
         while let Some(next) = self.waiting.front() {
             // A page more for each that runs, or it would be sent back at their next token.
             let needed = (next.ids.len() + 1).div_ceil(PAGE_POSITIONS) + self.running.len();
-            let free = || self.kv.free_pages() + self.prefixes.n_idle(&self.kv);
+            let free = || self.kv.free_pages() + self.kv.idle_pages();
             if !self.running.is_empty() && needed > free() {
                 return;
             }

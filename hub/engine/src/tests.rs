@@ -41,6 +41,25 @@ fn a_conversation_that_the_system_has_no_memory_for_fails_and_others_follow() {
     assert!(matches!(second.0.lock().unwrap().last(), Some(Event::Finished(_))));
 }
 
+/// What is kept for later texts is not in use.
+#[test]
+fn the_cache_is_as_full_as_running_texts_make_it() {
+    let (mut scheduler, mut experts) = scheduler(EngineConfig::default());
+    let counts = scheduler.counts();
+    scheduler.submit(request(QUESTIONS[2]), Heard::default().sink()).unwrap();
+    scheduler.step(&mut experts);
+    let (first, max_pages) = (counts.kv_usage(), scheduler.kv().max_pages() as f64);
+    assert!(first > 0.0 && first <= 2.0 / max_pages, "{first} of {max_pages} pages");
+    let mut most = first;
+    while !scheduler.is_idle() {
+        most = most.max(counts.kv_usage());
+        scheduler.step(&mut experts);
+    }
+    assert!(most > first && most < 1.0);
+    assert_eq!((counts.kv_usage(), scheduler.kv().pages_in_tables()), (0.0, 0));
+    assert!(scheduler.kv().idle_pages() > 0);
+}
+
 const QUESTIONS: [&str; 4] = [
     "49 + 34 = ?",
     "Count from 15 to 22.",

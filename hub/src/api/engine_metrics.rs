@@ -27,5 +27,7 @@ pub(super) fn text(counts: &Counts) -> String {
         let name = format!("moex_engine_{name}_total");
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}");
     }
+    let (name, help) = ("vllm:kv_cache_usage_perc", "Part of the cache of keys and values in use: 1 is all.");
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {}", counts.kv_usage());
     out
 }

@@ -116,7 +116,7 @@ async fn ask(client: &HubClient, prompt: &str) -> anyhow::Result<Ending> {
 fn speed(ending: &Ending, seconds: f64) -> String {
     let tokens = ending.completion_tokens;
     format!(
-        "{tokens} tokens in {seconds:.1} s, {:.0} tokens/s; experts computed by:",
+        "{tokens} tokens in {seconds:.2} s, {:.0} tokens/s; experts computed by:",
         tokens as f64 / seconds
     )
 }

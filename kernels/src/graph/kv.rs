@@ -27,9 +27,12 @@ pub struct KvLayout {
 pub struct KvPool {
     layout: KvLayout,
     pages: Vec<Page>,
-    /// Of each page; 0 for the free ones.
-    n_holders: Vec<u32>,
+    /// Of each page.
+    holders: Vec<Holders>,
+    /// Pages that nobody holds.
     free: Vec<u32>,
+    /// Pages that are kept and in no table.
+    n_idle: usize,
     max_pages: usize,
     states: Vec<Box<[f32]>>,
     free_states: Vec<u32>,
@@ -41,6 +44,13 @@ pub struct KvPool {
 pub struct KvTable {
     pages: Vec<u32>,
     state: Option<u32>,
+}
+
+/// Who holds a page.
+#[derive(Clone, Copy, Default)]
+struct Holders {
+    n_tables: u32,
+    is_kept: bool,
 }
 
 /// A page of a pool.
@@ -103,8 +113,9 @@ impl KvPool {
         Self {
             layout,
             pages: Vec::new(),
-            n_holders: Vec::new(),
+            holders: Vec::new(),
             free: Vec::new(),
+            n_idle: 0,
             max_pages,
             states: Vec::new(),
             free_states: Vec::new(),
@@ -132,6 +143,21 @@ impl KvPool {
         self.max_pages = max_pages;
     }
 
+    /// Pages there may be.
+    pub fn max_pages(&self) -> usize {
+        self.max_pages
+    }
+
+    /// Pages that are in tables.
+    pub fn pages_in_tables(&self) -> usize {
+        self.pages.len() - self.free.len() - self.n_idle
+    }
+
+    /// Pages that are kept and in no table: [`Self::let_go`] frees them.
+    pub fn idle_pages(&self) -> usize {
+        self.n_idle
+    }
+
     /// Pages nobody holds.
     pub fn free_pages(&self) -> usize {
         self.max_pages.saturating_sub(self.pages.len()) + self.free.len()
@@ -155,13 +181,13 @@ impl KvPool {
         true
     }
 
-    /// A page with one holder.
+    /// A page for one table.
     fn take_page(&mut self) -> Option<u32> {
         if self.free_pages() == 0 {
             return None;
         }
         let page = self.free.pop().or_else(|| self.allocate())?;
-        self.n_holders[page as usize] = 1;
+        self.holders[page as usize].n_tables = 1;
         Some(page)
     }
 
@@ -175,7 +201,7 @@ impl KvPool {
             Some(shape) => Page::Packed(Slab::new(n_layers * shape.page_bytes(), PageSize::Huge).ok()?),
         };
         self.pages.push(page);
-        self.n_holders.push(0);
+        self.holders.push(Holders::default());
         Some((self.pages.len() - 1) as u32)
     }
 
@@ -190,10 +216,12 @@ impl KvPool {
     /// Takes all pages of `table` back; those that nobody else holds are free.
     pub fn release(&mut self, table: &mut KvTable) {
         for page in table.pages.drain(..) {
-            let n_holders = &mut self.n_holders[page as usize];
-            *n_holders -= 1;
-            if *n_holders == 0 {
-                self.free.push(page);
+            let holders = &mut self.holders[page as usize];
+            holders.n_tables -= 1;
+            match *holders {
+                Holders { n_tables: 0, is_kept: true } => self.n_idle += 1,
+                Holders { n_tables: 0, is_kept: false } => self.free.push(page),
+                Holders { .. } => {}
             }
         }
         self.free_states.extend(table.state.take());
@@ -204,24 +232,30 @@ impl KvPool {
         self.layout.state_len() > 0
     }
 
-    /// Holds a page for somebody who has no table; it goes back by [`Self::let_go`].
-    pub fn hold(&mut self, page: PageId) {
-        self.n_holders[page.0 as usize] += 1;
+    /// Keeps a page of a table when it is in none any more; it goes back by [`Self::let_go`].
+    pub fn keep(&mut self, page: PageId) {
+        self.holders[page.0 as usize].is_kept = true;
     }
 
-    /// Gives back a page that was held.
+    /// Gives back a page that was kept.
     pub fn let_go(&mut self, page: PageId) {
-        self.release(&mut KvTable { pages: vec![page.0], state: None });
+        if self.is_idle(page) {
+            self.n_idle -= 1;
+            self.free.push(page.0);
+        }
+        self.holders[page.0 as usize].is_kept = false;
     }
 
-    /// How many hold it.
-    pub fn n_holders(&self, page: PageId) -> u32 {
-        self.n_holders[page.0 as usize]
+    /// Whether it is kept and in no table.
+    pub fn is_idle(&self, page: PageId) -> bool {
+        let Holders { n_tables, is_kept } = self.holders[page.0 as usize];
+        is_kept && n_tables == 0
     }
 
     /// Appends a page that others hold to `table`, whose sequence must not write to it.
     pub fn share(&mut self, table: &mut KvTable, page: PageId) {
-        self.hold(page);
+        self.n_idle -= usize::from(self.is_idle(page));
+        self.holders[page.0 as usize].n_tables += 1;
         table.pages.push(page.0);
     }
 
@@ -369,19 +403,23 @@ mod tests {
         pool.write(1, &a, 0, &vec![1.0; width], &vec![2.0; width]);
         let page = a.pages().next().unwrap();
         pool.share(&mut b, page);
-        pool.hold(page);
+        pool.keep(page);
         pool.release(&mut a);
+        assert_eq!((pool.is_idle(page), pool.pages_in_tables()), (false, 1));
         pool.release(&mut b);
-        assert_eq!((pool.n_holders(page), pool.free_pages()), (1, 2));
+        assert_eq!((pool.is_idle(page), pool.pages_in_tables()), (true, 0));
+        assert_eq!((pool.idle_pages(), pool.free_pages()), (1, 2));
         assert!(pool.copy(&mut b, page));
         pool.write(1, &b, 1, &vec![3.0; width], &vec![4.0; width]);
         let (keys, _) = pool.pages(1, &b);
         assert_eq!((keys[0][0], keys[0][width]), (1.0, 3.0), "what was there, and what came");
         pool.share(&mut a, page);
         assert_eq!(pool.pages(1, &a).0[0][width], 0.0, "the original is as it was");
-        pool.release(&mut a);
+        assert_eq!(pool.idle_pages(), 0);
         pool.let_go(page);
-        assert_eq!(pool.free_pages(), 2);
+        assert_eq!(pool.free_pages(), 1, "a table has it still");
+        pool.release(&mut a);
+        assert_eq!((pool.idle_pages(), pool.free_pages()), (0, 2));
         assert!(pool.reserve(&mut a, 2 * PAGE_POSITIONS) && !pool.copy(&mut b, page), "none is left");
     }
 

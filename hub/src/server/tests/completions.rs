@@ -126,6 +126,7 @@ async fn props_slots_and_metrics_tell_what_the_engine_did() {
     assert_eq!(value("vllm:prompt_tokens_total"), sum("prompt_tokens") as f64);
     assert_eq!(value("vllm:generation_tokens_total"), sum("completion_tokens") as f64);
     assert_eq!((value("vllm:num_requests_running"), value("vllm:num_requests_waiting")), (0.0, 0.0));
+    assert_eq!(value("vllm:kv_cache_usage_perc"), 0.0);
     assert_eq!(value("vllm:time_to_first_token_seconds_count"), 2.0);
     assert_eq!(value("vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"}"), 2.0);
     assert!(value("vllm:inter_token_latency_seconds_count") > 10.0);

@@ -5,8 +5,10 @@ mod compression;
 mod dispatch;
 mod guess;
 mod hedge;
+mod held;
 mod kernels;
 mod lan;
+mod load;
 mod overlap;
 mod replay;
 mod serve;
@@ -48,6 +50,8 @@ pub enum Bench {
     Overlap(overlap::Args),
     /// The time until browsers and native workers on hosts of their own serve, over https.
     Lan(lan::Args),
+    /// A hub that many ask at once, a third of whom leave: its memory, and how fast it says meanwhile whether it is well.
+    Load(load::Args),
     /// The hub's memory before, during and after many sessions that come and go.
     Sessions(sessions::Args),
 }
@@ -76,6 +80,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         }
         Bench::Guess(args) => with_moex(async |moex| guess::run(moex, args).await),
         Bench::Overlap(args) => with_moex(async |moex| overlap::run(moex, args).await),
+        Bench::Load(args) => with_moex(async |moex| load::run(moex, args).await),
         Bench::Sessions(args) => with_moex(async |moex| sessions::run(moex, args).await),
     }
 }

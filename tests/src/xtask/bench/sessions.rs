@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::generate;
+use super::held::{Held, held};
 use crate::hub::{Hub, Moex, workers};
 use crate::peer::{Departure, Manner, PeerConfig, visit};
 
@@ -35,16 +36,6 @@ pub struct Args {
     /// Further arguments of `moex serve`, after `--`.
     #[arg(last = true)]
     serve: Vec<String>,
-}
-
-/// What of the hub the system counts.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    resident_kib: u64,
-    /// Of these, what is no page of a mapped file.
-    anonymous_kib: u64,
-    n_files: usize,
-    n_threads: u64,
 }
 
 /// Fills a hub with sessions twice and prints what it held before, meanwhile, and after.
@@ -181,21 +172,4 @@ async fn settle(hub: &Hub) -> Result<Held> {
         .context("sessions outlive their sockets")??;
     sleep(SETTLING).await;
     held(hub)
-}
-
-/// What Linux says of the hub.
-fn held(hub: &Hub) -> Result<Held> {
-    let folder = format!("/proc/{}", hub.pid());
-    let status = std::fs::read_to_string(format!("{folder}/status")).context("this bench wants Linux")?;
-    let number = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key));
-        let word = line.and_then(|line| line.split_whitespace().next());
-        word.and_then(|word| word.parse().ok()).with_context(|| format!("no {key} in {folder}/status"))
-    };
-    Ok(Held {
-        resident_kib: number("VmRSS:")?,
-        anonymous_kib: number("RssAnon:")?,
-        n_files: std::fs::read_dir(format!("{folder}/fd"))?.count(),
-        n_threads: number("Threads:")?,
-    })
 }

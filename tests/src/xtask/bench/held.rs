@@ -1,0 +1,32 @@
+//! What a hub holds of the machine, as Linux counts it.
+
+use anyhow::{Context, Result};
+
+use crate::hub::Hub;
+
+/// What of the hub the system counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) resident_kib: u64,
+    /// Of these, what is no page of a mapped file.
+    pub(super) anonymous_kib: u64,
+    pub(super) n_files: usize,
+    pub(super) n_threads: u64,
+}
+
+/// What Linux says of the hub.
+pub(super) fn held(hub: &Hub) -> Result<Held> {
+    let folder = format!("/proc/{}", hub.pid());
+    let status = std::fs::read_to_string(format!("{folder}/status")).context("this bench wants Linux")?;
+    let number = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        let word = line.and_then(|line| line.split_whitespace().next());
+        word.and_then(|word| word.parse().ok()).with_context(|| format!("no {key} in {folder}/status"))
+    };
+    Ok(Held {
+        resident_kib: number("VmRSS:")?,
+        anonymous_kib: number("RssAnon:")?,
+        n_files: std::fs::read_dir(format!("{folder}/fd"))?.count(),
+        n_threads: number("Threads:")?,
+    })
+}
