@@ -14,6 +14,7 @@ mod demo;
 mod door;
 mod eval;
 mod families;
+mod gateway;
 mod join_page;
 mod lan;
 mod lan_chromium;

@@ -110,7 +110,7 @@ async fn ask(hub: &Hub, args: &Args, n_requests: usize) -> Result<Asked> {
             let begun = Instant::now();
             let sent = http.post(format!("{}/v1/chat/completions", hub.url)).json(&body).send().await?;
             let mut answer = sent.error_for_status().with_context(|| format!("request {request}"))?;
-            let given_up_at = (request % 3 == 0).then_some(request / 3 % 4);
+            let given_up_at = request.is_multiple_of(3).then_some(request / 3 % 4);
             let (mut n_pieces, mut is_done) = (0, false);
             while given_up_at != Some(n_pieces) {
                 let Some(piece) = answer.chunk().await? else { break };
