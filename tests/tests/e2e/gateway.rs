@@ -145,7 +145,7 @@ async fn a_stream_whose_hub_is_killed_goes_on_at_the_other_where_it_stopped() {
     let mut stream = chat::client().unwrap().post(url).json(&asked).send().await.unwrap();
     let mut said = String::new();
     while said.matches("data: ").count() < 12 {
-        said.push_str(&String::from_utf8(stream.chunk().await.unwrap().unwrap().to_vec()).unwrap());
+        said.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
     }
     let running = join_all([&first, &second].map(|(hub, ..)| metric(hub, "vllm:num_requests_running"))).await;
     let (serving, _other) = if running[0] > 0.0 { (first, second) } else { (second, first) };
