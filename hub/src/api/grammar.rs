@@ -2,7 +2,9 @@
 //!
 //! A schema with what llguidance does not have is refused with its words, so that no answer is taken for one that keeps to it.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
@@ -18,6 +20,9 @@ use super::request::{ChatRequest, Format, ToolChoice};
 /// The longest grammar, in bytes: a schema of hundreds of fields has some ten thousand.
 const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 
+/// Grammars that are kept for the next request with the same schema or tools: those used last.
+const MAX_KEPT: usize = 16;
+
 /// White space within JSON: enough for one that is indented, and never without end.
 const WHITE_SPACE: &str = r"( |\r?\n[ \t]{0,20})";
 
@@ -32,10 +37,12 @@ pub(super) enum Thinking {
     Over,
 }
 
-/// What grammars are made with: the vocabulary as a tree, built when the first is asked for.
+/// What grammars are made with, the vocabulary as a tree, built when the first is asked for; and some that were made.
 #[derive(Default)]
 pub(super) struct Grammars {
     factory: OnceLock<Result<ParserFactory, String>>,
+    /// Used last first.
+    kept: Mutex<VecDeque<(Source, Arc<JsonGrammar>)>>,
 }
 
 /// A grammar, and the field that asks for it.
@@ -182,8 +189,25 @@ fn regex_escape(text: &str) -> String {
 }
 
 impl Grammars {
-    /// Makes a grammar of its source, in milliseconds.
+    /// The grammar of a source: one that was made before, or a new one, in milliseconds.
     pub(super) fn compile(&self, text: &Text, source: &Source) -> Result<Arc<dyn Grammar>, ApiError> {
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = {
+            let mut kept = kept();
+            let at = kept.iter().position(|(made_of, _)| made_of == source);
+            at.and_then(|at| kept.remove(at)).map(|(_, grammar)| grammar)
+        };
+        let grammar = match found.filter(|grammar| !grammar.is_broken.load(Relaxed)) {
+            Some(grammar) => grammar,
+            None => Arc::new(self.make(text, source)?),
+        };
+        let mut kept = kept();
+        kept.push_front((source.clone(), grammar.clone()));
+        kept.truncate(MAX_KEPT);
+        Ok(grammar)
+    }
+
+    fn make(&self, text: &Text, source: &Source) -> Result<JsonGrammar, ApiError> {
         let factory = self.factory.get_or_init(|| factory(text)).as_ref();
         let factory =
             factory.map_err(|why| ApiError::internal(format!("No grammar can be kept to: {why}.")))?;
@@ -198,7 +222,7 @@ impl Grammars {
                 format!("The schema in \"{param}\" cannot be kept to: {}.", one_line(&why)),
             ));
         }
-        Ok(Arc::new(JsonGrammar(Mutex::new(matcher))))
+        Ok(JsonGrammar { beginning: Mutex::new(matcher), is_broken: Arc::default() })
     }
 }
 
@@ -235,8 +259,12 @@ fn factory(text: &Text) -> Result<ParserFactory, String> {
     Ok(factory)
 }
 
-/// A grammar at its beginning.
-struct JsonGrammar(Mutex<Matcher>);
+/// A grammar at its beginning. What its texts find out about it is common to all of them, so that it is found out once.
+struct JsonGrammar {
+    beginning: Mutex<Matcher>,
+    /// Whether one of them came to grief, perhaps over what is common: others begin anew.
+    is_broken: Arc<AtomicBool>,
+}
 
 impl fmt::Debug for JsonGrammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,12 +275,16 @@ impl fmt::Debug for JsonGrammar {
 impl Grammar for JsonGrammar {
     fn begin(&self) -> Box<dyn Constraint> {
         // A matcher that a panic left behind says so itself.
-        Box::new(Position(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()))
+        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        Box::new(Position { matcher: beginning.clone(), is_broken: self.is_broken.clone() })
     }
 }
 
 /// Where a text stands in its grammar.
-struct Position(Matcher);
+struct Position {
+    matcher: Matcher,
+    is_broken: Arc<AtomicBool>,
+}
 
 impl fmt::Debug for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,21 +292,79 @@ impl fmt::Debug for Position {
     }
 }
 
+impl Position {
+    fn gives_up(&self, error: &impl fmt::Display) -> String {
+        self.is_broken.store(true, Relaxed);
+        one_line(&error.to_string())
+    }
+}
+
 impl Constraint for Position {
     fn allow(&mut self, logits: &mut [f32]) -> Result<(), String> {
-        let mask = self.0.compute_mask_or_eos().map_err(|error| one_line(&error.to_string()))?;
-        for (token, logit) in logits.iter_mut().enumerate() {
-            if token >= mask.len() || !mask.get(token) {
-                *logit = f32::NEG_INFINITY;
+        let mask = self.matcher.compute_mask_or_eos().map_err(|error| self.gives_up(&error))?;
+        // A bit a token, the lowest first.
+        let words = mask.as_slice().iter().copied().chain(std::iter::repeat(0));
+        for (word, logits) in words.zip(logits.chunks_mut(u32::BITS as usize)) {
+            if word == u32::MAX {
+                continue;
+            }
+            for (bit, logit) in logits.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
             }
         }
         Ok(())
     }
 
     fn accept(&mut self, token: u32) -> Result<(), String> {
-        if self.0.is_stopped() && !self.0.is_error() {
+        if self.matcher.is_stopped() && !self.matcher.is_error() {
             return Ok(());
         }
-        self.0.consume_token(token).map_err(|error| one_line(&error.to_string()))
+        self.matcher.consume_token(token).map_err(|error| self.gives_up(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moex_model::Checkpoint;
+
+    use super::*;
+
+    #[test]
+    fn grammars_used_last_are_kept_and_broken_ones_are_not() {
+        let text = Text::load(&Checkpoint::demo().unwrap()).unwrap();
+        let source = |n: usize| Source { lark: format!("start: \"{n}\""), param: "response_format" };
+        let grammars = Grammars::default();
+        let kept = || -> Vec<(Source, Arc<JsonGrammar>)> { grammars.kept.lock().unwrap().clone().into() };
+        for n in (0..MAX_KEPT + 3).chain([5]) {
+            grammars.compile(&text, &source(n)).unwrap();
+        }
+        assert_eq!((kept().len(), &kept()[0].0, &kept()[1].0), (MAX_KEPT, &source(5), &source(MAX_KEPT + 2)));
+        assert!(kept().iter().all(|(made_of, _)| *made_of != source(0)));
+
+        let first = kept()[0].1.clone();
+        grammars.compile(&text, &source(5)).unwrap();
+        assert!(Arc::ptr_eq(&first, &kept()[0].1), "it is the one made before");
+        let mut position = first.begin();
+        assert!(position.accept(text.tokenizer.encode("6").unwrap()[0]).is_err());
+        grammars.compile(&text, &source(5)).unwrap();
+        assert!(!Arc::ptr_eq(&first, &kept()[0].1), "its text came to grief");
+        assert_eq!(kept().len(), MAX_KEPT);
+    }
+
+    #[test]
+    fn only_what_the_grammar_allows_keeps_its_logit() {
+        let text = Text::load(&Checkpoint::demo().unwrap()).unwrap();
+        let grammars = Grammars::default();
+        let source = Source { lark: "start: \"6\" | \"7\"".to_owned(), param: "response_format" };
+        let mut position = grammars.compile(&text, &source).unwrap().begin();
+        // Rows of logits may be longer than the vocabulary.
+        let mut logits = vec![1.0; text.tokenizer.n_ids() + 40];
+        position.allow(&mut logits).unwrap();
+        let allowed: Vec<usize> = (0..logits.len()).filter(|token| logits[*token] == 1.0).collect();
+        let digit = |digit: &str| text.tokenizer.encode(digit).unwrap()[0] as usize;
+        assert_eq!(allowed, [digit("6"), digit("7")]);
+        assert!(logits.iter().all(|logit| *logit == 1.0 || *logit == f32::NEG_INFINITY));
     }
 }

@@ -212,7 +212,8 @@ impl Sampler {
         // Weights relative to the best token's, which is 1, so that no exponential overflows.
         let mut tokens: Vec<(u32, f32)> = (0..)
             .zip(logits)
-            .filter(|(_, logit)| !logit.is_nan())
+            // Neither what is no number nor what a grammar forbids: an exponential that underflows is slow.
+            .filter(|(_, logit)| **logit > f32::NEG_INFINITY)
             .map(|(token, logit)| (token, ((finite(*logit) - best) / self.sampling.temperature).exp()))
             .filter(|(_, weight)| *weight > 0.0)
             .collect();
