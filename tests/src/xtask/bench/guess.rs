@@ -9,6 +9,7 @@ use comfy_table::Table;
 use serde_json::{Value, json};
 
 use super::median;
+use super::stepped::Stepped;
 use crate::chat;
 use crate::hub::{Hub, Moex, Worker};
 use crate::proxy::{Link, Proxy, Weather};
@@ -56,7 +57,18 @@ fn tasks() -> Vec<Task> {
 /// Measures each task with and without guesses and prints a table.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let mut table = Table::new();
-    table.set_header(["round trip ms", "task", "tok/s without", "tok/s with", "ratio", "guessed", "right"]);
+    table.set_header([
+        "round trip ms",
+        "task",
+        "tok/s without",
+        "tok/s with",
+        "ratio",
+        "guessed",
+        "right",
+        "rows a step",
+        "ms a step without",
+        "with",
+    ]);
     for &round_trip in &args.round_trips {
         let (plain, _of_plain) = start(moex, args, round_trip, &["--no-guesses"]).await?;
         let (guessing, _of_guessing) = start(moex, args, round_trip, &[]).await?;
@@ -67,6 +79,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             ask(&guessing, &task, prediction.as_deref()).await?;
             let (mut without, mut with) = (Vec::new(), Vec::new());
             let (mut guessed, mut right) = (0, 0);
+            let before = [Stepped::of(&plain).await?, Stepped::of(&guessing).await?];
             for _ in 0..args.runs {
                 let answer = ask(&plain, &task, None).await?;
                 without.push(answer.rate);
@@ -81,6 +94,8 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
                 with.push(other.rate);
                 (guessed, right) = (other.guessed, other.right);
             }
+            let [plain_steps, steps] =
+                [Stepped::of(&plain).await? - before[0], Stepped::of(&guessing).await? - before[1]];
             let (without, with) = (median(&mut without), median(&mut with));
             table.add_row([
                 round_trip.to_string(),
@@ -90,6 +105,9 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
                 format!("{:.2}", with / without),
                 guessed.to_string(),
                 right.to_string(),
+                format!("{:.1}", steps.width()),
+                format!("{:.2}", 1e3 * plain_steps.seconds_a_step()),
+                format!("{:.2}", 1e3 * steps.seconds_a_step()),
             ]);
         }
     }

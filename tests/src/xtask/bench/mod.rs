@@ -13,6 +13,7 @@ mod overlap;
 mod replay;
 mod serve;
 mod sessions;
+mod stepped;
 mod swarm;
 
 use std::time::{Duration, Instant};

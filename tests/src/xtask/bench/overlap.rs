@@ -10,6 +10,7 @@ use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
 use super::median;
+use super::stepped::Stepped;
 use crate::chat;
 use crate::hub::{Hub, Moex, Worker};
 use crate::proxy::{Link, Proxy, Weather};
@@ -50,6 +51,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let first = ["round trip ms", "in flight"].map(str::to_owned).into_iter();
     table.set_header(first.chain(streams).chain([
         "waited".to_owned(),
+        "between tokens, median and 99 %, ms".to_owned(),
         format!("first token of {} s", args.prompt),
         "waited".to_owned(),
     ]));
@@ -59,7 +61,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             let mut row = vec![round_trip.to_string(), in_flight.clone()];
             // What is learned on the way is learned before.
             together(&hub, 2, args.tokens, 99).await?;
-            let before = Waited::of(&hub).await?;
+            let before = Stepped::of(&hub).await?;
             for &n in &args.streams {
                 let mut rates = Vec::new();
                 for run in 0..args.runs {
@@ -67,14 +69,17 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
                 }
                 row.push(format!("{:.1}", median(&mut rates)));
             }
-            let between = Waited::of(&hub).await?;
-            row.push(between.since(&before));
+            let between = Stepped::of(&hub).await?;
+            row.push(bubble(between - before));
+            let most = args.streams.iter().copied().max().context("streams to measure")?;
+            row.push(gaps(&hub, most, args.tokens).await?);
+            let between = Stepped::of(&hub).await?;
             let mut firsts = Vec::new();
             for run in 0..args.runs {
                 firsts.push(first_token(&hub, args.prompt, run).await?.as_secs_f64());
             }
             row.push(format!("{:.3}", median(&mut firsts)));
-            row.push(Waited::of(&hub).await?.since(&between));
+            row.push(bubble(Stepped::of(&hub).await? - between));
             table.add_row(row);
             println!("{table}");
         }
@@ -122,6 +127,33 @@ async fn together(hub: &Hub, n: usize, tokens: u32, run: usize) -> Result<f64> {
     Ok(n_tokens as f64 / begun.elapsed().as_secs_f64())
 }
 
+/// The median and the 99th percentile of the times between two pieces of `n` streams that begin together.
+async fn gaps(hub: &Hub, n: usize, tokens: u32) -> Result<String> {
+    let streams = (0..n).map(async |stream| {
+        let question = format!("Tell me story 100 of {stream} bears.");
+        let mut body = body(&json!([{"role": "user", "content": question}]), tokens);
+        body["stream"] = json!(true);
+        // Tokens behind a text's end have no piece of their own.
+        body["ignore_eos"] = json!(false);
+        let url = format!("{}/v1/chat/completions", hub.url);
+        let mut answer = chat::client()?.post(url).json(&body).send().await?.error_for_status()?;
+        let mut pieces = Vec::new();
+        while let Some(piece) = answer.chunk().await? {
+            if piece.windows(10).any(|ten| ten == br#""content":"#) {
+                pieces.push(Instant::now());
+            }
+        }
+        anyhow::Ok(pieces.windows(2).map(|two| (two[1] - two[0]).as_secs_f64() * 1e3).collect::<Vec<_>>())
+    });
+    let mut gaps: Vec<f64> = try_join_all(streams).await?.concat();
+    let middle = median(&mut gaps);
+    Ok(format!("{middle:.1}, {:.1}", gaps[gaps.len() * 99 / 100]))
+}
+
+fn bubble(of: Stepped) -> String {
+    format!("{:.0} %", 100.0 * of.bubble())
+}
+
 /// The time to the first token of a prompt of some `n_tokens` that nobody has asked before, by the engine's clock.
 async fn first_token(hub: &Hub, n_tokens: usize, run: usize) -> Result<Duration> {
     // Numbers have a token for each digit.
@@ -138,36 +170,21 @@ async fn first_token(hub: &Hub, n_tokens: usize, run: usize) -> Result<Duration>
     Ok(Duration::from_secs_f64(millis / 1e3))
 }
 
-async fn ask(hub: &Hub, messages: Value, tokens: u32) -> Result<Value> {
-    let body = json!({
+fn body(messages: &Value, tokens: u32) -> Value {
+    json!({
         "messages": messages, "temperature": 0, "max_tokens": tokens, "ignore_eos": true,
         "chat_template_kwargs": {"enable_thinking": false},
-    });
+    })
+}
+
+async fn ask(hub: &Hub, messages: Value, tokens: u32) -> Result<Value> {
     let url = format!("{}/v1/chat/completions", hub.url);
-    Ok(chat::client()?.post(url).json(&body).send().await?.error_for_status()?.json().await?)
-}
-
-/// What the engine says of its time.
-struct Waited {
-    stepped: f64,
-    waited: f64,
-}
-
-impl Waited {
-    async fn of(hub: &Hub) -> Result<Self> {
-        let text = chat::client()?.get(format!("{}/metrics", hub.url)).send().await?.text().await?;
-        let read = |name: &str| -> Result<f64> {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.with_context(|| format!("{name} is no metric"))?.parse().context("a metric is a number")
-        };
-        Ok(Self {
-            stepped: read("moex_engine_step_seconds_total")?,
-            waited: read("moex_engine_waited_seconds_total")?,
-        })
-    }
-
-    /// The bubble rate since then.
-    fn since(&self, before: &Self) -> String {
-        format!("{:.0} %", 100.0 * (self.waited - before.waited) / (self.stepped - before.stepped).max(1e-9))
-    }
+    Ok(chat::client()?
+        .post(url)
+        .json(&body(&messages, tokens))
+        .send()
+        .await?
+        .error_for_status()?
+        .json()
+        .await?)
 }
