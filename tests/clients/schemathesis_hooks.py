@@ -9,7 +9,7 @@ import re
 import schemathesis
 
 UNSAID = {
-    r"may be given only when": "what one field may be depends on another",
+    r"may be given only when|cannot be used with": "what one field may be depends on another",
     r'"add_generation_prompt"|"continue_final_message"': "what one field may be depends on another",
     r'"tool_choice" (is "required", and|names)': "what one field may be depends on another",
     r'"prompt" and "n" together': "what one field may be depends on another",
@@ -19,6 +19,8 @@ UNSAID = {
     r"messages make no prompt": "which conversations make a prompt is the model's template's to say",
     r"cannot be (enforced|kept to)|schema": "which schemas can be kept to is the grammar's to say",
     r"must be 1 to \d+ bytes": "a schema counts characters",
+    r'"input" is empty': "a thought without text is an item, and says nothing",
+    r"must be a whole number .*, not \d{16,}\.\d+": "above 2^51 the generator takes fractions for whole numbers",
 }
 
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use moex_model::{Asked, Experts, ExpertsError, Ticket};
 
-use super::scheduler::Clock;
+use super::clock::Clock;
 
 /// What was learned so far.
 #[derive(Debug, Default)]

@@ -4,6 +4,7 @@
 //! of its own. [`Engine`] runs it on a thread behind a bounded queue. What a request's text means to a client is the
 //! API's matter; where experts are computed is behind [`Experts`].
 
+mod clock;
 mod counts;
 mod draft;
 mod in_flight;
@@ -18,12 +19,13 @@ mod utility;
 #[cfg(test)]
 mod tests;
 
+pub use clock::Clock;
 pub use counts::Counts;
 pub use request::{
     Event, Failure, Finish, FinishReason, MAX_STOP_BYTES, MAX_STOPS, Request, RequestLimits, Sink,
     SubmitError, Timings, Usage,
 };
-pub use scheduler::{Clock, EngineConfig, Scheduler};
+pub use scheduler::{EngineConfig, Scheduler};
 
 use std::{
     io,

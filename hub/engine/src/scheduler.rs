@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::{
+    clock::Clock,
     counts::Counts,
     in_flight::{InFlight, Timed},
     prefix::{PrefixCache, n_common},
@@ -52,9 +53,6 @@ impl Default for EngineConfig {
 
 /// The most rows of a step whose logits are wanted for prompts: each is a number for every token of the vocabulary.
 const MAX_TOLD_ROWS: usize = 64;
-
-/// The time since any fixed moment.
-pub type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// All sequences of an engine. Rows do not depend on what else is in a step, so every text is what it would be alone.
 pub struct Scheduler {

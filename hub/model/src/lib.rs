@@ -27,6 +27,7 @@ mod transformer;
 mod experts;
 pub mod local_experts;
 mod memory;
+mod one_or_many;
 mod packing;
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ impl OwnSwarm {
             coverage_deadline: COVERAGE_DEADLINE,
         };
         let swarm = LocalSwarm::start(config, store)?;
-        Ok(Self { experts: swarm.handle().experts(), _swarm: swarm })
+        Ok(Self { experts: SwarmExperts::new(swarm.handle()), _swarm: swarm })
     }
 }
 

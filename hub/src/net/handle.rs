@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::event::Event;
+use super::failed::failed;
 use super::shared::{LocalLayer, Shared};
-use super::swarm_experts::{SwarmExperts, failed};
 use moex_model::{ExpertsError, Routing};
 use moex_swarm::{JobError, Readiness, SwarmStatus};
 
@@ -26,11 +26,6 @@ pub struct SwarmHandle {
 impl SwarmHandle {
     pub(super) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
         Self { shared, events }
-    }
-
-    /// Computes layers on the swarm.
-    pub fn experts(&self) -> SwarmExperts {
-        SwarmExperts::new(self.clone())
     }
 
     /// The swarm at this moment: asks the driver to publish it. If the driver is busy for long, or has ended, the last

@@ -17,7 +17,7 @@ pub struct HubExperts {
 impl HubExperts {
     /// Experts of the swarm, and the hub's `own`, which round as the swarm's wire does.
     pub fn new(swarm: SwarmHandle, own: Option<LocalExperts>) -> Self {
-        Self { swarm: swarm.experts(), handle: swarm, own }
+        Self { swarm: SwarmExperts::new(swarm.clone()), handle: swarm, own }
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
         let rows: Vec<f32> = (0..3 * 256).map(|i| (i as f32).sin()).collect();
         let experts = vec![0, 3, 7, 15, 3, 4, 5, 6, 1, 2, 3, 8];
         let routing = Routing { k: 4, gates: vec![0.25; experts.len()], experts };
-        let mut swarm = server.handle().experts();
+        let mut swarm = SwarmExperts::new(server.handle());
         let mut alone = HubExperts::new(server.handle(), store.experts(Dtype::F16));
         let (by_swarm, alone) = tokio::task::spawn_blocking(move || {
             (swarm.apply(1, &rows, &routing).unwrap(), alone.apply(1, &rows, &routing).unwrap())

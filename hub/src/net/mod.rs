@@ -16,6 +16,7 @@ mod accept;
 mod compute;
 mod driver;
 mod event;
+mod failed;
 mod files;
 mod handle;
 mod hub_experts;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use moex_protocol::LayerId;
 
 use super::event::Event;
+use super::failed::{failed, swarm_error};
 use super::handle::SwarmHandle;
 use moex_model::{Asked, Experts, ExpertsError, SwarmFailure, Ticket};
 use moex_swarm::trace::{Record, micros};
@@ -28,7 +29,8 @@ pub struct SwarmExperts {
 }
 
 impl SwarmExperts {
-    pub(super) fn new(swarm: SwarmHandle) -> Self {
+    /// Computes layers on this swarm.
+    pub fn new(swarm: SwarmHandle) -> Self {
         Self { swarm, step_begun: Duration::ZERO, away: Vec::with_capacity(MAX_IN_FLIGHT), n_asked: 0 }
     }
 }
@@ -98,23 +100,4 @@ impl Experts for SwarmExperts {
             });
         }
     }
-}
-
-/// Why the swarm has no result, in the engine's terms.
-pub(super) fn failed(error: &JobError) -> ExpertsError {
-    let failure = match error {
-        JobError::Busy { .. } => SwarmFailure::Busy,
-        JobError::Uncovered { .. } => SwarmFailure::Uncovered,
-        JobError::ShuttingDown => SwarmFailure::Stopping,
-        JobError::Shape { .. }
-        | JobError::TooManyRows { .. }
-        | JobError::NoSuchBlock { .. }
-        | JobError::NotFinite { .. }
-        | JobError::Hub { .. } => SwarmFailure::Failed,
-    };
-    swarm_error(failure, error.to_string())
-}
-
-fn swarm_error(failure: SwarmFailure, message: impl Into<String>) -> ExpertsError {
-    ExpertsError::Swarm { failure, message: message.into() }
 }

@@ -133,7 +133,7 @@ impl Running {
     }
 
     async fn apply_layer(&self, at: usize, seed: u32) -> [Vec<u32>; 2] {
-        let (mut swarm, store) = (self.server.handle().experts(), self.store.clone());
+        let (mut swarm, store) = (SwarmExperts::new(self.server.handle()), self.store.clone());
         tokio::task::spawn_blocking(move || {
             let (rows, routing) = layer(seed);
             let mut alone = LocalExperts::exact(store, Dtype::F16);
@@ -230,7 +230,7 @@ async fn a_layer_that_nobody_may_compute_fails_in_time_and_in_words() {
         config.coverage_wait = Duration::from_millis(200);
     })
     .await;
-    let mut swarm = running.server.handle().experts();
+    let mut swarm = SwarmExperts::new(running.server.handle());
     let result = tokio::task::spawn_blocking(move || {
         let (rows, routing) = layer(0);
         swarm.apply(0, &rows, &routing)
@@ -252,7 +252,7 @@ async fn after_the_end_layers_fail_and_sockets_are_closed() {
         }
     });
     closed.await.expect("the socket is closed");
-    let mut swarm = running.server.handle().experts();
+    let mut swarm = SwarmExperts::new(running.server.handle());
     let result = tokio::task::spawn_blocking(move || {
         let (rows, routing) = layer(0);
         swarm.apply(0, &rows, &routing)

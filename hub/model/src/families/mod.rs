@@ -18,7 +18,7 @@ mod qwen3_next;
 
 pub(crate) use gguf::{Change, Fields, FromTensors, GgufForm};
 pub(crate) use qwen3::QWEN3_MOE_GGUF;
-pub(crate) use raw::{OneOrMany, Raw};
+pub(crate) use raw::Raw;
 
 use super::{error::ConfigError, gguf::Gguf, spec::ModelSpec, text::OutputFormat};
 

@@ -11,29 +11,13 @@ use serde::Deserialize;
 
 use crate::{
     error::ConfigError,
+    one_or_many::OneOrMany,
     spec::{
         Activation, AttentionSpec, FfnSpec, LayerSpec, MAX_EXPERTS, MAX_INNER, MAX_LAYERS, MAX_POSITIONS,
         MAX_VOCAB, MAX_WIDTH, Mixer, ModelSpec, MoeSpec, NormPlaces, NormWeights, Projection, QkNorm,
         RopePairs, RopePlace, RopeSpec, Scoring, default_scale,
     },
 };
-
-/// One value or a list of them, as `eos_token_id` may be.
-#[derive(Clone, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum OneOrMany {
-    One(u32),
-    Many(Vec<u32>),
-}
-
-impl OneOrMany {
-    pub(crate) fn into_vec(self) -> Vec<u32> {
-        match self {
-            Self::One(id) => vec![id],
-            Self::Many(ids) => ids,
-        }
-    }
-}
 
 /// The fields.
 #[derive(Default, Deserialize)]

@@ -117,7 +117,7 @@ pub enum TextError {
 
 #[derive(Default, Deserialize)]
 struct GenerationConfig {
-    eos_token_id: Option<crate::families::OneOrMany>,
+    eos_token_id: Option<crate::one_or_many::OneOrMany>,
 }
 
 #[derive(Default, Deserialize)]

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use crate::{
     error::ConfigError,
-    families::{Family, Fields, FromTensors, GgufForm, OneOrMany},
+    families::{Family, Fields, FromTensors, GgufForm},
     gguf::{Gguf, GgufError, Value},
+    one_or_many::OneOrMany,
     spec::ModelSpec,
 };
 
