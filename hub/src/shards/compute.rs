@@ -18,9 +18,13 @@ impl ShardStore {
         let missing = || ComputeError::NoSuchBlock(Block { layer: dispatch.layer, expert: first() });
         let shape = self.shape(dispatch.layer).ok_or_else(missing)?;
         match &self.panels {
-            None => answer(&shape, |block| self.block(block), dispatch),
+            None => answer(&shape, |block| self.computed_with(block), dispatch),
             Some(panels) => answer_from(panels, &shape, dispatch),
         }
+    }
+
+    fn computed_with(&self, block: Block) -> Option<&[u8]> {
+        self.block(block).inspect_err(|error| tracing::error!("{error}")).ok()
     }
 }
 
@@ -43,7 +47,10 @@ fn answer_from(
     let layer = dispatch.layer;
     panels
         .compute(usize::from(layer.0), &calls, &pairs, &rows, &mut PanelSpace::default(), &mut out)
-        .map_err(|(expert, _)| ComputeError::NoSuchBlock(Block { layer, expert: ExpertId(expert) }))?;
+        .map_err(|(expert, why)| {
+            tracing::error!("{why}");
+            ComputeError::NoSuchBlock(Block { layer, expert: ExpertId(expert) })
+        })?;
     let mut answer = Answering::new(dispatch);
     let mut start = 0;
     for (expert, end) in calls {

@@ -1,11 +1,13 @@
 //! Maps a store, after making sure that it is whole and of the weights that are wanted.
 //!
 //! Lengths and ranges are checked each time. Hashes are checked unless every file still has the length and the time of
-//! change that it had when its hashes were last right: a store of a large model takes minutes to read.
+//! change that it had when its hashes were last right: a store of a large model takes minutes to read. What the hub itself
+//! computes with is compared with its hash then ([`ShardStore::block`]).
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::UNIX_EPOCH;
 
 use moex_kernels::ExpertShape;
@@ -67,7 +69,8 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
         }
         file.version = hasher.finalize().to_hex()[..32].to_owned();
     }
-    let store = ShardStore { shapes, panels: None, files, blocks };
+    let right = blocks.iter().map(|_| AtomicBool::new(false)).collect();
+    let store = ShardStore { shapes, panels: None, files, blocks, right, folder: folder.to_owned() };
     if read_stamps(folder).is_none_or(|stamps| stamps != current_stamps(folder, &manifest)) {
         verify(&store)?;
         write_stamps(folder, &manifest);
@@ -100,14 +103,9 @@ fn map(folder: &Path, name: &str) -> Result<ShardFile, String> {
 fn verify(store: &ShardStore) -> Result<(), String> {
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = store.blocks.len().div_ceil(n_threads).max(1);
-    let check = |stored: &StoredBlock| {
-        let file = &store.files[stored.file];
-        let hash = blake3::hash(&file.bytes[stored.start..stored.end]).to_hex();
-        if hash.as_str() == stored.blake3 {
-            Ok(())
-        } else {
-            Err(format!("{} of {} does not have its hash", stored.block, file.name))
-        }
+    let check = |stored: &StoredBlock| match store.block(stored.block) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = store
@@ -119,6 +117,13 @@ fn verify(store: &ShardStore) -> Result<(), String> {
             thread.join().unwrap_or_else(|_| Err("checking the hashes panicked".to_owned()))
         })
     })
+}
+
+/// Has the hashes checked when the folder is opened next.
+pub(super) fn forget_stamps(folder: &Path) {
+    if let Err(error) = fs::remove_file(folder.join(STAMPS_FILE)) {
+        tracing::debug!(folder = %folder.display(), %error, "there are no stamps to forget");
+    }
 }
 
 fn read_stamps(folder: &Path) -> Option<BTreeMap<String, Stamp>> {

@@ -23,6 +23,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
 use moex_kernels::{ExpertShape, simd::Processor};
@@ -82,6 +83,25 @@ pub struct ShardStore {
     files: Vec<ShardFile>,
     /// Ascending by block.
     blocks: Vec<StoredBlock>,
+    /// Whether each has been found to have its hash since the store was opened.
+    right: Arc<[AtomicBool]>,
+    folder: PathBuf,
+}
+
+/// Why there are no bytes of a block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// The model has no such block.
+    #[error("{0} is not in the packed experts")]
+    Missing(Block),
+    /// Its bytes are not those that were packed.
+    #[error("{block} does not have its hash: {} is damaged; start the hub again and it is packed anew", path.display())]
+    Damaged {
+        /// Which.
+        block: Block,
+        /// The file it is in.
+        path: PathBuf,
+    },
 }
 
 /// One file of the store.
@@ -178,10 +198,24 @@ impl ShardStore {
         self.shapes.values().map(ExpertShape::block_bytes).max().unwrap_or(0)
     }
 
-    /// A block's bytes; none if the model has no such block.
-    pub fn block(&self, block: Block) -> Option<&[u8]> {
-        let stored = self.find(block)?;
-        Some(&self.files[stored.file].bytes[stored.start..stored.end])
+    /// A block's bytes, compared with its hash the first time: a disk may have changed them since they were packed, and
+    /// what the hub computes is right for whoever compares it with a worker's.
+    ///
+    /// # Errors
+    /// If the model has no such block, or it is damaged; the next start then packs it anew.
+    pub fn block(&self, block: Block) -> Result<&[u8], BlockError> {
+        let at = self.blocks.binary_search_by_key(&block, |stored| stored.block);
+        let at = at.map_err(|_| BlockError::Missing(block))?;
+        let (stored, right) = (&self.blocks[at], &self.right[at]);
+        if !right.load(Relaxed) {
+            if !self.has_its_hash(stored) {
+                load::forget_stamps(&self.folder);
+                let path = self.folder.join(&self.files[stored.file].name);
+                return Err(BlockError::Damaged { block, path });
+            }
+            right.store(true, Relaxed);
+        }
+        Ok(self.bytes_of(stored))
     }
 
     /// Where workers fetch a block. The URL names the version, so that caches never mix two models.
@@ -203,6 +237,14 @@ impl ShardStore {
     /// The files, one a sparse layer.
     pub fn files(&self) -> &[ShardFile] {
         &self.files
+    }
+
+    fn bytes_of(&self, stored: &StoredBlock) -> &[u8] {
+        &self.files[stored.file].bytes[stored.start..stored.end]
+    }
+
+    fn has_its_hash(&self, stored: &StoredBlock) -> bool {
+        blake3::hash(self.bytes_of(stored)).to_hex().as_str() == stored.blake3
     }
 
     fn find(&self, block: Block) -> Option<&StoredBlock> {
@@ -237,7 +279,7 @@ impl Blocks for ShardStore {
     }
 
     fn block(&self, block: Block) -> Result<&[u8], String> {
-        ShardStore::block(self, block).ok_or_else(|| format!("{block} is not in the packed experts"))
+        ShardStore::block(self, block).map_err(|error| error.to_string())
     }
 
     fn release(&self) {

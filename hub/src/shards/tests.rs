@@ -1,9 +1,9 @@
 //! Stores in real folders: packed, found again, damaged, fought over.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
-use moex_kernels::WeightFormat;
+use moex_kernels::{WeightFormat, simd::Simd};
 use moex_protocol::ExpertId;
 use safetensors::SafeTensors;
 
@@ -25,7 +25,7 @@ fn open(folder: &Path, format: WeightFormat) -> (ShardStore, usize) {
     let packed = AtomicUsize::new(0);
     let count = |_, total| {
         assert_eq!(total, N_BLOCKS);
-        packed.fetch_add(1, Ordering::Relaxed);
+        packed.fetch_add(1, Relaxed);
     };
     let store = ShardStore::open(folder, &tiny(), packing, &count).unwrap();
     (store, packed.into_inner())
@@ -55,7 +55,7 @@ fn a_store_holds_what_the_model_packs_aligned_and_hashed() {
             assert_eq!(file.version, version);
             assert_eq!(&file.bytes[source.start as usize..source.end as usize], bytes);
         }
-        assert_eq!(store.block(block(0, 8)), None);
+        assert_eq!(store.block(block(0, 8)), Err(BlockError::Missing(block(0, 8))));
         assert_eq!(store.source(block(2, 0)), None);
     }
 }
@@ -130,6 +130,35 @@ fn what_is_damaged_or_half_written_is_packed_again() {
         assert_eq!(packed, N_BLOCKS, "{what}");
         assert_eq!(store.block(block(1, 7)).unwrap(), bytes, "{what}");
     }
+}
+
+/// As a disk does it: neither the length nor the time of change says so.
+#[test]
+fn what_rots_is_not_computed_with_and_packed_again_at_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sound, _) = open(folder.path(), WeightFormat::Int4G128);
+    let bytes = sound.block(block(1, 7)).unwrap().to_vec();
+    drop(sound);
+    let path = folder.path().join("layer-01.safetensors");
+    let changed = fs::metadata(&path).unwrap().modified().unwrap();
+    let mut text = fs::read(&path).unwrap();
+    *text.last_mut().unwrap() ^= 1;
+    fs::write(&path, text).unwrap();
+    File::options().write(true).open(&path).unwrap().set_modified(changed).unwrap();
+
+    let (rotten, packed) = open(folder.path(), WeightFormat::Int4G128);
+    assert_eq!(packed, 0, "nothing shows it");
+    assert_eq!(rotten.block(block(1, 7)), Err(BlockError::Damaged { block: block(1, 7), path }));
+    assert!(rotten.block(block(1, 6)).is_ok() && rotten.block(block(0, 7)).is_ok());
+    let error = rotten
+        .computing_int8(Arc::new(Processor::new(Simd::detect(), 1)), Keep::All)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("layer-01.safetensors") && error.contains("start the hub again"), "{error}");
+
+    let (mended, packed) = open(folder.path(), WeightFormat::Int4G128);
+    assert_eq!(packed, N_BLOCKS);
+    assert_eq!(mended.block(block(1, 7)).unwrap(), bytes);
 }
 
 #[test]
