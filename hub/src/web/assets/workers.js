@@ -100,7 +100,7 @@ const facts = (worker, share) => [
   ["share of the work", percent(share.all, 1)],
   ["in the last minute", share.recent === null ? "-" : percent(share.recent, 1)],
   ["asked for", TIER_IN_WORDS[worker.tier] ?? worker.tier],
-  ["off in its self-test", exactness(worker.self_test_nmse)],
+  ["error of its self-test", exactness(worker.self_test_nmse)],
   ["median latency", micros(worker.latency_p50_micros)],
   ["99\u00a0% within", micros(worker.latency_p99_micros)],
   ["experts held", `${count(worker.blocks_resident)} of ${count(worker.blocks_assigned)}`],
@@ -113,9 +113,9 @@ const facts = (worker, share) => [
   ["downloaded", bytes(worker.bytes_downloaded)],
 ];
 
-/** How far its kernels are from exact. */
+/** How far its kernels are from exact: a normalised mean squared error. */
 function exactness(nmse) {
   if (typeof nmse !== "number") return "-";
-  return nmse === 0 ? "exact" : `by ${nmse.toExponential(0)}`;
+  return nmse === 0 ? "none" : nmse.toExponential(0);
 }
 
