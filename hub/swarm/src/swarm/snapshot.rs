@@ -29,21 +29,26 @@ impl Swarm {
             })
             .collect();
         workers.sort_by_key(|worker| worker.id);
+        let experts = self.experts();
+        let covered = experts.iter().flat_map(|layer| &layer.holders).filter(|n| **n > 0).count();
         SwarmStatus {
             model: self.config.model.clone(),
-            coverage: self.coverage(),
+            coverage: self.coverage(covered),
             workers,
             quarantined: self.auditor.quarantined().cloned().collect(),
             hub: HubShare { rows: hub.rows, dispatches: hub.dispatches },
             totals: self.totals(),
             weights_served_bytes: 0,
-            experts: self.experts(),
+            experts,
         }
     }
 
     /// Who is there and how much of the model they hold.
     pub fn readiness(&self) -> Readiness {
-        Readiness { workers: self.fleet.members().count(), coverage: self.coverage() }
+        let is_usable = |id: &ConnectionId| self.dispatcher.is_usable(&self.fleet, *id);
+        let is_covered = |index: &BlockIndex| self.fleet.holders(*index).iter().any(is_usable);
+        let covered = self.fleet.catalog().indices().filter(is_covered).count();
+        Readiness { workers: self.fleet.members().count(), coverage: self.coverage(covered) }
     }
 
     /// How much there is in its tables.
@@ -55,15 +60,8 @@ impl Swarm {
         }
     }
 
-    fn coverage(&self) -> Coverage {
-        let catalog = self.fleet.catalog();
-        let is_usable = |id: &ConnectionId| self.dispatcher.is_usable(&self.fleet, *id);
-        let is_covered = |index: &BlockIndex| self.fleet.holders(*index).iter().any(is_usable);
-        Coverage {
-            blocks: catalog.len(),
-            covered: catalog.indices().filter(is_covered).count(),
-            replicas: self.config.replicas,
-        }
+    fn coverage(&self, covered: usize) -> Coverage {
+        Coverage { blocks: self.fleet.catalog().len(), covered, replicas: self.config.replicas }
     }
 
     fn experts(&self) -> Vec<LayerExperts> {
