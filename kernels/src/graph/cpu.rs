@@ -67,20 +67,19 @@ impl Cpu {
         }
     }
 
-    /// [`Self::each_row`] of two tensors of one shape.
+    /// [`Self::each_row`] of two tensors with as many rows, (T, width) each.
     pub(super) fn each_two_rows(
         &self,
-        a: &mut [f32],
-        b: &mut [f32],
-        width: usize,
+        a: (&mut [f32], usize),
+        b: (&mut [f32], usize),
         work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
     ) {
         match self {
             Self::Exact => {
-                let rows = a.chunks_exact_mut(width).zip(b.chunks_exact_mut(width));
+                let rows = a.0.chunks_exact_mut(a.1).zip(b.0.chunks_exact_mut(b.1));
                 rows.enumerate().for_each(|(t, (a, b))| work(t, a, b));
             }
-            Self::Simd(processor) => processor.each_two_rows(a, b, width, work),
+            Self::Simd(processor) => processor.each_two_rows(a, b, work),
         }
     }
 

@@ -1,11 +1,11 @@
 //! Joins operations that one kernel does better than several: gate, up, what is between, and down; projections of the same
-//! rows; a sum and the norm of it.
+//! rows; norms and rotations of heads, and their way into the cache; a sum and the norm of it.
 
-use super::{Activation, Graph, Op, Projection};
+use super::{Activation, Graph, Heads, Op, Projection, TensorId};
 
 /// The graph's operations, joined where they can be.
 pub(super) fn fuse(graph: &Graph) -> Vec<Op> {
-    sums_and_norms(projections(mlps(graph)))
+    sums_and_norms(heads(projections(mlps(graph))))
 }
 
 /// gate, up, SiLU, down -> [`Op::Mlp`].
@@ -59,6 +59,50 @@ fn projections(ops: Vec<Op>) -> Vec<Op> {
         }
     }
     fused
+}
+
+/// Norms and rotations of queries and of keys, and the cache's write behind them -> [`Op::HeadsToCache`].
+fn heads(ops: Vec<Op>) -> Vec<Op> {
+    let mut fused: Vec<Op> = Vec::with_capacity(ops.len());
+    for op in ops {
+        let joined = match op {
+            Op::CacheWrite { slot, k, v } => heads_before(&fused, k)
+                .and_then(|(k, rest)| Some((k, queries_before(rest)?)))
+                .map(|(k, (q, rest))| (Op::HeadsToCache { slot, q, k, v }, rest.len())),
+            _ => None,
+        };
+        match joined {
+            Some((joined, n_before)) => {
+                fused.truncate(n_before);
+                fused.push(joined);
+            }
+            None => fused.push(op),
+        }
+    }
+    fused
+}
+
+/// The rotation of `x` that `ops` end with and the norm before it, if there is one; and what is before both.
+fn heads_before(ops: &[Op], x: TensorId) -> Option<(Heads, &[Op])> {
+    let (Op::Rope { x: rotated, head_width, rope, columns }, before) = ops.split_last()? else { return None };
+    if *rotated != x {
+        return None;
+    }
+    let (norm, before) = match before {
+        [before @ .., Op::NormInPlace { x: normed, weight, eps }] if *normed == x => {
+            (Some((*weight, *eps)), before)
+        }
+        _ => (None, before),
+    };
+    Some((Heads { x, norm, head_width: *head_width, rope: *rope, columns: *columns }, before))
+}
+
+/// [`heads_before`] of whatever was rotated last.
+fn queries_before(ops: &[Op]) -> Option<(Heads, &[Op])> {
+    match ops.last()? {
+        Op::Rope { x, .. } => heads_before(ops, *x),
+        _ => None,
+    }
 }
 
 /// A sum and, behind nothing but a stage's end, the norm of it -> [`Op::AddNorm`].

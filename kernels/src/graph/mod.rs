@@ -20,7 +20,7 @@ mod weights;
 mod workspace;
 
 pub use kv::{KvLayout, KvPool, KvTable, PageId};
-pub use op::{Activation, Attention, Columns, DeltaNet, Op, Projection, RouterKind, Stage};
+pub use op::{Activation, Attention, Columns, DeltaNet, Heads, Op, Projection, RouterKind, Stage};
 pub use places::PlanBytes;
 pub use program::Program;
 pub use recorder::Recorder;

@@ -81,6 +81,18 @@ pub enum Op {
         /// (T, G, C).
         v: TensorId,
     },
+    /// Queries and keys made ready and keys and values into the cache, a row in one pass, made of [`Op::NormInPlace`],
+    /// [`Op::Rope`] and [`Op::CacheWrite`].
+    HeadsToCache {
+        /// Which of the cache's layers.
+        slot: usize,
+        /// (T, H, C).
+        q: Heads,
+        /// (T, G, C).
+        k: Heads,
+        /// (T, G, C).
+        v: TensorId,
+    },
     /// Attention over the cache.
     Attend {
         /// Which of the cache's layers.
@@ -215,6 +227,21 @@ pub struct Projection {
     pub out: TensorId,
 }
 
+/// Heads as they come from a projection, and how they are made ready for attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Heads {
+    /// (T, heads, head width).
+    pub x: TensorId,
+    /// As in [`Op::NormInPlace`]: the weights, and what is added to the mean of squares.
+    pub norm: Option<(VectorId, f32)>,
+    /// As in [`Op::Rope`].
+    pub head_width: usize,
+    /// As in [`Op::Rope`].
+    pub rope: RopeId,
+    /// As in [`Op::Rope`].
+    pub columns: (RopePairs, RopePlace),
+}
+
 /// Scaled dot-product attention with grouped heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
@@ -290,9 +317,9 @@ pub enum RouterKind {
 pub enum Stage {
     /// The embedding.
     Embed,
-    /// A layer's first norm, the projections of queries, keys and values, their norms and rotations.
+    /// A layer's first norm, the projections of queries, keys and values, their norms and rotations, their way into the cache.
     Projections,
-    /// A layer's keys and values written, and its attention.
+    /// A layer's attention.
     Attention,
     /// A layer's output projection.
     Output,
@@ -356,6 +383,7 @@ impl Op {
                 each(*x);
                 projections.iter().for_each(|projection| each(projection.out));
             }
+            Self::HeadsToCache { q, k, v, .. } => [q.x, k.x, *v].into_iter().for_each(each),
             Self::DeltaNet { qkvz, ba, out, .. } => [*qkvz, *ba, *out].into_iter().for_each(each),
             Self::AddNorm { x, y, out, .. } => [*x, *y, *out].into_iter().for_each(each),
             Self::Done(_) => {}

@@ -1,8 +1,8 @@
 //! Runs a program over the rows of a step, operation after operation, to where experts may be elsewhere and to its end.
 
 use super::{
-    Activation, Columns, KvPool, Op, Program, Projection, RouterKind, RowCount, Span, TensorId, Wanted,
-    Workspace, cpu::Sequences, workspace::Rows,
+    Activation, Columns, Heads, KvPool, Op, Program, Projection, RouterKind, RowCount, Span, TensorId,
+    Wanted, Workspace, cpu::Sequences, workspace::Rows,
 };
 use crate::cpu::{self, DeltaNetWeights, Groups, OutOfVocabulary, RopeTable};
 
@@ -177,7 +177,7 @@ impl Program {
             Op::AddNorm { x, y, weight, eps, out } => {
                 let (width, weight) = (graph.width(x), graph.vector(weight));
                 let [x, y, out] = parts(self, arenas, rows, [x, y, out]);
-                engine.each_two_rows(x, out, width, |t, x, out| {
+                engine.each_two_rows((x, width), (out, width), |t, x, out| {
                     cpu::add(x, &y[t * width..][..width]);
                     cpu::rms_norm(x, weight, eps, out);
                 });
@@ -212,10 +212,23 @@ impl Program {
             Op::CacheWrite { slot, k, v } => {
                 let width = graph.width(k);
                 let [k, v] = parts(self, arenas, rows, [k, v]);
-                let cached = k.chunks_exact(width).zip(v.chunks_exact(width));
-                for (&(sequence, position), (k, v)) in rows.places.iter().zip(cached) {
-                    kv.write(slot, spans[sequence].table, position, k, v);
-                }
+                cache_write(kv, slot, &sequences, (k, v), width);
+            }
+            Op::HeadsToCache { slot, q: queries, k: keys, v } => {
+                let [q_width, k_width] = [queries.x, keys.x].map(|id| graph.width(id));
+                let [q, k, v] = parts(self, arenas, rows, [queries.x, keys.x, v]);
+                let make_ready = |heads: &Heads, t: usize, row: &mut [f32]| {
+                    if let Some((weight, eps)) = heads.norm {
+                        cpu::rms_norm_in_place(row, graph.vector(weight), eps);
+                    }
+                    let table = &rows.ropes[heads.rope.0 as usize];
+                    cpu::rope_columns(row, heads.head_width, heads.columns, table, t);
+                };
+                engine.each_two_rows((q, q_width), (k, k_width), |t, q, k| {
+                    make_ready(&queries, t, q);
+                    make_ready(&keys, t, k);
+                });
+                cache_write(kv, slot, &sequences, (k, v), k_width);
             }
             Op::Attend { slot, q, ref attention, out } => {
                 let sinks = attention.sinks.map_or(&[][..], |sinks| graph.vector(sinks));
@@ -316,6 +329,20 @@ impl Program {
             Op::Experts { .. } | Op::Done(_) => {}
         }
         Ok(())
+    }
+}
+
+/// Keys and values (T, `width`) of a step's rows into the cache.
+fn cache_write(
+    kv: &mut KvPool,
+    slot: usize,
+    sequences: &Sequences<'_>,
+    (k, v): (&[f32], &[f32]),
+    width: usize,
+) {
+    let cached = k.chunks_exact(width).zip(v.chunks_exact(width));
+    for (&(sequence, position), (k, v)) in sequences.places.iter().zip(cached) {
+        kv.write(slot, sequences.spans[sequence].table, position, k, v);
     }
 }
 

@@ -53,7 +53,12 @@ fn graph() -> Graph {
             let matrix = matrix(&mut recorder, if name == "q" { 2 * WIDTH } else { WIDTH }, HIDDEN);
             recorder.linear(name, rows, (matrix, None))
         });
+        let head_norm = recorder.vector(noise(99, WIDTH, 1.0));
         for heads in [q, k] {
+            // With norms in the first layer, without in the second.
+            if layer == 0 {
+                recorder.norm_in_place(heads, head_norm, 1e-6);
+            }
             recorder.rotate(heads, WIDTH, rope, (RopePairs::Halves, RopePlace::First));
         }
         recorder.cache_write(layer, k, v);
@@ -133,7 +138,12 @@ fn what_one_kernel_does_is_one_operation() {
     assert_eq!(count(|op| matches!(op, Op::Linears { projections, .. } if projections.len() == 3)), 2);
     // The first layer's two sums, each with a norm behind it; the last layer's rows are chosen between.
     assert_eq!(count(|op| matches!(op, Op::AddNorm { .. })), 2);
-    assert_eq!(count(|op| matches!(op, Op::Activate { .. })), 0);
+    assert_eq!(count(|op| matches!(op, Op::HeadsToCache { q: Heads { norm: Some(_), .. }, .. })), 1);
+    assert_eq!(count(|op| matches!(op, Op::HeadsToCache { q: Heads { norm: None, .. }, .. })), 1);
+    let rest = |op: &Op| {
+        matches!(op, Op::Activate { .. } | Op::Rope { .. } | Op::NormInPlace { .. } | Op::CacheWrite { .. })
+    };
+    assert_eq!(count(rest), 0);
 }
 
 #[test]

@@ -55,22 +55,21 @@ impl Processor {
         });
     }
 
-    /// [`Self::each_row`] of two buffers of one shape: `work(t, row of a, row of b)`.
+    /// [`Self::each_row`] of two buffers with as many rows, (T, width) each: `work(t, row of a, row of b)`.
     ///
     /// # Panics
-    /// If they are not as long, or not whole rows.
+    /// If one is not whole rows, or has more than the other.
     pub fn each_two_rows(
         &self,
-        a: &mut [f32],
-        b: &mut [f32],
-        width: usize,
+        (a, a_width): (&mut [f32], usize),
+        (b, b_width): (&mut [f32], usize),
         work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
     ) {
-        assert_eq!(a.len(), b.len(), "two buffers of one shape");
+        assert_eq!(a.len() * b_width, b.len() * a_width, "two buffers with as many rows");
         let b = Disjoint::new(b);
-        self.each_row(a, width, |t, a| {
+        self.each_row(a, a_width, |t, a| {
             // SAFETY: whoever works on row `t` of `a` alone touches row `t` of `b`.
-            work(t, a, unsafe { b.part(t * width..(t + 1) * width) });
+            work(t, a, unsafe { b.part(t * b_width..(t + 1) * b_width) });
         });
     }
 }

@@ -47,15 +47,15 @@ impl Forward<'_> {
         if let Some(clip) = spec.clip {
             self.recorder.clip(v, clip);
         }
-        self.recorder.done(Stage::Projections);
-
         let slot = self.n_slots;
         self.n_slots += 1;
+        self.recorder.cache_write(slot, k, v);
+        self.recorder.done(Stage::Projections);
+
         let sinks = match spec.has_sinks {
             false => None,
             true => Some(self.vector(&format!("{name}.sinks"), n_heads)?),
         };
-        self.recorder.cache_write(slot, k, v);
         let softcap = spec.score_softcap;
         let mut heads = self.recorder.attend(slot, q, Attention { n_heads, scale, softcap, window, sinks }); // (T, H*C)
         self.recorder.done(Stage::Attention);
