@@ -278,7 +278,7 @@ async fn tokenize(
                 Prompt::Ids(ids) => (ids.clone(), tokenizer.decode(ids, Special::Keep)),
                 Prompt::Text(text) => {
                     check_length(text.len(), api.context_tokens()).map_err(|error| error.about("prompt"))?;
-                    let ids = tokenizer.encode(text);
+                    let ids = tokenizer.encode_plain(text);
                     (ids.map_err(|error| ApiError::invalid("prompt", format!("{error}.")))?, text.clone())
                 }
             };

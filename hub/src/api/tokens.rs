@@ -21,12 +21,7 @@ pub(super) async fn tokenize(State(api): State<Arc<Api>>, request: Request) -> R
         let content = fields
             .string("content")?
             .ok_or_else(|| ApiError::invalid("content", "\"content\" is missing: it must be a string."))?;
-        if fields.boolean("add_special")? == Some(true) {
-            return Err(ApiError::unsupported(
-                "add_special",
-                "\"add_special\" must be false: a text is tokenised as it is. Write the special tokens into it.",
-            ));
-        }
+        let adds_special = fields.boolean("add_special")?.unwrap_or(false);
         if fields.boolean("parse_special")? == Some(false) {
             return Err(ApiError::unsupported(
                 "parse_special",
@@ -36,8 +31,8 @@ pub(super) async fn tokenize(State(api): State<Arc<Api>>, request: Request) -> R
         let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
         check_length(content.len(), api.context_tokens()).map_err(|error| error.about("content"))?;
         let tokenizer = &api.text.tokenizer;
-        let ids =
-            tokenizer.encode(content).map_err(|error| ApiError::invalid("content", format!("{error}.")))?;
+        let ids = if adds_special { tokenizer.encode_plain(content) } else { tokenizer.encode(content) };
+        let ids = ids.map_err(|error| ApiError::invalid("content", format!("{error}.")))?;
         let piece = |id: &u32| {
             let bytes = tokenizer.bytes(*id, Special::Keep);
             // Bytes that are no characters by themselves are listed.

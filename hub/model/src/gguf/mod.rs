@@ -30,7 +30,7 @@ pub use error::GgufError;
 pub use header::{Gguf, TensorInfo};
 pub use split::shards;
 pub use value::{Array, Value};
-pub use vocabulary::{TokenKind, Vocabulary, Words};
+pub use vocabulary::{Merges, TokenKind, Vocabulary, Words};
 pub use write::padding;
 pub use write::{Header, MetaValue};
 

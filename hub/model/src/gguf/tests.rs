@@ -184,6 +184,35 @@ fn another_alignment_moves_the_data() {
     }
 }
 
+fn a_and_b() -> Merges {
+    Merges::Listed { words: Words::default(), pairs: vec![("a".to_owned(), "b".to_owned())] }
+}
+
+#[test]
+fn scores_come_back_as_they_were_written_and_one_for_each_token() {
+    let vocabulary = |scores| Vocabulary {
+        tokens: ["<unk>", "<0x0A>", "▁", "a", "▁a"].map(str::to_owned).to_vec(),
+        kinds: vec![
+            TokenKind::Unknown,
+            TokenKind::Byte,
+            TokenKind::Normal,
+            TokenKind::Normal,
+            TokenKind::Normal,
+        ],
+        merges: Merges::Scored { scores, adds_space: false },
+        add_bos: true,
+        ..Vocabulary::default()
+    };
+    let read = |vocabulary: Vocabulary| {
+        let mut header = Header::default();
+        vocabulary.write(&mut header);
+        Vocabulary::read(&Gguf::parse(&header.encode()).unwrap())
+    };
+    let whole = vocabulary(vec![0.0, 0.0, -3.0, -2.0, -1.5]);
+    assert_eq!(read(whole.clone()), Ok(Some(whole)));
+    assert!(read(vocabulary(vec![0.0])).unwrap_err().to_string().contains("scores is not as many numbers"));
+}
+
 #[test]
 fn a_vocabulary_must_fit_together() {
     let vocabulary = Vocabulary {
@@ -195,7 +224,7 @@ fn a_vocabulary_must_fit_together() {
             TokenKind::Control,
             TokenKind::Unused,
         ],
-        merges: vec![("a".to_owned(), "b".to_owned())],
+        merges: a_and_b(),
         eos: Some(3),
         ..Vocabulary::default()
     };
@@ -211,8 +240,9 @@ fn a_vocabulary_must_fit_together() {
     assert!(error(|vocabulary| vocabulary.eos = Some(5)).contains("eos_token_id is not the id of a token"));
     assert!(error(|vocabulary| vocabulary.kinds.truncate(4)).contains("token_type is not as long as"));
     let mut other = Header::default();
-    other.key("tokenizer.ggml.model", MetaValue::Text("llama".to_owned()));
-    assert!(read(&other.encode()).unwrap_err().to_string().contains("byte-level BPE"));
+    other.key("tokenizer.ggml.model", MetaValue::Text("t5".to_owned()));
+    other.key("tokenizer.ggml.tokens", MetaValue::Texts(Vec::new()));
+    assert!(read(&other.encode()).unwrap_err().to_string().contains("\"gpt2\" or \"llama\""));
     assert_eq!(read(&Header::default().encode()), Ok(None));
 }
 
@@ -224,7 +254,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let vocabulary = Vocabulary {
         tokens: ["a", "b", "ab", "<|im_end|>"].map(str::to_owned).to_vec(),
         kinds: vec![TokenKind::Normal, TokenKind::Normal, TokenKind::Normal, TokenKind::Control],
-        merges: vec![("a".to_owned(), "b".to_owned())],
+        merges: a_and_b(),
         eos: Some(3),
         ..Vocabulary::default()
     };

@@ -1,20 +1,19 @@
-//! The keys `tokenizer.*`: a byte-level BPE vocabulary, as llama.cpp calls "gpt2", and the chat template.
+//! The keys `tokenizer.*`: a vocabulary of byte-level BPE, which llama.cpp calls "gpt2", or of SentencePiece's BPE, which it
+//! calls "llama".
 
 use serde::Deserialize;
 
 use super::{Gguf, GgufError, Header, MAX_ELEMENTS, MetaValue, Value};
 
 /// A vocabulary, by id.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
-    /// Each id's token, in the alphabet of byte-level BPE.
+    /// Each id's token: in the alphabet of byte-level BPE, or with `▁` for a space.
     pub tokens: Vec<String>,
     /// Each id's kind; as many as tokens.
     pub kinds: Vec<TokenKind>,
-    /// How a text is cut before merges.
-    pub words: Words,
-    /// The two halves of each merge, the earliest first.
-    pub merges: Vec<(String, String)>,
+    /// What makes tokens of a text.
+    pub merges: Merges,
     /// The token before a text, if there is one.
     pub bos: Option<u32>,
     /// The token that ends an answer.
@@ -25,6 +24,31 @@ pub struct Vocabulary {
     pub pad: Option<u32>,
     /// Whether a plain text begins with `bos`. A chat's prompt is what the template makes of it.
     pub add_bos: bool,
+}
+
+/// Which neighbours are merged into a token, and in which order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Merges {
+    /// Byte-level BPE.
+    Listed {
+        /// How a text is cut before merges.
+        words: Words,
+        /// The two halves of each merge, the earliest first.
+        pairs: Vec<(String, String)>,
+    },
+    /// SentencePiece's BPE: of all neighbours that make a token, those that make the one with the highest score.
+    Scored {
+        /// Each id's score; as many as tokens.
+        scores: Vec<f32>,
+        /// Whether a text begins with a space that is not written.
+        adds_space: bool,
+    },
+}
+
+impl Default for Merges {
+    fn default() -> Self {
+        Self::Listed { words: Words::default(), pairs: Vec::new() }
+    }
 }
 
 /// How a text is cut into words before merges, by the names of llama.cpp.
@@ -57,6 +81,15 @@ impl Words {
         ("olmoe", Self::Olmo),
     ];
 
+    /// How a file's text is cut. Files from before the key existed are Qwen's by their architecture.
+    fn read(gguf: &Gguf<'_>) -> Result<Self, GgufError> {
+        let Some(name) = gguf.text(PRE)? else { return Ok(Self::default()) };
+        Self::of(name).ok_or_else(|| GgufError::WrongValue {
+            key: PRE.to_owned(),
+            expected: "\"qwen2\", \"llama-bpe\", \"gpt-4o\", \"deepseek-v3\" or \"olmo\", whose words are known",
+        })
+    }
+
     fn of(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, words)| *words)
     }
@@ -71,18 +104,24 @@ impl Words {
 pub enum TokenKind {
     /// A piece of text, made by merges.
     Normal = 1,
+    /// Stands for what no other token stands for.
+    Unknown = 2,
     /// Marks where something begins or ends; never shown.
     Control = 3,
     /// Found in the text as it stands, and shown.
     UserDefined = 4,
     /// Fills the vocabulary up; never made and never found.
     Unused = 5,
+    /// A byte, `<0x0A>`, of a character that no other token stands for.
+    Byte = 6,
 }
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const KINDS: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 const MERGES: &str = "tokenizer.ggml.merges";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
@@ -98,16 +137,6 @@ impl Vocabulary {
     pub fn read(gguf: &Gguf<'_>) -> Result<Option<Self>, GgufError> {
         let Some(model) = gguf.text(MODEL)? else { return Ok(None) };
         let wrong = |key: &str, expected| GgufError::WrongValue { key: key.to_owned(), expected };
-        if model != "gpt2" {
-            return Err(wrong(MODEL, "\"gpt2\", and only byte-level BPE is supported"));
-        }
-        // How a text is cut before merges. Files from before the key existed are Qwen's by their architecture.
-        let words = match gguf.text(PRE)? {
-            None => Words::default(),
-            Some(name) => Words::of(name).ok_or_else(|| {
-                wrong(PRE, "\"qwen2\", \"llama-bpe\", \"gpt-4o\", \"deepseek-v3\" or \"olmo\", whose words are known")
-            })?,
-        };
         let array = |key: &str| {
             let value = gguf.get(key).ok_or_else(|| GgufError::MissingKey(key.to_owned()))?;
             value.as_array().ok_or_else(|| wrong(key, "an array"))
@@ -124,10 +153,27 @@ impl Vocabulary {
         if kinds.len() != tokens.len() {
             return Err(wrong(KINDS, "as long as tokenizer.ggml.tokens"));
         }
-        let merge = |value: Value<'_>| {
-            let halves = value.as_str().and_then(|merge| merge.split_once(' '));
-            let (left, right) = halves.ok_or_else(|| wrong(MERGES, "an array of pairs"))?;
-            Ok((left.to_owned(), right.to_owned()))
+        let merges = match model {
+            "gpt2" => Merges::Listed {
+                words: Words::read(gguf)?,
+                pairs: array(MERGES)?.iter().map(pair).collect::<Result<_, _>>()?,
+            },
+            "llama" => {
+                let score = |value: Value<'_>| value.as_f64().map(|score| score as f32);
+                let scores: Option<Vec<f32>> = array(SCORES)?.iter().map(score).collect();
+                let scores = scores.filter(|scores| scores.len() == tokens.len());
+                Merges::Scored {
+                    scores: scores
+                        .ok_or_else(|| wrong(SCORES, "as many numbers as tokenizer.ggml.tokens"))?,
+                    adds_space: gguf.get(ADD_SPACE) != Some(Value::Bool(false)),
+                }
+            }
+            _ => {
+                return Err(wrong(
+                    MODEL,
+                    "\"gpt2\" or \"llama\", byte-level or SentencePiece's BPE: no other is supported",
+                ));
+            }
         };
         let id = |key: &str| {
             let id = gguf.integer(key)?;
@@ -136,14 +182,15 @@ impl Vocabulary {
             }
             Ok(id)
         };
+        // Where nothing is said, as llama.cpp has it.
+        let adds_bos = matches!(merges, Merges::Scored { .. });
         Ok(Some(Self {
-            words,
-            merges: array(MERGES)?.iter().map(merge).collect::<Result<_, _>>()?,
+            merges,
             bos: id(BOS)?,
             eos: id(EOS)?,
             eot: id(EOT)?,
             pad: id(PAD)?,
-            add_bos: gguf.get(ADD_BOS) == Some(Value::Bool(true)),
+            add_bos: gguf.get(ADD_BOS).map_or(adds_bos, |value| value == Value::Bool(true)),
             kinds,
             tokens,
         }))
@@ -151,19 +198,25 @@ impl Vocabulary {
 
     /// Adds its keys to a header.
     pub fn write(self, header: &mut Header) {
-        header
-            .key(MODEL, MetaValue::Text("gpt2".to_owned()))
-            .key(PRE, MetaValue::Text(self.words.name().to_owned()));
+        let (model, how, ranks) = match self.merges {
+            Merges::Listed { words, pairs } => {
+                let pairs = pairs.iter().map(|(left, right)| format!("{left} {right}")).collect();
+                ("gpt2", (PRE, MetaValue::Text(words.name().to_owned())), (MERGES, MetaValue::Texts(pairs)))
+            }
+            Merges::Scored { scores, adds_space } => {
+                ("llama", (ADD_SPACE, MetaValue::Bool(adds_space)), (SCORES, MetaValue::F32s(scores)))
+            }
+        };
+        header.key(MODEL, MetaValue::Text(model.to_owned())).key(how.0, how.1);
         for (key, id) in [(BOS, self.bos), (EOS, self.eos), (EOT, self.eot), (PAD, self.pad)] {
             if let Some(id) = id {
                 header.key(key, MetaValue::U32(id));
             }
         }
-        let merges = self.merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
         header
             .key(ADD_BOS, MetaValue::Bool(self.add_bos))
             .key(KINDS, MetaValue::I32s(self.kinds.iter().map(|kind| *kind as i32).collect()))
-            .key(MERGES, MetaValue::Texts(merges))
+            .key(ranks.0, ranks.1)
             .key(TOKENS, MetaValue::Texts(self.tokens));
     }
 
@@ -188,7 +241,8 @@ impl Vocabulary {
             let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
             (tokens[token.id as usize], kinds[token.id as usize]) = (token.content, kind);
         }
-        let merges = model.merges.into_iter().map(Merge::halves).collect();
+        let pairs = model.merges.into_iter().map(Merge::halves).collect();
+        let merges = Merges::Listed { words: Words::default(), pairs };
         Ok(Self { tokens, kinds, merges, ..Self::default() })
     }
 
@@ -199,15 +253,24 @@ impl Vocabulary {
 }
 
 impl TokenKind {
-    /// Unknown and byte tokens are of other models than gpt2's: text like any other here.
     fn read(value: Value<'_>) -> Self {
         match value {
+            Value::Signed(2) | Value::Unsigned(2) => Self::Unknown,
             Value::Signed(3) | Value::Unsigned(3) => Self::Control,
             Value::Signed(4) | Value::Unsigned(4) => Self::UserDefined,
             Value::Signed(5) | Value::Unsigned(5) => Self::Unused,
+            Value::Signed(6) | Value::Unsigned(6) => Self::Byte,
             _ => Self::Normal,
         }
     }
+}
+
+/// The halves of a merge: no token has a space in it.
+fn pair(value: Value<'_>) -> Result<(String, String), GgufError> {
+    let halves = value.as_str().and_then(|merge| merge.split_once(' '));
+    let (left, right) =
+        halves.ok_or(GgufError::WrongValue { key: MERGES.to_owned(), expected: "an array of pairs" })?;
+    Ok((left.to_owned(), right.to_owned()))
 }
 
 #[derive(Deserialize)]

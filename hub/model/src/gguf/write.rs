@@ -31,6 +31,8 @@ pub enum MetaValue {
     Texts(Vec<String>),
     /// An array of i32.
     I32s(Vec<i32>),
+    /// An array of f32.
+    F32s(Vec<f32>),
 }
 
 #[derive(Clone, Debug)]
@@ -130,6 +132,12 @@ impl MetaValue {
             Self::I32s(values) => {
                 put_kind(out, 9);
                 put_kind(out, 5);
+                out.extend((values.len() as u64).to_le_bytes());
+                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            Self::F32s(values) => {
+                put_kind(out, 9);
+                put_kind(out, 6);
                 out.extend((values.len() as u64).to_le_bytes());
                 out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             }

@@ -3,11 +3,14 @@
 //! All of it comes from the checkpoint's own files. What the tokens mean to a model is `model`'s matter, and what ends a
 //! text is `engine`'s.
 
+mod alphabet;
+mod byte_level;
 mod chat;
 mod clock;
 mod detokenizer;
 mod json;
 mod output;
+mod sentence_piece;
 mod tokenizer;
 mod words;
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::*;
+use crate::gguf::{Merges, TokenKind, Vocabulary};
 
 fn data(name: &str) -> Vec<u8> {
     fs::read(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/")).join(name)).unwrap()
@@ -168,5 +169,51 @@ fn what_is_no_tokenizer_is_one_sentence() {
     let error = |json: &[u8]| Tokenizer::from_json(json).err().unwrap().to_string();
     assert!(error(b"{}").starts_with("tokenizer.json: "));
     let words = br#"{"version":"1.0","added_tokens":[],"model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}"#;
-    assert!(error(words).contains("ByteLevel"));
+    assert!(error(words).contains("neither ByteLevel nor SentencePiece"));
+}
+
+/// A vocabulary of SentencePiece, and the ids that it makes of texts itself.
+#[derive(serde::Deserialize)]
+struct SentencePieces {
+    tokens: Vec<String>,
+    scores: Vec<f32>,
+    kinds: Vec<u8>,
+    cases: Vec<(String, Vec<u32>)>,
+    #[serde(rename = "tokenizer.json")]
+    json: Value,
+}
+
+#[test]
+fn sentence_pieces_are_those_of_their_maker_from_a_folder_and_from_a_gguf() {
+    let text = include_str!("../../tests/fixtures/sentencepiece.json");
+    let mut found: std::collections::HashMap<String, Value> = serde_json::from_str(text).unwrap();
+    for (name, adds_space) in [("llama", true), ("gemma", false)] {
+        let pieces: SentencePieces = serde_json::from_value(found.remove(name).unwrap()).unwrap();
+        let kind = |kind: &u8| match kind {
+            2 => TokenKind::Unknown,
+            3 => TokenKind::Control,
+            4 => TokenKind::UserDefined,
+            6 => TokenKind::Byte,
+            _ => TokenKind::Normal,
+        };
+        let vocabulary = Vocabulary {
+            kinds: pieces.kinds.iter().map(kind).collect(),
+            tokens: pieces.tokens,
+            merges: Merges::Scored { scores: pieces.scores, adds_space },
+            bos: Some(1),
+            add_bos: true,
+            ..Vocabulary::default()
+        };
+        let from_gguf = Tokenizer::from_vocabulary(&vocabulary).unwrap();
+        let from_folder = Tokenizer::from_json(pieces.json.to_string().as_bytes()).unwrap();
+        for (text, ids) in &pieces.cases {
+            assert_eq!(from_gguf.encode(text).unwrap(), *ids, "{name} {text:?}");
+            assert_eq!(from_folder.encode(text).unwrap(), *ids, "{name} {text:?}");
+            let written = if adds_space && !text.is_empty() { format!(" {text}") } else { text.clone() };
+            assert_eq!(from_gguf.decode(ids, Special::Skip), written, "{name}");
+            assert_eq!(from_folder.decode(ids, Special::Skip), written, "{name}");
+        }
+        let plain = from_gguf.encode_plain("moe").unwrap();
+        assert_eq!((plain[0], &plain[1..]), (1, from_gguf.encode("moe").unwrap().as_slice()), "{name}");
+    }
 }

@@ -1,26 +1,17 @@
-//! Byte-level BPE, from a `tokenizer.json` or from a GGUF's vocabulary: text to ids and ids to bytes.
-
-use std::collections::HashMap;
+//! Text to ids and ids to bytes, by BPE: byte-level or SentencePiece's, from a `tokenizer.json` or from a GGUF's vocabulary.
 
 use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
-    Tokenizer as Inner,
-    models::bpe::BPE,
-    normalizers::NFC,
-    pre_tokenizers::{
-        byte_level::ByteLevel,
-        sequence::Sequence,
-        split::{Split, SplitPattern},
-    },
+    AddedToken, PostProcessorWrapper, Tokenizer as Inner, models::bpe::Vocab,
+    processors::template::TemplateProcessing,
 };
 
-use super::{Detokenizer, TextError, words::Cuts};
-use crate::gguf::{TokenKind, Vocabulary, Words};
+use super::{Detokenizer, TextError, alphabet::Alphabet, byte_level, sentence_piece};
+use crate::gguf::{Merges, TokenKind, Vocabulary};
 
 /// The longest text that is tokenized.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
 
-/// A byte-level BPE tokenizer.
+/// A BPE tokenizer.
 pub struct Tokenizer {
     inner: Inner,
     /// What each id adds to a text, by id; empty where the vocabulary has a hole.
@@ -41,15 +32,15 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// If it is none, or not byte-level, as every Qwen3's is.
+    /// If it is none, or its tokens are neither byte-level nor SentencePiece's.
     pub fn from_json(json: &[u8]) -> Result<Self, TextError> {
         let inner = Inner::from_bytes(json).map_err(|error| TextError::Tokenizer(error.to_string()))?;
-        if !matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
-            return Err(TextError::Tokenizer(
-                "its decoder is not ByteLevel, and only that is supported".to_owned(),
-            ));
-        }
-        Ok(Self::of(inner))
+        let alphabet = inner.get_decoder().and_then(Alphabet::of).ok_or_else(|| {
+            TextError::Tokenizer(
+                "its decoder is neither ByteLevel nor SentencePiece's, and no other is supported".to_owned(),
+            )
+        })?;
+        Ok(Self::of(inner, alphabet))
     }
 
     /// The tokenizer of a GGUF: what the same model's `tokenizer.json` is, whose normaliser and cutting of words no key
@@ -61,49 +52,37 @@ impl Tokenizer {
         let failed = |error: tokenizers::Error| TextError::Vocabulary(error.to_string());
         let tokens = || vocabulary.tokens.iter().zip(&vocabulary.kinds).zip(0_u32..);
         let used = tokens().filter(|((_, kind), _)| **kind != TokenKind::Unused);
-        let bpe = BPE::builder()
-            .vocab_and_merges(
-                used.map(|((token, _), id)| (token.clone(), id)).collect::<tokenizers::models::bpe::Vocab>(),
-                vocabulary.merges.clone(),
-            )
-            .ignore_merges(vocabulary.words == Words::Llama3)
-            .build()
-            .map_err(failed)?;
-        let Cuts { patterns, normal_form } = Cuts::of(vocabulary.words);
-        let cut = |pattern: &&str| {
-            let pattern = SplitPattern::Regex((*pattern).to_owned());
-            Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map(PreTokenizerWrapper::from)
+        let ids: Vocab = used.map(|((token, _), id)| (token.clone(), id)).collect();
+        let (mut inner, alphabet) = match &vocabulary.merges {
+            Merges::Listed { words, pairs } => {
+                (byte_level::tokenizer(ids, pairs, *words).map_err(failed)?, Alphabet::ByteLevel)
+            }
+            Merges::Scored { scores, adds_space } => {
+                let inner = sentence_piece::tokenizer(vocabulary, ids, scores, *adds_space);
+                (inner.map_err(failed)?, Alphabet::SentencePiece)
+            }
         };
-        let mut words: Vec<PreTokenizerWrapper> =
-            patterns.iter().map(cut).collect::<Result<_, _>>().map_err(failed)?;
-        words.push(ByteLevel::new(false, false, false).into());
-        let mut inner = Inner::new(bpe);
-        inner
-            .with_normalizer(normal_form.then(|| NormalizerWrapper::from(NFC)))
-            .map_err(failed)?
-            .with_pre_tokenizer(Some(PreTokenizerWrapper::from(Sequence::new(words))))
-            .with_decoder(Some(DecoderWrapper::from(ByteLevel::default())));
-        let added = |wanted: TokenKind| {
-            let found = tokens().filter(move |((_, kind), _)| **kind == wanted);
-            let special = wanted == TokenKind::Control;
-            found.map(move |((token, _), _)| AddedToken::from(token.clone(), special).normalized(false))
+        let added = |is_wanted: fn(TokenKind) -> bool, is_special| {
+            let found = tokens().filter(move |((_, kind), _)| is_wanted(**kind));
+            found.map(move |((token, _), _)| AddedToken::from(token.clone(), is_special).normalized(false))
         };
-        inner.add_special_tokens(added(TokenKind::Control)).map_err(failed)?;
-        inner.add_tokens(added(TokenKind::UserDefined)).map_err(failed)?;
-        Ok(Self::of(inner))
+        let is_special = |kind| matches!(kind, TokenKind::Control | TokenKind::Unknown);
+        inner.add_special_tokens(added(is_special, true)).map_err(failed)?;
+        inner.add_tokens(added(|kind| kind == TokenKind::UserDefined, false)).map_err(failed)?;
+        if let Some(bos) = vocabulary.bos.filter(|_| vocabulary.add_bos) {
+            inner.with_post_processor(Some(begins_with(&vocabulary.tokens[bos as usize], bos)?));
+        }
+        Ok(Self::of(inner, alphabet))
     }
 
-    fn of(inner: Inner) -> Self {
-        let byte_of = bytes_of_characters();
+    fn of(inner: Inner, alphabet: Alphabet) -> Self {
         let added = inner.get_added_tokens_decoder();
         let vocab = inner.get_vocab(true);
         let n_ids = vocab.values().max().map_or(0, |id| *id as usize + 1);
         let (mut bytes, mut special) = (vec![Vec::new(); n_ids], vec![false; n_ids]);
         for (token, id) in vocab {
-            // A token with a character outside the byte alphabet stands for itself, as the decoder has it.
-            let mapped: Option<Vec<u8>> = token.chars().map(|c| byte_of.get(&c).copied()).collect();
-            bytes[id as usize] = mapped.unwrap_or_else(|| token.into_bytes());
             special[id as usize] = added.get(&id).is_some_and(|added| added.special);
+            bytes[id as usize] = alphabet.bytes(token);
         }
         Self { inner, bytes, special }
     }
@@ -113,11 +92,23 @@ impl Tokenizer {
     /// # Errors
     /// If the text is longer than [`MAX_TEXT_BYTES`], or the tokenizer's own rules fail on it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.ids(text, false)
+    }
+
+    /// The ids of a text that no template made: with the token that the model's texts begin with, where there is one.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.ids(text, true)
+    }
+
+    fn ids(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, TextError> {
         if text.len() > MAX_TEXT_BYTES {
             return Err(TextError::Tokenizer(format!("a text of {} bytes is too long", text.len())));
         }
         let encoding =
-            self.inner.encode(text, false).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+            self.inner.encode(text, adds_special).map_err(|error| TextError::Tokenizer(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -148,10 +139,12 @@ impl Tokenizer {
     }
 }
 
-/// GPT-2's alphabet, backwards: printable Latin-1 stands for itself, every other byte for a character from U+0100 on.
-fn bytes_of_characters() -> HashMap<char, u8> {
-    let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let others = (0..=255_u8).filter(|byte| !printable(byte)).zip('\u{100}'..);
-    let own = (0..=255_u8).filter(printable).map(|byte| (char::from(byte), byte));
-    own.chain(others.map(|(byte, character)| (character, byte))).collect()
+/// Puts a token before a text.
+fn begins_with(token: &str, id: u32) -> Result<PostProcessorWrapper, TextError> {
+    let template = TemplateProcessing::builder()
+        .try_single(vec![token, "$A"])
+        .map_err(TextError::Vocabulary)?
+        .special_tokens(vec![(token, id)])
+        .build();
+    template.map(PostProcessorWrapper::from).map_err(|error| TextError::Vocabulary(error.to_string()))
 }

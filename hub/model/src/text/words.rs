@@ -48,7 +48,7 @@ const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}
 #[cfg(test)]
 mod tests {
     use crate::{
-        gguf::{Vocabulary, Words},
+        gguf::{Merges, Vocabulary, Words},
         text::{Special, Tokenizer},
     };
 
@@ -56,8 +56,8 @@ mod tests {
     fn ids_of_digits(words: Words) -> usize {
         let tokens: Vec<String> = ('!'..='~').map(String::from).chain(["11".to_owned()]).collect();
         let kinds = vec![crate::gguf::TokenKind::Normal; tokens.len()];
-        let merges = vec![("1".to_owned(), "1".to_owned())];
-        let vocabulary = Vocabulary { tokens, kinds, words, merges, ..Vocabulary::default() };
+        let merges = Merges::Listed { words, pairs: vec![("1".to_owned(), "1".to_owned())] };
+        let vocabulary = Vocabulary { tokens, kinds, merges, ..Vocabulary::default() };
         let tokenizer = Tokenizer::from_vocabulary(&vocabulary).unwrap();
         let ids = tokenizer.encode("1111,a").unwrap();
         assert_eq!(tokenizer.decode(&ids, Special::Keep), "1111,a");

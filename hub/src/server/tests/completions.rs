@@ -93,7 +93,6 @@ async fn what_is_not_done_is_said_in_openais_shape() {
         ("/v1/completions", json!({"prompt": [4_000_000]}), "invalid_value"),
         ("/v1/completions", json!({"prompt": "word ".repeat(5000)}), "context_length_exceeded"),
         ("/tokenize", json!({}), "invalid_value"),
-        ("/tokenize", json!({"content": "a", "add_special": true}), "unsupported_parameter"),
         ("/detokenize", json!({"tokens": [4_000_000]}), "invalid_value"),
         ("/detokenize", json!({"tokens": "a"}), "invalid_value"),
         ("/apply-template", json!({"messages": []}), "invalid_value"),
