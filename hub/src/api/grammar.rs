@@ -2,6 +2,8 @@
 //!
 //! A schema with what llguidance does not have is refused with its words, so that no answer is taken for one that keeps to it.
 
+mod calls;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +13,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use moex_engine::sampler::{Constraint, Grammar};
-use moex_model::text::{Special, Tags, Text};
+use moex_model::text::{CallForm, Special, Tags, Text};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -58,7 +60,7 @@ pub(super) fn source(
     thinking: Thinking,
     tags: Tags,
 ) -> Result<Option<Source>, ApiError> {
-    let Tags { reasoning: [think, think_end], call: [call, _] } = tags;
+    let [think, think_end] = tags.reasoning;
     let json_body = |schema: &Value| format!("answer: %json {}\n", schema_source(schema));
     let format = match &request.format {
         Format::Text => None,
@@ -71,7 +73,7 @@ pub(super) fn source(
         _ if tools.is_empty() => None,
         ToolChoice::Auto if format.is_none() && !is_strict && request.parallel_tool_calls => None,
         ToolChoice::None => None,
-        _ => Some(calls(request, tags)),
+        _ => Some(calls::rules(request, tags)),
     };
     let (body, param) = match (format, calls) {
         (None, None) => return Ok(None),
@@ -81,15 +83,16 @@ pub(super) fn source(
         }
         (_, Some(calls)) if request.tool_choice == ToolChoice::Auto => {
             // Text as the model likes it, until it begins to call.
-            let tag = regex_escape(call);
-            let body = if request.parallel_tool_calls {
-                "(before call_rest)* TEXT"
-            } else {
-                "TEXT | before call_rest"
+            let opening = tags.opening();
+            let tag = regex_escape(opening);
+            let body = match (request.parallel_tool_calls, tags.form) {
+                (true, CallForm::Json) => "(before call_rest)* TEXT",
+                (true, CallForm::Separated { .. }) => "TEXT | before calls_rest",
+                (false, _) => "TEXT | before call_rest",
             };
             let text = format!(
                 "before[suffix={}]: /(?s:.*)/\nTEXT: /(?s:.*)/ & ~/(?s:.*){tag}(?s:.*)/\n",
-                quoted(call)
+                quoted(opening)
             );
             (format!("body: {body}\n{text}{calls}"), "tools")
         }
@@ -128,36 +131,6 @@ pub(super) fn source(
     Ok(Some(Source { lark, param }))
 }
 
-/// Rules for `calls`, one or several, and for `call_rest`, one without its opening tag.
-fn calls(request: &ChatRequest, tags: Tags) -> String {
-    let [begin, end] = tags.call;
-    let name =
-        |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let offered = request.tools.iter().filter(|tool| match &request.tool_choice {
-        ToolChoice::Named(named) => name(tool) == *named,
-        _ => true,
-    });
-    let mut rules = String::new();
-    let mut alternatives = Vec::new();
-    for (i, tool) in offered.enumerate() {
-        let parameters = match tool.pointer("/function/parameters") {
-            Some(parameters) if !parameters.is_null() => parameters.clone(),
-            _ => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-        };
-        let head = format!("\n{{\"name\": {}, \"arguments\": ", json!(name(tool)));
-        alternatives.push(format!("{} arguments_{i}", quoted(&head)));
-        rules += &format!("arguments_{i}: %json {}\n", schema_source(&parameters));
-    }
-    let several = request.parallel_tool_calls && !matches!(request.tool_choice, ToolChoice::Named(_));
-    let more = if several { " (\"\\n\" call)*" } else { "" };
-    format!(
-        "calls: call{more}\ncall: {} call_rest\ncall_rest: ({}) {}\n{rules}",
-        quoted(begin),
-        alternatives.join(" | "),
-        quoted(&format!("}}\n{end}")),
-    )
-}
-
 /// The schema, with white space as it is allowed here.
 fn schema_source(schema: &Value) -> String {
     let options = json!({ "whitespace_pattern": WHITE_SPACE });
@@ -179,10 +152,11 @@ fn quoted(text: &str) -> String {
 fn regex_escape(text: &str) -> String {
     text.chars()
         .map(|c| {
-            if c.is_alphanumeric() || c == '_' || c == '<' || c == '>' {
-                c.to_string()
-            } else {
+            // What is not ASCII means nothing in a regex, and may not be escaped there.
+            if c.is_ascii_punctuation() && !matches!(c, '_' | '<' | '>') {
                 format!("\\{c}")
+            } else {
+                c.to_string()
             }
         })
         .collect()

@@ -168,6 +168,36 @@ mod tests {
     }
 
     #[test]
+    fn deepseek_at_every_split() {
+        let v3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Rome\"}\n```<｜tool▁call▁end｜>";
+        let v31 = "<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Rome\"}<｜tool▁call▁end｜>";
+        let list = |calls: &str| format!("<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>");
+        let weather = call("get_weather", "{\"city\": \"Rome\"}");
+        let broken = "<｜tool▁call▁begin｜>f<｜tool▁sep｜>oops<｜tool▁call▁end｜>";
+        let cases: Vec<(String, bool, Vec<Piece>)> = vec![
+            (list(v31), true, vec![weather.clone()]),
+            (list(&format!("{v3}\n{v31}")), true, vec![weather.clone(), weather.clone()]),
+            (
+                format!("<think>so</think>I look.\n{} done", list(v3)),
+                true,
+                vec![reasoning("so"), content("I look."), weather.clone(), content("done")],
+            ),
+            (format!("<｜tool▁calls▁begin｜>{v31}"), true, vec![weather]),
+            (list(v31), false, vec![content(&list(v31))]),
+            (list(broken), true, vec![content(&format!("{broken}<｜tool▁calls▁end｜>"))]),
+            ("a <｜tool".to_owned(), true, vec![content("a <｜tool")]),
+        ];
+        let format = OutputFormat::Tagged(OutputFormat::DEEPSEEK_TAGS);
+        for (text, reads_calls, expected) in cases {
+            let parsed = |cuts: &[usize]| parse_as(format, &text, cuts, (false, reads_calls));
+            assert_eq!(parsed(&[]), expected, "{text:?}");
+            for cut in 0..text.len() {
+                assert_eq!(parsed(&[cut]), expected, "{text:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
     fn without_a_form_everything_is_text() {
         for text in ["<think>so</think>2", WEATHER, "", "<|channel|>final<|message|>x"] {
             let expected: Vec<Piece> = (!text.is_empty()).then(|| content(text)).into_iter().collect();

@@ -20,7 +20,7 @@ use crate::{
 pub(super) const DEEPSEEK_V3: Family = Family {
     model_types: &["deepseek_v3"],
     architecture: "DeepseekV3ForCausalLM",
-    output: OutputFormat::Tagged(OutputFormat::TAGS),
+    output: OutputFormat::Tagged(OutputFormat::DEEPSEEK_TAGS),
     spec,
     names: &[(".mlp.shared_expert.", ".mlp.shared_experts.")],
     gguf: &[GgufForm {

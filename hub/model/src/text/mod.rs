@@ -16,7 +16,7 @@ mod words;
 
 pub use chat::{ChatInput, ChatTemplate};
 pub use detokenizer::Detokenizer;
-pub use output::{OutputFormat, Tags};
+pub use output::{CallForm, OutputFormat, Tags};
 pub use tokenizer::{MAX_TEXT_BYTES, Special, Tokenizer};
 
 use serde::Deserialize;

@@ -19,13 +19,54 @@ pub enum OutputFormat {
 pub struct Tags {
     /// Around the reasoning, which comes first.
     pub reasoning: [&'static str; 2],
-    /// Around each call, which is JSON: `{"name", "arguments"}`.
+    /// Around each call.
     pub call: [&'static str; 2],
+    /// What stands inside.
+    pub form: CallForm,
+}
+
+/// How a call of a tool is written between its tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallForm {
+    /// JSON: `{"name", "arguments"}`.
+    Json,
+    /// DeepSeek's: the name, a separator and the arguments as JSON; before V3.1 "function", the separator, the name, and the
+    /// arguments as a block of code.
+    Separated {
+        /// Between the two.
+        separator: &'static str,
+        /// Around all calls of an answer.
+        list: [&'static str; 2],
+    },
+}
+
+impl Tags {
+    /// What the first call of an answer begins with.
+    pub fn opening(&self) -> &'static str {
+        match self.form {
+            CallForm::Json => self.call[0],
+            CallForm::Separated { list, .. } => list[0],
+        }
+    }
 }
 
 impl OutputFormat {
     /// Qwen's tags.
-    pub const TAGS: Tags = Tags { reasoning: ["<think>", "</think>"], call: ["<tool_call>", "</tool_call>"] };
+    pub const TAGS: Tags = Tags {
+        reasoning: ["<think>", "</think>"],
+        call: ["<tool_call>", "</tool_call>"],
+        form: CallForm::Json,
+    };
+
+    /// DeepSeek's tags (`tokenizer_config.json` of DeepSeek-V3, R1 and V3.1).
+    pub const DEEPSEEK_TAGS: Tags = Tags {
+        reasoning: ["<think>", "</think>"],
+        call: ["<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"],
+        form: CallForm::Separated {
+            separator: "<｜tool▁sep｜>",
+            list: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+        },
+    };
 
     /// The tags of a text: Qwen's where the family has none of its own, since a template may open them all the same.
     pub fn tags(self) -> Tags {

@@ -1,10 +1,11 @@
-//! Reasoning and calls between tags: `<think>…</think>` first, and each call as `<tool_call>{"name", "arguments"}</tool_call>`.
+//! Reasoning and calls between tags: `<think>…</think>` first, and each call as `<tool_call>{"name", "arguments"}</tool_call>`
+//! or in DeepSeek's form.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Piece, ToolCall, give, is_empty};
-use moex_model::text::Tags;
+use moex_model::text::{CallForm, Tags};
 
 /// The parser of such a text.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ enum Mode {
     Content {
         begun: bool,
     },
+    /// Between the calls of a list.
+    Calls,
     Call,
 }
 
@@ -50,6 +53,7 @@ impl Tagged {
         let piece = match self.mode {
             Mode::Thinking { .. } => Piece::Reasoning(rest.trim_end().to_owned()),
             Mode::Start | Mode::Content { .. } => Piece::Content(rest),
+            Mode::Calls => Piece::Content(rest.trim().to_owned()),
             Mode::Call => self.call_or_text(&rest, ""),
         };
         if is_empty(&piece) { Vec::new() } else { vec![piece] }
@@ -57,7 +61,7 @@ impl Tagged {
 
     /// One transition; false when more text is needed.
     fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
-        let Tags { reasoning: [think, think_end], call: [call, call_end] } = self.tags;
+        let Tags { reasoning: [think, think_end], call: [call, call_end], form } = self.tags;
         let before = (self.mode, self.held.len());
         match self.mode {
             Mode::Start => {
@@ -84,23 +88,47 @@ impl Tagged {
                 self.mode = Mode::Content { begun };
                 if !self.reads_calls {
                     give(pieces, Piece::Content(std::mem::take(&mut self.held)));
-                } else if let Some(text) = self.take_through(call) {
+                } else if let Some(text) = self.take_through(self.tags.opening()) {
                     give(pieces, Piece::Content(text.trim_end().to_owned()));
-                    self.mode = Mode::Call;
+                    self.mode = self.behind_opening();
                 } else {
-                    give(pieces, Piece::Content(self.take_certain(call)));
+                    give(pieces, Piece::Content(self.take_certain(self.tags.opening())));
+                }
+            }
+            Mode::Calls => {
+                let CallForm::Separated { list: [_, list_end], .. } = form else { return false };
+                let text = self.held.trim_start();
+                if let Some(rest) = text.strip_prefix(call) {
+                    self.held = rest.to_owned();
+                    self.mode = Mode::Call;
+                } else if let Some(rest) = text.strip_prefix(list_end) {
+                    self.held = rest.to_owned();
+                    self.mode = Mode::Content { begun: false };
+                } else if !call.starts_with(text) && !list_end.starts_with(text) {
+                    self.mode = Mode::Content { begun: true };
                 }
             }
             Mode::Call => {
                 if let Some(inside) = self.take_through(call_end) {
                     let piece = self.call_or_text(&inside, call_end);
                     // White space between calls is the model's layout; after text it is text.
-                    self.mode = Mode::Content { begun: matches!(piece, Piece::Content(_)) };
+                    self.mode = match (&piece, form) {
+                        (Piece::Call(_), CallForm::Separated { .. }) => Mode::Calls,
+                        (Piece::Call(_), CallForm::Json) => Mode::Content { begun: false },
+                        _ => Mode::Content { begun: true },
+                    };
                     give(pieces, piece);
                 }
             }
         }
         (self.mode, self.held.len()) != before
+    }
+
+    fn behind_opening(&self) -> Mode {
+        match self.tags.form {
+            CallForm::Json => Mode::Call,
+            CallForm::Separated { .. } => Mode::Calls,
+        }
     }
 
     /// Drops white space in front; true once something else is there.
@@ -120,7 +148,8 @@ impl Tagged {
 
     /// What cannot be part of `tag` nor the white space before it.
     fn take_certain(&mut self, tag: &str) -> String {
-        let partial = (1..tag.len()).rev().find(|&n| self.held.ends_with(&tag[..n])).unwrap_or(0);
+        let is_partial = |n: &usize| tag.get(..*n).is_some_and(|part| self.held.ends_with(part));
+        let partial = (1..tag.len()).rev().find(is_partial).unwrap_or(0);
         let before_tag = &self.held[..self.held.len() - partial];
         let rest = self.held.split_off(before_tag.trim_end().len());
         std::mem::replace(&mut self.held, rest)
@@ -128,14 +157,18 @@ impl Tagged {
 
     /// The call written in `inside`, or, when it is none, the text as the model wrote it.
     fn call_or_text(&self, inside: &str, end: &str) -> Piece {
-        match parse_call(inside) {
+        let call = match self.tags.form {
+            CallForm::Json => parse_json(inside),
+            CallForm::Separated { separator, .. } => parse_separated(inside, separator),
+        };
+        match call {
             Some(call) => Piece::Call(call),
             None => Piece::Content(format!("{}{inside}{end}", self.tags.call[0])),
         }
     }
 }
 
-fn parse_call(text: &str) -> Option<ToolCall> {
+fn parse_json(text: &str) -> Option<ToolCall> {
     #[derive(Deserialize)]
     struct Written<'a> {
         name: String,
@@ -150,4 +183,16 @@ fn parse_call(text: &str) -> Option<ToolCall> {
         Some(other) => serde_json::from_str::<String>(other).ok()?,
     };
     Some(ToolCall { name: written.name, arguments })
+}
+
+fn parse_separated(text: &str, separator: &str) -> Option<ToolCall> {
+    let (before, behind) = text.split_once(separator)?;
+    let (name, arguments) = match behind.split_once("```json") {
+        Some((name, code)) => (name, code.trim_end().strip_suffix("```")?),
+        None => (before, behind),
+    };
+    let (name, arguments) = (name.trim(), arguments.trim());
+    let is_object = arguments.starts_with('{') && serde_json::from_str::<&RawValue>(arguments).is_ok();
+    (is_object && !name.is_empty())
+        .then(|| ToolCall { name: name.to_owned(), arguments: arguments.to_owned() })
 }
