@@ -1,7 +1,7 @@
-//! A layer's rows and routing in the wire's number format, cut into work items: an expert with its rows. Work items become
-//! one [`Dispatch`] per worker.
+//! Encodes a layer's rows and routing in the wire's number format as work items (an expert with its rows), and combines
+//! work items into one [`Dispatch`] per worker.
 //!
-//! `candidates` chooses the workers; `parts` holds what they answer.
+//! `candidates` chooses the workers; `parts` holds their answers.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::error::JobError;
 use super::parts::{Part, wire_gate};
 use crate::{ConnectionId, SwarmConfig};
 
-/// Header bytes of a frame, for comparing the forms.
+/// Header bytes of a frame, for choosing the smaller form.
 const FRAME_BYTES: usize = 28;
 
 /// A row index and a gate.
 const PAIR_BYTES: usize = 4;
 
-/// How layers are encoded for one swarm.
+/// How layers are encoded for a swarm.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerEncoding {
     /// D.
@@ -34,7 +34,7 @@ pub struct LayerEncoding {
 }
 
 impl LayerEncoding {
-    /// For a swarm of this config.
+    /// The encoding for a swarm with this config.
     pub fn new(config: &SwarmConfig) -> Self {
         Self {
             hidden: config.model.hidden as usize,
@@ -45,8 +45,8 @@ impl LayerEncoding {
     }
 }
 
-/// A layer's work as it goes over the wire: its rows, and for each expert that the router chose, which of them with which
-/// gates. Made where the rows are, so that the thread that drives the swarm encodes nothing.
+/// A layer's work in the wire's format: its rows, and for each chosen expert its rows and gates. Created on the
+/// caller's thread, so that the swarm's thread encodes nothing.
 #[derive(Clone, Debug)]
 pub struct EncodedLayer {
     pub(crate) layer: LayerId,
@@ -100,7 +100,7 @@ impl EncodedLayer {
         Ok(Self { layer, n_rows, hidden, dtype, rows, experts, items })
     }
 
-    /// The message that asks one worker for these items, ascending: only the rows they need, each once.
+    /// The message that requests these items, ascending, from one worker: only the rows they need, each once.
     pub(crate) fn dispatch(&self, items: &[usize]) -> Dispatch {
         const UNUSED: u16 = u16::MAX;
         let mut place = vec![UNUSED; self.n_rows];

@@ -157,9 +157,7 @@ impl Performance {
     /// Why it is not of the first tier, or not asked at all, given its visibility.
     pub(crate) fn reason(&self, visibility: Visibility) -> Option<String> {
         if !self.health.is_healthy() {
-            return Some(
-                "it failed to answer several times in a row: tried now and then beside others".to_owned(),
-            );
+            return Some("it failed several times in a row and now gets occasional probes".to_owned());
         }
         match visibility {
             Visibility::Visible => self.tier_reason.clone(),

@@ -62,7 +62,8 @@ pub(super) fn classify(
         && let Some(alone) = hub.and_then(|hub| hub.expected(n_pairs))
         && is_slower(median, alone, HUB_MARGIN)
     {
-        let reason = format!("slower than the hub alone: {} a message, {} there", show(median), show(alone));
+        let reason =
+            format!("slower than the hub: {} per message, the hub takes {}", show(median), show(alone));
         return (Tier::Fallback, Some(reason));
     }
     if is_slow {
@@ -76,7 +77,7 @@ pub(super) fn classify(
 pub(super) fn passed_over(median: Duration, others: Duration) -> Option<String> {
     is_slower(median, others, PEER_MARGIN).then(|| {
         format!(
-            "slower than the others: {} a message, {} there; asked for what they do not hold",
+            "slower than the others: {} per message, they take {}; used only for experts that they do not hold",
             show(median),
             show(others)
         )

@@ -91,7 +91,7 @@ impl Workers {
         let Some(worker) = self.get_mut(id) else { return false };
         let is_news = worker.health.failed(now);
         if is_news {
-            warn!(worker = worker.id().short(), "unhealthy: tried beside others until it answers again");
+            warn!(worker = worker.id().short(), "unhealthy: gets only probes until it answers again");
         }
         is_news
     }

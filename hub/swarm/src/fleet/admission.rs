@@ -25,7 +25,7 @@ pub mod close_code {
 
 /// What a quarantined worker is told.
 pub(crate) const QUARANTINED: &str =
-    "this worker's results differ from the hub's: its GPU or driver computes wrong";
+    "this worker's results differ from the hub's: its GPU or driver computes wrong results";
 
 /// What became of a message that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,10 +109,7 @@ impl Fleet {
         let block_bytes = self.catalog.block_bytes().max(1);
         let capacity = (join.memory_budget_bytes / block_bytes).min(self.catalog.len() as u64) as usize;
         let refusal = if !self.config.token.matches(&join.token) {
-            Some((
-                ErrorCode::Unauthorized,
-                "the join token is not the hub's: open the join link again".to_owned(),
-            ))
+            Some((ErrorCode::Unauthorized, "the join token is wrong: open the join link again".to_owned()))
         } else if !join.self_test.passed {
             Some((ErrorCode::SelfTest, format!("the self-test failed: {}", join.self_test.detail)))
         } else if capacity == 0 {
@@ -134,7 +131,7 @@ impl Fleet {
         let Some(connection) = self.connections.get_mut(&id) else { return JoinOutcome::Refused };
         if let Some((code, message)) = refusal {
             let said = peer_text(&message);
-            warn!(connection = id.0, address = connection.address, message = %said, "a worker was turned away");
+            warn!(connection = id.0, address = connection.address, message = %said, "a worker was refused");
             connection.session.reject(now, code, message);
             self.counts.refused += 1;
             return JoinOutcome::Refused;
@@ -159,7 +156,7 @@ impl Fleet {
     }
 
     fn refuse_beyond_limit(&mut self, now: Duration, id: ConnectionId, refusal: &str) {
-        warn!(connection = id.0, address = self.address(id), refusal, "a limit was passed");
+        warn!(connection = id.0, address = self.address(id), refusal, "a limit was exceeded");
         self.counts.limited += 1;
         self.reject(now, id, ErrorCode::TooLarge, refusal);
     }

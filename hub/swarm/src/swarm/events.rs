@@ -177,10 +177,7 @@ impl Swarm {
         if !self.auditor.strike(worker, &address, evidence) {
             return;
         }
-        warn!(
-            worker = worker.short(),
-            address, "quarantined: its answers differ beyond what honest kernels do"
-        );
+        warn!(worker = worker.short(), address, "quarantined: its answers differ by more than rounding");
         self.dispatcher.retract_all(worker, connection);
         if let Some(id) = connection {
             self.fleet.reject(now, id, ErrorCode::SelfTest, QUARANTINED);
