@@ -16,7 +16,7 @@ pub enum ModelError {
         source: std::io::Error,
     },
     /// The folder holds no checkpoint.
-    #[error("{} is no model folder: it has no {missing}", path.display())]
+    #[error("{} is not a model folder: it has no {missing}", path.display())]
     NotAModel {
         /// The folder.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum ModelError {
         missing: &'static str,
     },
     /// It is a file, and no GGUF by its name.
-    #[error("{} is no model: name a folder with config.json or a .gguf file", path.display())]
+    #[error("{} is not a model: name a folder with config.json or a .gguf file", path.display())]
     NotAGguf {
         /// The file.
         path: PathBuf,
@@ -80,7 +80,7 @@ pub enum ModelError {
         tensor: String,
     },
     /// A tensor has another shape than the config makes it.
-    #[error("{tensor} in {file} is {actual:?}, and the config makes it {expected:?}")]
+    #[error("{tensor} in {file} is {actual:?}, but the config requires {expected:?}")]
     Shape {
         /// The tensor's name.
         tensor: String,
@@ -92,7 +92,7 @@ pub enum ModelError {
         expected: Vec<usize>,
     },
     /// A GGUF holds a tensor that nothing would be computed with.
-    #[error("{file} holds {tensor}, which a GGUF of {architecture:?} is not computed with here")]
+    #[error("{file} holds {tensor}, which is not supported in a GGUF of {architecture:?}")]
     UnknownTensor {
         /// The file's name.
         file: String,
@@ -102,10 +102,10 @@ pub enum ModelError {
         architecture: &'static str,
     },
     /// The system gave no memory for weights.
-    #[error("there is no memory for the model's weights: {0}")]
+    #[error("not enough memory for the model's weights: {0}")]
     NoMemory(std::io::Error),
     /// A tensor is stored in a type that is not read.
-    #[error("{tensor} in {file} is {dtype}: f32, f16 and bf16 are supported")]
+    #[error("{tensor} in {file} is {dtype}: only f32, f16 and bf16 are supported")]
     UnsupportedDtype {
         /// The tensor's name.
         tensor: String,
@@ -123,7 +123,7 @@ pub enum ConfigError {
     #[error("not a model config: {0}")]
     NotJson(#[from] serde_json::Error),
     /// It describes a model of another family.
-    #[error("its model_type is {found}, and these can be run: {known}")]
+    #[error("its model_type is {found}, but moex supports only {known}")]
     UnknownFamily {
         /// What it says.
         found: String,
@@ -131,7 +131,7 @@ pub enum ConfigError {
         known: String,
     },
     /// A GGUF of another kind of model.
-    #[error("its general.architecture is {found:?}, and these can be run: {known}")]
+    #[error("its general.architecture is {found:?}, but moex supports only {known}")]
     Architecture {
         /// What it says.
         found: String,

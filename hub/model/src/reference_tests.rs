@@ -322,7 +322,7 @@ fn files_that_are_no_checkpoint_are_one_sentence() {
     fs::write(folder.join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
     assert!(
         sentence(&folder)
-            .contains("config.json: its model_type is \"mamba\", and these can be run: qwen3_moe")
+            .contains("config.json: its model_type is \"mamba\", but moex supports only qwen3_moe")
     );
     fs::remove_file(folder.join("config.json")).unwrap();
     assert!(sentence(&folder).ends_with("is no model folder: it has no config.json"));
@@ -335,7 +335,7 @@ fn an_index_cannot_read_outside_its_folder() {
     let index = folder.join("model.safetensors.index.json");
     for file in ["../model.safetensors", "/etc/hostname", "..", ""] {
         fs::write(&index, serde_json::json!({"weight_map": {"lm_head.weight": file}}).to_string()).unwrap();
-        assert!(sentence(&folder).contains("which is no file name"), "{file}");
+        assert!(sentence(&folder).contains("which is not a file name"), "{file}");
     }
     fs::write(&index, "{}").unwrap();
     assert!(sentence(&folder).starts_with("model.safetensors.index.json: not an index"));

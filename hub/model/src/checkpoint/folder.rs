@@ -107,7 +107,7 @@ fn shard_files(folder: &Path) -> Result<BTreeMap<String, String>, ModelError> {
     for (tensor, file) in index.weight_map {
         // A name that is a path would read outside the model's folder.
         if Path::new(&file).file_name().is_none_or(|name| name != file.as_str()) {
-            return Err(bad(format!("{tensor} lies in {file:?}, which is no file name")));
+            return Err(bad(format!("{tensor} lies in {file:?}, which is not a file name")));
         }
         files.entry(file).or_insert(tensor);
     }
@@ -131,11 +131,11 @@ fn read_shard(
     let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| truncated(first, 8))?;
     let header_bytes = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     if header_bytes > MAX_HEADER_BYTES {
-        return Err(bad(format!("no safetensors file: its header would have {header_bytes} bytes")));
+        return Err(bad(format!("not a safetensors file: its header would have {header_bytes} bytes")));
     }
     let header = rest.get(..header_bytes).ok_or_else(|| truncated(first, 8 + header_bytes))?;
     let metadata: Metadata =
-        serde_json::from_slice(header).map_err(|error| bad(format!("no safetensors file: {error}")))?;
+        serde_json::from_slice(header).map_err(|error| bad(format!("not a safetensors file: {error}")))?;
     // In the order of their bytes, so that a truncated file is blamed on the first tensor it cuts.
     for name in metadata.offset_keys() {
         let Some(info) = metadata.info(&name) else { continue };

@@ -81,8 +81,7 @@ impl Quantised {
             let in_order = words(&groups).enumerate().all(|(k, group)| group as usize == k / GROUP);
             if !in_order {
                 let tensor = checkpoint.tensor(&g_idx)?;
-                let reason =
-                    format!("{g_idx} has columns out of their order (desc_act), which is not supported");
+                let reason = format!("{g_idx} has reordered columns (desc_act), which are not supported");
                 return Err(ModelError::BadFile { file: tensor.file, reason });
             }
         }
@@ -152,7 +151,7 @@ pub(super) fn wrong(name: &str, tensor: Tensor, expected: &str) -> ModelError {
         Stored::Weights(format) => format.to_string(),
         Stored::Other(name) => name,
     };
-    let reason = format!("{name} is {stored} {:?}, and its quantisation makes it {expected}", tensor.shape);
+    let reason = format!("{name} is {stored} {:?}, but its quantisation requires {expected}", tensor.shape);
     ModelError::BadFile { file: tensor.file, reason }
 }
 

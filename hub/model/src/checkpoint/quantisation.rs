@@ -66,7 +66,7 @@ impl Quantisation {
                     invalid("fmt", format!("{other:?}"), "and \"e4m3\" is supported")
                 }
                 _ if block != [FP8_BLOCK; 2] => {
-                    invalid("weight_block_size", format!("{block:?}"), "and [128, 128] is supported")
+                    invalid("weight_block_size", format!("{block:?}"), "but only [128, 128] is supported")
                 }
                 _ => Ok(Some(Self::Fp8)),
             };
@@ -77,18 +77,14 @@ impl Quantisation {
         }
         if raw.bits != Some(4) {
             let bits = raw.bits.map_or_else(|| "absent".to_owned(), |bits| bits.to_string());
-            return invalid("bits", bits, "and 4 are supported");
+            return invalid("bits", bits, "but only 4 is supported");
         }
         if raw.group_size != Some(GROUP as i64) {
             let size = raw.group_size.map_or_else(|| "absent".to_owned(), |size| size.to_string());
-            return invalid("group_size", size, "and 128 is supported");
+            return invalid("group_size", size, "but only 128 is supported");
         }
         if raw.desc_act == Some(true) {
-            return invalid(
-                "desc_act",
-                "true".to_owned(),
-                "and columns out of their order are not supported",
-            );
+            return invalid("desc_act", "true".to_owned(), "but reordered columns are not supported");
         }
         match (method, raw.checkpoint_format.as_deref(), raw.version.as_deref()) {
             ("gptq", None | Some("gptq"), _) => Ok(Some(Self::Gptq { zero_offset: 1 })),

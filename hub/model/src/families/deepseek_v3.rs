@@ -59,7 +59,7 @@ fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     // A file without the key is of DeepSeek-V2, which chooses by softmax.
     let scoring = fields.integer("expert_gating_func")?.unwrap_or(1);
     if scoring != SIGMOID {
-        return Err(fields.invalid("expert_gating_func", scoring, "and 2, sigmoid, is supported"));
+        return Err(fields.invalid("expert_gating_func", scoring, "but only 2, sigmoid, is supported"));
     }
     // Older files have no key for a head's own width, and say it as that of keys.
     let mla = "attention.key_length_mla";
@@ -69,7 +69,7 @@ fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     };
     let rotated = fields.needed("rope.dimension_count")?;
     let own = head.checked_sub(rotated).filter(|own| *own > 0);
-    let own = own.ok_or_else(|| fields.invalid(key, head, "and more columns than these are rotated"))?;
+    let own = own.ok_or_else(|| fields.invalid(key, head, "but RoPE needs more columns than that"))?;
     fields.set("qk_nope_head_dim", own);
     // Keys of the latent rows, that all heads share, are said as one head.
     fields.set("head_dim", head);
@@ -90,7 +90,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         [("scoring_func", &raw.scoring_func, "sigmoid"), ("topk_method", &raw.topk_method, "noaux_tc")]
     {
         if let Some(value) = value.as_deref().filter(|value| *value != only) {
-            return Err(invalid(field, format!("{value:?}"), format!("and {only:?} is supported")));
+            return Err(invalid(field, format!("{value:?}"), format!("but only {only:?} is supported")));
         }
     }
     let mut moe = raw.moe(true, None)?;
@@ -126,7 +126,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     let head_width = bounded("qk_nope_head_dim", Some(own + rotated), MAX_WIDTH)?;
     let value_width = bounded("v_head_dim", raw.v_head_dim, head_width)?;
     if !rotated.is_multiple_of(2) {
-        return Err(invalid("qk_rope_head_dim", rotated, "and RoPE rotates pairs"));
+        return Err(invalid("qk_rope_head_dim", rotated, "but RoPE needs an even number"));
     }
     if heads.is_some_and(|heads| heads.saturating_mul(head_width) > MAX_INNER) {
         return Err(invalid("num_attention_heads", heads.unwrap_or_default(), "too many"));

@@ -105,7 +105,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     let pattern = bounded("sliding_window_pattern", Some(pattern), MAX_POSITIONS)?;
     let scalar = raw.query_pre_attn_scalar.ok_or(ConfigError::Missing("query_pre_attn_scalar".into()))?;
     if !(scalar.is_finite() && scalar > 0.0) {
-        return Err(invalid("query_pre_attn_scalar", scalar, "and must be more than 0"));
+        return Err(invalid("query_pre_attn_scalar", scalar, "but must be more than 0"));
     }
     let kinds = raw.layer_kinds(|layer| if (layer + 1).is_multiple_of(pattern) { FULL } else { SLIDING })?;
     for (layer, kind) in spec.layers.iter_mut().zip(&kinds) {
@@ -132,7 +132,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
 fn positive(field: &'static str, value: Option<f32>) -> Result<Option<f32>, ConfigError> {
     match value {
         Some(value) if !(value.is_finite() && value > 0.0) => {
-            Err(invalid(field, value, "and must be more than 0"))
+            Err(invalid(field, value, "but must be more than 0"))
         }
         value => Ok(value),
     }

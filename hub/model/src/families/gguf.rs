@@ -316,7 +316,7 @@ impl<'a> Fields<'a> {
             Value::Bool(value) => value.into(),
             Value::Text(value) => value.into(),
             Value::Array(_) => {
-                return Err(self.invalid(key, "an array", "and one value for all layers is supported"));
+                return Err(self.invalid(key, "an array", "but only one value for all layers is supported"));
             }
         };
         let shown = json.to_string().chars().take(64).collect::<String>();
@@ -376,14 +376,14 @@ impl<'a> Fields<'a> {
             }
         }
         if self.value("attention.causal") == Some(Value::Bool(false)) {
-            return Err(self.invalid("attention.causal", false, "and text is written from left to right"));
+            return Err(self.invalid("attention.causal", false, "but only causal models are supported"));
         }
         if !is_read("attention.value_length") {
             let width = self.integer("attention.key_length")?;
             if let Some(values) =
                 self.integer("attention.value_length")?.filter(|values| Some(*values) != width)
             {
-                return Err(self.invalid("attention.value_length", values, "and keys are of another width"));
+                return Err(self.invalid("attention.value_length", values, "but keys have another width"));
             }
         }
         Ok(())

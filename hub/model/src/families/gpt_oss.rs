@@ -44,7 +44,7 @@ fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
         return Err(fields.invalid(
             "expert_gating_func",
             other,
-            "and 3, softmax of the chosen, is supported",
+            "but only 3, softmax of the chosen, is supported",
         ));
     }
     fields.set("attention_bias", true);
@@ -61,7 +61,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         [("swiglu_limit", raw.swiglu_limit, SWIGLU_LIMIT), ("swiglu_alpha", raw.swiglu_alpha, SWIGLU_ALPHA)]
     {
         if let Some(value) = value.filter(|value| *value != only) {
-            return Err(invalid(field, value, format!("and {only} is supported")));
+            return Err(invalid(field, value, format!("but only {only} is supported")));
         }
     }
     // Softmax over the chosen logits is softmax over all, made to sum to one.

@@ -15,7 +15,7 @@ pub(super) const LLAMA: Family = Family {
     spec: |raw| {
         raw.only_silu()?;
         if raw.mlp_bias == Some(true) {
-            return Err(invalid("mlp_bias", true, "and an MLP without biases is supported"));
+            return Err(invalid("mlp_bias", true, "but only MLPs without biases are supported"));
         }
         let dense = raw.dense(Activation::Silu)?;
         raw.spec("llama", |_| dense, MoeSpec::NONE)

@@ -14,7 +14,7 @@ pub(super) const OLMOE: Family = Family {
     spec: |raw| {
         raw.only_silu()?;
         if let Some(clip) = raw.clip_qkv.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
-            return Err(invalid("clip_qkv", clip, "and must be more than 0"));
+            return Err(invalid("clip_qkv", clip, "but must be more than 0"));
         }
         let mut spec = raw.spec("olmoe", |_| FfnSpec::Sparse, raw.moe(false, raw.intermediate_size)?)?;
         for attention in spec.attentions_mut() {

@@ -77,7 +77,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     let interval = bounded("full_attention_interval", raw.full_attention_interval.or(Some(4)), MAX_LAYERS)?;
     let kinds = raw.layer_kinds(|layer| if (layer + 1).is_multiple_of(interval) { FULL } else { LINEAR })?;
     if !kinds.iter().any(|kind| kind == FULL) {
-        return Err(invalid("layer_types", LINEAR, "and at least one layer must have full attention"));
+        return Err(invalid("layer_types", LINEAR, "but at least one layer must have full attention"));
     }
     let shape = delta_net(raw)?;
     for (layer, kind) in spec.layers.iter_mut().zip(&kinds) {
@@ -85,7 +85,11 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
             FULL => {}
             LINEAR => layer.mixer = Mixer::DeltaNet(shape),
             other => {
-                return Err(invalid("layer_types", format!("{other:?}"), "which this family does not have"));
+                return Err(invalid(
+                    "layer_types",
+                    format!("{other:?}"),
+                    "which this family does not support",
+                ));
             }
         }
     }

@@ -223,7 +223,7 @@ impl Raw {
         match self.hidden_act.as_deref().filter(|act| *act != "silu") {
             None => Ok(()),
             Some(act) => {
-                Err(invalid("hidden_act", format!("{act:?}"), "and \"silu\" is supported for this family"))
+                Err(invalid("hidden_act", format!("{act:?}"), "but this family supports only \"silu\""))
             }
         }
     }
@@ -232,12 +232,12 @@ impl Raw {
     pub(crate) fn no_window(&self) -> Result<(), ConfigError> {
         let slides = self.layer_types.as_ref().is_some_and(|types| types.iter().any(|kind| kind == SLIDING));
         match (self.sliding_window.filter(|window| *window > 0), self.use_sliding_window) {
-            (Some(window), Some(true)) => Err(invalid(
-                "sliding_window",
-                window,
-                "and attention over all positions is what is supported for this family",
-            )),
-            _ if slides => Err(invalid("layer_types", SLIDING, "and this family has full attention")),
+            (Some(window), Some(true)) => {
+                Err(invalid("sliding_window", window, "but this family supports only full attention"))
+            }
+            _ if slides => {
+                Err(invalid("layer_types", SLIDING, "but this family supports only full attention"))
+            }
             _ => Ok(()),
         }
     }
@@ -273,7 +273,7 @@ impl Raw {
         }
         let head_width = bounded("head_dim", self.head_dim.or(Some(hidden / n_heads)), MAX_WIDTH)?;
         if !head_width.is_multiple_of(2) {
-            return Err(invalid("head_dim", head_width, "and RoPE rotates pairs"));
+            return Err(invalid("head_dim", head_width, "but RoPE needs an even number"));
         }
         if n_heads * head_width > MAX_INNER {
             return Err(invalid("num_attention_heads", n_heads, format!("too many of {head_width} columns")));
@@ -308,18 +308,22 @@ impl Raw {
         // 10,000 is transformers' default where no theta is given.
         let theta = scaling.and_then(|rope| rope.rope_theta).or(self.rope_theta).unwrap_or(10_000.0);
         if !(theta.is_finite() && theta > 1.0) {
-            return Err(invalid("rope_theta", theta, "and it must be more than 1"));
+            return Err(invalid("rope_theta", theta, "but must be more than 1"));
         }
         let factor = scaling.and_then(|rope| rope.partial_rotary_factor).or(self.partial_rotary_factor);
         let width = match factor {
             None => width,
             Some(factor) if factor > 0.0 && factor <= 1.0 => (width as f64 * factor) as usize,
             Some(factor) => {
-                return Err(invalid("partial_rotary_factor", factor, "and a part is above 0 and at most 1"));
+                return Err(invalid("partial_rotary_factor", factor, "but must be above 0 and at most 1"));
             }
         };
         if width == 0 || !width.is_multiple_of(2) {
-            return Err(invalid("partial_rotary_factor", factor.unwrap_or(1.0), "and RoPE rotates pairs"));
+            return Err(invalid(
+                "partial_rotary_factor",
+                factor.unwrap_or(1.0),
+                "but RoPE needs an even number",
+            ));
         }
         let scaling = match scaling {
             None => self.rope_factors.as_deref().map(|factors| rope_factors(factors, width)).transpose()?,
@@ -327,7 +331,7 @@ impl Raw {
                 return Err(invalid(
                     "rope_type",
                     "not alone",
-                    "and there are factors for each frequency as well",
+                    "but there are factors for each frequency too",
                 ));
             }
             Some(rope) => rope.scaling(self.declared_positions()?)?,
@@ -364,7 +368,7 @@ impl RawRope {
         let factor = self.factor.or(default).ok_or(ConfigError::Missing("factor".into()))?;
         match (1.0..=1e6).contains(&factor) {
             true => Ok(factor),
-            false => Err(invalid("factor", factor, "and a context is stretched by 1 or more")),
+            false => Err(invalid("factor", factor, "but must be at least 1")),
         }
     }
 
@@ -377,7 +381,7 @@ impl RawRope {
             return Err(invalid(
                 "high_freq_factor",
                 high,
-                format!("and must be more than low_freq_factor, {low}"),
+                format!("but must be more than low_freq_factor, {low}"),
             ));
         }
         Ok(Llama3 { factor: self.at_least_one(None)?, low, high, original_max_positions: original as f64 })

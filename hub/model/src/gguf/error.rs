@@ -6,13 +6,13 @@ use moex_kernels::WeightFormat;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GgufError {
     /// It begins with something else.
-    #[error("no GGUF file: it does not begin with \"GGUF\"")]
+    #[error("not a GGUF file: it does not begin with \"GGUF\"")]
     Magic,
     /// It is of a version with another layout.
-    #[error("GGUF version {0}, and versions 2 and 3 are read")]
+    #[error("GGUF version {0}, but only versions 2 and 3 are supported")]
     Version(u32),
     /// Its numbers have the other byte order.
-    #[error("a big-endian GGUF, and only little-endian ones are read")]
+    #[error("a big-endian GGUF, but only little-endian ones are supported")]
     BigEndian,
     /// It ends before something that it announces.
     #[error("truncated: {what} ends at byte {end} and the file at byte {len}")]
@@ -25,7 +25,7 @@ pub enum GgufError {
         len: u64,
     },
     /// A count or a length is beyond every file's.
-    #[error("{what} {count}, and at most {most} are read")]
+    #[error("{what} {count}, but at most {most} are supported")]
     TooMany {
         /// What is counted, with its verb.
         what: String,
@@ -46,13 +46,13 @@ pub enum GgufError {
     #[error("{0} is no UTF-8")]
     Utf8(String),
     /// A key or a tensor that stands there twice.
-    #[error("{0} stands there twice")]
+    #[error("{0} occurs twice")]
     Duplicate(String),
     /// An alignment that is none.
-    #[error("general.alignment is {0}, no power of two up to {most}", most = super::MAX_ALIGNMENT)]
+    #[error("general.alignment is {0}, not a power of two up to {most}", most = super::MAX_ALIGNMENT)]
     Alignment(u64),
     /// A tensor with too many dimensions, or none.
-    #[error("{tensor} has {n} dimensions, and 1 to {most} are read", most = super::MAX_DIMENSIONS)]
+    #[error("{tensor} has {n} dimensions, but only 1 to {most} are supported", most = super::MAX_DIMENSIONS)]
     Dimensions {
         /// The tensor.
         tensor: String,
@@ -76,7 +76,7 @@ pub enum GgufError {
         kind: String,
     },
     /// A tensor whose rows are no whole blocks.
-    #[error("{tensor} has rows of {cols}, no whole blocks of {format}")]
+    #[error("{tensor} has rows of {cols}, which are not whole blocks of {format}")]
     Ragged {
         /// The tensor.
         tensor: String,
@@ -86,7 +86,7 @@ pub enum GgufError {
         format: WeightFormat,
     },
     /// A tensor that starts where none may.
-    #[error("{tensor} starts at byte {offset} of the data, no multiple of {alignment}")]
+    #[error("{tensor} starts at byte {offset} of the data, which is not a multiple of {alignment}")]
     Misaligned {
         /// The tensor.
         tensor: String,

@@ -117,9 +117,9 @@ fn what_is_wrong_is_named() {
     };
     // After a tensor's name: dimensions u32, each u64, type u32, offset u64.
     for (file, expected) in [
-        (replaced(0, b"GGML"), "no GGUF file: it does not begin with \"GGUF\""),
+        (replaced(0, b"GGML"), "not a GGUF file: it does not begin with \"GGUF\""),
         (replaced(4, &[1, 0, 0, 0]), "GGUF version 1, and versions 2 and 3 are read"),
-        (replaced(4, &[0, 0, 0, 3]), "a big-endian GGUF, and only little-endian ones are read"),
+        (replaced(4, &[0, 0, 0, 3]), "a big-endian GGUF, but only little-endian ones are supported"),
         (replaced(8, &u64s(u64::MAX)), "the tensors are 18446744073709551615, and at most 65536 are read"),
         (replaced(16, &u64s(1 << 40)), "the keys are 1099511627776, and at most 65536 are read"),
         (replaced(24, &u64s(1 << 40)), "the bytes of a key are 1099511627776, and at most 1024 are read"),

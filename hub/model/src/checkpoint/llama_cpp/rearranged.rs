@@ -194,7 +194,7 @@ pub(in crate::checkpoint) fn vector(
             Ok(order.iter().map(|row| values[*row]).collect())
         }
         Some((Change::MinusExp, _)) if values.iter().any(|value| *value >= 0.0 || !value.is_finite()) => {
-            let reason = format!("{name} is stored as numbers below 0, and one is not");
+            let reason = format!("{name} must be stored as negative numbers, and one is not");
             Err(ModelError::BadFile { file: checkpoint.name.clone(), reason })
         }
         Some((Change::MinusExp, _)) => {
