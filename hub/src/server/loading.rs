@@ -111,11 +111,11 @@ impl Loading {
         response
     }
 
-    /// `moex is getting ready: 43 %, packing experts, about 12 s left`
+    /// `moex is loading: 43 %, packing experts, about 12 s left`
     fn sentence(&self) -> String {
         let percent = self.percent().map(|percent| format!("{percent} %, ")).unwrap_or_default();
         let left = self.eta().map(|eta| format!(", about {} s left", eta.as_secs())).unwrap_or_default();
-        format!("moex is getting ready: {percent}{}{left}", self.state().phase)
+        format!("moex is loading: {percent}{}{left}", self.state().phase)
     }
 
     /// Percentage of downloading or packing, the slow phases.
@@ -154,40 +154,35 @@ mod tests {
     #[test]
     fn it_says_what_it_does_how_far_it_is_and_how_long_it_takes() {
         let loading = Loading::default();
-        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        assert_eq!(loading.sentence(), "moex is loading: reading the model");
         loading.packed(0, 200);
-        assert_eq!(loading.sentence(), "moex is getting ready: 0 %, packing experts");
+        assert_eq!(loading.sentence(), "moex is loading: 0 %, packing experts");
         std::thread::sleep(Duration::from_millis(20));
         loading.packed(86, 200);
-        assert!(
-            loading.sentence().starts_with("moex is getting ready: 43 %, packing experts, about 0 s left")
-        );
+        assert!(loading.sentence().starts_with("moex is loading: 43 %, packing experts, about 0 s left"));
         loading.packed(200, 200);
-        assert_eq!(loading.sentence(), "moex is getting ready: starting");
+        assert_eq!(loading.sentence(), "moex is loading: starting");
     }
 
     #[test]
     fn a_download_counts_from_where_it_went_on() {
         let loading = Loading::default();
         loading.downloaded(0, 0);
-        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        assert_eq!(loading.sentence(), "moex is loading: reading the model");
         loading.downloaded(600, 1000);
-        assert_eq!(loading.sentence(), "moex is getting ready: 60 %, downloading the model");
+        assert_eq!(loading.sentence(), "moex is loading: 60 %, downloading the model");
         std::thread::sleep(Duration::from_millis(20));
         loading.downloaded(700, 1000);
         let said = loading.sentence();
-        assert!(
-            said.starts_with("moex is getting ready: 70 %, downloading the model, about 0 s left"),
-            "{said}"
-        );
+        assert!(said.starts_with("moex is loading: 70 %, downloading the model, about 0 s left"), "{said}");
         loading.downloaded(1000, 1000);
-        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        assert_eq!(loading.sentence(), "moex is loading: reading the model");
     }
 
     #[test]
     fn a_bar_without_a_length_is_no_division_by_nothing() {
         let loading = Loading::default();
         loading.packed(0, 0);
-        assert_eq!(loading.sentence(), "moex is getting ready: starting");
+        assert_eq!(loading.sentence(), "moex is loading: starting");
     }
 }

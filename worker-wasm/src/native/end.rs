@@ -115,7 +115,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
         if let (Ending::Stopped(reason) | Ending::DeviceFailed(reason) | Ending::Unreachable(reason), false) =
             (ending, is_last)
         {
-            tracing::warn!(%reason, url = self.links.url(hub), "this hub is served no longer");
+            tracing::warn!(%reason, url = self.links.url(hub), "this hub is no longer served");
         }
     }
 

@@ -33,7 +33,7 @@ pub(super) fn urls(options: &WorkerOptions) -> Result<Vec<JoinUrl>, WorkerError>
     let urls = options.hubs.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let twice = urls.iter().enumerate().find(|(n, url)| urls[..*n].iter().any(|other| other.hub == url.hub));
     if let Some((_, url)) = twice {
-        let message = format!("{} is given twice: a worker joins a hub once.", url.hub);
+        let message = format!("{} is given twice: a worker joins each hub once.", url.hub);
         return Err(WorkerError::JoinUrl(message));
     }
     if urls.is_empty() || urls.len() > MAX_HUBS {
@@ -85,7 +85,7 @@ pub(super) async fn admitted(hubs: Vec<Hub>) -> Result<Vec<Hub>, WorkerError> {
             Ok(()) => admitted.push(hub),
             Err(reason) if is_only_one => refused = Some(reason),
             Err(reason) => {
-                tracing::warn!(%reason, url = hub.route.url(), "this hub is not served");
+                tracing::warn!(%reason, url = hub.route.url(), "joining this hub failed");
                 refused = Some(reason);
             }
         }

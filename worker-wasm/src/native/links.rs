@@ -17,7 +17,7 @@ use crate::core::{Connection, HubId, Lost};
 use crate::driver::Event;
 
 /// What is said of a hub that lets messages pile up.
-const NOT_READING: &str = "the hub takes no messages";
+const NOT_READING: &str = "the hub does not read messages";
 
 /// The sockets, at most one to each hub.
 pub(super) struct Links {

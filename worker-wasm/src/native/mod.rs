@@ -89,7 +89,7 @@ pub enum WorkerError {
     #[error("{0}")]
     Device(String),
     /// No hub answered for as long as the options allow.
-    #[error("No hub at {url}: {reason}.")]
+    #[error("No hub answers at {url}: {reason}.")]
     NoHub {
         /// The WebSocket's address.
         url: String,
@@ -167,7 +167,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         });
         match reason {
             Some(reason) if may_fall_back => {
-                tracing::warn!("{reason} This worker goes on with the CPU instead of the GPU.");
+                tracing::warn!("{reason} This worker continues on the CPU instead of the GPU.");
                 let mut endings = endings.iter();
                 hubs.retain(|_| matches!(endings.next(), Some(Ending::DeviceFailed(_))));
                 choice = DeviceChoice::Cpu;
