@@ -1,4 +1,4 @@
-//! How a folder says that it was quantised, by GPTQ or AWQ, or to FP8.
+//! Reads how a folder was quantised: GPTQ, AWQ or FP8.
 
 use std::borrow::Cow;
 
@@ -14,11 +14,11 @@ pub(super) const FP8_BLOCK: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantisation {
     Gptq {
-        /// What is added to a stored zero point.
+        /// Offset added to a stored zero point.
         zero_offset: u8,
     },
     Awq,
-    /// As `fp8` reads it.
+    /// FP8, read by `fp8`.
     Fp8,
 }
 
@@ -36,10 +36,10 @@ struct Raw {
 }
 
 impl Quantisation {
-    /// Of a folder's `config.json` and `quantize_config.json`; none if neither speaks of it.
+    /// Reads a folder's `config.json` and `quantize_config.json`; none if neither mentions quantisation.
     ///
     /// # Errors
-    /// The field that says it is quantised in a way that is not read.
+    /// If the quantisation is not supported; names the field.
     pub(super) fn read(config: &[u8], quantize_config: Option<&[u8]>) -> Result<Option<Self>, ConfigError> {
         #[derive(Deserialize)]
         struct Outer {
@@ -53,10 +53,10 @@ impl Quantisation {
         let invalid = |field, value: String, reason: &str| {
             Err(ConfigError::Invalid { field: Cow::Borrowed(field), value, reason: reason.to_owned() })
         };
-        // The file beside `config.json` is GPTQ's own, and names no method.
+        // `quantize_config.json` is GPTQ's own file, and names no method.
         let method = raw.quant_method.as_deref().unwrap_or("gptq");
         if method == "mxfp4" {
-            // Of the experts alone, whose tensors say it themselves.
+            // For the experts only, whose tensors identify themselves.
             return Ok(None);
         }
         if method == "fp8" {

@@ -37,7 +37,7 @@ pub(super) const GPT_OSS: Family = Family {
     }],
 };
 
-/// What is true of every GPT-OSS and no key says.
+/// Fields that every GPT-OSS has and no key stores.
 fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     const SOFTMAX_OF_THE_CHOSEN: usize = 3;
     if let Some(other) = fields.integer("expert_gating_func")?.filter(|kind| *kind != SOFTMAX_OF_THE_CHOSEN) {
@@ -64,7 +64,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
             return Err(invalid(field, value, format!("but only {only} is supported")));
         }
     }
-    // Softmax over the chosen logits is softmax over all, made to sum to one.
+    // Softmax over the chosen logits equals softmax over all, renormalised.
     let mut moe = raw.moe(true, raw.intermediate_size)?;
     moe.kind = ExpertKind::ClampedSwiglu;
     moe.has_router_bias = true;

@@ -26,7 +26,7 @@ pub(super) const OLMOE: Family = Family {
     names: &[],
     gguf: &[GgufForm {
         keys: &[("clip_qkv", "attention.clamp_kqv")],
-        // No key says so: llama.cpp never renormalises this architecture's gates.
+        // Without a key: llama.cpp never renormalises this architecture's gates.
         fields: |fields| {
             fields.set("norm_topk_prob", false);
             Ok(())

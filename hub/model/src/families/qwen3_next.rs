@@ -1,5 +1,5 @@
-//! Qwen3-Next: three layers of gated delta nets to one of attention with an output gate, norms that multiply by one plus their
-//! weights, a gated shared expert.
+//! Qwen3-Next: three layers of gated delta nets to one of attention with an output gate; norms multiply by one plus
+//! their weights; a gated shared expert.
 
 use moex_kernels::cpu::DeltaNetShape;
 
@@ -50,7 +50,7 @@ pub(super) const QWEN3_NEXT: Family = Family {
     }],
 };
 
-/// The width of a value head: all of them together are `ssm.inner_size`.
+/// The width of a value head: `ssm.inner_size` is that of all heads together.
 fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     let (inner, heads) = (fields.needed("ssm.inner_size")?, fields.needed("ssm.time_step_rank")?);
     match inner.checked_div(heads) {

@@ -1,4 +1,5 @@
-//! The keys `tokenizer.*`: a byte-level BPE vocabulary, as llama.cpp calls "gpt2", and the chat template.
+//! Reads and writes the keys `tokenizer.*`: a byte-level BPE vocabulary, which llama.cpp calls "gpt2", and the chat
+//! template.
 
 use serde::Deserialize;
 
@@ -9,25 +10,25 @@ use super::{Gguf, GgufError, Header, MAX_ELEMENTS, MetaValue, Value};
 pub struct Vocabulary {
     /// Each id's token, in the alphabet of byte-level BPE.
     pub tokens: Vec<String>,
-    /// Each id's kind; as many as tokens.
+    /// Each id's kind; as many as there are tokens.
     pub kinds: Vec<TokenKind>,
-    /// How a text is cut before merges.
+    /// How text is split before merges.
     pub words: Words,
-    /// The two halves of each merge, the earliest first.
+    /// The two halves of each merge, highest priority first.
     pub merges: Vec<(String, String)>,
     /// The token before a text, if there is one.
     pub bos: Option<u32>,
     /// The token that ends an answer.
     pub eos: Option<u32>,
-    /// The token that ends a turn, where it is another one.
+    /// The token that ends a turn, if it is a different one.
     pub eot: Option<u32>,
-    /// The token that fills a batch.
+    /// The padding token.
     pub pad: Option<u32>,
-    /// Whether a plain text begins with `bos`. A chat's prompt is what the template makes of it.
+    /// Whether plain text begins with `bos`. In a chat, the template decides.
     pub add_bos: bool,
 }
 
-/// How a text is cut into words before merges, by the names of llama.cpp.
+/// How text is split into words before merges, by llama.cpp's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Words {
     /// Qwen's since Qwen 2: "qwen2".
@@ -44,7 +45,7 @@ pub enum Words {
 }
 
 impl Words {
-    /// By their names; of several the first is written.
+    /// By their names; the first of several is used for writing.
     const NAMES: [(&'static str, Self); 9] = [
         ("qwen2", Self::Qwen2),
         ("deepseek-r1-qwen", Self::Qwen2),
@@ -66,16 +67,16 @@ impl Words {
     }
 }
 
-/// What a token is there for.
+/// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// A piece of text, made by merges.
     Normal = 1,
     /// Marks where something begins or ends; never shown.
     Control = 3,
-    /// Found in the text as it stands, and shown.
+    /// Matched verbatim in the text, and shown.
     UserDefined = 4,
-    /// Fills the vocabulary up; never made and never found.
+    /// A filler, never generated or matched.
     Unused = 5,
 }
 
@@ -94,18 +95,21 @@ impl Vocabulary {
     /// The vocabulary of a file; none if it has no tokenizer.
     ///
     /// # Errors
-    /// If it is of a kind that is not known, or not whole.
+    /// If its kind is unknown, or it is incomplete.
     pub fn read(gguf: &Gguf<'_>) -> Result<Option<Self>, GgufError> {
         let Some(model) = gguf.text(MODEL)? else { return Ok(None) };
         let wrong = |key: &str, expected| GgufError::WrongValue { key: key.to_owned(), expected };
         if model != "gpt2" {
-            return Err(wrong(MODEL, "\"gpt2\", and only byte-level BPE is supported"));
+            return Err(wrong(MODEL, "\"gpt2\", the only supported kind (byte-level BPE)"));
         }
-        // How a text is cut before merges. Files from before the key existed are Qwen's by their architecture.
+        // How text is split before merges. Older files lack the key; they are Qwen's by their architecture.
         let words = match gguf.text(PRE)? {
             None => Words::default(),
             Some(name) => Words::of(name).ok_or_else(|| {
-                wrong(PRE, "\"qwen2\", \"llama-bpe\", \"gpt-4o\", \"deepseek-v3\" or \"olmo\", whose words are known")
+                wrong(
+                    PRE,
+                    "\"qwen2\", \"llama-bpe\", \"gpt-4o\", \"deepseek-v3\" or \"olmo\", the supported kinds",
+                )
             })?,
         };
         let array = |key: &str| {
@@ -149,7 +153,7 @@ impl Vocabulary {
         }))
     }
 
-    /// Adds its keys to a header.
+    /// Adds the vocabulary's keys to a header.
     pub fn write(self, header: &mut Header) {
         header
             .key(MODEL, MetaValue::Text("gpt2".to_owned()))
@@ -167,8 +171,7 @@ impl Vocabulary {
             .key(TOKENS, MetaValue::Texts(self.tokens));
     }
 
-    /// The vocabulary of a `tokenizer.json`, filled up to `n_ids` with tokens that nothing makes; it names no special
-    /// tokens.
+    /// The vocabulary of a `tokenizer.json`, padded to `n_ids` with unused tokens; without special tokens.
     ///
     /// # Errors
     /// If it is none, or has more ids than [`MAX_ELEMENTS`].
@@ -199,7 +202,7 @@ impl Vocabulary {
 }
 
 impl TokenKind {
-    /// Unknown and byte tokens are of other models than gpt2's: text like any other here.
+    /// Unknown and byte tokens only occur in other kinds than gpt2: here they are plain text.
     fn read(value: Value<'_>) -> Self {
         match value {
             Value::Signed(3) | Value::Unsigned(3) => Self::Control,
@@ -229,7 +232,7 @@ struct Model {
     merges: Vec<Merge>,
 }
 
-/// A pair, or in older files a text with a space between its halves.
+/// A pair, or in older files a string with a space between its halves.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Merge {
