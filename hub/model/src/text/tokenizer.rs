@@ -1,4 +1,4 @@
-//! Byte-level BPE, from a `tokenizer.json` or from a GGUF's vocabulary: text to ids and ids to bytes.
+//! A byte-level BPE tokenizer, from a `tokenizer.json` or a GGUF's vocabulary.
 
 use std::collections::HashMap;
 
@@ -17,23 +17,23 @@ use tokenizers::{
 use super::{Detokenizer, TextError, words::Cuts};
 use crate::gguf::{TokenKind, Vocabulary, Words};
 
-/// The longest text that is tokenized.
+/// Maximum bytes of a text to tokenise.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
 
 /// A byte-level BPE tokenizer.
 pub struct Tokenizer {
     inner: Inner,
-    /// What each id adds to a text, by id; empty where the vocabulary has a hole.
+    /// The bytes of each id; empty for gaps in the vocabulary.
     bytes: Vec<Vec<u8>>,
     special: Vec<bool>,
 }
 
-/// What becomes of special tokens in a decoded text.
+/// How special tokens are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// They are written out.
+    /// They are included.
     Keep,
-    /// They are left out.
+    /// They are omitted.
     Skip,
 }
 
@@ -41,7 +41,7 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// If it is none, or not byte-level, as every Qwen3's is.
+    /// If it is invalid, or not byte-level.
     pub fn from_json(json: &[u8]) -> Result<Self, TextError> {
         let inner = Inner::from_bytes(json).map_err(|error| TextError::Tokenizer(error.to_string()))?;
         if !matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
@@ -52,11 +52,11 @@ impl Tokenizer {
         Ok(Self::of(inner))
     }
 
-    /// The tokenizer of a GGUF: what the same model's `tokenizer.json` is, whose normaliser and cutting of words no key
-    /// says in full.
+    /// Builds the tokenizer of a GGUF. It equals the model's `tokenizer.json`, whose normaliser and pre-tokenizer GGUF
+    /// only names.
     ///
     /// # Errors
-    /// If a merge makes no token of the vocabulary.
+    /// If a merge's result is not in the vocabulary.
     pub fn from_vocabulary(vocabulary: &Vocabulary) -> Result<Self, TextError> {
         let failed = |error: tokenizers::Error| TextError::Vocabulary(error.to_string());
         let tokens = || vocabulary.tokens.iter().zip(&vocabulary.kinds).zip(0_u32..);
@@ -100,7 +100,7 @@ impl Tokenizer {
         let n_ids = vocab.values().max().map_or(0, |id| *id as usize + 1);
         let (mut bytes, mut special) = (vec![Vec::new(); n_ids], vec![false; n_ids]);
         for (token, id) in vocab {
-            // A token with a character outside the byte alphabet stands for itself, as the decoder has it.
+            // A token with a character outside the byte alphabet stands for itself, as in the decoder.
             let mapped: Option<Vec<u8>> = token.chars().map(|c| byte_of.get(&c).copied()).collect();
             bytes[id as usize] = mapped.unwrap_or_else(|| token.into_bytes());
             special[id as usize] = added.get(&id).is_some_and(|added| added.special);
@@ -108,10 +108,10 @@ impl Tokenizer {
         Self { inner, bytes, special }
     }
 
-    /// The ids of `text`; special tokens written in it count as such, and none is added.
+    /// Tokenises `text`; special tokens in it are parsed, and none is added.
     ///
     /// # Errors
-    /// If the text is longer than [`MAX_TEXT_BYTES`], or the tokenizer's own rules fail on it.
+    /// If the text is longer than [`MAX_TEXT_BYTES`], or the tokenizer fails on it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         if text.len() > MAX_TEXT_BYTES {
             return Err(TextError::Tokenizer(format!("a text of {} bytes is too long", text.len())));
@@ -121,7 +121,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of `ids`; bytes that are no UTF-8 become U+FFFD.
+    /// Decodes `ids`; invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32], special: Special) -> String {
         let mut stream = Detokenizer::new(special);
         let mut text: String = ids.iter().map(|id| stream.push(self, *id)).collect();
@@ -139,7 +139,7 @@ impl Tokenizer {
         self.bytes.len()
     }
 
-    /// What `id` adds to a text: bytes, not always whole characters; nothing for an id that is no token.
+    /// The bytes of `id`, not always whole characters; empty if there is no such token.
     pub fn bytes(&self, id: u32, special: Special) -> &[u8] {
         match (self.bytes.get(id as usize), special, self.special.get(id as usize)) {
             (Some(_), Special::Skip, Some(true)) | (None, ..) => &[],
@@ -148,7 +148,8 @@ impl Tokenizer {
     }
 }
 
-/// GPT-2's alphabet, backwards: printable Latin-1 stands for itself, every other byte for a character from U+0100 on.
+/// GPT-2's byte alphabet, inverted: printable Latin-1 characters represent themselves, characters from U+0100 on all
+/// other bytes.
 fn bytes_of_characters() -> HashMap<char, u8> {
     let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let others = (0..=255_u8).filter(|byte| !printable(byte)).zip('\u{100}'..);

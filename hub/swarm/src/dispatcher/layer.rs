@@ -131,8 +131,8 @@ impl EncodedLayer {
         Dispatch { layer, hidden, dtype, form, rows, calls }
     }
 
-    /// What an answer says of `items`, those that its dispatch asked for: a part an item. None if it has another shape than
-    /// was asked for. Values are not looked at.
+    /// Splits an answer to `items` into one part per item. None if its shape differs from the request. Does not read
+    /// the values.
     pub(crate) fn read(&self, items: &[usize], answer: &Answer) -> Option<Vec<Part>> {
         let is_of_shape = answer.parts.len() == items.len()
             && (answer.layer, answer.dtype, usize::from(answer.hidden))
@@ -165,7 +165,7 @@ impl EncodedLayer {
         items.iter().map(|item| self.items[*item].pairs.len()).sum()
     }
 
-    /// Bytes of these items on the wire, there and back: what a copy of them costs.
+    /// Bytes of these items' request and answer: the cost of a copy.
     pub(super) fn message_bytes(&self, items: &[usize]) -> u64 {
         let row_bytes = self.dtype.row_bytes(self.hidden);
         let n_pairs = self.n_pairs(items);
@@ -183,7 +183,7 @@ impl EncodedLayer {
     }
 }
 
-/// Rows once if rows shared between experts save more than the extra frame and the row indices cost.
+/// Rows once, if shared rows save more than the extra frame and the row indices cost.
 fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
     let n_pairs: usize = calls.iter().map(|call| call.pairs.len()).sum();
     let plain = n_pairs * (row_bytes + 2);
@@ -191,16 +191,16 @@ fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
     if rows_once < plain { Form::RowsOnce } else { Form::Plain }
 }
 
-/// What one worker is asked in one message.
+/// The items for one worker in one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     /// Indices of work items, ascending.
     pub items: Vec<usize>,
-    /// Of these, those that another worker is asked for at the same time, and before this one.
+    /// Those of the items that another worker is asked for at the same time, and before this one.
     pub copies: Vec<usize>,
 }
 
-/// Groups work items, ascending, by the workers to ask: one message a worker, however many items it is asked for.
+/// Groups ascending work items by worker: one message per worker.
 pub(super) fn group_by_worker(
     items: impl IntoIterator<Item = (usize, Vec<ConnectionId>)>,
 ) -> BTreeMap<ConnectionId, Share> {
