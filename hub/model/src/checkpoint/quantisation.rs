@@ -63,7 +63,7 @@ impl Quantisation {
             let block = raw.weight_block_size.unwrap_or_default();
             return match raw.fmt.as_deref() {
                 Some(other) if other != "e4m3" => {
-                    invalid("fmt", format!("{other:?}"), "and \"e4m3\" is supported")
+                    invalid("fmt", format!("{other:?}"), "but only \"e4m3\" is supported")
                 }
                 _ if block != [FP8_BLOCK; 2] => {
                     invalid("weight_block_size", format!("{block:?}"), "but only [128, 128] is supported")
@@ -72,7 +72,7 @@ impl Quantisation {
             };
         }
         if !matches!(method, "gptq" | "awq") {
-            let reason = "and \"gptq\", \"awq\", \"fp8\" and \"mxfp4\" are supported";
+            let reason = "but only \"gptq\", \"awq\", \"fp8\" and \"mxfp4\" are supported";
             return invalid("quant_method", format!("{method:?}"), reason);
         }
         if raw.bits != Some(4) {
@@ -92,10 +92,10 @@ impl Quantisation {
             ("gptq", Some(other), _) => invalid(
                 "checkpoint_format",
                 format!("{other:?}"),
-                "and \"gptq\" and \"gptq_v2\" are supported",
+                "but only \"gptq\" and \"gptq_v2\" are supported",
             ),
             (_, _, None | Some("gemm" | "GEMM")) => Ok(Some(Self::Awq)),
-            (_, _, Some(other)) => invalid("version", format!("{other:?}"), "and \"gemm\" is supported"),
+            (_, _, Some(other)) => invalid("version", format!("{other:?}"), "but only \"gemm\" is supported"),
         }
     }
 }

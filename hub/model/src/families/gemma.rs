@@ -90,7 +90,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         return Err(invalid(
             "hidden_activation",
             format!("{act:?}"),
-            "and \"gelu_pytorch_tanh\" is supported",
+            "but only \"gelu_pytorch_tanh\" is supported",
         ));
     }
     let dense = raw.dense(Activation::GeluTanh)?;

@@ -180,7 +180,7 @@ impl Raw {
         let step = bounded("decoder_sparse_step", Some(self.decoder_sparse_step.unwrap_or(1)), MAX_LAYERS)?;
         let dense_only = self.mlp_only_layers.as_deref().unwrap_or_default();
         if let Some(layer) = dense_only.iter().find(|layer| **layer >= n_layers) {
-            return Err(invalid("mlp_only_layers", layer, format!("and there are {n_layers} layers")));
+            return Err(invalid("mlp_only_layers", layer, format!("but there are {n_layers} layers")));
         }
         let of = |layer: usize| match !dense_only.contains(&layer) && (layer + 1).is_multiple_of(step) {
             true => Ok(FfnSpec::Sparse),
@@ -359,7 +359,7 @@ impl RawRope {
             other => Err(invalid(
                 "rope_type",
                 format!("{other:?}"),
-                "and \"default\", \"linear\", \"llama3\" and \"yarn\" are supported",
+                "but only \"default\", \"linear\", \"llama3\" and \"yarn\" are supported",
             )),
         }
     }

@@ -46,7 +46,7 @@ impl Tokenizer {
         let inner = Inner::from_bytes(json).map_err(|error| TextError::Tokenizer(error.to_string()))?;
         if !matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
             return Err(TextError::Tokenizer(
-                "its decoder is not ByteLevel, and only that is supported".to_owned(),
+                "its decoder is not ByteLevel, the only supported one".to_owned(),
             ));
         }
         Ok(Self::of(inner))
