@@ -4,8 +4,7 @@
 //! | the swarm | status | `code` | the client |
 //! |---|---|---|---|
 //! | has as many layers in flight as it allows | 503, `Retry-After: 1` | `swarm_busy` | retries |
-//! | has no worker for an expert, and the hub does not compute | 503, `Retry-After: 5` | `experts_missing` | retries
-//! when workers have joined |
+//! | has no worker for an expert, and the hub does not compute | 503, `Retry-After: 5` | `experts_missing` | retries when workers have joined |
 //! | is stopping | 503, `Retry-After: 5` | `stopping` | retries |
 //! | failed: a result is not finite, or the hub could not compute | 500 | `swarm_failed` | does not retry |
 

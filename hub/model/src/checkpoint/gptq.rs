@@ -6,8 +6,7 @@
 //!
 //! | | `qweight` | eight nibbles of it, and of `qzeros` | zero point |
 //! |---|---|---|---|
-//! | GPTQ | (K/8, N) | eight columns k; of `qzeros` eight rows n | the stored value plus 1; in version 2 the stored
-//! value |
+//! | GPTQ | (K/8, N) | eight columns k; of `qzeros` eight rows n | the stored value plus 1; in version 2 the stored value |
 //! | AWQ | (K, N/8) | eight rows n, in the order 0, 2, 4, 6, 1, 3, 5, 7 | the stored value |
 
 use bytes::Bytes;

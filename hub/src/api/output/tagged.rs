@@ -1,5 +1,5 @@
-//! Parses reasoning and calls between tags: `<think>…</think>` first, and each call as `<tool_call>{"name",
-//! "arguments"}</tool_call>`.
+//! Parses reasoning and calls between tags: `<think>…</think>` first, and each call as
+//! `<tool_call>{"name", "arguments"}</tool_call>`.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench serve`: compares the speed of answers through `moex serve`, with default flags, with `moex
-//! bench`.
+//! `cargo xtask bench serve`: compares the speed of answers through `moex serve`, with default flags, with that of
+//! `moex bench`.
 //!
 //! Both decode the same number of tokens after a short prompt, in turn on the same machine; the engine's clock measures
 //! an answer's tokens.
