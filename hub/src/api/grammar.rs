@@ -81,7 +81,7 @@ pub(super) fn source(
             (format!("body: answer | calls\n{format}{calls}"), "response_format")
         }
         (_, Some(calls)) if request.tool_choice == ToolChoice::Auto => {
-            // Free text until the model begins a call.
+            // Text as the model likes it, until it begins to call.
             let tag = regex_escape(call);
             let body = if request.parallel_tool_calls {
                 "(before call_rest)* TEXT"
@@ -129,7 +129,7 @@ pub(super) fn source(
     Ok(Some(Source { lark, param }))
 }
 
-/// Rules for `calls` (one or several) and `call_rest` (one without its opening tag).
+/// Rules for `calls`, one or several, and for `call_rest`, one without its opening tag.
 fn calls(request: &ChatRequest, tags: Tags) -> String {
     let [begin, end] = tags.call;
     let name =
@@ -159,7 +159,7 @@ fn calls(request: &ChatRequest, tags: Tags) -> String {
     )
 }
 
-/// The schema with the allowed white space.
+/// The schema, with white space as it is allowed here.
 fn schema_source(schema: &Value) -> String {
     let options = json!({ "whitespace_pattern": WHITE_SPACE });
     let mut schema = match schema {

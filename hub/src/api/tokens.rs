@@ -24,7 +24,7 @@ pub(super) async fn tokenize(State(api): State<Arc<Api>>, request: Request) -> R
         if fields.boolean("add_special")? == Some(true) {
             return Err(ApiError::unsupported(
                 "add_special",
-                "\"add_special\" must be false: nothing is added to a text. Write the special tokens into it.",
+                "\"add_special\" must be false: a text is tokenised as it is. Write the special tokens into it.",
             ));
         }
         if fields.boolean("parse_special")? == Some(false) {

@@ -1,5 +1,4 @@
-//! Reads and writes the keys `tokenizer.*`: a byte-level BPE vocabulary, which llama.cpp calls "gpt2", and the chat
-//! template.
+//! The keys `tokenizer.*`: a byte-level BPE vocabulary, as llama.cpp calls "gpt2", and the chat template.
 
 use serde::Deserialize;
 
@@ -12,9 +11,9 @@ pub struct Vocabulary {
     pub tokens: Vec<String>,
     /// Each id's kind; as many as there are tokens.
     pub kinds: Vec<TokenKind>,
-    /// How text is split before merges.
+    /// How a text is cut before merges.
     pub words: Words,
-    /// The two halves of each merge, highest priority first.
+    /// The two halves of each merge, the earliest first.
     pub merges: Vec<(String, String)>,
     /// The token before a text, if there is one.
     pub bos: Option<u32>,
@@ -28,7 +27,7 @@ pub struct Vocabulary {
     pub add_bos: bool,
 }
 
-/// How text is split into words before merges, by llama.cpp's names.
+/// How a text is cut into words before merges, by the names of llama.cpp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Words {
     /// Qwen's since Qwen 2: "qwen2".
@@ -100,16 +99,13 @@ impl Vocabulary {
         let Some(model) = gguf.text(MODEL)? else { return Ok(None) };
         let wrong = |key: &str, expected| GgufError::WrongValue { key: key.to_owned(), expected };
         if model != "gpt2" {
-            return Err(wrong(MODEL, "\"gpt2\", the only supported kind (byte-level BPE)"));
+            return Err(wrong(MODEL, "\"gpt2\", and only byte-level BPE is supported"));
         }
-        // How text is split before merges. Older files lack the key; they are Qwen's by their architecture.
+        // How a text is cut before merges. Files from before the key existed are Qwen's by their architecture.
         let words = match gguf.text(PRE)? {
             None => Words::default(),
             Some(name) => Words::of(name).ok_or_else(|| {
-                wrong(
-                    PRE,
-                    "\"qwen2\", \"llama-bpe\", \"gpt-4o\", \"deepseek-v3\" or \"olmo\", the supported kinds",
-                )
+                wrong(PRE, "\"qwen2\", \"llama-bpe\", \"gpt-4o\", \"deepseek-v3\" or \"olmo\", whose words are known")
             })?,
         };
         let array = |key: &str| {
@@ -202,7 +198,7 @@ impl Vocabulary {
 }
 
 impl TokenKind {
-    /// Unknown and byte tokens only occur in other kinds than gpt2: here they are plain text.
+    /// Unknown and byte tokens are of other models than gpt2's: text like any other here.
     fn read(value: Value<'_>) -> Self {
         match value {
             Value::Signed(3) | Value::Unsigned(3) => Self::Control,

@@ -1,4 +1,4 @@
-//! A byte-level BPE tokenizer, from a `tokenizer.json` or a GGUF's vocabulary.
+//! Byte-level BPE, from a `tokenizer.json` or from a GGUF's vocabulary: text to ids and ids to bytes.
 
 use std::collections::HashMap;
 
@@ -41,12 +41,12 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// If it is invalid, or not byte-level.
+    /// If it is none, or not byte-level, as every Qwen3's is.
     pub fn from_json(json: &[u8]) -> Result<Self, TextError> {
         let inner = Inner::from_bytes(json).map_err(|error| TextError::Tokenizer(error.to_string()))?;
         if !matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
             return Err(TextError::Tokenizer(
-                "its decoder is not ByteLevel, the only supported one".to_owned(),
+                "its decoder is not ByteLevel, and only that is supported".to_owned(),
             ));
         }
         Ok(Self::of(inner))
@@ -100,7 +100,7 @@ impl Tokenizer {
         let n_ids = vocab.values().max().map_or(0, |id| *id as usize + 1);
         let (mut bytes, mut special) = (vec![Vec::new(); n_ids], vec![false; n_ids]);
         for (token, id) in vocab {
-            // A token with a character outside the byte alphabet stands for itself, as in the decoder.
+            // A token with a character outside the byte alphabet stands for itself, as the decoder has it.
             let mapped: Option<Vec<u8>> = token.chars().map(|c| byte_of.get(&c).copied()).collect();
             bytes[id as usize] = mapped.unwrap_or_else(|| token.into_bytes());
             special[id as usize] = added.get(&id).is_some_and(|added| added.special);
@@ -148,8 +148,7 @@ impl Tokenizer {
     }
 }
 
-/// GPT-2's byte alphabet, inverted: printable Latin-1 characters represent themselves, characters from U+0100 on all
-/// other bytes.
+/// GPT-2's alphabet, backwards: printable Latin-1 stands for itself, every other byte for a character from U+0100 on.
 fn bytes_of_characters() -> HashMap<char, u8> {
     let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let others = (0..=255_u8).filter(|byte| !printable(byte)).zip('\u{100}'..);

@@ -1,5 +1,4 @@
-//! Parses reasoning and calls between tags: `<think>…</think>` first, and each call as
-//! `<tool_call>{"name", "arguments"}</tool_call>`.
+//! Reasoning and calls between tags: `<think>…</think>` first, and each call as `<tool_call>{"name", "arguments"}</tool_call>`.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -95,7 +94,7 @@ impl Tagged {
             Mode::Call => {
                 if let Some(inside) = self.take_through(call_end) {
                     let piece = self.call_or_text(&inside, call_end);
-                    // White space between calls is dropped; after text it is kept.
+                    // White space between calls is the model's layout; after text it is text.
                     self.mode = Mode::Content { begun: matches!(piece, Piece::Content(_)) };
                     give(pieces, piece);
                 }
@@ -104,7 +103,7 @@ impl Tagged {
         (self.mode, self.held.len()) != before
     }
 
-    /// Drops leading white space; returns true once other text follows.
+    /// Drops white space in front; true once something else is there.
     fn drop_leading_space(&mut self) -> bool {
         self.held = self.held.trim_start().to_owned();
         !self.held.is_empty()
