@@ -1,6 +1,7 @@
-//! Looks whether the worker bundle is there to be embedded, says how to make it when it is not, and names the version.
+//! Checks that the worker bundle can be embedded, warns how to build it if it is missing, and sets the version string.
 //!
-//! The bundle is committed, so only a checkout that lost it hears of this; its hub serves everything but browser workers.
+//! The bundle is committed, so only an incomplete checkout sees the warning; its hub serves everything but browser
+//! workers.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +30,7 @@ fn version() -> String {
     format!("{} ({})", env!("CARGO_PKG_VERSION"), about.join(", "))
 }
 
-/// What the packager says, else what git says, else what the crate's archive says.
+/// The packager's setting, otherwise git's answer, otherwise the crate archive's.
 fn commit() -> Option<String> {
     println!("cargo::rerun-if-env-changed=MOEX_COMMIT");
     let given = std::env::var("MOEX_COMMIT").ok().filter(|commit| !commit.is_empty());
@@ -38,10 +39,10 @@ fn commit() -> Option<String> {
 
 /// The checkout's commit, with `-dirty` if files differ from it.
 fn commit_by_git() -> Option<String> {
-    // An archive that was unpacked inside of another repository is no checkout of this one.
+    // An archive unpacked inside another repository is not a checkout of this one.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     if is_debug() {
-        // It is not compiled anew for each commit, and says so.
+        // Debug builds do not rebuild for each commit, so they show none.
         return Some(git(&["rev-parse", "--short=12", "HEAD"])? + " or later");
     }
     for file in ["HEAD", "logs/HEAD", "index"] {
@@ -53,7 +54,7 @@ fn commit_by_git() -> Option<String> {
     git(&["describe", "--always", "--exclude=*", "--abbrev=12", "--dirty"])
 }
 
-/// `cargo package` leaves it beside the manifest.
+/// Read from the file that `cargo package` adds beside the manifest.
 fn commit_of_archive() -> Option<String> {
     let info = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let hash = info.split_once("\"sha1\"")?.1.split('"').nth(1)?;

@@ -1,4 +1,5 @@
-//! The hub: HTTP API, pages and commands over `moex-model`, `moex-engine` and `moex-swarm`, and the sockets between.
+//! The hub: HTTP API, pages and commands over `moex-model`, `moex-engine` and `moex-swarm`, and the sockets that
+//! connect them.
 
 pub mod api;
 pub mod commands;

@@ -1,4 +1,4 @@
-//! The log on stderr: a line for each event, whatever strangers put into it, and not more lines than a person can read.
+//! Logs to stderr: one printable line per event, and a limited number of lines.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,21 +12,21 @@ use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry};
 
-/// Bytes of a line; the rest is cut off.
+/// Maximum bytes of a line; the rest is cut off.
 const MAX_LINE_BYTES: usize = 2048;
-/// Lines of one place in the code in [`WINDOW`]. Those of `debug` and `trace`, which someone asked for, are not counted.
+/// Maximum lines per place in the code in [`WINDOW`]. `debug` and `trace`, which are off by default, are not limited.
 const MAX_LINES: u32 = 20;
-/// What they are counted over.
+/// Window over which lines are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Logs to stderr from now on what this filter lets through.
+/// Starts logging to stderr with this filter.
 pub fn start(filter: EnvFilter) {
     let lines = tracing_subscriber::fmt::layer().with_writer(Stderr).with_ansi(false);
     let limited: Box<dyn Layer<Registry> + Send + Sync> = lines.with_filter(Limited::default()).boxed();
     Registry::default().with(limited).with(filter).init();
 }
 
-/// Lets through so many events of each place.
+/// Limits the events of each place in the code.
 #[derive(Default)]
 struct Limited {
     places: Mutex<HashMap<Identifier, Window>>,
@@ -39,7 +39,7 @@ struct Window {
 }
 
 impl Limited {
-    /// Whether one more line may be written, and how many were left out in the window that has just ended.
+    /// Returns whether one more line may be written, and how many were omitted in the window that just ended.
     fn count(&self, place: Identifier, now: Instant) -> (bool, u32) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let window = places.entry(place).or_insert(Window { begun: now, n: 0 });
@@ -65,8 +65,8 @@ impl<S: Subscriber> Filter<S> for Limited {
         }
         let (may_be_written, left_out) = self.count(metadata.callsite(), Instant::now());
         if left_out > 0 {
-            let line = format!("{left_out} more lines like the next were left out\n");
-            // A log that cannot be written has nobody to tell.
+            let line = format!("{left_out} more lines like the next one were omitted\n");
+            // A failure to write the log cannot be reported anywhere.
             let _ = io::stderr().write_all(line.as_bytes());
         }
         may_be_written
@@ -85,7 +85,7 @@ impl<'a> MakeWriter<'a> for Stderr {
 }
 
 impl Write for Stderr {
-    /// An event comes as one piece.
+    /// Each event arrives in one call.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         io::stderr().write_all(printable(event).as_bytes())?;
         Ok(event.len())
@@ -96,7 +96,7 @@ impl Write for Stderr {
     }
 }
 
-/// The text as one line: what would begin another, or speak to a terminal, is spelled out.
+/// The text as one line; line breaks and control characters are escaped.
 fn printable(event: &[u8]) -> String {
     let text = String::from_utf8_lossy(event);
     let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -115,7 +115,7 @@ fn printable(event: &[u8]) -> String {
     line
 }
 
-/// Control characters, and those that turn the direction of writing around.
+/// Control characters, and those that change the text direction.
 fn is_dangerous(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

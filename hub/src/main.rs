@@ -1,4 +1,4 @@
-//! The `moex` command.
+//! The `moex` binary.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use moex_hub::commands::{Cli, sentence};
 
 mod memory;
 
-/// Sessions that came and went leave their memory to the system again: the C library's arenas keep it, and grow.
+/// Returns freed memory to the system: the C library's arenas keep the memory of ended sessions, and grow.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     memory::give_back_at_once();
     moex_worker::native::install_crypto();
     let command = Cli::parse().command;
-    // Logs and progress go to stderr; stdout is for what the command was asked for.
+    // Logs and progress go to stderr; stdout is for the command's result.
     moex_hub::log::start(
         tracing_subscriber::EnvFilter::try_from_env("MOEX_LOG")
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(command.log_filter())),

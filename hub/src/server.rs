@@ -1,7 +1,7 @@
-//! The HTTP server: every route in one place, what each request passes, and how it all ends.
+//! The HTTP server: collects all routes, applies the checks common to all requests, and shuts down.
 //!
-//! What lives here: a hub put together from its parts ([`Hub`]), and [`Server`], which owns its sockets. What does not:
-//! what a route answers (`api`, `web`, `net`), and how connections are accepted and bounded (`net`).
+//! It assembles a hub from its parts ([`Hub`]) and owns its sockets ([`Server`]). The routes' answers are in `api`,
+//! `web` and `net`; accepting and limiting connections is in `net`.
 
 mod cors;
 mod guard;

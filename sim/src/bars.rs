@@ -1,5 +1,5 @@
-//! Bars as SVG: pieces of time beside each other, a lane a bar. Stacks begin at zero and have no gaps; the lanes of a
-//! token have both. Curves are [`crate::plot`]'s.
+//! Draws bars as SVG: segments of time, one bar per lane. Stacks begin at zero and have no gaps; the lanes of a token
+//! have both. [`crate::plot`] draws curves.
 
 use std::fmt::Write as _;
 

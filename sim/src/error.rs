@@ -1,4 +1,4 @@
-//! What can be wrong with a model's input, each in one sentence.
+//! Errors of a model's inputs, each in one sentence.
 
 use crate::limits::{MAX_CALLS, MAX_COPIES, MAX_CUTS, MAX_DRAWS, MAX_SAMPLE_COUNT, MAX_SIGMA, MAX_TIME_MS};
 

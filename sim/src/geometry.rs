@@ -1,7 +1,6 @@
-//! How large a mixture-of-experts model is, and what of it one worker holds.
+//! Sizes of a mixture-of-experts model, and of a worker's share.
 //!
-//! Two geometries of Qwen3-30B-A3B: the one the paper calculates with, and the one the checkpoint has. Counts are `f64`,
-//! exact below 2^53.
+//! There are two geometries of Qwen3-30B-A3B: the paper's and the checkpoint's. Counts are `f64`, exact below 2^53.
 
 use crate::error::ModelError;
 

@@ -1,4 +1,4 @@
-//! Times by the million in fixed memory: exact count, mean and extremes, quantiles to within a hundredth.
+//! A histogram of millions of times in fixed memory: exact count, mean and extremes, quantiles to within a hundredth.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! How long one worker takes to answer one call, as a distribution over milliseconds.
+//! The time that one worker takes to answer one call, as a distribution over milliseconds.
 //!
-//! Combining several workers is [`crate::phase`]'s; drawing random numbers is [`crate::random`]'s.
+//! [`crate::phase`] combines several workers; [`crate::random`] draws random numbers.
 
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 

@@ -1,20 +1,20 @@
-//! The latency model of a swarm of expert workers: what the MoEx paper computes, computed again; and the swarm itself
-//! without its machines.
+//! The latency model of a swarm of expert workers, which recomputes the MoEx paper's figures, and a simulator of the
+//! swarm.
 //!
 //! ```text
-//! latency     how long one worker takes: log-normal, shifted log-normal, empirical
-//!   phase     how long a layer waits: the slowest of k experts, each the fastest of h copies
-//!     quadrature    its mean, with a stated error
-//!     monte_carlo   its mean again, by another road, with a standard error
-//! geometry    how large the model is: parameters, bytes, a worker's share of them
-//! token       how long a token takes, and how many a prefill gets through
+//! latency     time of one worker: log-normal, shifted log-normal, empirical
+//!   phase     wait of a layer: the slowest of k experts, each the fastest of h copies
+//!     quadrature    its mean, with an error estimate
+//!     monte_carlo   its mean by sampling, with a standard error
+//! geometry    sizes of the model: parameters, bytes, a worker's share of them
+//! token       time of a token, and rate of a prefill
 //! world       the shipped swarm and workers on virtual time, over seeded links and devices
-//!   chaos       random harm done to them, and what must hold
-//!   scenario    a room as a file; run   what it gives
-//!   replay      what a hub wrote down: fitted, predicted, compared
-//!   plan        the smallest room that serves a model in time
-//! tables      all of it beside the paper's figures, with the reason where they differ
-//! report, plot, bars   how a table, a curve and a stack are written: text, JSON, CSV, SVG
+//!   chaos       random faults and invariants
+//!   scenario    a room as a file; run   its results
+//!   replay      a hub's trace: fitted, predicted, compared
+//!   plan        the smallest room that serves a model fast enough
+//! tables      all of it beside the paper's figures, with the reason for differences
+//! report, plot, bars   output of tables, curves and stacks: text, JSON, CSV, SVG
 //! ```
 //!
 //! Times are milliseconds in `f64`. Nothing here reads a clock or a random source: a seed is an argument, and the

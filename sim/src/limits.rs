@@ -1,4 +1,4 @@
-//! What the models of latency are bounded by.
+//! Bounds of the latency models' inputs.
 
 /// The longest time accepted, milliseconds: eleven days.
 pub const MAX_TIME_MS: f64 = 1e9;

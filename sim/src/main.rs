@@ -1,4 +1,4 @@
-//! The `moex-sim` command.
+//! The `moex-sim` binary.
 
 mod command;
 

@@ -1,7 +1,7 @@
-//! A mean estimated by drawing.
+//! Estimates a mean by sampling.
 //!
-//! Draws share nothing with the quadrature but the distribution's parameters: a normal comes from the polar method, not
-//! from an inverted distribution function, so that the two roads to one number are a check of each other.
+//! Samples share only the distribution's parameters with the quadrature: normals come from the polar method, not from
+//! an inverted distribution function, so that each method checks the other.
 
 use crate::{error::ModelError, limits::MAX_DRAWS, phase::ExpertPhase, random::Random};
 

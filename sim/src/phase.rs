@@ -1,5 +1,5 @@
-//! The expert phase of one layer: the hub waits for the slowest of k experts, each answered by the fastest of the
-//! workers it was asked of. Equation 18 of the paper is its mean.
+//! The expert phase of one layer: the hub waits for the slowest of k experts, each answered by the fastest of its
+//! workers. Equation 18 of the paper is its mean.
 //!
 //! ```text
 //! P(min of h copies > t)      = product of their survivals           = S(t)^h            if i.i.d.

@@ -1,9 +1,9 @@
-//! Which room serves a model in the time one has: how many workers of what kind, with which replicas and hedging, and
-//! what binds.
+//! Finds a room that serves a model fast enough: the number and kind of workers, replicas and hedging, and the
+//! bottleneck.
 //!
-//! For each kind of device the smallest room is looked for in which a token takes no longer than the target on average.
-//! Every room is simulated by the shipped swarm ([`crate::run`]); nothing is estimated but the first lower bound on how
-//! many workers hold the model (equation 3).
+//! For each kind of device, it searches for the smallest room in which a token takes no longer than the target on
+//! average. The shipped swarm simulates every room ([`crate::run`]); only the first lower bound on the number of
+//! workers (equation 3) is estimated.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Curves as SVG. What is drawn is [`crate::tables`]'; here is only how: one look for every chart, no fonts of the
-//! machine, the same bytes for the same curves.
+//! Draws curves as SVG, in one style, without the machine's fonts, and with the same bytes for the same curves.
+//! [`crate::tables`] provides the data.
 
 use plotters::{
     coord::ranged1d::{AsRangedCoord, ValueFormatter},

@@ -1,7 +1,7 @@
 //! Adaptive Gauss-Kronrod quadrature with an error estimate, over finite pieces and infinite tails.
 //!
-//! The piece with the largest estimate is halved until the sum of the estimates is within tolerance (QUADPACK's QAG,
-//! Piessens et al. 1983, with its 7-15 point pair). What is integrated is the caller's.
+//! The piece with the largest error estimate is halved until the sum of the estimates is within tolerance (QUADPACK's
+//! QAG, Piessens et al. 1983, with its 7-15 point pair). The caller provides the integrand.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 

@@ -1,4 +1,4 @@
-//! A table of figures and the three ways it is written. What stands in one is [`crate::tables`]'.
+//! A table of figures and its three output formats. [`crate::tables`] provides the content.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! From one layer's wait to a token's time, and to the rate of a prefill.
+//! Computes a token's time, and the rate of a prefill, from one layer's wait.
 
 use crate::{error::ModelError, geometry::Geometry, latency::check_time};
 

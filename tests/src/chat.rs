@@ -1,4 +1,4 @@
-//! A client of the hub's API: a case's conversation asked greedily, the answer whole or streamed.
+//! A client of the hub's API: asks a case's conversation greedily, and receives the answer whole or streamed.
 
 use anyhow::{Context, Result, bail, ensure};
 use reqwest::Client;

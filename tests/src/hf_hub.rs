@@ -1,7 +1,7 @@
-//! A Hugging Face hub as a script wants it: one that stalls, breaks off, sends on to another host, refuses and lies.
+//! A scripted Hugging Face hub: it stalls, disconnects, redirects to another host, refuses and sends wrong data.
 //!
-//! It answers as huggingface.co does: a list of files, small files by a relative redirect, large ones by a redirect to another
-//! origin. [`Trick`]s are played once each, or always. What was asked is kept.
+//! It answers like huggingface.co: a list of files, small files by a relative redirect, large ones by a redirect to
+//! another origin. Each [`Trick`] applies once, or always. The requests are recorded.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,7 @@
-//! A host of its own for a process: a network namespace, tied to this machine by one virtual cable that can be pulled.
+//! A separate host for a process: a network namespace, connected to this machine by one virtual cable that can be
+//! unplugged.
 //!
-//! A closed socket on one machine always says so to its peer; what dies on another host may never say anything again.
+//! A socket closed on the same machine always notifies its peer; a failed remote host may never send anything again.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Where there are no network namespaces there are no [hosts](Host): making one is an error.
+//! On systems without network namespaces, creating a [host](Host) is an error.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;

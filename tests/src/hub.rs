@@ -1,4 +1,4 @@
-//! A hub and native workers as processes, each on a port of its own.
+//! Runs a hub and native workers as processes, each on its own port.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! Scripted workers: they speak the real protocol, hold nothing, compute nothing, and answer as their manner says.
+//! Scripted workers: they speak the real protocol, hold and compute nothing, and answer as scripted.
 
 use std::collections::BTreeMap;
 use std::future::pending;

@@ -1,6 +1,6 @@
-//! A TCP proxy on loopback that a test can slow down, stall, reset and cut while it runs, as a bad Wi-Fi would.
+//! A TCP proxy on loopback that a test can slow down, stall, reset and cut at run time, like bad Wi-Fi.
 //!
-//! When a chunk arrives is decided by a lane, which knows neither clock nor chance but its seed; the rest carries it.
+//! A lane, which knows no clock and no randomness but its seed, decides when a chunk arrives; the rest carries it out.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

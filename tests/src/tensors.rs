@@ -1,4 +1,4 @@
-//! Reads the safetensors files that commands write and references keep, and compares them.
+//! Reads and compares the safetensors files of commands and references.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! What an engine measures its steps and requests by.
+//! The clock that an engine measures its steps and requests with.
 
 use std::time::Duration;
 
-/// The time since any fixed moment.
+/// Returns the time since some fixed moment.
 pub type Clock = Box<dyn Fn() -> Duration + Send + Sync>;

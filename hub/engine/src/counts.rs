@@ -1,11 +1,11 @@
-//! What an engine has done since it started, read by others while it runs.
+//! Counters of an engine, readable while it runs.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-/// Counts that only grow, but for the pages of the cache in use.
+/// Counters that only grow, except for the KV pages in use.
 #[derive(Debug, Default)]
 pub struct Counts {
     rows: AtomicU64,
@@ -19,7 +19,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Rows that went through the model: tokens of prompts that were not cached, and generated ones.
+    /// Rows computed by the model: prompt tokens that were not cached, and generated ones.
     pub fn rows(&self) -> u64 {
         self.rows.load(Relaxed)
     }
@@ -29,27 +29,27 @@ impl Counts {
         self.tokens.load(Relaxed)
     }
 
-    /// Tokens whose keys and values were found in the cache.
+    /// Tokens whose keys and values were in the prefix cache.
     pub fn cached(&self) -> u64 {
         self.cached.load(Relaxed)
     }
 
-    /// Steps.
+    /// Forward passes.
     pub fn steps(&self) -> u64 {
         self.steps.load(Relaxed)
     }
 
-    /// Time spent in steps.
+    /// Time spent in forward passes.
     pub fn stepped(&self) -> Duration {
         Duration::from_micros(self.stepped_micros.load(Relaxed))
     }
 
-    /// The part of it in which experts were away and nothing else was to be computed: the bubble.
+    /// Part of that time spent waiting for experts with nothing else to compute: the bubble.
     pub fn waited(&self) -> Duration {
         Duration::from_micros(self.waited_micros.load(Relaxed))
     }
 
-    /// The part of the cache of keys and values that sequences hold now, 0 to 1; what is kept for later ones is not in it.
+    /// Fraction of the KV cache that sequences use now, 0 to 1; pages kept for later sequences do not count.
     pub fn kv_usage(&self) -> f64 {
         self.kv_pages.load(Relaxed) as f64 / self.max_kv_pages.load(Relaxed).max(1) as f64
     }

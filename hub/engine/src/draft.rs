@@ -1,36 +1,36 @@
-//! Guesses at the tokens to come without a second model: what followed the last time that a text said the same.
+//! Drafts tokens for speculative decoding without a second model (prompt lookup).
 //!
-//! Copying and editing repeat what the prompt, the answer so far or a prediction of it says. The longest run of tokens that
-//! ends here and has been there before is looked up by its last three, among the latest places that end in them.
+//! Copying and editing repeat parts of the prompt, of the answer so far, or of a prediction. The longest earlier run of
+//! tokens that equals the text's end is found by its last three tokens, among the latest places after the same three.
 
 use std::collections::HashMap;
 
-/// Tokens that must be the same for a guess.
+/// Tokens that must match before a draft.
 const N_GRAM: usize = 3;
-/// Places that are compared.
+/// Maximum places that are compared.
 const MAX_PLACES: usize = 16;
-/// Tokens before a place that are compared.
+/// Maximum tokens before a place that are compared.
 const MAX_COMPARED: usize = 32;
-/// Stands between a prediction and the text: no token.
+/// Separates the prediction from the text; not a token.
 const NONE: u32 = u32::MAX;
 
-/// All that was said, and where.
+/// All tokens so far, indexed.
 #[derive(Debug, Default)]
 pub(super) struct Drafter {
-    /// The prediction, a mark, the prompt, the answer so far.
+    /// The prediction, a separator, the prompt, the answer so far.
     said: Vec<u32>,
     /// The tokens of the prediction.
     n_predicted: usize,
-    /// Where the answer begins.
+    /// Index where the answer begins.
     answer: usize,
-    /// The last place behind three tokens.
+    /// Latest place after each run of three tokens.
     last: HashMap<[u32; N_GRAM], u32>,
-    /// For each place the one before it behind the same three tokens; 0 if there is none.
+    /// For each place, the previous place after the same three tokens; 0 if there is none.
     before: Vec<u32>,
 }
 
 impl Drafter {
-    /// For an answer to `prompt` that is expected to be much like `prediction`.
+    /// For an answer to `prompt` that probably resembles `prediction`.
     pub(super) fn new(prediction: &[u32], prompt: &[u32]) -> Self {
         let mut drafter = Self { n_predicted: prediction.len(), ..Self::default() };
         let mark: &[u32] = if prediction.is_empty() { &[] } else { &[NONE] };
@@ -41,7 +41,7 @@ impl Drafter {
         drafter
     }
 
-    /// The next token.
+    /// Appends the next token.
     pub(super) fn push(&mut self, id: u32) {
         self.said.push(id);
         let place = self.said.len();
@@ -53,17 +53,17 @@ impl Drafter {
         }
     }
 
-    /// At most `n` tokens that may follow. What repeats itself up to here is guessed to go on.
+    /// Drafts at most `n` tokens. A repetition up to here is continued.
     pub(super) fn guess(&self, n: usize) -> impl Iterator<Item = u32> + '_ {
         let place = self.place().map(|place| &self.said[place..]);
         place.unwrap_or_default().iter().copied().cycle().take_while(|id| *id != NONE).take(n)
     }
 
-    /// Behind the longest earlier run of tokens that the text ends in.
+    /// The place after the longest earlier run of tokens that equals the text's end.
     fn place(&self) -> Option<usize> {
         let answered = &self.said[self.answer..];
         if answered.len() < N_GRAM {
-            // Too short to look up: the prediction is taken at its word.
+            // Too short to look up: the draft starts with the prediction.
             let agrees = self.said[..self.n_predicted].starts_with(answered);
             return (agrees && self.n_predicted > 0).then_some(answered.len());
         }
@@ -82,7 +82,7 @@ impl Drafter {
         best.map(|(_, place)| place)
     }
 
-    /// How many tokens before `place` are those at the end of the text.
+    /// Number of tokens before `place` that equal the text's end.
     fn n_common_behind(&self, place: usize) -> usize {
         let ends = self.said[..place].iter().rev().zip(self.said.iter().rev());
         ends.take(MAX_COMPARED).take_while(|(a, b)| a == b).count()

@@ -1,10 +1,10 @@
-//! How many groups of rows go through the model in turn, so that one is computed while the experts of others are away.
+//! Chooses the number of groups of rows in flight, so that one is computed here while the experts of others are away.
 //!
-//! A prompt's rows fill several groups of the longest step: while one group's experts are away for a time `away`, others can
-//! be computed here for a time `own` each, so that `1 + away / own` of them hide the way there and back. Rows of sequences
-//! that generate are few, and halves of them read the same weights twice: whether two groups pay is tried out.
-//! (llm.npu, arXiv 2407.05858, has chunks of a prompt executed out of order for the same reason; its equation 5 is the
-//! bubble rate, here the part of a step in which the engine waits.)
+//! A prompt's rows fill several groups of maximum size. While one group's experts are away for a time `away`, others
+//! can be computed here for a time `own` each, so `1 + away / own` groups hide the round trip. Decode rows are few, and
+//! both halves would read the same weights, so a trial decides whether two groups are faster. (llm.npu, arXiv
+//! 2407.05858, executes chunks of a prompt out of order for the same reason; its equation 5 is the bubble rate, here
+//! the part of a step in which the engine waits.)
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use moex_model::{Asked, Experts, ExpertsError, Ticket};
 
 use super::clock::Clock;
 
-/// What was learned so far.
+/// Measurements so far.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// Always so many, if that is asked for.
+    /// A fixed number of groups, if one is configured.
     fixed: Option<usize>,
-    /// Of the last steps with prompts: `away / own`.
+    /// `away / own` over recent steps with prompts.
     ratio: f64,
     trial: Trial,
 }
 
-/// One group against two, for steps with rows of some number of sequences.
+/// Compares one group with two, for steps with rows of a given number of sequences.
 #[derive(Debug, Default)]
 struct Trial {
     n_sequences: usize,
     n_steps: u32,
-    /// The shortest of the last trial's steps with one group and with two, seconds.
+    /// The shortest step of the last trial with one group and with two, in seconds.
     best: [f64; 2],
 }
 
@@ -35,7 +35,7 @@ struct Trial {
 const TRIAL_STEPS: u32 = 4;
 /// Steps from one trial to the next.
 const TRIAL_EVERY: u32 = 256;
-/// Two groups must save this part of a step, or they are not worth it.
+/// Fraction of a step that two groups must save.
 const WORTH: f64 = 0.03;
 
 impl InFlight {
@@ -43,13 +43,13 @@ impl InFlight {
         Self { fixed, ..Self::default() }
     }
 
-    /// Groups of the longest step that a step with prompts may fill.
+    /// Maximum groups of full size in a step with prompts.
     pub(super) fn of_prompts(&self, most: usize) -> usize {
         let wanted = self.fixed.unwrap_or(1 + (self.ratio + 0.5) as usize);
         wanted.clamp(1, most.max(1))
     }
 
-    /// Groups of a step with rows of so many sequences that would fit into one.
+    /// Number of groups for a step with rows of `n_sequences` that fits into one group.
     pub(super) fn of_step(&mut self, n_sequences: usize, most: usize) -> usize {
         if n_sequences < 2 || most < 2 {
             return 1;
@@ -68,7 +68,7 @@ impl InFlight {
         }
     }
 
-    /// A step with rows of `n_sequences` in `n_groups` took so long.
+    /// Records that a step with rows of `n_sequences` in `n_groups` took this long.
     pub(super) fn learn(&mut self, n_sequences: usize, n_groups: usize, took: Duration, times: &Times) {
         if self.trial.n_sequences == n_sequences && (1..=2).contains(&n_groups) {
             self.trial.n_steps += 1;
@@ -79,29 +79,29 @@ impl InFlight {
         if times.n > 0 && own > 0.0 {
             // Both are sums over all layers of all groups.
             let ratio = times.away.as_secs_f64() / own;
-            // Where nothing was waited for, answers came before they were asked for: `away` says too much.
+            // If the engine never waited, answers came before they were needed, and `away` is an overestimate.
             let ratio = if times.waited < took / 50 { ratio - 0.5 } else { ratio };
             self.ratio += (ratio - self.ratio) / 4.0;
         }
     }
 }
 
-/// How long layers were away in a step.
+/// How long experts of a step's layers were away.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
-    /// Layers that were away.
+    /// Number of layers with experts away.
     n: u32,
-    /// From when each was handed over to when its sum was there.
+    /// Sum of the times from submission to result.
     away: Duration,
-    /// The part of that in which the engine had nothing else to do.
+    /// Part of that in which the engine had nothing else to do.
     pub(super) waited: Duration,
 }
 
-/// Experts whose times are taken.
+/// Wraps experts and measures their times.
 pub(super) struct Timed<'a> {
     experts: &'a mut dyn Experts,
     clock: &'a Clock,
-    /// What is away, and since when.
+    /// Submitted layers with their start times.
     away: Vec<(Ticket, Duration)>,
     pub(super) times: Times,
 }

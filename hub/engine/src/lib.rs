@@ -1,8 +1,8 @@
-//! Steps rows of several sequences through the model at once.
+//! Continuous batching: runs rows of several sequences through the model in one step.
 //!
-//! [`Scheduler`] is the core: requests in, events out, one [`Scheduler::step`] at a time, with no thread, clock or chance
-//! of its own. [`Engine`] runs it on a thread behind a bounded queue. What a request's text means to a client is the
-//! API's matter; where experts are computed is behind [`Experts`].
+//! [`Scheduler`] is the core: it takes requests and emits events, one [`Scheduler::step`] at a time, without threads,
+//! clocks or randomness of its own. [`Engine`] runs it on a thread behind a bounded queue. The API interprets the text;
+//! [`Experts`] hides where experts are computed.
 
 mod clock;
 mod counts;

@@ -1,25 +1,24 @@
-//! Keys and values that outlive their sequence: texts that begin like an earlier one take up its pages.
+//! The prefix cache: keeps KV pages of finished sequences for prompts that begin with the same tokens.
 //!
 //! ```text
 //! root ─┬─ [32 tokens] ── [32 tokens] ─┬─ [32 tokens]
 //!       │                              └─ [7 tokens]      the end of a text: its page is not full
 //!       └─ [32 tokens] ── [19 tokens]
 //! ```
-//! A tree: a node is a page and the tokens whose keys and values it holds, which mean the same only after the tokens above
-//! it. Tokens are compared, not hashes of them. A page that a text fills up to its end is shared; of one that it leaves in
-//! the middle it gets a copy. What nobody uses goes when its room is needed, what was used longest ago first, ends before
-//! what leads to them.
+//! A tree: a node is a page with its tokens, valid only after the tokens above it. Tokens are compared, not hashes.
+//! Sequences share full pages; of a page in whose middle a sequence diverges it gets a copy. If memory is needed, the
+//! least recently used unreferenced page is evicted, leaves before their parents.
 
 use moex_model::{KvPool, KvTable, PAGE_POSITIONS, PageId};
 
-/// The pages kept, each held by the cache itself beside the sequences that use it.
+/// The cached pages; the cache holds a reference to each.
 #[derive(Default)]
 pub(super) struct PrefixCache {
     nodes: Vec<Node>,
-    /// Nodes that are none at present.
+    /// Free entries of the node list.
     unused: Vec<usize>,
     roots: Vec<usize>,
-    /// Counts lookups.
+    /// Logical clock, advanced by each lookup.
     now: u64,
 }
 
@@ -33,7 +32,7 @@ struct Node {
 }
 
 impl PrefixCache {
-    /// Gives `table`, which is empty, the pages that hold the first of `ids`; of how many tokens.
+    /// Fills the empty `table` with cached pages for a prefix of `ids`; returns the number of tokens.
     pub(super) fn take_up(&mut self, ids: &[u32], kv: &mut KvPool, table: &mut KvTable) -> usize {
         self.now += 1;
         let (mut at, mut n) = (None, 0);
@@ -53,14 +52,14 @@ impl PrefixCache {
         n
     }
 
-    /// Keeps the pages of `table`, which hold `ids`. The last may be kept before it is full once nobody writes to it.
+    /// Caches the pages of `table`, which hold `ids`. The last page may be partial once nobody writes to it.
     pub(super) fn keep(&mut self, ids: &[u32], kv: &mut KvPool, table: &KvTable) {
         self.now += 1;
         let mut at = None;
         for (tokens, page) in ids.chunks(PAGE_POSITIONS).zip(table.pages()) {
             let node = match self.best_child(at, tokens) {
                 Some((node, n_common)) if n_common == tokens.len() => node,
-                // It ended here, and now there is more.
+                // The cached page was partial, and this one holds more.
                 Some((node, n_common)) if n_common == self.nodes[node].tokens.len() => {
                     let shorter = std::mem::replace(&mut self.nodes[node].page, page);
                     if shorter != page {
@@ -86,8 +85,7 @@ impl PrefixCache {
         }
     }
 
-    /// Gives back the page that was used longest ago among those that nobody else holds and that end a text; false if there
-    /// is none.
+    /// Frees the least recently used leaf page that no sequence uses; returns false if there is none.
     pub(super) fn let_one_go(&mut self, kv: &mut KvPool) -> bool {
         let is_idle = |node: &Node| node.children.is_empty() && kv.is_idle(node.page);
         let idle = self.in_use().filter(|(_, node)| is_idle(node));
@@ -105,7 +103,7 @@ impl PrefixCache {
         self.nodes.iter().enumerate().filter(|(_, node)| !node.tokens.is_empty())
     }
 
-    /// The child that has most tokens in common with the beginning of `ids`, and how many: at least one.
+    /// The child with the longest common prefix with `ids`, and its length: at least one.
     fn best_child(&self, parent: Option<usize>, ids: &[u32]) -> Option<(usize, usize)> {
         let children = parent.map_or(&self.roots, |parent| &self.nodes[parent].children);
         let common = |child: &usize| (*child, n_common(&self.nodes[*child].tokens, ids));
@@ -136,7 +134,7 @@ impl PrefixCache {
     }
 }
 
-/// How many tokens two texts have in common before they differ.
+/// Length of the common prefix.
 pub(super) fn n_common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -1,13 +1,13 @@
-//! What a request asks for, and what comes back.
+//! Requests and their events.
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use crate::sampler::{Grammar, Sampling, SamplingError, TokenLogprobs};
 use moex_model::StepError;
 
-/// The most stop strings of a request.
+/// Maximum stop strings of a request.
 pub const MAX_STOPS: usize = 16;
-/// The longest stop string.
+/// Maximum bytes of a stop string.
 pub const MAX_STOP_BYTES: usize = 1024;
 
 /// A prompt to continue.
@@ -15,92 +15,92 @@ pub const MAX_STOP_BYTES: usize = 1024;
 pub struct Request {
     /// The prompt, at least one token.
     pub prompt_ids: Vec<u32>,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: Sampling,
     /// Strings that end the text; they are not part of it.
     pub stop: Vec<String>,
-    /// Whether the text goes on where the model would end it.
+    /// Whether to continue after an end token.
     pub ignore_eos: bool,
-    /// What the text is expected to be much like, in tokens: what it repeats of this comes several tokens at a time.
+    /// Tokens that the answer probably resembles; speculative decoding drafts from them.
     pub prediction_ids: Vec<u32>,
-    /// The most tokens to generate, 0 to read the prompt alone; without it, as many as the context has room for.
+    /// Maximum tokens to generate, 0 to only prefill the prompt; by default, as many as the context holds.
     pub max_tokens: Option<u32>,
-    /// Tell how probable each token was, and so many of the most probable ones in its place.
+    /// Report log probabilities of each token and of this many alternatives.
     pub top_logprobs: Option<u8>,
-    /// Tell the same of each token of the prompt but the first, which nothing stands before. The prompt is then read anew,
-    /// whatever of it is cached.
+    /// Report the same for each prompt token but the first, which has none. The prompt is then computed again, even if
+    /// it is cached.
     pub prompt_logprobs: Option<u8>,
-    /// What the text is held to.
+    /// Grammar that constrains the text.
     pub grammar: Option<Arc<dyn Grammar>>,
 }
 
-/// Where the events of a request go. `Break` says that nobody listens any more, and ends the request.
+/// Receives the events of a request. `Break` means that nobody listens any more, and ends the request.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
-/// What happens to a request: `Prompt` for each chunk of it, and before that `PromptLogprobs` for each of the tokens that the
-/// chunk tells of, if asked for; `Logprobs` for each token, if asked for, before the `Text` that it completes; then one of
-/// the others, which is the last.
+/// An event of a request. `Prompt` follows each prefilled chunk, after a `PromptLogprobs` for each of its reported
+/// tokens, if requested. `Logprobs` precedes the `Text` that its token completes, if requested. One of the other events
+/// is the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// So many of the prompt's tokens are in the cache.
+    /// Progress of the prefill.
     Prompt {
         /// Tokens cached.
         done: usize,
         /// Tokens in the prompt.
         total: usize,
     },
-    /// How probable the next token of the prompt was, from its second on.
+    /// Log probabilities of the next prompt token, from its second on.
     PromptLogprobs(TokenLogprobs),
-    /// The next piece of the text: whole characters, never part of a stop string.
+    /// The next piece of text: whole characters, never part of a stop string.
     Text(String),
-    /// How probable the next token was, the one that ends the text included.
+    /// Log probabilities of the next token, including the one that ends the text.
     Logprobs(TokenLogprobs),
     /// The text is complete.
     Finished(Finish),
-    /// There will be no more text.
+    /// The text was aborted.
     Failed(Failure),
 }
 
 /// How a text ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
-    /// Why.
+    /// The reason.
     pub reason: FinishReason,
-    /// What it cost.
+    /// Token counts.
     pub usage: Usage,
-    /// How long it took.
+    /// Times.
     pub timings: Timings,
-    /// The generated tokens, the one that ended the text included.
+    /// The generated tokens, including the end token.
     pub ids: Vec<u32>,
-    /// The smallest gap between the best two logits on the way: how near a greedy text was to being another.
+    /// The smallest gap between the best two logits of any token: how close a greedy text was to another one.
     pub min_margin: f32,
 }
 
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended it, or a stop string came.
+    /// The model ended it, or a stop string occurred.
     Stop,
-    /// It has as many tokens as it may.
+    /// It reached its token limit.
     Length,
 }
 
 /// Tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// In the prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of those, the first ones whose keys and values were there already, from a text that began alike.
+    /// Leading prompt tokens that were in the prefix cache.
     pub cached_tokens: usize,
-    /// Generated, the one that ended the text included.
+    /// Generated tokens, including the end token.
     pub completion_tokens: usize,
-    /// Tokens that were guessed, and of those the ones that were right.
+    /// Drafted tokens.
     pub guessed_tokens: usize,
-    /// See `guessed_tokens`.
+    /// Drafted tokens that were accepted.
     pub accepted_tokens: usize,
 }
 
-/// How long a request took by the engine's clock; what it waited before its first step is in neither.
+/// Times of a request by the engine's clock, without its wait before the first step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
     /// From the first step with its rows to its first token.
@@ -109,24 +109,24 @@ pub struct Timings {
     pub generation: Duration,
 }
 
-/// Why a request that had begun did not finish. Others go on.
+/// Why a started request failed. Other requests continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// A step it had rows in failed.
+    /// A step with its rows failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The system has no memory for its keys and values.
-    #[error("there is no memory left for a longer conversation")]
+    /// No memory is left for its keys and values.
+    #[error("no memory is left for a longer conversation")]
     NoMemory,
-    /// There is no token to draw.
-    #[error("the model gave no logit that is a number")]
+    /// No logit is a number, so no token can be sampled.
+    #[error("the model returned no logit that is a number")]
     NoLogits,
-    /// The grammar that the text is held to cannot be followed.
+    /// The grammar failed.
     #[error("the grammar cannot be followed: {0}")]
     Grammar(String),
 }
 
-/// Why a request never began.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SubmitError {
     /// It has no prompt.
@@ -134,15 +134,15 @@ pub enum SubmitError {
     EmptyPrompt,
     /// Its prompt leaves no room for an answer.
     #[error(
-        "the prompt has {tokens} tokens, and the context has room for {context} with at least one of the answer"
+        "the prompt has {tokens} tokens; the context holds {context}, including at least one of the answer"
     )]
     PromptTooLong {
-        /// In the prompt.
+        /// Tokens of the prompt.
         tokens: usize,
-        /// Positions a sequence may have.
+        /// Positions of a sequence.
         context: usize,
     },
-    /// A token the model does not have.
+    /// A token outside the vocabulary.
     #[error("token {id} is not in the vocabulary of {vocabulary}")]
     NoSuchToken {
         /// The token.
@@ -150,7 +150,7 @@ pub enum SubmitError {
         /// V.
         vocabulary: usize,
     },
-    /// A bias for a token the model does not have.
+    /// A bias for a token outside the vocabulary.
     #[error("logit_bias names the token {id}, which is not in the vocabulary of {vocabulary}")]
     NoSuchBias {
         /// The token.
@@ -161,31 +161,31 @@ pub enum SubmitError {
     /// Stop strings beyond [`MAX_STOPS`] or [`MAX_STOP_BYTES`], or an empty one.
     #[error("stop must be at most {MAX_STOPS} strings of 1 to {MAX_STOP_BYTES} bytes")]
     Stops,
-    /// A sampling number out of its range.
+    /// A sampling parameter is out of its range.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// As many requests wait as may.
+    /// The queue of waiting requests is full.
     #[error("too many requests are waiting")]
     Busy,
-    /// The engine's thread is gone.
+    /// The engine's thread has ended.
     #[error("the engine has stopped")]
     Stopped,
 }
 
-/// What the model and the cache allow.
+/// Limits that the model and the cache set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Positions a sequence may have, prompt and answer together.
+    /// Positions of a sequence, prompt and answer together.
     pub context: usize,
     /// V.
     pub vocabulary: usize,
 }
 
 impl RequestLimits {
-    /// Whether `request` can begin.
+    /// Checks whether `request` can begin.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first problem found.
     pub fn check(&self, request: &Request) -> Result<(), SubmitError> {
         let tokens = request.prompt_ids.len();
         if tokens == 0 {

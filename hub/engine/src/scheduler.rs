@@ -1,4 +1,4 @@
-//! Which rows go into the next step: one of every sequence that generates, and chunks of prompts with what is left.
+//! Chooses the rows of each step: one row of every generating sequence, and chunks of prompts in the remaining space.
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -16,25 +16,25 @@ use smallvec::{SmallVec, smallvec};
 
 use moex_model::{Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, Span, StepError, Wanted, Workspace};
 
-/// Steps of so few sequences in so few groups are put together without an allocation.
+/// Steps with at most this many sequences, in few groups, allocate nothing.
 const FEW_SEQUENCES: usize = 4;
 /// See [`FEW_SEQUENCES`].
 const FEW_GROUPS: usize = 2;
 
-/// How much an engine takes on.
+/// Limits of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// T, the most rows that are computed at once, and so the longest chunk of a prompt.
+    /// T, the maximum rows computed at once, and so the longest chunk of a prompt.
     pub max_rows: usize,
-    /// Sequences that share steps; at most `max_rows` count.
+    /// Maximum sequences in a step; values above `max_rows` count as `max_rows`.
     pub max_sequences: usize,
-    /// Requests that wait for one of those to end.
+    /// Maximum requests that wait for a running one to end.
     pub max_waiting: usize,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
-    /// Groups of rows under way at once where experts are away; as many as are measured to pay when not given.
+    /// Groups of rows in flight; chosen by measured speed if not given.
     pub in_flight: Option<usize>,
-    /// Whether tokens are guessed where that is measured to pay. Texts are the same.
+    /// Whether to use speculative decoding where it is measured to be faster. Texts do not depend on it.
     pub guesses: bool,
 }
 
@@ -51,17 +51,17 @@ impl Default for EngineConfig {
     }
 }
 
-/// The most rows of a step whose logits are wanted for prompts: each is a number for every token of the vocabulary.
+/// Maximum prompt rows of a step whose logits are computed: each has a value per token of the vocabulary.
 const MAX_TOLD_ROWS: usize = 64;
 
-/// All sequences of an engine. Rows do not depend on what else is in a step, so every text is what it would be alone.
+/// All sequences of an engine. A row does not depend on other rows of a step, so no text depends on other requests.
 pub struct Scheduler {
     model: Arc<Model>,
     text: Arc<Text>,
     kv: KvPool,
     prefixes: PrefixCache,
     counts: Arc<Counts>,
-    /// One for each group of rows that may be under way.
+    /// One workspace for each group of rows in flight.
     spaces: Vec<Workspace>,
     in_flight: InFlight,
     cost: StepCost,
@@ -70,14 +70,14 @@ pub struct Scheduler {
     clock: Clock,
     /// Oldest first.
     running: Vec<Sequence>,
-    /// How many tokens of each go into the step.
+    /// Tokens of each running sequence in the step.
     chunks: Vec<usize>,
-    /// Oldest first, and younger than all that run.
+    /// Oldest first, and younger than all running ones.
     waiting: VecDeque<Sequence>,
 }
 
 impl Scheduler {
-    /// A scheduler without sequences, by a clock that stands still.
+    /// Creates a scheduler without sequences, with a clock that does not advance.
     pub fn new(model: Arc<Model>, text: Arc<Text>, config: EngineConfig) -> Self {
         let max_rows = config.max_rows.max(1);
         let max_sequences = config.max_sequences.clamp(1, max_rows);
@@ -105,7 +105,7 @@ impl Scheduler {
         }
     }
 
-    /// The same, measuring its requests by `clock`.
+    /// Replaces the clock.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
@@ -116,27 +116,27 @@ impl Scheduler {
         &mut self.kv
     }
 
-    /// What a request may ask for.
+    /// Limits on a request.
     pub fn limits(&self) -> RequestLimits {
         self.limits
     }
 
-    /// What it has done so far, for others to read.
+    /// Counters, for other threads to read.
     pub fn counts(&self) -> Arc<Counts> {
         self.counts.clone()
     }
 
-    /// Whether there is nothing to step.
+    /// Whether there is nothing to compute.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether another sequence may share the steps.
+    /// Whether one more request can be accepted.
     pub fn has_room(&self) -> bool {
         self.running.len() + self.waiting.len() < self.config.max_sequences
     }
 
-    /// Takes a request on.
+    /// Accepts a request.
     ///
     /// # Errors
     /// What [`RequestLimits::check`] says, or [`SubmitError::Busy`] without [`Self::has_room`]; `sink` then gets nothing.
@@ -150,7 +150,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Runs one step and gives its events to the sinks. A step that fails ends the sequences that had rows in it.
+    /// Runs one step and passes its events to the sinks. A step that fails ends the sequences with rows in it.
     pub fn step(&mut self, experts: &mut dyn Experts) {
         self.admit();
         let most = experts.max_in_flight();
@@ -203,10 +203,10 @@ impl Scheduler {
         experts.step_ends(n_rows, n_tokens);
     }
 
-    /// Lets those begin whose tokens the cache has room for.
+    /// Starts waiting sequences whose tokens fit into the cache.
     fn admit(&mut self) {
         while let Some(next) = self.waiting.front() {
-            // A page more for each that runs, or it would be sent back at their next token.
+            // Reserves one more page per running sequence, or the next token would preempt the new one.
             let needed = (next.ids.len() + 1).div_ceil(PAGE_POSITIONS) + self.running.len();
             let free = || self.kv.free_pages() + self.kv.idle_pages();
             if !self.running.is_empty() && needed > free() {
@@ -216,25 +216,25 @@ impl Scheduler {
         }
     }
 
-    /// How many tokens of each running sequence go into the step; all of them have room in the cache.
+    /// Chooses the tokens of each running sequence for the step, and reserves their space in the cache.
     fn plan(&mut self, max_rows: usize, chunks: &mut Vec<usize>) {
         for index in 0..self.running.len() {
             self.running[index].waits = self.waits(index);
         }
         for sequence in self.running.iter_mut().filter(|sequence| !sequence.waits) {
             if sequence.cached == 0 && !self.kv.has_states() {
-                // The last token is computed whatever is cached: it gives the logits.
+                // The last token is always computed, even if it is cached, since it gives the logits.
                 let known = &sequence.ids[..sequence.n_needless()];
                 let n = self.prefixes.take_up(known, &mut self.kv, &mut sequence.table);
                 sequence.take_up(n);
                 self.counts.add_cached(n);
             }
         }
-        // What generates goes first: its row is one, and somebody reads along. Prompts share what is left.
+        // Decode rows go first: they are single rows, and someone is reading along. Prompts share the rest.
         let generating = |sequence: &Sequence| sequence.n_pending() == 1;
         let n_generating = self.running.iter().filter(|s| generating(s)).count();
         let mut rows_left = max_rows - n_generating;
-        // A state that has gone on cannot be taken back.
+        // A layer's state that has advanced cannot be restored.
         if self.config.guesses && !self.kv.has_states() {
             for sequence in self.running.iter_mut().filter(|s| generating(s)) {
                 sequence.guess(rows_left, n_generating, &self.cost);
@@ -266,22 +266,22 @@ impl Scheduler {
             if self.kv.reserve(&mut sequence.table, sequence.cached + chunks[index]) {
                 index += 1;
             } else if self.prefixes.let_one_go(&mut self.kv) {
-                // Tried again.
+                // Retry with the freed pages.
             } else if sequence.n_guesses() > 0 {
                 sequence.forget_guesses();
                 chunks[index] = 1;
             } else if self.running.len() > 1 {
-                // The youngest gives way and begins anew later.
+                // Preempts the youngest sequence; it is recomputed later.
                 self.send_back();
             } else {
-                // The pool has pages for the oldest alone: it is the system that has no memory for them.
+                // The whole pool holds only the oldest sequence: the system has no memory for more pages.
                 self.give_up();
             }
         }
         chunks.truncate(self.running.len());
     }
 
-    /// Whether a sequence that has not begun had better wait: an older one computes what it begins with.
+    /// Whether a waiting sequence should wait longer, because an older one computes its prefix.
     fn waits(&self, index: usize) -> bool {
         let own = &self.running[index];
         let is_ahead = |older: &Sequence| {
@@ -292,16 +292,16 @@ impl Scheduler {
         may_take_up && self.running[..index].iter().any(is_ahead)
     }
 
-    /// The only running sequence fails.
+    /// Fails the only running sequence.
     fn give_up(&mut self) {
         if let Some(mut oldest) = self.running.pop() {
             self.kv.release(&mut oldest.table);
-            // It is over, whoever listens.
+            // It ends even if nobody listens.
             let _ = oldest.fail(Failure::NoMemory);
         }
     }
 
-    /// The youngest running sequence waits again, with nothing cached.
+    /// Preempts the youngest running sequence, with nothing cached.
     fn send_back(&mut self) {
         if let Some(mut youngest) = self.running.pop() {
             Cache { kv: &mut self.kv, prefixes: &mut self.prefixes }.end(&mut youngest);
@@ -312,29 +312,29 @@ impl Scheduler {
     }
 }
 
-/// Where keys and values lie, those that are kept for later among them.
+/// The KV pool and the prefix cache.
 struct Cache<'a> {
     kv: &'a mut KvPool,
     prefixes: &'a mut PrefixCache,
 }
 
 impl Cache<'_> {
-    /// Keeps what `sequence` has cached, of its last page only what nobody will write to.
+    /// Caches the pages of `sequence`; of its last page only what nobody will write to.
     fn keep(&mut self, sequence: &Sequence, n: usize) {
         if !self.kv.has_states() {
             self.prefixes.keep(&sequence.ids[..n], self.kv, &sequence.table);
         }
     }
 
-    /// Takes back the pages of a sequence that is over, and keeps them for the next.
+    /// Releases the pages of an ended sequence to the prefix cache.
     fn end(&mut self, sequence: &mut Sequence) {
         self.keep(sequence, sequence.cached);
         self.kv.release(&mut sequence.table);
     }
 }
 
-/// Gives every sequence of the step its logits (V), or all of them the failure; ends those that are done. How many tokens
-/// were drawn.
+/// Passes its logits (V), or the failure, to every sequence of the step, and ends those that are done. Returns the
+/// number of drawn tokens.
 fn deliver<'l>(
     running: &mut Vec<Sequence>,
     cache: &mut Cache<'_>,
@@ -357,7 +357,7 @@ fn deliver<'l>(
             None if sequence.tells_prompt() => {
                 let mut own = logits.by_ref().take(n);
                 let progress = sequence.tell_prompt(n, &mut own, text, now);
-                // Those that nobody listens to any more.
+                // Sequences that nobody listens to any more.
                 own.for_each(drop);
                 progress
             }
@@ -365,7 +365,7 @@ fn deliver<'l>(
             None if sequence.n_guesses() > 0 => {
                 let mut own = logits.by_ref().take(n);
                 let progress = sequence.check_guesses(&mut own, text, now);
-                // Those behind a wrong guess are nobody's.
+                // Logits after a wrong draft are unused.
                 own.for_each(drop);
                 progress
             }
@@ -377,7 +377,7 @@ fn deliver<'l>(
         if progress.is_break() {
             cache.end(sequence);
         } else if is_reading && failure.is_none() {
-            // A prompt's full pages are for all that begin alike, at once.
+            // A prompt's full pages are shared at once with sequences that have the same prefix.
             cache.keep(sequence, sequence.cached / PAGE_POSITIONS * PAGE_POSITIONS);
         }
         progress.is_continue()
@@ -385,10 +385,10 @@ fn deliver<'l>(
     n_tokens
 }
 
-/// A group's rows by sequence.
+/// A group's rows, by sequence.
 type Group<'a> = SmallVec<[Span<'a>; FEW_SEQUENCES]>;
 
-/// The rows of the step in groups of at most `max_rows`, in the order of the sequences.
+/// Splits the step's rows into groups of at most `max_rows`, in the order of the sequences.
 fn groups<'a>(
     running: &'a [Sequence],
     chunks: &[usize],
@@ -407,7 +407,7 @@ fn groups<'a>(
             let start = sequence.cached + done;
             done += part;
             n_rows += part;
-            // The last token's logits are those of the next one.
+            // The last token's logits belong to the next token.
             let wanted = match done == n && n >= sequence.n_pending() {
                 _ if sequence.n_guesses() > 0 || sequence.tells_prompt() => Wanted::All,
                 true => Wanted::Last,

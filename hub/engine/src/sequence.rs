@@ -1,4 +1,4 @@
-//! One request on its way: its tokens, what of them is cached, and its text.
+//! A running request: its tokens, how many of them are cached, and its text.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -12,26 +12,26 @@ use crate::sampler::{Sampler, logprobs};
 use moex_model::KvTable;
 use moex_model::text::{Detokenizer, Special, Text};
 
-/// A request that has begun.
+/// A running request.
 pub(super) struct Sequence {
     /// Prompt and generated tokens.
     pub(super) ids: Vec<u32>,
     n_prompt: usize,
-    /// How many alternatives are told beside each token of the prompt, if those are told.
+    /// Number of alternatives reported per prompt token, if requested.
     prompt_logprobs: Option<u8>,
-    /// How many of the prompt's tokens need no more telling: the first needs none.
+    /// Number of prompt tokens already reported, or that need no report, as the first.
     n_told: usize,
-    /// The length at which it ends.
+    /// Length at which it ends.
     max_ids: usize,
     ignore_eos: bool,
     /// How many of `ids` are in the KV cache.
     pub(super) cached: usize,
-    /// Whether an older sequence computes what this one begins with, so that it had better wait.
+    /// Whether an older sequence computes this one's prefix, so that it waits.
     pub(super) waits: bool,
-    /// How many tokens of the prompt were found there.
+    /// Prompt tokens found in the prefix cache.
     found: usize,
     pub(super) table: KvTable,
-    /// How many guesses stand at the end of `ids`, to be checked by the step.
+    /// Number of drafted tokens at the end of `ids`, to be verified by the step.
     n_guesses: usize,
     drafter: Drafter,
     luck: Luck,
@@ -40,17 +40,18 @@ pub(super) struct Sequence {
     sampler: Sampler,
     detokenizer: Detokenizer,
     text: StopText,
-    /// When the first step with its rows began.
+    /// Start of the first step with its rows.
     began: Option<Duration>,
     first_token: Option<Duration>,
     sink: Sink,
 }
 
-/// Whether a sequence goes on.
+/// Whether the sequence continues.
 pub(super) type Progress = ControlFlow<()>;
 
 impl Sequence {
-    /// `request` has been checked against a context of `context` positions; `special` is what becomes of special tokens.
+    /// `request` has been checked against a context of `context` positions; `special` says how special tokens are
+    /// decoded.
     pub(super) fn new(request: Request, context: usize, special: Special, sink: Sink) -> Self {
         let n_prompt = request.prompt_ids.len();
         let asked = request.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
@@ -82,28 +83,28 @@ impl Sequence {
         }
     }
 
-    /// Tokens not yet in the cache, but for guesses: one while it generates.
+    /// Tokens not yet in the cache, without drafts: one while it generates.
     pub(super) fn n_pending(&self) -> usize {
         self.ids.len() - self.n_guesses - self.cached
     }
 
-    /// Whether logits are wanted of all rows to come of the prompt, not of its last alone.
+    /// Whether the logits of all remaining prompt rows are needed, not only of the last.
     pub(super) fn tells_prompt(&self) -> bool {
         self.prompt_logprobs.is_some() && self.n_told < self.n_prompt
     }
 
-    /// How many of the first tokens need not be computed if they are cached: those whose logits nobody asks for.
+    /// Number of leading tokens whose logits nobody needs: they are not computed if they are cached.
     pub(super) fn n_needless(&self) -> usize {
         let n = if self.tells_prompt() { self.n_told } else { self.ids.len() };
         n - 1
     }
 
-    /// Rows that the next step checks besides: guesses.
+    /// Drafted rows that the next step verifies.
     pub(super) fn n_guesses(&self) -> usize {
         self.n_guesses
     }
 
-    /// Guesses up to `n` tokens that follow, as many as are worth it in a step of `n_rows` rows.
+    /// Drafts up to `n` tokens, as many as pay in a step of `n_rows` rows.
     pub(super) fn guess(&mut self, n: usize, n_rows: usize, cost: &StepCost) {
         let room = self.max_ids.saturating_sub(self.ids.len() + 1);
         let n = cost.worth(n.min(room).min(MAX_GUESSES), self.luck.p(), n_rows);
@@ -115,25 +116,25 @@ impl Sequence {
         }
     }
 
-    /// Takes the guesses back.
+    /// Removes the drafts.
     pub(super) fn forget_guesses(&mut self) {
         self.ids.truncate(self.ids.len() - self.n_guesses);
         self.n_guesses = 0;
     }
 
-    /// The first `n` tokens were found in the cache.
+    /// The first `n` tokens were found in the prefix cache.
     pub(super) fn take_up(&mut self, n: usize) {
         self.cached = n;
-        // Sent back in the middle of its text, it finds more than the prompt.
+        // After a preemption in the middle of its text, it finds more than the prompt.
         self.found = n.min(self.n_prompt);
     }
 
-    /// A step with rows of it begins.
+    /// A step with its rows begins.
     pub(super) fn step_begins(&mut self, now: Duration) {
         self.began.get_or_insert(now);
     }
 
-    /// `n` more tokens are in the cache; with the last of them came `logits` (V).
+    /// `n` more tokens are in the cache; `logits` (V) are those of the last.
     pub(super) fn advance(
         &mut self,
         n: usize,
@@ -146,8 +147,8 @@ impl Sequence {
         self.draw(logits, text, now)
     }
 
-    /// `n` more tokens of the prompt are in the cache, and with each of them came `logits` (V): of the tokens behind them,
-    /// the last behind the prompt.
+    /// `n` more prompt tokens are in the cache, each with its `logits` (V): those of the next token, the last of the
+    /// first token after the prompt.
     pub(super) fn tell_prompt<'l>(
         &mut self,
         n: usize,
@@ -159,7 +160,7 @@ impl Sequence {
         let mut last = None;
         for (next, logits) in (self.cached + 1..).zip(logits) {
             match self.ids.get(next) {
-                // Sent back in the middle of its prompt, it has told some already.
+                // After a preemption in the middle of its prompt, some are already reported.
                 Some(_) if next < self.n_told => {}
                 Some(token) => {
                     (self.sink)(Event::PromptLogprobs(logprobs(logits, *token, n_top)))?;
@@ -180,8 +181,8 @@ impl Sequence {
         Progress::Continue(())
     }
 
-    /// The step has computed the pending token and the guesses behind it: tokens are drawn from their `logits` (V each) as
-    /// they would be one by one, up to the first that was guessed wrong.
+    /// The step has computed the pending token and its drafts: tokens are sampled from their `logits` (V each) as they
+    /// would be one by one, up to the first wrong draft.
     pub(super) fn check_guesses<'l>(
         &mut self,
         logits: impl Iterator<Item = &'l mut [f32]>,
@@ -205,7 +206,7 @@ impl Sequence {
         Progress::Continue(())
     }
 
-    /// The next token, from its `logits` (V), if there may be one.
+    /// Samples the next token from its `logits` (V), unless the text has ended.
     fn draw(&mut self, logits: &mut [f32], text: &Text, now: Duration) -> Progress {
         if self.ids.len() >= self.max_ids {
             return self.finish(FinishReason::Length, now);
@@ -224,9 +225,9 @@ impl Sequence {
         }
     }
 
-    /// Ends it without success.
+    /// Ends the sequence with a failure.
     pub(super) fn fail(&mut self, failure: Failure) -> Progress {
-        // Nothing follows, whoever listens.
+        // It ends even if nobody listens.
         let _ = (self.sink)(Event::Failed(failure));
         Progress::Break(())
     }
@@ -252,7 +253,7 @@ impl Sequence {
         }
     }
 
-    /// Says what was held back and ends, unless a stop string turns up in it.
+    /// Emits the text held back and ends, unless it contains a stop string.
     fn finish(&mut self, reason: FinishReason, now: Duration) -> Progress {
         let rest = self.detokenizer.finish();
         match self.text.push(rest) {

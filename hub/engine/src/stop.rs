@@ -1,6 +1,6 @@
-//! Stop strings: text is held back while it may become one.
+//! Stop strings: holds text back while it may be the beginning of one.
 
-/// The text of one sequence on its way out.
+/// Outgoing text of one sequence.
 #[derive(Debug)]
 pub(super) struct StopText {
     stops: Vec<String>,
@@ -8,12 +8,12 @@ pub(super) struct StopText {
     held: String,
 }
 
-/// What may be said.
+/// Text that may be emitted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Released {
-    /// This, and more may follow.
+    /// This text; more may follow.
     Text(String),
-    /// This, and a stop string came after it.
+    /// This text; a stop string followed it.
     Stopped(String),
 }
 
@@ -22,7 +22,7 @@ impl StopText {
         Self { stops, held: String::new() }
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub(super) fn push(&mut self, text: String) -> Released {
         if self.stops.is_empty() {
             return Released::Text(text);
@@ -37,13 +37,13 @@ impl StopText {
         Released::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// What was held back, when nothing follows.
+    /// Returns the text held back at the end.
     pub(super) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes at the end of `text` that `stop` begins with, not all of it.
+/// Number of bytes at the end of `text` that are a proper prefix of `stop`.
 fn begun(text: &str, stop: &str) -> usize {
     // Both are UTF-8, so bytes that are equal begin and end at characters.
     let longest = text.len().min(stop.len() - 1);

@@ -1,20 +1,21 @@
-//! How many guessed tokens are worth their rows.
+//! Chooses how many drafted tokens pay for their rows.
 //!
-//! A step of r rows takes about `a + b r`: `a` is mostly the way to the workers, `b` what a row costs on the way and at the
-//! experts. Both are fitted to the steps of late. Of k guesses, each right with probability p if those before it are,
-//! `p + p^2 + ... + p^k` are right in the mean; they are worth their k rows if they come faster than tokens come anyway.
-//! So nothing is guessed where rows are dear, as on a hub alone, and less when many sequences share the steps.
+//! A step of r rows takes about `a + b r`: `a` is mostly the round trip to the workers, `b` the cost of a row on the
+//! link and at the experts. Both are fitted to recent steps. Of k drafts, each accepted with probability p if those
+//! before it are, `p + p^2 + ... + p^k` are accepted on average; they pay if they come faster than tokens do without
+//! them. So nothing is drafted where rows are expensive, as on a hub alone, and less when many sequences share the
+//! steps.
 
 use std::time::Duration;
 
-/// The most guesses of a sequence in a step.
+/// Maximum drafts of a sequence in a step.
 pub(super) const MAX_GUESSES: usize = 15;
-/// What a guess must promise beyond its price.
+/// Required gain of a draft relative to its cost.
 const MARGIN: f64 = 1.1;
-/// The weight of the last step among all before it.
+/// Weight of the last step relative to all before it.
 const FORGET: f64 = 1.0 / 64.0;
 
-/// The time of a step by its rows: a line through what was seen, older steps counting less.
+/// Time of a step by its rows: a line fitted to past steps, older ones with less weight.
 #[derive(Debug, Default)]
 pub(super) struct StepCost {
     n_steps: u32,
@@ -25,7 +26,7 @@ pub(super) struct StepCost {
 }
 
 impl StepCost {
-    /// A step without chunks of prompts.
+    /// Records a step without chunks of prompts.
     pub(super) fn learn(&mut self, n_rows: usize, took: Duration) {
         let (rows, seconds) = (n_rows as f64, took.as_secs_f64());
         self.n_steps = self.n_steps.saturating_add(1);
@@ -37,26 +38,25 @@ impl StepCost {
         self.covariance = (1.0 - weight) * (self.covariance + weight * off_rows * off_seconds);
     }
 
-    /// What each more row takes, seconds; none before steps of different lengths were seen.
+    /// Seconds per additional row; none before steps of different sizes were seen.
     fn per_row(&self) -> Option<f64> {
         (self.variance > 1e-3).then(|| (self.covariance / self.variance).max(0.0))
     }
 
-    /// How many of up to `n` guesses, each right with probability `p`, are worth it in a step that has `n_rows` of
-    /// sequences that generate.
+    /// How many of up to `n` drafts, each accepted with probability `p`, pay in a step with `n_rows` decode rows.
     pub(super) fn worth(&self, n: usize, p: f64, n_rows: usize) -> usize {
-        // What rows cost is found out by steps without guesses and with a few.
+        // The cost of a row is learned from steps without drafts and with a few.
         let Some(per_row) = self.per_row() else { return n.min(if self.n_steps % 4 < 2 { 0 } else { 4 }) };
         let step = (self.seconds + per_row * (n_rows as f64 - self.rows)).max(1e-9);
-        // Seconds that a token takes as it is, each row of the step giving one.
+        // Seconds per token without drafts, one token per row.
         let token = step / n_rows.max(1) as f64;
-        // The k-th guess costs a row and gives p^k tokens.
+        // The k-th draft costs a row and yields p^k tokens.
         let pays = |k: &usize| p.powi(*k as i32) * token > MARGIN * per_row;
         (1..=n.min(MAX_GUESSES)).take_while(pays).count()
     }
 }
 
-/// How often a sequence's guesses are right.
+/// Acceptance rate of a sequence's drafts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Luck {
     p: f64,
@@ -69,12 +69,12 @@ impl Default for Luck {
 }
 
 impl Luck {
-    /// The probability that the next guess is right.
+    /// Probability that the next draft is accepted.
     pub(super) fn p(self) -> f64 {
         self.p
     }
 
-    /// Of `n` guesses the first `n_right` were right; those behind a wrong one say nothing.
+    /// Of `n` drafts the first `n_right` were accepted; those after a rejected one count neither way.
     pub(super) fn learn(&mut self, n: usize, n_right: usize) {
         let tried = (n_right + 1).min(n);
         for guess in 0..tried {
@@ -83,7 +83,7 @@ impl Luck {
         }
     }
 
-    /// A token came without a guess: after many, one may be tried again.
+    /// A token was generated without a draft: after many, one may be tried again.
     pub(super) fn rest(&mut self) {
         self.p += (0.2 - self.p).max(0.0) / 256.0;
     }

@@ -1,4 +1,4 @@
-//! What the model's arithmetic runs on.
+//! Formats, instructions and threads of the hub's computation.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use super::{
     spec::{LayerSpec, Mixer, ModelSpec},
 };
 
-/// How everything but the experts is computed.
+/// How everything except the experts is computed.
 #[derive(Clone, Debug, Default)]
 pub enum Compute {
-    /// In f32 by the kernels of [`moex_kernels::cpu`], weights where they lie in the checkpoint: the oracle.
+    /// In f32 by the kernels of [`moex_kernels::cpu`], with weights mapped from the checkpoint: the oracle.
     #[default]
     Exact,
     /// By the kernels of [`moex_kernels::simd`], weights packed at load, activations in int8 where weights are integers.
@@ -30,26 +30,26 @@ pub enum Compute {
 pub struct Fast {
     /// Instructions and threads.
     pub processor: Arc<Processor>,
-    /// What becomes of matrices of floats at load.
+    /// Rounding of float matrices at load.
     pub weights: FloatWeights,
-    /// How keys and values are kept.
+    /// Format of keys and values.
     pub kv: KvFormat,
 }
 
-/// What the hub's own matrices of floats are rounded to at load, the router's excepted.
+/// Rounding of the hub's own float matrices at load, except the router's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FloatWeights {
-    /// To q8_0 in a checkpoint of floats; to nothing in a quantised one, whose floats were left on purpose.
+    /// To q8_0 in a float checkpoint; none in a quantised one, whose float matrices are intentional.
     #[default]
     ByCheckpoint,
-    /// To nothing.
+    /// None.
     Native,
     /// To this format.
     To(WeightFormat),
 }
 
 impl FloatWeights {
-    /// The same, settled for one checkpoint.
+    /// The same, resolved for one checkpoint.
     fn of(self, checkpoint: &Checkpoint) -> Self {
         match self {
             Self::ByCheckpoint if checkpoint.is_quantised() => Self::Native,
@@ -60,7 +60,7 @@ impl FloatWeights {
 }
 
 impl Compute {
-    /// What rows are when they meet weights.
+    /// Format of activations multiplied with weights.
     pub fn activations(&self) -> ActivationFormat {
         match self {
             Self::Exact => ActivationFormat::F32,
@@ -68,7 +68,7 @@ impl Compute {
         }
     }
 
-    /// The same, with what depends on the checkpoint settled.
+    /// Resolves what depends on the checkpoint.
     pub fn of(&self, checkpoint: &Checkpoint) -> Self {
         match self {
             Self::Exact => Self::Exact,
@@ -76,8 +76,8 @@ impl Compute {
         }
     }
 
-    /// What rows and weights are computed as, in one line for people, with the flags that choose otherwise; `experts` says how
-    /// those are packed.
+    /// One line for the user with the formats of activations and weights, and the flags that change them; `experts` is
+    /// the experts' format.
     pub fn describe(&self, experts: &str) -> String {
         match self {
             Self::Exact => format!(
@@ -97,10 +97,10 @@ impl Compute {
         }
     }
 
-    /// A recorded forward pass made ready for it; `packed` is called after each matrix that was read.
+    /// Prepares a recorded forward pass for this computation; calls `packed` after each matrix read.
     ///
     /// # Errors
-    /// If there is no memory for the matrices.
+    /// If memory for the matrices is exhausted.
     pub(super) fn program(&self, graph: Graph, packed: impl FnMut()) -> Result<Program, ModelError> {
         let Self::Fast(fast) = self else { return Ok(Program::exact(graph)) };
         let weights = match fast.weights {
@@ -110,11 +110,11 @@ impl Compute {
         Program::simd(graph, fast.processor.clone(), weights, packed).map_err(ModelError::NoMemory)
     }
 
-    /// What is kept of each position and each sequence of a model of this spec.
+    /// Layout of the KV cache and states of a model with this spec.
     pub fn kv_layout(&self, spec: &ModelSpec) -> KvLayout {
         let attention = spec.cached();
         let packed = match self {
-            // What the vector kernels do not compute is attended to in rows.
+            // The vector kernels do not support this attention, so it uses rows of f32.
             Self::Fast(fast) if spec.has_plain_attention() => Some(fast.kv),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint, each as one sentence that names the file, the tensor or the field.
+//! Errors of a checkpoint; each is one sentence that names the file, the tensor or the field.
 
 use std::{borrow::Cow, path::PathBuf};
 
@@ -12,40 +12,40 @@ pub enum ModelError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The folder holds no checkpoint.
-    #[error("{} is no model folder: it has no {missing}", path.display())]
+    /// The folder is not a checkpoint.
+    #[error("{} is not a model folder: it has no {missing}", path.display())]
     NotAModel {
         /// The folder.
         path: PathBuf,
-        /// The file that every checkpoint has.
+        /// The missing file.
         missing: &'static str,
     },
-    /// It is a file, and no GGUF by its name.
-    #[error("{} is no model: name a folder with config.json or a .gguf file", path.display())]
+    /// A file without the name of a GGUF.
+    #[error("{} is not a model: name a folder with config.json or a .gguf file", path.display())]
     NotAGguf {
         /// The file.
         path: PathBuf,
     },
-    /// A GGUF file is none that can be used.
+    /// An unusable GGUF file.
     #[error("{file}: {source}")]
     Gguf {
         /// The file's name.
         file: String,
-        /// What is wrong with it.
+        /// The reason.
         source: GgufError,
     },
-    /// The config is not one this crate can run.
+    /// The config is invalid or not supported.
     #[error("{}: {source}", path.display())]
     Config {
         /// The config's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         source: ConfigError,
     },
-    /// The index names a shard that is not there.
+    /// A shard of the index does not exist.
     #[error("shard {file} is missing: it holds {tensor}")]
     MissingShard {
         /// The shard's file name.
@@ -58,19 +58,19 @@ pub enum ModelError {
     TruncatedShard {
         /// The shard's file name.
         file: String,
-        /// The first tensor that is not whole.
+        /// The first tensor that is cut.
         tensor: String,
         /// The byte after the tensor's last.
         end: u64,
         /// The file's length in bytes.
         len: u64,
     },
-    /// A shard, or the index of shards, is not what its name says.
+    /// A shard, or the index of shards, is invalid.
     #[error("{file}: {reason}")]
     BadFile {
         /// The file's name.
         file: String,
-        /// Why it cannot be read.
+        /// The reason.
         reason: String,
     },
     /// The config asks for a tensor that no shard holds.
@@ -79,8 +79,8 @@ pub enum ModelError {
         /// The tensor's name.
         tensor: String,
     },
-    /// A tensor has another shape than the config makes it.
-    #[error("{tensor} in {file} is {actual:?}, and the config makes it {expected:?}")]
+    /// A tensor's shape differs from the config's.
+    #[error("{tensor} in {file} is {actual:?}, but the config requires {expected:?}")]
     Shape {
         /// The tensor's name.
         tensor: String,
@@ -91,21 +91,21 @@ pub enum ModelError {
         /// Its shape by the config.
         expected: Vec<usize>,
     },
-    /// A GGUF holds a tensor that nothing would be computed with.
-    #[error("{file} holds {tensor}, which a GGUF of {architecture:?} is not computed with here")]
+    /// A GGUF holds an unsupported tensor.
+    #[error("{file} holds {tensor}, which is not supported in a GGUF of {architecture:?}")]
     UnknownTensor {
         /// The file's name.
         file: String,
         /// The tensor's name.
         tensor: String,
-        /// What the file says it is.
+        /// The architecture in the file.
         architecture: &'static str,
     },
-    /// The system gave no memory for weights.
-    #[error("there is no memory for the model's weights: {0}")]
+    /// Memory for weights is exhausted.
+    #[error("not enough memory for the model's weights: {0}")]
     NoMemory(std::io::Error),
-    /// A tensor is stored in a type that is not read.
-    #[error("{tensor} in {file} is {dtype}: f32, f16 and bf16 are supported")]
+    /// A tensor has an unsupported type.
+    #[error("{tensor} in {file} is {dtype}: only f32, f16 and bf16 are supported")]
     UnsupportedDtype {
         /// The tensor's name.
         tensor: String,
@@ -116,42 +116,42 @@ pub enum ModelError {
     },
 }
 
-/// Why a `config.json` cannot be run.
+/// Why a `config.json` is invalid or not supported.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is no JSON object of the expected field types.
+    /// It is not a JSON object with the expected field types.
     #[error("not a model config: {0}")]
     NotJson(#[from] serde_json::Error),
-    /// It describes a model of another family.
-    #[error("its model_type is {found}, and these can be run: {known}")]
+    /// Its family is not supported.
+    #[error("its model_type is {found}, but moex supports only {known}")]
     UnknownFamily {
-        /// What it says.
+        /// Its `model_type`.
         found: String,
-        /// The families that are known.
+        /// The supported families.
         known: String,
     },
-    /// A GGUF of another kind of model.
-    #[error("its general.architecture is {found:?}, and these can be run: {known}")]
+    /// A GGUF whose architecture is not supported.
+    #[error("its general.architecture is {found:?}, but moex supports only {known}")]
     Architecture {
-        /// What it says.
+        /// Its architecture.
         found: String,
-        /// The architectures that are known.
+        /// The supported architectures.
         known: String,
     },
-    /// A key of a GGUF is not what it must be.
+    /// A GGUF's key has an invalid value.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A field without which there is no model.
+    /// A required field is missing.
     #[error("the field {0} is missing")]
     Missing(Cow<'static, str>),
-    /// A field that contradicts another, or is beyond what any model has.
+    /// A field that contradicts another one, or is out of range.
     #[error("the field {field} is {value}, {reason}")]
     Invalid {
         /// The field's name, as the config spells it.
         field: Cow<'static, str>,
         /// Its value.
         value: String,
-        /// What it must be.
+        /// The problem.
         reason: String,
     },
 }

@@ -1,37 +1,38 @@
-//! The sparse half of a layer, wherever it runs: the one line where the model meets the swarm.
+//! The interface between the model and its experts, wherever they are computed.
 
 use moex_protocol::Routing;
 
-/// What a layer asks of its experts.
+/// A layer's request to its experts.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The layer.
     pub layer: usize,
     /// The normalised rows (T, D).
     pub rows: &'a [f32],
-    /// Which experts each row goes to, and how much each counts (T, K).
+    /// Each row's experts and gates (T, K).
     pub routing: &'a Routing,
 }
 
-/// Names a layer that is computed elsewhere, until its sum is fetched.
+/// Identifies a layer that is computed elsewhere, until its sum is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
-/// Computes the experts of layers, here and now or elsewhere meanwhile.
+/// Computes the experts of layers, on the calling thread or elsewhere.
 pub trait Experts: Send {
-    /// Has the gated sum of the chosen experts computed, for `sum` (T, D). It is there when this returns none; else the
-    /// ticket fetches it, and other layers of other rows may be asked for in between.
+    /// Starts computing the gated sum of the chosen experts, into `sum` (T, D). If this returns none, the sum is
+    /// complete; otherwise the returned ticket fetches it, and other layers of other rows may be started in between.
     ///
-    /// Every (row, expert) of the routing counts exactly once; what cannot be computed is an error, never dropped.
+    /// Every (row, expert) of the routing counts exactly once; if one cannot be computed, the call fails.
     ///
     /// # Errors
-    /// Why a block could not be computed; the step is then void, `sum` of no use, and the next step may succeed.
+    /// If a block could not be computed; the step is then void and `sum` undefined, but the next step may succeed.
     ///
     /// # Panics
-    /// If `sum` is not as long as the rows.
+    /// If `sum` does not have the rows' length.
     fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError>;
 
-    /// Waits for what [`Self::begin`] gave the ticket for, and writes it to `sum` (T, D). A ticket is good for once.
+    /// Waits for the layer of a ticket from [`Self::begin`], and writes its sum to `sum` (T, D). Each ticket is used
+    /// once.
     ///
     /// # Errors
     /// As [`Self::begin`].
@@ -40,7 +41,7 @@ pub trait Experts: Send {
         Ok(())
     }
 
-    /// How many layers may be away at once; 1 where all are computed by the calling thread.
+    /// How many layers may be away at once; 1 if the calling thread computes all.
     fn max_in_flight(&self) -> usize {
         1
     }
@@ -66,10 +67,10 @@ pub trait Experts: Send {
         Ok(sum)
     }
 
-    /// A step begins: its layers follow. Of interest to those who keep times.
+    /// A step begins; its layers follow. Used for timing.
     fn step_begins(&mut self) {}
 
-    /// The step is over; `n_rows` is T, and it gave so many tokens.
+    /// The step is over; `n_rows` is T, and it generated this many tokens.
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
         let _ = (n_rows, n_tokens);
     }
@@ -97,10 +98,10 @@ impl Experts for Box<dyn Experts> {
     }
 }
 
-/// Why a layer's experts were not computed. It ends the requests that had rows in the step, and nothing else.
+/// Why a layer's experts were not computed. It fails only the requests with rows in the step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpertsError {
-    /// Nobody holds a block that the router chose.
+    /// No worker holds a block that the router chose.
     #[error("no worker holds expert {expert} of layer {layer}, and the hub does not compute experts itself")]
     NotCovered {
         /// The block's layer.
@@ -115,7 +116,7 @@ pub enum ExpertsError {
         layer: u16,
         /// The block's expert.
         expert: u16,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The swarm has no result for the layer.
@@ -128,15 +129,15 @@ pub enum ExpertsError {
     },
 }
 
-/// Why a swarm has no result: what whoever asked can do about it.
+/// Why a swarm has no result, by what the caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwarmFailure {
-    /// It takes no more layers now.
+    /// It accepts no more layers now.
     Busy,
-    /// No worker that answers holds a block, and the hub does not compute.
+    /// No responsive worker holds a block, and the hub does not compute.
     Uncovered,
     /// It is shutting down.
     Stopping,
-    /// It tried and failed; trying again would not help.
+    /// It failed; a retry would not help.
     Failed,
 }

@@ -1,5 +1,5 @@
-//! The forward pass, written once: which operations a model of this spec runs for the rows of a step, and with which tensors of
-//! its checkpoint. Read [`Forward::pass`] downwards; a shape stands beside every tensor.
+//! The forward pass, written once: the operations for the rows of a step, and their tensors. Read [`Forward::pass`]
+//! downwards; a shape stands beside every tensor.
 
 mod attention;
 mod ffn;
@@ -20,7 +20,7 @@ use super::{
 /// Records the forward pass of a checkpoint's model.
 ///
 /// # Errors
-/// The first tensor that is missing, of another shape or of an unsupported type.
+/// If a tensor is missing, or has another shape or an unsupported type; names the first.
 pub(super) fn record(checkpoint: &Checkpoint) -> Result<Graph, ModelError> {
     Forward { checkpoint, recorder: Recorder::default(), n_slots: 0, n_states: 0 }.pass()
 }
@@ -28,9 +28,9 @@ pub(super) fn record(checkpoint: &Checkpoint) -> Result<Graph, ModelError> {
 struct Forward<'a> {
     checkpoint: &'a Checkpoint,
     recorder: Recorder,
-    /// Layers so far that keep keys and values.
+    /// Number of layers so far with keys and values.
     n_slots: usize,
-    /// Layers so far that keep a state.
+    /// Number of layers so far with a state.
     n_states: usize,
 }
 
@@ -111,7 +111,7 @@ impl Forward<'_> {
         Ok(self.recorder.vector(values))
     }
 
-    /// `{name}.weight` (out, in) by `x` (T, in), and `{name}.bias` (out) if there is one: (T, out).
+    /// Multiplies `x` (T, in) by `{name}.weight` (out, in), and adds `{name}.bias` (out) if there is one: (T, out).
     fn linear(
         &mut self,
         x: TensorId,

@@ -352,13 +352,13 @@ fn what_would_be_computed_wrongly_is_refused() {
     };
     assert_eq!(
         error(&[], Some("blk.0.ffn_gate.bias")),
-        "q.gguf holds blk.0.ffn_gate.bias, which a GGUF of \"llama\" is not computed with here"
+        "q.gguf holds blk.0.ffn_gate.bias, which is not supported in a GGUF of \"llama\""
     );
     for (key, value, sentence) in [
         ("logit_scale", MetaValue::F32(0.5), "is 0.5, which is not supported for this architecture"),
         ("attention.sliding_window", MetaValue::U32(7), "is 7, which is not supported for this architecture"),
-        ("attention.causal", MetaValue::Bool(false), "is false, and text is written from left to right"),
-        ("rope.scaling.type", MetaValue::Text("yarn".to_owned()), "is not alone, and there are factors"),
+        ("attention.causal", MetaValue::Bool(false), "is false, but only causal models are supported"),
+        ("rope.scaling.type", MetaValue::Text("yarn".to_owned()), "is not alone, but there are factors"),
         ("expert_used_count", MetaValue::Text("two".to_owned()), "is \"two\", which is of another type"),
         ("nextn_predict_layers", MetaValue::U32(3), "is 0, not between 1 and 1024"),
     ] {

@@ -349,7 +349,7 @@ fn what_cannot_be_run_is_one_sentence() {
     };
     assert_eq!(
         error(&replaced(b"qwen3moe", b"qwen9moe")),
-        "q.gguf: its general.architecture is \"qwen9moe\", and these can be run: qwen3moe, qwen3, qwen2moe, qwen3next, \
+        "q.gguf: its general.architecture is \"qwen9moe\", but moex supports only qwen3moe, qwen3, qwen2moe, qwen3next, \
          gpt-oss, llama, olmoe, deepseek2, gemma2, gemma3"
     );
     assert_eq!(
@@ -358,7 +358,7 @@ fn what_cannot_be_run_is_one_sentence() {
     );
     assert_eq!(
         error(&replaced(b"blk.1.attn_q.weight", b"blk.1.attn_Q.weight")),
-        "q.gguf holds blk.1.attn_Q.weight, which a GGUF of \"qwen3moe\" is not computed with here"
+        "q.gguf holds blk.1.attn_Q.weight, which is not supported in a GGUF of \"qwen3moe\""
     );
     assert_eq!(
         error(&replaced(b"blk.1.attn_q.weight", b"blk.9.attn_q.weight")),

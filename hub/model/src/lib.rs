@@ -1,14 +1,13 @@
-//! A transformer, from the checkpoint to the logits.
+//! Transformer models, from the checkpoint to the logits.
 //!
-//! What lives here: the model as data ([`ModelSpec`]), the checkpoint's files and weights, the KV cache, the forward pass down to the line where
-//! a layer's experts are asked for ([`Experts`]), and the two ways to compute them on this machine. What does not: text,
-//! sequences and sampling (`text`, `engine`, `sampler`), and the swarm.
+//! This crate contains the model as data ([`ModelSpec`]), checkpoint files and weights, the forward pass up to the call
+//! for a layer's experts ([`Experts`]), local computation of experts, tokenizers and chat templates (`text`). It knows
+//! no requests, sampling or swarm.
 //!
 //! Legend of every shape: T rows in a step, W of them whose logits are wanted, D hidden, F expert inner, E experts,
 //! K chosen, H/G query/KV heads, C head width, V vocabulary, L layers. Row `t` of a (T, N) tensor is `[t * N..][..N]`.
 //!
-//! Every operation gives a row the same bits whatever other rows are in the step, so that a text does not depend on who
-//! else is talking.
+//! Every operation gives a row the same bits whatever other rows are in the step, so no text depends on other requests.
 
 pub mod spec;
 

@@ -1,8 +1,8 @@
-//! The experts on this machine: the oracle, the last replica, and what serves when there is no worker.
+//! Computes experts on this machine: as the oracle, as the last replica, and when there is no worker.
 //!
-//! From the checkpoint's own weights or from packed blocks ([`ExpertSource`]), in f32 by the naive kernels or in int8 from
-//! panels. Where they stand in for workers, what would cross the wire is rounded as the wire rounds it, and so an answer has
-//! the bytes of a worker's.
+//! Experts come from the checkpoint's own weights or from packed blocks ([`ExpertSource`]), and are computed in f32 by
+//! the naive kernels or in int8 from panels. When they replace workers, values are rounded as on the wire, so that an
+//! answer has the bytes of a worker's.
 
 mod calls;
 mod panels;
@@ -25,13 +25,13 @@ use super::{
     transformer::Model,
 };
 
-/// Computes experts here. Each expert's answer is added in f32, in ascending expert order.
+/// Computes experts locally, and sums their results in f32, in ascending expert order.
 pub struct LocalExperts {
     arithmetic: Arithmetic,
-    /// What rows, gates and answers are rounded to; to nothing for the oracle.
+    /// Wire format to which rows, gates and answers are rounded; none for the oracle.
     wire: Option<Dtype>,
     calls: SortedCalls,
-    /// As the wire carries them (T, D).
+    /// The rows as the wire carries them (T, D).
     rows: Vec<f32>,
     /// (P, D).
     answers: Vec<f32>,
@@ -39,24 +39,24 @@ pub struct LocalExperts {
 }
 
 enum Arithmetic {
-    /// In f32, where experts lie.
+    /// In f32, from the weights as stored.
     Exact(Box<dyn ExpertSource>),
     /// In int8, from panels.
     Panels { panels: Arc<ExpertPanels>, space: Box<PanelSpace> },
 }
 
 impl LocalExperts {
-    /// Exact f32, straight from the checkpoint: the oracle.
+    /// Exact f32 from the checkpoint's weights: the oracle.
     pub fn of_checkpoint(model: Arc<Model>) -> Self {
         Self::new(Arithmetic::Exact(Box::new(Resident(model))), None)
     }
 
-    /// What workers with f32 activations answer, from the blocks that they hold.
+    /// The same results as workers with f32 activations, from the blocks that they hold.
     pub fn exact(source: impl ExpertSource + 'static, wire: Dtype) -> Self {
         Self::new(Arithmetic::Exact(Box::new(source)), Some(wire))
     }
 
-    /// What workers with int8 activations answer.
+    /// The same results as workers with int8 activations.
     pub fn from_panels(panels: Arc<ExpertPanels>, wire: Dtype) -> Self {
         Self::new(Arithmetic::Panels { panels, space: Box::default() }, Some(wire))
     }
@@ -109,7 +109,7 @@ impl Experts for LocalExperts {
     }
 }
 
-/// To `answers` (P, D), or the expert that cannot be read and why.
+/// Writes the results to `answers` (P, D); fails with the expert that cannot be read and the reason.
 fn compute_exactly(
     source: &dyn ExpertSource,
     layer: usize,
@@ -128,7 +128,7 @@ fn compute_exactly(
     Ok(())
 }
 
-/// `rows` (N, D) as the other end of the wire reads them.
+/// `rows` (N, D) as the receiver decodes them from the wire.
 fn through_wire(
     processor: Option<&Processor>,
     wire: Dtype,

@@ -1,4 +1,4 @@
-//! Files mapped into memory, and what is resident of them given back.
+//! Maps files into memory, and releases their resident pages.
 
 use std::{fs::File, io, path::Path, sync::Arc};
 
@@ -19,13 +19,13 @@ impl Mapped {
         if file.metadata()?.len() == 0 {
             return Ok(Self(None));
         }
-        // SAFETY: the mapping is read only. Models and shards are written once and renamed into place, so that whoever has
-        // one mapped keeps it; one that somebody truncates while it is mapped ends this process, as with every program that
-        // maps its model.
+        // SAFETY: the mapping is read only. Models and shards are written once and renamed into place, so an existing
+        // mapping keeps its file. Truncating a mapped file ends this process, as with every program that maps its
+        // model.
         Ok(Self(Some(Arc::new(unsafe { Mmap::map(&file)? }))))
     }
 
-    /// All of it.
+    /// The whole file.
     pub fn bytes(&self) -> Bytes {
         struct Owner(Arc<Mmap>);
         impl AsRef<[u8]> for Owner {
@@ -36,12 +36,12 @@ impl Mapped {
         self.0.as_ref().map_or_else(Bytes::new, |map| Bytes::from_owner(Owner(map.clone())))
     }
 
-    /// Gives back what is resident of it. Who reads it again gets the same bytes from the system's cache, or the disk.
+    /// Releases its resident pages. Later reads get the same bytes from the system's cache or the disk.
     pub fn release(&self) {
         #[cfg(unix)]
         if let Some(map) = &self.0 {
-            // SAFETY: a read-only mapping of a file has nothing to lose: the pages come back as the file has them. Where
-            // the advice is refused, they stay.
+            // SAFETY: a read-only mapping of a file loses nothing: pages are read again from the file. If the advice is
+            // refused, they stay.
             let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
         }
     }

@@ -1,5 +1,5 @@
-//! How much memory is free, and what the hub does with it: its own weights first, the experts if all of them fit, and
-//! keys and values with what is left. `serve` and `info` ask here before anything is loaded, and so say the same.
+//! Divides the free memory of the hub: its own weights first, then all experts if they fit, then the KV cache. `serve`
+//! and `info` both use this before loading, so their figures agree.
 
 use std::path::Path;
 
@@ -17,50 +17,50 @@ use super::{
     transformer::Model,
 };
 
-/// Memory that is left free for everything else.
+/// Memory reserved for everything else.
 pub(super) const RESERVE_BYTES: usize = 1 << 30;
-/// What counts as free where the system does not say.
+/// Assumed free memory if the system does not report it.
 pub(super) const UNKNOWN_FREE_BYTES: usize = 6 << 30;
-/// Bytes of keys and values that there is always room for: a conversation of some thousand tokens.
+/// Minimum bytes of the KV cache: a conversation of some thousand tokens.
 const LEAST_KV_BYTES: usize = 1 << 30;
-/// Keys and values get memory in steps of this, so that the small change of a busy machine moves no context.
+/// Granularity of the KV cache's size, so that small changes in free memory do not change the context.
 const KV_STEP_BYTES: usize = 256 << 20;
 
 /// Whether repacked experts are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// All of them, in memory.
+    /// All of them stay in memory.
     All,
-    /// None: an expert is repacked whenever it is needed, for models that are larger than memory.
+    /// None: an expert is repacked on each use, for models larger than memory.
     None,
 }
 
-/// Where the free memory goes.
+/// How the free memory is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Whether the hub keeps all experts in memory.
     pub keep: Keep,
-    /// The most bytes of keys and values. They are allocated page by page, when a conversation needs them.
+    /// Maximum bytes of keys and values. Pages are allocated when a conversation needs them.
     pub kv_bytes: usize,
-    /// Positions of prompt and answer together, all of one sequence's.
+    /// Context of one sequence, prompt and answer together.
     pub context: usize,
 }
 
-/// What takes memory.
+/// Consumers of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryNeeds {
-    /// All weights but the experts.
+    /// All weights except the experts.
     pub shared_bytes: usize,
-    /// All experts once; 0 on a hub that computes none.
+    /// All experts; 0 on a hub that computes none.
     pub expert_bytes: usize,
-    /// What workers on this machine hold.
+    /// Memory of workers on this machine.
     pub worker_bytes: usize,
-    /// Sequences that may be as long as the context.
+    /// Number of sequences that may use the full context.
     pub n_sequences: usize,
 }
 
 impl Keep {
-    /// Keeps experts of `n_bytes` in all if as much memory is free, and `RESERVE_BYTES` beside.
+    /// Keeps all experts, of `n_bytes`, if that much memory is free beyond `RESERVE_BYTES`.
     pub fn if_it_fits(n_bytes: usize) -> Self {
         let free = free_bytes().unwrap_or(UNKNOWN_FREE_BYTES);
         if n_bytes <= free.saturating_sub(RESERVE_BYTES) { Self::All } else { Self::None }
@@ -68,10 +68,10 @@ impl Keep {
 }
 
 impl MemoryNeeds {
-    /// Of a hub that computes `model` with `compute`, its experts packed as `packing` says.
+    /// The consumers of a hub that computes `model` with `compute` and packs experts as `packing`.
     ///
     /// # Errors
-    /// If the experts of a layer have no shape in common.
+    /// If a layer's experts have different shapes.
     pub fn of(
         checkpoint: &Checkpoint,
         model: &Model,
@@ -90,8 +90,8 @@ impl MemoryNeeds {
 }
 
 impl MemoryPlan {
-    /// What to do with what is free, `UNKNOWN_FREE_BYTES` where the system did not say. A context that was `asked` for
-    /// is given, whatever is free.
+    /// Divides the free memory, or `UNKNOWN_FREE_BYTES` if the system does not report it. An `asked` context is granted
+    /// regardless of it.
     pub fn new(
         needs: &MemoryNeeds,
         spec: &ModelSpec,
@@ -115,7 +115,7 @@ impl MemoryPlan {
             Some(rest) if rest >= least_kv => (Keep::All, rest),
             _ => (Keep::None, rest),
         };
-        // One sequence may take all that is left; many share half of it.
+        // One sequence may take all remaining memory; several share half of it.
         let most = longest.max(rest / 2).min(longest.saturating_mul(needs.n_sequences.max(1)));
         let stepped = rest / KV_STEP_BYTES * KV_STEP_BYTES;
         let kv_bytes = stepped.max(LEAST_KV_BYTES).min(most);
@@ -128,8 +128,7 @@ impl MemoryPlan {
 }
 
 impl Checkpoint {
-    /// Bytes of all that stays on the hub when it computes with `compute`: everything but the experts, packed or where it
-    /// lies.
+    /// Bytes of everything on the hub except the experts, packed or mapped, when it computes with `compute`.
     pub fn shared_bytes(&self, compute: &Compute) -> usize {
         let rounded = match compute.of(self) {
             Compute::Fast(fast) => fast.weights,
@@ -148,8 +147,7 @@ impl Checkpoint {
     }
 }
 
-/// Memory that this process could have without swapping, within the limits that it is under; none where the system does
-/// not say.
+/// Memory available to this process without swapping, within its limits; none if the system does not report it.
 pub fn free_bytes() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -158,7 +156,7 @@ pub fn free_bytes() -> Option<usize> {
     Some(machine.min(free_in_groups(Path::new("/sys/fs/cgroup"), &groups).unwrap_or(usize::MAX)))
 }
 
-/// What the control groups of a process leave it: `groups` is its `/proc/self/cgroup`, and `root` where they are mounted.
+/// Memory that control groups leave to a process: `groups` is its `/proc/self/cgroup`, and `root` their mount point.
 fn free_in_groups(root: &Path, groups: &str) -> Option<usize> {
     let mut least = None;
     for line in groups.lines() {
@@ -171,7 +169,7 @@ fn free_in_groups(root: &Path, groups: &str) -> Option<usize> {
             }
             _ => continue,
         };
-        // A limit of any group above counts too. In a container the path may be the host's: the root is its own.
+        // Limits of parent groups apply too. In a container the path may be the host's; then the root is its own.
         let mut folder = root.join(path.trim_start_matches('/'));
         loop {
             least = [least, free_in_group(&folder, files)].into_iter().flatten().min();
@@ -183,7 +181,7 @@ fn free_in_groups(root: &Path, groups: &str) -> Option<usize> {
     least
 }
 
-/// What one group leaves: its limit less what is used, files that can be read again not counted.
+/// Memory that one group leaves: its limit minus its use, without reclaimable file pages.
 fn free_in_group(folder: &Path, [limit, used, prefix]: [&str; 3]) -> Option<usize> {
     let number = |file: &str| std::fs::read_to_string(folder.join(file)).ok()?.trim().parse::<usize>().ok();
     let limit = number(limit)?; // "max" is none

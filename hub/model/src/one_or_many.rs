@@ -1,4 +1,4 @@
-//! Fields of published files that hold an id, or a list of them.
+//! Parses fields that hold one value or a list.
 
 use serde::Deserialize;
 

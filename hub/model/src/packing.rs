@@ -1,4 +1,4 @@
-//! What experts are packed to for workers: one format, or what each has in the checkpoint.
+//! Formats that experts are packed to for workers: one format, or those of the checkpoint.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use super::{checkpoint::Expert, transformer::Model};
 /// How experts are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// As they are in the checkpoint: nothing is quantised anew.
+    /// In the checkpoint's formats, without requantising.
     Native,
     /// All in one format, or in one for gate and up and another for down.
     To(ExpertFormat),
 }
 
 impl Packing {
-    /// What was asked for; else as they are if the checkpoint is quantised, and int4 if not.
+    /// The requested packing; by default the checkpoint's formats if it is quantised, otherwise int4.
     pub fn or_default(asked: Option<ExpertFormat>, model: &Model) -> Self {
         match asked {
             Some(format) => Self::To(format),
@@ -25,7 +25,7 @@ impl Packing {
         }
     }
 
-    /// For people.
+    /// A description for the user.
     pub fn describe(self) -> String {
         match self {
             Self::Native => "as in the checkpoint".to_owned(),
@@ -36,7 +36,7 @@ impl Packing {
     /// The shape of a layer's blocks.
     ///
     /// # Errors
-    /// If the layer has no experts, or if as they are they do not all have the same formats.
+    /// If the layer has no experts, or its native formats differ between experts.
     pub fn shape(self, model: &Model, layer: usize) -> Result<ExpertShape, String> {
         let spec = model.spec();
         let format = match self {
@@ -56,13 +56,13 @@ impl fmt::Display for Packing {
     }
 }
 
-/// The one format of all experts of a layer.
+/// The common format of a layer's experts.
 fn of_layer(model: &Model, layer: usize) -> Result<ExpertFormat, String> {
     let experts = model.experts(layer);
     let first = experts.first().ok_or_else(|| format!("layer {layer} has no experts"))?;
     let differ = || {
         format!(
-            "the experts of layer {layer} do not all have one format for gate and up and one for down: choose one for \
+            "the experts of layer {layer} have different formats for gate and up, or for down: choose one for \
              workers with --experts"
         )
     };
@@ -73,7 +73,7 @@ fn of_layer(model: &Model, layer: usize) -> Result<ExpertFormat, String> {
     }
 }
 
-/// Whether the experts are stored in less than 16 bits a weight.
+/// Whether the experts have fewer than 16 bits per weight.
 fn is_quantised(model: &Model) -> bool {
     let first = model.spec().sparse_layers().find_map(|layer| model.experts(layer).first());
     first.is_some_and(Expert::is_quantised)

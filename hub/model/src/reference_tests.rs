@@ -298,7 +298,7 @@ fn files_that_are_no_checkpoint_are_one_sentence() {
     let whole = fs::read(&shard).unwrap();
 
     fs::write(&shard, [255; 64]).unwrap();
-    assert!(sentence(&folder).starts_with("model.safetensors: no safetensors file"));
+    assert!(sentence(&folder).starts_with("model.safetensors: not a safetensors file"));
 
     let header = usize::from(whole[0]) + 256 * usize::from(whole[1]);
     let rewritten = |from: &str, to: &str| {
@@ -312,17 +312,17 @@ fn files_that_are_no_checkpoint_are_one_sentence() {
     assert_eq!(sentence(&folder), "no shard holds the tensor model.norm.weight");
     fs::write(&shard, rewritten("\"shape\":[512,64]", "\"shape\":[64,512]")).unwrap();
     assert!(
-        sentence(&folder).ends_with("in model.safetensors is [64, 512], and the config makes it [512, 64]")
+        sentence(&folder).ends_with("in model.safetensors is [64, 512], but the config requires [512, 64]")
     );
     fs::write(&shard, rewritten("\"dtype\":\"BF16\"", "\"dtype\":\"I16\"")).unwrap();
-    assert!(sentence(&folder).ends_with("is I16: f32, f16 and bf16 are supported"));
+    assert!(sentence(&folder).ends_with("is I16: only f32, f16 and bf16 are supported"));
 
     fs::remove_file(&shard).unwrap();
     assert!(sentence(&folder).ends_with("it has no model.safetensors"));
     fs::write(folder.join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
     assert!(
         sentence(&folder)
-            .contains("config.json: its model_type is \"mamba\", and these can be run: qwen3_moe")
+            .contains("config.json: its model_type is \"mamba\", but moex supports only qwen3_moe")
     );
     fs::remove_file(folder.join("config.json")).unwrap();
     assert!(sentence(&folder).ends_with("is no model folder: it has no config.json"));
@@ -335,7 +335,7 @@ fn an_index_cannot_read_outside_its_folder() {
     let index = folder.join("model.safetensors.index.json");
     for file in ["../model.safetensors", "/etc/hostname", "..", ""] {
         fs::write(&index, serde_json::json!({"weight_map": {"lm_head.weight": file}}).to_string()).unwrap();
-        assert!(sentence(&folder).contains("which is no file name"), "{file}");
+        assert!(sentence(&folder).contains("which is not a file name"), "{file}");
     }
     fs::write(&index, "{}").unwrap();
     assert!(sentence(&folder).starts_with("model.safetensors.index.json: not an index"));

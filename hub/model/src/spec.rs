@@ -1,6 +1,7 @@
-//! A model as data: everything that the forward pass needs to know of it, and nothing of files.
+//! A model as data: everything that the forward pass needs, independent of files.
 //!
-//! What differs between families is a field with a meaning. Which config says what is `families`' matter.
+//! Each difference between families is a field that describes the computation. `families` derives the fields from
+//! configs.
 
 use moex_kernels::{
     ExpertKind,
@@ -12,51 +13,51 @@ pub use moex_kernels::{
     graph::Activation,
 };
 
-/// The most layers a model may have.
+/// Maximum layers of a model.
 pub const MAX_LAYERS: usize = 1024;
-/// The most experts in a layer, and the most chosen of them.
+/// Maximum experts per layer, and maximum chosen experts.
 pub const MAX_EXPERTS: usize = 4096;
-/// The widest row; what the wire's header can say.
+/// Maximum width of a row, by the wire's header.
 pub const MAX_WIDTH: usize = 65_535;
-/// The most entries of a vocabulary.
+/// Maximum entries of a vocabulary.
 pub const MAX_VOCAB: usize = 1 << 22;
-/// The longest context.
+/// Maximum context.
 pub const MAX_POSITIONS: usize = 1 << 24;
-/// The widest MLP of a dense layer inside.
+/// Maximum inner width of a dense layer's MLP.
 pub const MAX_INNER: usize = 1 << 20;
 
 /// A decoder-only transformer. Letters are the legend of [`crate`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// The family it is of, as `model_type` names it.
+    /// Its family, by `model_type`.
     pub family: &'static str,
     /// D, the width of a row between layers.
     pub hidden: usize,
     /// V, the entries of the vocabulary.
     pub vocab: usize,
-    /// What RMSNorm adds to the mean of squares.
+    /// Epsilon of RMSNorm.
     pub rms_eps: f32,
-    /// How a norm's stored weights count.
+    /// How a norm's stored weights are applied.
     pub norm_weights: NormWeights,
-    /// What embeddings are multiplied by; 1 but in Gemma.
+    /// Factor of the embeddings; 1 except in Gemma.
     pub embedding_scale: f32,
     /// Logits are `cap * tanh(logits / cap)`.
     pub logit_softcap: Option<f32>,
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     pub tied_head: bool,
-    /// Positions a sequence may have.
+    /// Maximum positions of a sequence.
     pub max_positions: usize,
-    /// F of dense layers, as the config says whether there are any or not; 0 where it does not.
+    /// F of dense layers by the config, even if there are none; 0 if the config does not say.
     pub dense_inner: usize,
     /// The layers, from the embedding to the head.
     pub layers: Vec<LayerSpec>,
-    /// What its layers with experts share; [`MoeSpec::NONE`] in a model without experts.
+    /// Common properties of its layers with experts; [`MoeSpec::NONE`] in a model without.
     pub moe: MoeSpec,
-    /// The tokens that end a text, as far as the config says.
+    /// End tokens, as far as the config lists them.
     pub eos: Vec<u32>,
 }
 
-/// How the stored weights of an RMSNorm count.
+/// How the stored weights of an RMSNorm are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormWeights {
     /// As they are stored.
@@ -65,27 +66,27 @@ pub enum NormWeights {
     OnePlus,
 }
 
-/// One layer: what mixes its rows, then a feed-forward part, each added to the residual stream.
+/// One layer: a part that mixes rows, then a feed-forward part, each added to the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// The first half.
     pub mixer: Mixer,
     /// The second half.
     pub ffn: FfnSpec,
-    /// Where its norms stand.
+    /// Placement of its norms.
     pub norms: NormPlaces,
 }
 
-/// How a layer's rows see those before them.
+/// How a layer's rows depend on earlier ones.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mixer {
     /// Attention over cached positions.
     Attention(AttentionSpec),
-    /// A gated delta net: a state for each sequence, however long it is.
+    /// A gated delta net: a state of constant size per sequence.
     DeltaNet(DeltaNetShape),
 }
 
-/// Where a layer has its norms.
+/// Placement of a layer's norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormPlaces {
     /// Before each half.
@@ -105,110 +106,110 @@ pub struct AttentionSpec {
     pub head_width: usize,
     /// Columns of a value head; at most C.
     pub value_width: usize,
-    /// How queries, keys and values are made of a row.
+    /// Projections of queries, keys and values.
     pub projection: Projection,
     /// Whether q, k and v have biases.
     pub qkv_bias: bool,
-    /// Whether the output projection has one.
+    /// Whether the output projection has a bias.
     pub output_bias: bool,
     /// RMSNorm of queries and keys.
     pub qk_norm: QkNorm,
-    /// Queries, keys and values are cut to plus and minus this (`clip_qkv`).
+    /// Queries, keys and values are clipped to plus and minus this (`clip_qkv`).
     pub clip: Option<f32>,
-    /// Rotations of positions.
+    /// Rotary position embedding.
     pub rope: RopeSpec,
-    /// The positions that a row sees, its own and those before it; all where there is none.
+    /// Sliding window: positions that a row attends to, including its own; all if none.
     pub window: Option<usize>,
-    /// What scores are multiplied by.
+    /// Factor of the scores.
     pub scale: f32,
     /// Scores are `cap * tanh(score / cap)`.
     pub score_softcap: Option<f32>,
-    /// A learned score for each query head joins the softmax and is dropped from it (attention sinks).
+    /// Whether each query head has a learned score that joins the softmax and is then dropped (attention sinks).
     pub has_sinks: bool,
-    /// What a head gives is multiplied by the sigmoid of as many columns that `q_proj` gives beside its query.
+    /// Whether a head's output is multiplied by the sigmoid of a gate, which `q_proj` computes beside its query.
     pub has_output_gate: bool,
 }
 
-/// How queries, keys and values are made of a row.
+/// Projections of queries, keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Projection {
-    /// A matrix each.
+    /// One matrix each.
     Separate,
-    /// Through narrow rows (multi-head latent attention, DeepSeek-V2, section 2.1): each head has columns of its own and
-    /// `rope_width` rotated ones, those of the keys shared by all heads.
+    /// Multi-head latent attention (DeepSeek-V2, section 2.1): each head has its own columns and `rope_width` rotated
+    /// ones; all heads share the keys' rotated columns.
     Latent {
-        /// The width that queries pass through; straight from the row where there is none.
+        /// The rank of queries; none if they are projected directly.
         q_rank: Option<usize>,
-        /// The width that keys and values pass through.
+        /// The rank of keys and values.
         kv_rank: usize,
     },
 }
 
-/// RMSNorm of queries and keys before they are rotated.
+/// RMSNorm of queries and keys before rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// None.
     None,
-    /// Of each head.
+    /// Per head.
     Head,
-    /// Of all heads of a row together.
+    /// Over all heads of a row together.
     Row,
 }
 
-/// Rotations of positions.
+/// Rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     /// `rope_theta`.
     pub theta: f32,
-    /// How frequencies are changed for longer contexts.
+    /// Scaling of frequencies for longer contexts.
     pub scaling: Option<RopeScaling>,
-    /// The rotated columns of a head.
+    /// Number of rotated columns of a head.
     pub width: usize,
-    /// Which columns turn together.
+    /// Which columns are rotated together.
     pub pairs: RopePairs,
-    /// Where the rotated columns are, where they are not all.
+    /// Position of the rotated columns, if not all are rotated.
     pub place: RopePlace,
 }
 
 /// The second half of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FfnSpec {
-    /// A router and experts, as [`ModelSpec::moe`] says.
+    /// A router and experts, described by [`ModelSpec::moe`].
     Sparse,
     /// One gated MLP for every row.
     Dense {
         /// F, its inner width.
         inner: usize,
-        /// Between its projections.
+        /// Activation between its projections.
         activation: Activation,
     },
 }
 
-/// The layers that have experts.
+/// Properties of the layers with experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeSpec {
     /// E, experts of a layer.
     pub n_experts: usize,
-    /// K, experts of a row.
+    /// K, chosen experts per row.
     pub n_chosen: usize,
     /// F, an expert's inner width.
     pub inner: usize,
-    /// What an expert does between its projections, and whether these have biases.
+    /// Activation of an expert, and whether it has biases.
     pub kind: ExpertKind,
-    /// Whether the router has one.
+    /// Whether the router has a bias.
     pub has_router_bias: bool,
-    /// What becomes of the router's logits before experts are chosen.
+    /// Scoring of the router's logits.
     pub scoring: Scoring,
-    /// Whether the gates of a row sum to one.
+    /// Whether the gates of a row are normalised to sum to one.
     pub renormalise: Renormalise,
-    /// What gates are multiplied by in the end.
+    /// Factor of the gates.
     pub gate_scale: f32,
-    /// The expert that every row goes to, on the hub.
+    /// The shared expert, on the hub.
     pub shared: Option<SharedExpertSpec>,
 }
 
 impl MoeSpec {
-    /// Of a model without experts.
+    /// For a model without experts.
     pub const NONE: Self = Self {
         n_experts: 0,
         n_chosen: 0,
@@ -222,31 +223,32 @@ impl MoeSpec {
     };
 }
 
-/// What becomes of a router's logits.
+/// Scoring of a router's logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoring {
     /// Softmax over all E.
     Softmax,
-    /// Sigmoid; chosen by the score plus a stored correction, within the best groups (DeepSeek-V3, section 2.1.2).
+    /// Sigmoid; experts are chosen by the score plus a stored correction, within the best groups (DeepSeek-V3, section
+    /// 2.1.2).
     SigmoidInGroups {
         /// Groups of neighbouring experts.
         n_groups: usize,
-        /// Groups that experts are chosen from.
+        /// Number of groups that experts are chosen from.
         n_chosen_groups: usize,
     },
 }
 
-/// The expert that every row goes to.
+/// The shared expert, which every row uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpertSpec {
     /// Its inner width.
     pub inner: usize,
-    /// Whether it is multiplied by the sigmoid of a product with the row.
+    /// Whether its output is multiplied by the sigmoid of a gate.
     pub is_gated: bool,
 }
 
 impl ModelSpec {
-    /// The indices of the layers that have experts.
+    /// The indices of the layers with experts.
     pub fn sparse_layers(&self) -> impl Iterator<Item = usize> + '_ {
         let sparse = |(index, layer): (usize, &LayerSpec)| (layer.ffn == FfnSpec::Sparse).then_some(index);
         self.layers.iter().enumerate().filter_map(sparse)
@@ -260,22 +262,21 @@ impl ModelSpec {
         })
     }
 
-    /// As [`Self::attentions`], to be changed.
+    /// As [`Self::attentions`], mutable.
     pub(crate) fn attentions_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(LayerSpec::attention_mut)
     }
 
-    /// The attention whose keys and values every layer's pages have room for: of all layers the same but for windows and
-    /// rotations.
+    /// The attention that determines the KV pages: the same for all layers except for windows and rotation.
     ///
     /// # Panics
-    /// If no layer has attention, which no family is without.
+    /// If no layer has attention, which no family allows.
     pub fn cached(&self) -> &AttentionSpec {
         self.attentions().next().expect("a family has a layer with attention")
     }
 
-    /// Whether every layer's attention is what the vector kernels compute: all positions, scores by the root of the head's
-    /// width, values as wide as keys.
+    /// Whether the vector kernels support every layer's attention: all positions, scores scaled by the root of the
+    /// head's width, values as wide as keys.
     pub fn has_plain_attention(&self) -> bool {
         self.attentions().all(AttentionSpec::is_plain)
     }

@@ -1,4 +1,4 @@
-//! A model: its forward pass made ready for an engine, and its experts where they lie in the checkpoint.
+//! A loaded model: its forward pass, prepared for an engine, and its experts in the checkpoint.
 
 use std::fmt;
 
@@ -23,24 +23,24 @@ pub struct Model {
     spec: ModelSpec,
     compute: Compute,
     program: Program,
-    /// (L): the experts of each layer, none of a dense one.
+    /// (L): the experts of each layer, none for a dense one.
     experts: Vec<Vec<Expert>>,
-    /// Where matrices lie that are not packed.
+    /// Location of matrices that are not packed.
     files: Vec<Mapped>,
 }
 
-/// The memory of a step, kept from one to the next: it grows to the largest step, then allocates no more.
+/// Buffers of a step, reused: they grow to the largest step, and then allocate no more.
 #[derive(Default)]
 pub struct Workspace {
     space: Space,
     routing: Routing,
-    /// What a group waits for; none once it is done.
+    /// What a group waits for; none when it is done.
     away: Option<Away>,
 }
 
 /// What a group of rows waits for.
 enum Away {
-    /// It is to begin.
+    /// Its start.
     Nothing,
     /// The experts of a layer.
     Layer(ExpertsWanted, Ticket),
@@ -50,14 +50,14 @@ enum Away {
 pub struct MicroBatch<'a> {
     /// Rows of sequences.
     pub spans: &'a [Span<'a>],
-    /// Where they are computed, and their logits in the end.
+    /// Its buffers, which contain its logits at the end.
     pub workspace: &'a mut Workspace,
 }
 
-/// Why a step gave no logits.
+/// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// A token the model has no embedding for.
+    /// A token outside the vocabulary.
     #[error(transparent)]
     Vocabulary(#[from] OutOfVocabulary),
     /// The experts of a layer could not be computed.
@@ -74,11 +74,11 @@ impl Model {
         Self::load_for(checkpoint, &Compute::Exact)
     }
 
-    /// Finds every tensor the config asks for and checks its shape and type. For [`Compute::Exact`] it reads none of the
-    /// matrices; for [`Compute::Fast`] it packs all but the experts.
+    /// Finds every tensor that the config requires and checks its shape and type. With [`Compute::Exact`] it reads no
+    /// matrices; with [`Compute::Fast`] it packs all but the experts.
     ///
     /// # Errors
-    /// The first tensor that is missing, of another shape or of an unsupported type, or that there is no memory.
+    /// If a tensor is missing, or has another shape or an unsupported type (names the first), or memory is exhausted.
     pub fn load_for(checkpoint: &Checkpoint, compute: &Compute) -> Result<Self, ModelError> {
         let spec = checkpoint.spec.clone();
         let compute = compute.of(checkpoint);
@@ -96,23 +96,23 @@ impl Model {
         Ok(model)
     }
 
-    /// Gives back the memory that the checkpoint was read into; it is read again where it is needed.
+    /// Releases the memory of the mapped checkpoint; it is read again where needed.
     pub fn release(&self) {
         self.files.iter().for_each(Mapped::release);
     }
 
-    /// A pool of keys and values for it, of as many whole pages as fit into `budget_bytes`, at least one and at most what
+    /// Creates a KV pool with as many whole pages as fit into `budget_bytes`, at least one, and at most as many as
     /// `n_sequences` of full length need.
     pub fn kv_pool(&self, budget_bytes: usize, n_sequences: usize) -> KvPool {
         KvPool::new(self.compute.kv_layout(&self.spec), budget_bytes, n_sequences)
     }
 
-    /// Memory for steps of up to `n_rows`, of `n_wanted` of which logits are wanted.
+    /// Buffers for steps of up to `n_rows`, with logits for up to `n_wanted` rows.
     pub fn workspace(&self, n_rows: usize, n_wanted: usize) -> Workspace {
         Workspace { space: self.program.workspace(n_rows, n_wanted), routing: Routing::default(), away: None }
     }
 
-    /// Logits (W, V) of the wanted rows of all spans, in their order; the spans' keys and values enter `kv`.
+    /// Returns the logits (W, V) of the wanted rows of all spans, in order; the spans' keys and values go into `kv`.
     ///
     /// # Errors
     /// [`StepError`]; the spans' rows then count as not cached.
@@ -128,7 +128,7 @@ impl Model {
         Ok(self.step(spans, kv, experts, &mut Workspace::default())?.to_vec())
     }
 
-    /// [`Self::forward`] in memory the caller keeps: the logits (W, V) stay in `space` until the next step.
+    /// [`Self::forward`] with reused buffers: the logits (W, V) stay in `space` until the next step.
     ///
     /// # Errors
     /// As [`Self::forward`].
@@ -147,8 +147,8 @@ impl Model {
         Ok(self.logits(workspace))
     }
 
-    /// [`Self::step`] of several groups of rows in turn, so that one is computed here while the experts of the others are
-    /// away. Rows of one sequence may be in several groups, in their order: each layer of a group is done before that of the
+    /// [`Self::step`] for several groups of rows in turn: one is computed here while the experts of the others are
+    /// away. Rows of one sequence may be in several groups, in order: each layer of a group is done before that of the
     /// next begins.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Model {
         Ok(())
     }
 
-    /// Fetches what was away and goes on to the next layer's experts; none if the group is done.
+    /// Fetches the experts' results and continues to the next layer with experts; none if the group is done.
     fn advance(
         &self,
         batch: &mut MicroBatch<'_>,
@@ -204,7 +204,7 @@ impl Model {
         Ok(None)
     }
 
-    /// The logits (W, V) of the step that was done last in this workspace.
+    /// The logits (W, V) of the last step in this workspace.
     pub fn logits<'w>(&self, workspace: &'w mut Workspace) -> &'w mut [f32] {
         self.program.logits(&mut workspace.space)
     }
@@ -214,7 +214,7 @@ impl Model {
         &self.spec
     }
 
-    /// The experts of a layer as they are in the checkpoint, none for a dense layer.
+    /// A layer's experts in the checkpoint's formats, none for a dense layer.
     pub fn experts(&self, layer: usize) -> &[Expert] {
         self.experts.get(layer).map_or(&[], Vec::as_slice)
     }
@@ -224,7 +224,7 @@ impl Model {
         &self.compute
     }
 
-    /// Bytes of all that stays on the hub: everything but the experts.
+    /// Bytes of everything on the hub except the experts.
     pub fn shared_bytes(&self) -> usize {
         self.program.weight_bytes()
     }
@@ -245,7 +245,7 @@ impl Model {
 }
 
 impl Workspace {
-    /// Has `observer` told of every stage when it is done: for those who have a clock.
+    /// Calls `observer` after every stage, for timing.
     pub fn observe(&mut self, observer: impl FnMut(Stage) + Send + 'static) {
         self.space.observe(observer);
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's shape of the same answers, for the tools that speak it.
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: the same answers in the format of Anthropic's API.
 
 mod request;
 
@@ -64,7 +64,7 @@ pub(super) async fn count_tokens(
     Ok(Json(json!({ "input_tokens": prompt.ids.len() })))
 }
 
-/// An error in Anthropic's shape.
+/// An error in the format of Anthropic's API.
 pub(super) struct Refusal(ApiError);
 
 impl From<ApiError> for Refusal {
@@ -98,7 +98,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// A message on its way out.
+/// A message being streamed or collected.
 struct Answer {
     api: Arc<Api>,
     stops: Vec<String>,
@@ -171,12 +171,12 @@ impl Script for Answer {
     }
 }
 
-/// What a message has cost.
+/// Token counts of a message.
 fn usage(end: &End) -> Value {
     tokens(end.usage.prompt_tokens, end.usage.cached_tokens, end.usage.completion_tokens)
 }
 
-/// The prompt's tokens are told in parts there: those that were cached, and the others.
+/// Anthropic's API counts the prompt's cached tokens and the others separately.
 fn tokens(n_prompt: usize, n_cached: usize, n_written: usize) -> Value {
     json!({
         "input_tokens": n_prompt - n_cached,
@@ -186,18 +186,18 @@ fn tokens(n_prompt: usize, n_cached: usize, n_written: usize) -> Value {
     })
 }
 
-/// A message that has said this so far.
+/// A message with this content so far.
 fn message(chat: &Chat, content: Vec<Value>) -> Value {
     json!({
         "id": format!("msg_{}", chat.header.id.trim_start_matches("chatcmpl-")),
         "type": "message", "role": "assistant", "model": chat.header.model, "content": content,
         "stop_reason": null, "stop_sequence": null,
-        // What of it was cached is told at the end.
+        // The number of cached tokens is reported at the end.
         "usage": tokens(chat.n_prompt, 0, 0),
     })
 }
 
-/// A block as Anthropic writes it; arguments that are cut off are an empty object.
+/// A block as Anthropic's API writes it; truncated arguments become an empty object.
 fn shown(chat: &Chat, index: usize, block: &Block) -> Value {
     match block {
         Block::Reasoning(text) => json!({ "type": "thinking", "thinking": text, "signature": "" }),

@@ -11,16 +11,16 @@ use super::error::ApiError;
 pub struct ApiKey(blake3::Hash);
 
 impl ApiKey {
-    /// A key of this text.
+    /// Creates a key from its text.
     pub fn new(text: &str) -> Self {
         Self(blake3::hash(text.as_bytes()))
     }
 
-    /// Whether the request shows this key.
+    /// Checks that the request carries this key.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
         let given = given.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
-        // Equality of BLAKE3 hashes is constant-time by that crate's word.
+        // The crate documents that equality of BLAKE3 hashes is constant-time.
         if given.is_some_and(|given| blake3::hash(given.as_bytes()) == self.0) {
             return Ok(());
         }
@@ -34,7 +34,7 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The credentials of the scheme `Bearer`, whose name has no case.
+/// The credentials of the scheme `Bearer`, whose name is case-insensitive.
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, credentials) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| credentials.trim())

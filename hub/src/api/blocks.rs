@@ -1,5 +1,5 @@
-//! An answer as a list of blocks (thinking, text, calls), opened, grown and closed one after the other: what the Responses and
-//! the Messages API are made of, streamed or whole.
+//! An answer as a list of blocks (thinking, text, calls), opened, extended and closed one after another. The Responses
+//! and the Messages API are built from it, streamed or whole.
 
 use std::convert::Infallible;
 
@@ -13,36 +13,36 @@ use super::chat::{Chat, End, FIRST_PART_WAIT};
 use super::error::ApiError;
 use super::output::{Piece, ToolCall};
 
-/// A block, as far as it has come.
+/// A block as received so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Block {
-    /// What the model thought.
+    /// The model's thinking.
     Reasoning(String),
-    /// What it said.
+    /// The answer's text.
     Text(String),
-    /// A tool it called; comes whole.
+    /// A tool call; it arrives complete.
     Call(ToolCall),
 }
 
-/// What happens to the blocks.
+/// A change to the blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The next block begins, empty but for a call's name.
+    /// The next block begins, empty except for a call's name.
     Opened(Block),
-    /// It has this more: a block with the new text alone.
+    /// The block grows: contains only the new text.
     Grew(Block),
-    /// It is complete.
+    /// The block is complete.
     Closed(Block),
 }
 
-/// Blocks being put together.
+/// Assembles blocks from pieces.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     open: Option<Block>,
 }
 
 impl Blocks {
-    /// The next piece of the answer.
+    /// Adds the next piece of the answer.
     pub(super) fn push(&mut self, piece: Piece) -> Vec<Change> {
         let mut changes = Vec::new();
         let (empty, grown) = match piece {
@@ -66,28 +66,28 @@ impl Blocks {
         changes
     }
 
-    /// Nothing follows.
+    /// Closes the last block.
     pub(super) fn finish(&mut self) -> Option<Change> {
         self.open.take().map(Change::Closed)
     }
 }
 
-/// How an API tells of an answer as a stream of events.
+/// How an API writes an answer as a stream of events.
 pub(super) trait Script: Send + 'static {
-    /// Before anything of it is there.
+    /// Events before the first piece.
     fn begin(&mut self, chat: &Chat) -> Vec<Told>;
-    /// A block changed.
+    /// Events for a change to a block.
     fn change(&mut self, chat: &Chat, change: Change) -> Vec<Told>;
-    /// The answer is complete.
+    /// Events for a complete answer.
     fn end(&mut self, chat: &Chat, end: &End) -> Vec<Told>;
-    /// There will be no more of it.
+    /// Events for a failed answer.
     fn fail(&mut self, error: &ApiError) -> Vec<Told>;
 }
 
-/// An event's name and its data.
+/// Name and data of an event.
 pub(super) type Told = (&'static str, Value);
 
-/// The answer's blocks, when it is complete.
+/// Waits for the complete answer and returns its blocks.
 pub(super) async fn whole(chat: &mut Chat) -> Result<(Vec<Block>, End), ApiError> {
     let (mut blocks, mut closed) = (Blocks::default(), Vec::new());
     let mut keep = |changes: Vec<Change>| {
@@ -106,7 +106,7 @@ pub(super) async fn whole(chat: &mut Chat) -> Result<(Vec<Block>, End), ApiError
     }
 }
 
-/// The answer as events while it is written.
+/// Streams the answer as events.
 pub(super) async fn stream(mut chat: Chat, mut script: impl Script) -> Result<Response, ApiError> {
     let first = match timeout(FIRST_PART_WAIT, chat.next()).await {
         Ok(first) => Some(first?),

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: a request in, an answer out, whole or as it is written.
+//! `POST /v1/chat/completions`: runs a request and returns the answer, whole or streamed.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use super::reply::{Answer, FinishReason, Header, Timings, Usage};
 use super::request::ChatRequest;
 use super::state::{Api, unix_seconds};
 
-/// How long a stream may wait for its first part, to learn of a failure while that can still be the response's status;
-/// after that it begins, and keep-alives are sent.
+/// How long a stream waits for its first part, so that an early failure can still set the HTTP status; after that the
+/// stream begins and sends keep-alives.
 pub(super) const FIRST_PART_WAIT: Duration = Duration::from_secs(5);
 
 /// The handler.
@@ -49,7 +49,7 @@ pub(super) async fn complete(
     Ok(with_ignored(response, &ignored))
 }
 
-/// An answer being written, in one or several choices. Dropping it, as happens when its client goes away, ends it in the
+/// An answer being generated, with one or several choices. Dropping it, as when the client disconnects, ends it in the
 /// engine too.
 pub(super) struct Chat {
     pub(super) header: Header,
@@ -63,10 +63,10 @@ pub(super) struct Chat {
     tells_logprobs: bool,
 }
 
-/// One of the choices.
+/// One choice.
 struct Choice {
     output: OutputParser,
-    /// Told with the next part.
+    /// Sent with the next part.
     logprobs: Vec<TokenLogprobs>,
     has_reasoned: bool,
 }
@@ -75,9 +75,9 @@ struct Choice {
 pub(super) struct Part {
     pub(super) index: usize,
     pub(super) pieces: Vec<Piece>,
-    /// Of the tokens since the part before; null if they were not asked for.
+    /// Log probabilities of the tokens since the last part; null if not requested.
     logprobs: Vec<TokenLogprobs>,
-    /// How the choice ended, if this is its last part.
+    /// How the choice ended; set in its last part.
     pub(super) end: Option<End>,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct End {
 }
 
 impl Chat {
-    /// Queues the texts of a request.
+    /// Submits one sequence per choice to the engine.
     pub(super) async fn start(api: Arc<Api>, request: ChatRequest, room: Room) -> Result<Self, ApiError> {
         api.check_model(request.model.as_deref())?;
         api.check_coverage().await?;
@@ -134,7 +134,7 @@ impl Chat {
         Ok(Self { header, n_prompt, api, generation, choices, ends_in_think, reads_calls, tells_logprobs })
     }
 
-    /// All choices, when they are complete.
+    /// Waits until all choices are complete.
     pub(super) async fn answers(&mut self) -> Result<(Vec<Answer>, Vec<End>), ApiError> {
         let mut answers = vec![Answer::default(); self.choices.len()];
         let mut ends: Vec<Option<End>> = self.choices.iter().map(|_| None).collect();
@@ -163,7 +163,7 @@ impl Chat {
         Ok(Json(body))
     }
 
-    /// Server-sent events.
+    /// Streams the answer as server-sent events.
     async fn stream(mut self, include_usage: bool) -> Result<impl IntoResponse, ApiError> {
         let next = match timeout(FIRST_PART_WAIT, self.next()).await {
             Ok(first) => Some(first?),
@@ -190,13 +190,13 @@ impl Chat {
         Ok(Sse::new(events(chunks)).keep_alive(KeepAlive::default()))
     }
 
-    /// The next part of the answer. Progress within the prompt is none.
+    /// Returns the next part of the answer. Prefill progress is not a part.
     pub(super) async fn next(&mut self) -> Result<Part, ApiError> {
         loop {
             let (index, next) = self.generation.next().await?;
             let choice = &mut self.choices[index];
             let (pieces, finish) = match next {
-                // What is told are the tokens of the content.
+                // Only tokens of the content are reported.
                 Next::Logprobs(told) if self.generation.is_end(told.token) => continue,
                 Next::Logprobs(told) => {
                     choice.logprobs.push(told);
@@ -222,7 +222,7 @@ impl Chat {
         }
     }
 
-    /// How many of the tokens are thinking: up to the last that gave a piece of it.
+    /// Number of thinking tokens: those up to the last that produced a piece of thinking.
     fn reasoning_tokens(&self, ids: &[u32]) -> usize {
         let mut output = OutputParser::new(self.api.text.output, self.ends_in_think, self.reads_calls);
         let mut detokenizer = Detokenizer::new(self.api.text.output.special());
@@ -245,23 +245,23 @@ impl Chat {
     }
 }
 
-/// An answer on its way out as chunks.
+/// An answer being sent as chunks.
 struct Streaming {
     chat: Chat,
-    /// For each choice.
+    /// Number of tool calls in each choice.
     n_calls: Vec<usize>,
     ends: Vec<End>,
     include_usage: bool,
-    /// The part that came before the response began.
+    /// The part that arrived before the response began.
     next: Option<Part>,
 }
 
 impl Streaming {
-    /// Adds the chunks of a part; true if it was the last.
+    /// Adds the chunks of a part; returns true after the last.
     fn chunks(&mut self, part: Part, chunks: &mut Vec<Value>) -> bool {
         let Part { index, pieces, logprobs, end } = part;
         let header = &self.chat.header;
-        // What the first chunk of a part tells of its tokens, the others do not tell again.
+        // Only the first chunk of a part carries its log probabilities.
         let mut told = (!logprobs.is_empty()).then(|| self.chat.logprobs(&logprobs));
         let n_calls = &mut self.n_calls[index];
         for piece in pieces {
@@ -286,7 +286,7 @@ impl Streaming {
     }
 }
 
-/// The chunks as events, then OpenAI's closing mark.
+/// Sends the chunks as events, then OpenAI's `[DONE]`.
 pub(super) fn events(
     chunks: impl Stream<Item = Vec<Value>>,
 ) -> impl Stream<Item = Result<SseEvent, Infallible>> {

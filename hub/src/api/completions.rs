@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: prompts as they are, without a chat template, and texts after them.
+//! `POST /v1/completions`: continues prompts without a chat template.
 
 mod request;
 
@@ -26,7 +26,7 @@ use super::reply::{FinishReason, Header, Usage};
 use super::state::{Api, unix_seconds};
 use request::{CompletionRequest, Prompt};
 
-/// Log probabilities of prompts in one answer: some hundred bytes each while it is put together.
+/// Maximum log probabilities of prompts in one answer: each takes some hundred bytes while the answer is built.
 const MAX_TOLD: usize = 1 << 19;
 
 /// The handler.
@@ -48,7 +48,7 @@ pub(super) async fn complete(
     Ok(with_ignored(response, &ignored))
 }
 
-/// Texts being written.
+/// A request's completions being generated.
 struct Completion {
     header: Header,
     api: Arc<Api>,
@@ -57,27 +57,27 @@ struct Completion {
     tells_logprobs: bool,
 }
 
-/// One of them.
+/// One completion.
 struct Text {
-    /// What is said before it: the prompt, if it is to be echoed.
+    /// Text sent before it: the prompt with `echo`.
     echo: String,
-    /// Told with the next part.
+    /// Log probabilities sent with the next part.
     logprobs: Told,
-    /// Characters before the next token.
+    /// Number of characters before the next token.
     offset: usize,
-    /// Counts for the prompt: the first text after it.
+    /// Whether usage counts the prompt here: only for the first completion of each prompt.
     counts_prompt: bool,
     end: Option<End>,
 }
 
-/// How a text ended.
+/// How a completion ended.
 #[derive(Clone, Copy)]
 struct End {
     reason: FinishReason,
     usage: Usage,
 }
 
-/// Part of a text.
+/// Part of a completion.
 struct Part {
     index: usize,
     text: String,
@@ -198,7 +198,7 @@ impl Completion {
             let (index, next) = self.generation.next().await?;
             let of = &mut self.texts[index];
             let (text, end) = match next {
-                // The token that ends the text too, as OpenAI and vLLM tell it: who sums up prompts counts on one more.
+                // Includes the token that ends the text, as OpenAI and vLLM do: clients that sum up prompts expect it.
                 Next::Logprobs(told) => {
                     of.logprobs.tokens.push(told);
                     continue;
@@ -234,7 +234,7 @@ impl Completion {
     }
 }
 
-/// Parts of a text's log probabilities put together: every field is a list.
+/// Joins parts of a completion's log probabilities: every field is a list.
 fn joined(parts: &[Value]) -> Value {
     let list = |field: &str| -> Value {
         parts.iter().flat_map(|part| part[field].as_array().into_iter().flatten()).cloned().collect()
@@ -245,7 +245,7 @@ fn joined(parts: &[Value]) -> Value {
     })
 }
 
-/// Refuses to tell more of prompts than an answer may hold.
+/// Refuses requests for more log probabilities of prompts than an answer may hold.
 fn check_told(prompts: &Tokenized, request: &CompletionRequest) -> Result<(), ApiError> {
     let n_tokens: usize = prompts.iter().map(|(ids, _)| ids.len()).sum();
     let n = n_tokens * request.n * (1 + usize::from(request.logprobs.unwrap_or_default()));
@@ -263,14 +263,14 @@ fn check_told(prompts: &Tokenized, request: &CompletionRequest) -> Result<(), Ap
 
 type Tokenized = Vec<(Vec<u32>, String)>;
 
-/// The prompts' tokens, and what is echoed of them.
+/// Tokenises the prompts; also returns the text to echo.
 async fn tokenize(
     api: Arc<Api>,
     request: CompletionRequest,
 ) -> Result<(Arc<Api>, CompletionRequest, Tokenized), ApiError> {
     let turn = api.prompts.turn().await?;
     let worked = tokio::task::spawn_blocking(move || {
-        // Held even if the client goes away: the work goes on to its end.
+        // Kept even if the client disconnects: the work cannot be interrupted.
         let _turn = turn;
         let tokenizer = &api.text.tokenizer;
         let one = |prompt: &Prompt| {

@@ -1,4 +1,4 @@
-//! What becomes of requests, counted and timed where the engine tells of it.
+//! Counts and times requests by the engine's events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,39 +6,39 @@ use std::time::{Duration, Instant};
 
 use moex_engine::{Event, FinishReason};
 
-/// Of all requests since the hub began.
+/// Counters over all requests since the hub started.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Texts that wait for their first step.
+    /// Sequences waiting for their first step.
     pub(super) waiting: AtomicU64,
-    /// Texts that have had one.
+    /// Sequences that have had a step.
     pub(super) running: AtomicU64,
-    /// Tokens of the prompts of texts that are complete.
+    /// Prompt tokens of finished sequences.
     pub(super) prompt_tokens: AtomicU64,
-    /// Tokens of texts that are complete.
+    /// Generated tokens of finished sequences.
     pub(super) generation_tokens: AtomicU64,
-    /// Texts that the model or a stop string ended.
+    /// Sequences ended by the model or a stop string.
     pub(super) stopped: AtomicU64,
-    /// Texts that have as many tokens as they may.
+    /// Sequences ended by their token limit.
     pub(super) cut: AtomicU64,
-    /// From being queued to the first piece of text.
+    /// Time from submission to the first piece of text.
     pub(super) first_token: Histogram,
-    /// Between two pieces of a text.
+    /// Time between two pieces of a text.
     pub(super) between_tokens: Histogram,
-    /// A text's time for each token after the first.
+    /// Time per token after the first.
     pub(super) per_token: Histogram,
-    /// From being queued to the end.
+    /// Time from submission to the end.
     pub(super) whole: Histogram,
 }
 
-/// Times in buckets, as Prometheus has them.
+/// A Prometheus histogram of durations.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
     counts: [AtomicU64; BUCKETS_SECONDS.len() + 1],
     sum_nanos: AtomicU64,
 }
 
-/// Upper ends of the buckets.
+/// Upper bounds of the buckets.
 pub(super) const BUCKETS_SECONDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
     40.0, 160.0,
@@ -52,7 +52,7 @@ impl Histogram {
         self.sum_nanos.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// How many were at most so many seconds, for each bucket's end and then for all; and the sum of all.
+    /// Returns cumulative counts for each bucket's upper bound and for all, and the sum of all values.
     pub(super) fn read(&self) -> (Vec<(f64, u64)>, f64) {
         let ends = BUCKETS_SECONDS.iter().copied().chain([f64::INFINITY]);
         let mut sum = 0;
@@ -64,7 +64,7 @@ impl Histogram {
     }
 }
 
-/// Listens to one text's events, and counts it as waiting or running until it is dropped.
+/// Observes one sequence's events; counts it as waiting or running until dropped.
 pub(super) struct Tap {
     counters: Arc<Counters>,
     queued: Instant,
@@ -73,13 +73,13 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// For a text that is being queued.
+    /// Starts observing a sequence that is being submitted.
     pub(super) fn new(counters: Arc<Counters>) -> Self {
         counters.waiting.fetch_add(1, Relaxed);
         Self { counters, queued: Instant::now(), is_running: false, last: None }
     }
 
-    /// The next event.
+    /// Handles the next event.
     pub(super) fn hear(&mut self, event: &Event) {
         let c = &self.counters;
         if !self.is_running {

@@ -1,13 +1,12 @@
-//! What a client is told when a request cannot be served: one sentence, in OpenAI's error shape.
+//! Errors of the API: one sentence each, in OpenAI's format.
 //!
-//! A handler returns an [`ApiError`]; nothing else here turns a failure into a status. What the swarm cannot do:
-//!
+//! A handler returns an [`ApiError`]; no other code maps failures to HTTP statuses. Failures of the swarm:
 //! | the swarm | status | `code` | the client |
 //! |---|---|---|---|
-//! | has as many layers in flight as it takes | 503, `Retry-After: 1` | `swarm_busy` | tries again |
-//! | has no worker for an expert, and the hub does not compute | 503, `Retry-After: 5` | `experts_missing` | tries again when workers have joined |
-//! | is stopping | 503, `Retry-After: 5` | `stopping` | tries again |
-//! | failed: a result is not finite, or the hub could not compute | 500 | `swarm_failed` | does not try again |
+//! | has as many layers in flight as it allows | 503, `Retry-After: 1` | `swarm_busy` | retries |
+//! | has no worker for an expert, and the hub does not compute | 503, `Retry-After: 5` | `experts_missing` | retries when workers have joined |
+//! | is stopping | 503, `Retry-After: 5` | `stopping` | retries |
+//! | failed: a result is not finite, or the hub could not compute | 500 | `swarm_failed` | does not retry |
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -29,7 +28,7 @@ impl ApiError {
         Self { status, message: message.into(), param: None, code: None, retry_after_seconds: None }
     }
 
-    /// 400: the request says something wrong; `param` is the field at fault.
+    /// 400: a field is invalid; `param` names it.
     pub fn invalid(param: &'static str, message: impl Into<String>) -> Self {
         Self {
             param: Some(param),
@@ -38,29 +37,29 @@ impl ApiError {
         }
     }
 
-    /// 400: a field of OpenAI's API that this server does not have; ignoring it would mislead.
+    /// 400: a field of OpenAI's API that this server does not support; ignoring it would mislead.
     pub fn unsupported(param: &'static str, message: impl Into<String>) -> Self {
         Self { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
     }
 
-    /// The same, with another field at fault.
+    /// The same error for another field.
     #[must_use]
     pub fn about(self, param: &'static str) -> Self {
         Self { param: Some(param), ..self }
     }
 
-    /// 504: the answer took longer than the hub gives it.
+    /// 504: the answer exceeded the hub's time limit.
     pub fn timed_out() -> Self {
         Self {
             code: Some("request_timeout"),
             ..Self::new(
                 StatusCode::GATEWAY_TIMEOUT,
-                "The answer took longer than this hub gives one (--request-timeout): ask for fewer tokens.",
+                "The answer took longer than this hub allows (--request-timeout): ask for fewer tokens.",
             )
         }
     }
 
-    /// 501: what this server never does.
+    /// 501: a feature that this server does not have.
     pub fn not_done(message: impl Into<String>) -> Self {
         Self { code: Some("not_supported"), ..Self::new(StatusCode::NOT_IMPLEMENTED, message) }
     }
@@ -84,7 +83,7 @@ impl ApiError {
         }
     }
 
-    /// 400: so long that it is not even tokenised.
+    /// 400: the prompt is too long even to tokenise.
     pub fn too_long_to_count(prompt_bytes: usize, context_tokens: usize) -> Self {
         Self {
             code: Some("context_length_exceeded"),
@@ -98,13 +97,13 @@ impl ApiError {
         }
     }
 
-    /// 401: no API key, or another one.
+    /// 401: the API key is missing or wrong.
     pub fn unauthorized() -> Self {
         Self {
             code: Some("invalid_api_key"),
             ..Self::new(
                 StatusCode::UNAUTHORIZED,
-                "This hub wants its API key: send it as \"Authorization: Bearer KEY\".",
+                "This hub needs an API key: send it as \"Authorization: Bearer KEY\".",
             )
         }
     }
@@ -153,7 +152,7 @@ impl ApiError {
         }
     }
 
-    /// 429: as many requests wait as may wait.
+    /// 429: the queue of waiting requests is full.
     pub fn queue_full() -> Self {
         Self {
             code: Some("queue_full"),
@@ -165,7 +164,7 @@ impl ApiError {
         }
     }
 
-    /// 503: the swarm has as many layers in flight as it takes.
+    /// 503: the swarm has as many layers in flight as it allows.
     pub fn swarm_busy(message: impl Into<String>) -> Self {
         Self { retry_after_seconds: Some(1), ..Self::unavailable("swarm_busy", message) }
     }
@@ -175,12 +174,12 @@ impl ApiError {
         Self::unavailable("experts_missing", message)
     }
 
-    /// 500: the swarm could not compute a layer; trying again would not help.
+    /// 500: the swarm could not compute a layer; a retry would not help.
     pub fn swarm_failed(message: impl Into<String>) -> Self {
         Self { code: Some("swarm_failed"), ..Self::internal(message) }
     }
 
-    /// 503: not now: the hub is stopping, or out of something.
+    /// 503: the hub is stopping, or out of a resource.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             code: Some(code),
@@ -189,12 +188,12 @@ impl ApiError {
         }
     }
 
-    /// 500: the hub's own failure.
+    /// 500: an internal failure of the hub.
     pub fn internal(message: impl Into<String>) -> Self {
         Self { code: Some("internal_error"), ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, message) }
     }
 
-    /// The sentence.
+    /// The error's sentence.
     pub fn message(&self) -> &str {
         &self.message
     }

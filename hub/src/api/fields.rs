@@ -1,6 +1,6 @@
 //! Reads single fields of a JSON object, with an error that names the field and what it should be.
 //!
-//! `null` counts as absent everywhere, as the OpenAI SDKs send it. Fields that nobody asks for are ignored.
+//! `null` counts as absent everywhere, as the OpenAI SDKs send it. Other fields are ignored.
 
 use serde_json::{Map, Value};
 
@@ -77,15 +77,15 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A whole number: 3 is one, and so is 3.0, as JSON schemas have it.
+/// An integer: both 3 and 3.0 are one, as in JSON schemas.
 pub(super) fn whole(value: &Value) -> Option<i64> {
-    /// Up to here every whole number has an f64 of its own.
+    /// Every integer up to here is exact in f64.
     const MAX_EXACT: f64 = (1_i64 << 53) as f64;
     let of_float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= MAX_EXACT);
     value.as_i64().or_else(|| of_float().map(|number| number as i64))
 }
 
-/// A token's id.
+/// A token id.
 pub(super) fn token_id(value: &Value) -> Option<u32> {
     u32::try_from(whole(value)?).ok()
 }
@@ -95,7 +95,7 @@ pub(super) fn wrong(name: &'static str, what: &str, value: &Value) -> ApiError {
     ApiError::invalid(name, format!("\"{name}\" must be {what}, not {}.", shown(value)))
 }
 
-/// A string, or parts of these types joined; none for anything else.
+/// A string, or the joined parts of these types; none for anything else.
 pub(super) fn text(content: &Value, types: &[&str]) -> Option<String> {
     match content {
         Value::String(text) => Some(text.clone()),
@@ -107,9 +107,9 @@ pub(super) fn text(content: &Value, types: &[&str]) -> Option<String> {
     }
 }
 
-/// A value as an error shows it: short ones themselves, others by their kind.
+/// A value as errors show it: short values in full, others by their kind.
 pub(super) fn shown(value: &Value) -> String {
-    /// Longer values are named by their kind: an error is one sentence, not an echo of the request.
+    /// Longer values are shown by their kind, so that an error stays one sentence and does not echo the request.
     const MAX_SHOWN_BYTES: usize = 40;
     let text = value.to_string();
     match value {

@@ -1,4 +1,4 @@
-//! Texts on their way out of the engine: all those of one request, their events in one queue.
+//! Runs the sequences of one request in the engine and collects their events in one queue.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use super::counters::Tap;
 use super::error::ApiError;
 use super::state::Api;
 
-/// The most texts of one request.
+/// Maximum sequences of one request.
 pub(super) const MAX_TEXTS: usize = 64;
 
-/// Texts being written. Dropping it, as happens when its client goes away, ends them in the engine too.
+/// Sequences being generated. Dropping it, as when the client disconnects, ends them in the engine too.
 pub(super) struct Generation {
     events: mpsc::Receiver<(usize, Event)>,
     deadline: Option<Instant>,
-    /// Tokens that end a text; empty if it goes on beyond them.
+    /// Tokens that end a sequence; empty with `ignore_eos`.
     eos: Vec<u32>,
 }
 
-/// What comes next.
+/// The next result of a sequence.
 pub(super) enum Next {
     /// A piece of the text.
     Text(String),
-    /// How probable the next token was: of the prompt, if that is told of, then of the text.
+    /// Log probabilities of the next token: of the prompt first, if requested, then of the text.
     Logprobs(TokenLogprobs),
     /// The text is complete.
     Finished(Finish),
 }
 
 impl Generation {
-    /// Queues a request for each text. `param` is the field that holds the prompt.
+    /// Submits each sequence to the engine. `param` is the field that holds the prompt.
     pub(super) fn start(api: &Arc<Api>, asked: Vec<Request>, param: &'static str) -> Result<Self, ApiError> {
         let ignores_eos = asked.iter().any(|request| request.ignore_eos);
-        // No text has more events than this: two for each token, one for each chunk of the prompt, and its end.
+        // Bound on a sequence's events: two per token, one per chunk of the prompt, and its end.
         let (sender, events) =
             mpsc::channel(asked.len().clamp(1, MAX_TEXTS) * (3 * api.context_tokens() + 1));
         for (index, request) in asked.into_iter().enumerate() {
@@ -54,7 +54,7 @@ impl Generation {
                     },
                 }
             };
-            // Those queued before it end with the receiver.
+            // Sequences submitted before it end when the receiver is dropped.
             api.engine.submit(request, Box::new(sink)).map_err(|error| refused(error, param))?;
         }
         let deadline = api.request_timeout().map(|time| Instant::now() + time);
@@ -62,12 +62,12 @@ impl Generation {
         Ok(Self { events, deadline, eos })
     }
 
-    /// Whether a token ends its text, and so is no part of it.
+    /// Whether a token ends its sequence, and so is not part of the text.
     pub(super) fn is_end(&self, token: u32) -> bool {
         self.eos.contains(&token)
     }
 
-    /// Of which text, and what.
+    /// Returns the next result and the index of its sequence.
     pub(super) async fn next(&mut self) -> Result<(usize, Next), ApiError> {
         loop {
             let received = match self.deadline {
@@ -91,14 +91,14 @@ impl Generation {
     }
 }
 
-/// The seed of one of several texts: the first has the request's own.
+/// Seed of one of several sequences: the first uses the request's own.
 pub(super) fn seed_of(seed: u64, index: usize) -> u64 {
-    /// SplitMix64's step: neighbours come far apart.
+    /// SplitMix64's step: adjacent indices get unrelated seeds.
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
     seed.wrapping_add((index as u64).wrapping_mul(STEP))
 }
 
-/// A number nobody can guess, for seeds and ids.
+/// An unpredictable number, for seeds and ids.
 pub(super) fn random() -> Result<u64, ApiError> {
     getrandom::u64().map_err(|_| ApiError::internal("The system gave no random numbers."))
 }
@@ -108,9 +108,10 @@ fn refused(error: SubmitError, prompt: &'static str) -> ApiError {
         SubmitError::PromptTooLong { tokens, context } => ApiError::too_long(tokens, context).about(prompt),
         SubmitError::Busy => ApiError::queue_full(),
         SubmitError::Stopped => stopping(),
-        SubmitError::EmptyPrompt => {
-            ApiError::invalid(prompt, format!("\"{prompt}\" makes an empty prompt: it must say something."))
-        }
+        SubmitError::EmptyPrompt => ApiError::invalid(
+            prompt,
+            format!("\"{prompt}\" makes an empty prompt: it must have at least one token."),
+        ),
         SubmitError::Stops => ApiError::invalid("stop", format!("{error}.")),
         SubmitError::NoSuchBias { .. } => ApiError::invalid("logit_bias", format!("{error}.")),
         SubmitError::Sampling(error) => ApiError::invalid(error.field, format!("{error}.")),
@@ -126,10 +127,10 @@ fn refused(error: SubmitError, prompt: &'static str) -> ApiError {
 fn failed(failure: &Failure) -> ApiError {
     match failure {
         Failure::Step(StepError::Experts(error @ ExpertsError::NotCovered { .. })) => {
-            ApiError::uncovered(format!("The answer was given up: {error}."))
+            ApiError::uncovered(format!("The answer was aborted: {error}."))
         }
         Failure::Step(StepError::Experts(ExpertsError::Swarm { failure, message })) => {
-            let message = format!("The answer was given up: {message}.");
+            let message = format!("The answer was aborted: {message}.");
             match failure {
                 SwarmFailure::Busy => ApiError::swarm_busy(message),
                 SwarmFailure::Uncovered => ApiError::uncovered(message),
@@ -138,14 +139,14 @@ fn failed(failure: &Failure) -> ApiError {
             }
         }
         Failure::NoMemory => {
-            ApiError::unavailable("no_memory", format!("The answer was given up: {failure}."))
+            ApiError::unavailable("no_memory", format!("The answer was aborted: {failure}."))
         }
-        // A schema that takes more than a step may: the request's, not the hub's.
+        // The schema exceeds the limit of a step: the request's fault, not the hub's.
         Failure::Grammar(why) => ApiError::invalid(
             "response_format",
-            format!("The answer was given up, since its schema is too large to be kept to: {why}."),
+            format!("The answer was aborted, since its schema is too large to enforce: {why}."),
         ),
-        other => ApiError::internal(format!("The answer was given up: {other}.")),
+        other => ApiError::internal(format!("The answer was aborted: {other}.")),
     }
 }
 

@@ -1,6 +1,7 @@
-//! Answers held to a JSON schema, and calls of tools to the tools' own: a grammar for each request, by llguidance.
+//! Constrains answers to a JSON schema, and tool calls to the tools' schemas, with a llguidance grammar per request.
 //!
-//! A schema with what llguidance does not have is refused with its words, so that no answer is taken for one that keeps to it.
+//! A schema that llguidance does not support is refused with llguidance's message, so that no client takes an
+//! unconstrained answer for a constrained one.
 
 mod calls;
 
@@ -19,42 +20,42 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::request::{ChatRequest, Format, ToolChoice};
 
-/// The longest grammar, in bytes: a schema of hundreds of fields has some ten thousand.
+/// Maximum bytes of a grammar: a schema of hundreds of fields has some ten thousand.
 const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 
-/// Grammars that are kept for the next request with the same schema or tools: those used last.
+/// Grammars cached for later requests with the same schema or tools, most recent first.
 const MAX_KEPT: usize = 16;
 
-/// White space within JSON: enough for one that is indented, and never without end.
+/// White space within JSON: enough for indentation, and bounded.
 const WHITE_SPACE: &str = r"( |\r?\n[ \t]{0,20})";
 
-/// Where an answer stands in its thinking when it begins.
+/// Whether an answer begins inside its thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Thinking {
-    /// In the midst of it.
+    /// Inside: the prompt opened it.
     Open,
-    /// It may begin with it.
+    /// The answer may begin with thinking.
     Possible,
-    /// It comes without.
+    /// The answer has no thinking.
     Over,
 }
 
-/// What grammars are made with, the vocabulary as a tree, built when the first is asked for; and some that were made.
+/// Compiles grammars: holds the vocabulary as a trie, built on first use, and a cache of compiled grammars.
 #[derive(Default)]
 pub(super) struct Grammars {
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// Used last first.
+    /// Most recently used first.
     kept: Mutex<VecDeque<(Source, Arc<JsonGrammar>)>>,
 }
 
-/// A grammar, and the field that asks for it.
+/// A grammar's source, and the field that asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
     lark: String,
     param: &'static str,
 }
 
-/// The grammar that a request asks for, if any.
+/// Returns the source of the grammar that a request asks for, if any.
 pub(super) fn source(
     request: &ChatRequest,
     thinking: Thinking,
@@ -102,7 +103,7 @@ pub(super) fn source(
         return Err(ApiError::invalid(
             "ignore_eos",
             format!(
-                "\"ignore_eos\" cannot be used with \"{param}\": an answer that keeps to a grammar ends with it."
+                "\"ignore_eos\" cannot be used with \"{param}\": a constrained answer ends where its grammar ends."
             ),
         ));
     }
@@ -136,7 +137,7 @@ fn schema_source(schema: &Value) -> String {
     let options = json!({ "whitespace_pattern": WHITE_SPACE });
     let mut schema = match schema {
         Value::Object(_) => schema.clone(),
-        // True is any value; false, none, is refused by llguidance.
+        // True allows any value; llguidance refuses false, which allows none.
         Value::Bool(true) => json!({}),
         other => json!({ "allOf": [other] }),
     };
@@ -144,7 +145,7 @@ fn schema_source(schema: &Value) -> String {
     schema.to_string()
 }
 
-/// A string as Lark writes it, which is as JSON does.
+/// A string literal in Lark, which is the same as in JSON.
 fn quoted(text: &str) -> String {
     json!(text).to_string()
 }
@@ -163,7 +164,7 @@ fn regex_escape(text: &str) -> String {
 }
 
 impl Grammars {
-    /// The grammar of a source: one that was made before, or a new one, in milliseconds.
+    /// Returns the compiled grammar of a source: cached, or compiled in milliseconds.
     pub(super) fn compile(&self, text: &Text, source: &Source) -> Result<Arc<dyn Grammar>, ApiError> {
         let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let found = {
@@ -184,23 +185,23 @@ impl Grammars {
     fn make(&self, text: &Text, source: &Source) -> Result<JsonGrammar, ApiError> {
         let factory = self.factory.get_or_init(|| factory(text)).as_ref();
         let factory =
-            factory.map_err(|why| ApiError::internal(format!("No grammar can be kept to: {why}.")))?;
+            factory.map_err(|why| ApiError::internal(format!("Grammars cannot be enforced: {why}.")))?;
         let mut matcher =
             Matcher::new(factory.create_parser(TopLevelGrammar::from_lark(source.lark.clone())));
-        // Also finds what only shows at the first step, and warms what all texts share.
+        // Finds errors that only show at the first step, and fills the state that all sequences share.
         let first = matcher.compute_mask();
         if let Some(why) = matcher.get_error().or(first.err().map(|error| error.to_string())) {
             let param = source.param;
             return Err(ApiError::invalid(
                 param,
-                format!("The schema in \"{param}\" cannot be kept to: {}.", one_line(&why)),
+                format!("The schema in \"{param}\" cannot be enforced: {}.", one_line(&why)),
             ));
         }
         Ok(JsonGrammar { beginning: Mutex::new(matcher), is_broken: Arc::default() })
     }
 }
 
-/// An error of llguidance without its dumps and its own line numbers, as part of a sentence.
+/// An error of llguidance as part of a sentence, without its dumps and line numbers.
 fn one_line(why: &str) -> String {
     const MAX_CHARS: usize = 300;
     let line = why.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
@@ -212,7 +213,7 @@ fn factory(text: &Text) -> Result<ParserFactory, String> {
     let n_ids = text.tokenizer.n_ids();
     let words: Vec<Vec<u8>> = (0..u32::try_from(n_ids).unwrap_or(u32::MAX))
         .map(|id| match (text.tokenizer.bytes(id, Special::Skip), text.tokenizer.bytes(id, Special::Keep)) {
-            // A special token is no text, however it is written.
+            // A special token is never matched as text.
             ([], written @ [_, ..]) => [&[TokTrie::SPECIAL_TOKEN_MARKER], written].concat(),
             (bytes, _) => bytes.to_vec(),
         })
@@ -233,10 +234,10 @@ fn factory(text: &Text) -> Result<ParserFactory, String> {
     Ok(factory)
 }
 
-/// A grammar at its beginning. What its texts find out about it is common to all of them, so that it is found out once.
+/// A compiled grammar at its start. Sequences share its lazily built state, so it is built once.
 struct JsonGrammar {
     beginning: Mutex<Matcher>,
-    /// Whether one of them came to grief, perhaps over what is common: others begin anew.
+    /// Whether a sequence failed, perhaps in the shared state: later ones compile afresh.
     is_broken: Arc<AtomicBool>,
 }
 
@@ -248,13 +249,13 @@ impl fmt::Debug for JsonGrammar {
 
 impl Grammar for JsonGrammar {
     fn begin(&self) -> Box<dyn Constraint> {
-        // A matcher that a panic left behind says so itself.
+        // A matcher that panicked returns an error itself.
         let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         Box::new(Position { matcher: beginning.clone(), is_broken: self.is_broken.clone() })
     }
 }
 
-/// Where a text stands in its grammar.
+/// A sequence's position in its grammar.
 struct Position {
     matcher: Matcher,
     is_broken: Arc<AtomicBool>,
@@ -276,7 +277,7 @@ impl Position {
 impl Constraint for Position {
     fn allow(&mut self, logits: &mut [f32]) -> Result<(), String> {
         let mask = self.matcher.compute_mask_or_eos().map_err(|error| self.gives_up(&error))?;
-        // A bit a token, the lowest first.
+        // One bit per token, lowest first.
         let words = mask.as_slice().iter().copied().chain(std::iter::repeat(0));
         for (word, logits) in words.zip(logits.chunks_mut(u32::BITS as usize)) {
             if word == u32::MAX {

@@ -1,4 +1,4 @@
-//! Headers of the API's answers: the request's id, and the fields that were ignored.
+//! Response headers of the API: the request's id and the ignored fields.
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
@@ -7,18 +7,18 @@ use axum::response::Response;
 
 use super::generate::random;
 
-/// Names a request, for whoever looks for it in logs on both sides.
+/// Id of a request, to find it in the logs of both sides.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Fields of the request's body that nobody here knows.
+/// Unknown fields of the request's body.
 pub(super) const IGNORED: HeaderName = HeaderName::from_static("x-moex-ignored");
 
-/// The longest id that is sent back.
+/// Longest id that is sent back.
 const MAX_ID_BYTES: usize = 128;
-/// How many fields are named, and how long a name may be.
+/// Most fields that are named, and the longest name.
 const MAX_NAMED: usize = 16;
 const MAX_NAME_BYTES: usize = 64;
 
-/// Sends the client's own id back, or one that is made here.
+/// Returns the client's own id in the response, or a generated one.
 pub(super) async fn name_request(request: Request, next: Next) -> Response {
     let own = request.headers().get(&REQUEST_ID).filter(|id| {
         (1..=MAX_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -34,7 +34,7 @@ pub(super) async fn name_request(request: Request, next: Next) -> Response {
     response
 }
 
-/// Names the fields that were ignored, if there are any.
+/// Names the ignored fields in a header, if there are any.
 pub(super) fn with_ignored(mut response: Response, names: &[String]) -> Response {
     if let Some(value) = ignored(names) {
         response.headers_mut().insert(IGNORED, value);
@@ -42,7 +42,7 @@ pub(super) fn with_ignored(mut response: Response, names: &[String]) -> Response
     response
 }
 
-/// The names, one after the other, in what a header may hold.
+/// The names as a list, reduced to characters that a header allows.
 fn ignored(names: &[String]) -> Option<HeaderValue> {
     let shown = |name: &String| -> String {
         let plain = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };

@@ -1,7 +1,7 @@
-//! `GET /api/join`: the links by which a machine joins the swarm, each with its QR code.
+//! `GET /api/join`: the links by which machines join the swarm, each with its QR code.
 //!
-//! A link holds the join token, so it is told only in this response, never in a path or query that a server or proxy
-//! writes down; in the link itself it is the fragment, which browsers do not send.
+//! A link contains the join token, so only this response contains it, never a path or query that a server or proxy
+//! logs; in the link it is the fragment, which browsers do not send.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use serde::{Deserialize, Serialize};
 use super::error::ApiError;
 use super::state::Api;
 
-/// The longest origin: a host name has 253 bytes at most.
+/// Longest origin: a host name has at most 253 bytes.
 const MAX_ORIGIN_BYTES: usize = 300;
 
-/// What the visitor says of itself.
+/// Query parameters of the visitor.
 #[derive(Deserialize)]
 pub(super) struct Asked {
-    /// By which origin it came; only it knows whether a proxy before the hub speaks TLS.
+    /// Origin of the visitor's page; only the visitor knows whether a proxy before the hub speaks TLS.
     origin: Option<String>,
 }
 
-/// One way in.
+/// A link to join by.
 #[derive(Serialize)]
 struct Link {
     url: String,
-    /// Whether other machines can open it: what begins with `localhost` or a loopback address is for this one alone.
+    /// Whether other machines can open it: `localhost` and loopback addresses are for this one alone.
     reachable: bool,
-    /// The link as a picture of its own, for phones; none for a link that they cannot open.
+    /// The link as an SVG, for phones; none for a link that they cannot open.
     qr_svg: Option<String>,
 }
 
-/// The handler: the link under the visitor's own origin first, then those under the hub's other addresses.
+/// Handler: returns the link under the visitor's origin first, then those under the hub's other addresses.
 pub(super) async fn join(
     State(api): State<Arc<Api>>,
     Query(asked): Query<Asked>,
@@ -67,11 +67,11 @@ impl Link {
     }
 }
 
-/// None if the link is too long for a QR code, which origins within their limit and tokens are not.
+/// None if the link is too long for a QR code, which origins and tokens within their limits never are.
 fn picture(url: &str) -> Option<String> {
     let code = QrCode::new(url).ok()?;
     let drawn = code.render::<svg::Color<'_>>().module_dimensions(1, 1).build();
-    // Within a page the XML declaration has no place.
+    // An XML declaration is not allowed within a page.
     drawn.split_once("?>").map(|(_, svg)| svg.to_owned())
 }
 
@@ -92,7 +92,7 @@ fn is_loopback(origin: &str) -> bool {
     is_loopback_host(uri.host().unwrap_or_default())
 }
 
-/// Whether a host is this machine's name for itself.
+/// Whether a host names this machine itself.
 pub(super) fn is_loopback_host(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

@@ -1,15 +1,15 @@
-//! Log probabilities as the two APIs write them: chat completions and completions.
+//! Formats log probabilities for chat completions and completions.
 
 use moex_engine::sampler::TokenLogprobs;
 use moex_model::text::{Special, Tokenizer};
 use serde_json::{Map, Value, json};
 
-/// What a completion tells of its tokens, those of an echoed prompt first.
+/// Log probabilities of a completion's tokens, those of an echoed prompt first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Told {
-    /// The first token of the prompt, which is no more or less probable than any other: nothing stands before it.
+    /// First token of the prompt; it has no log probability, since nothing precedes it.
     pub(super) first: Option<u32>,
-    /// Those behind it.
+    /// The tokens after it.
     pub(super) tokens: Vec<TokenLogprobs>,
 }
 
@@ -27,8 +27,8 @@ pub(super) fn of_chat(tokenizer: &Tokenizer, told: &[TokenLogprobs]) -> Value {
     json!({ "content": content.collect::<Value>(), "refusal": null })
 }
 
-/// `choices[].logprobs` of a completion. `offset` counts the characters before the first token, and is moved behind the
-/// last.
+/// `choices[].logprobs` of a completion. `offset` is the number of characters before the first token, and is advanced
+/// past the last.
 pub(super) fn of_completion(tokenizer: &Tokenizer, told: &Told, offset: &mut usize) -> Value {
     let bytes = |token: u32| tokenizer.bytes(token, Special::Keep);
     let text = |token: u32| shown(bytes(token));
@@ -44,7 +44,7 @@ pub(super) fn of_completion(tokenizer: &Tokenizer, told: &Told, offset: &mut usi
     let top = told.tokens.iter().map(|one| {
         let mut top: Map<String, Value> =
             one.top.iter().rev().map(|(token, logprob)| (text(*token), json!(logprob))).collect();
-        // OpenAI tells the token itself too, where it is not among the best.
+        // OpenAI includes the token itself even if it is not among the best.
         top.insert(text(one.token), json!(one.logprob));
         Value::Object(top)
     });
@@ -56,12 +56,12 @@ pub(super) fn of_completion(tokenizer: &Tokenizer, told: &Told, offset: &mut usi
     })
 }
 
-/// Whether a byte of UTF-8 goes on with a character.
+/// Whether a byte continues a UTF-8 character.
 fn is_continuation(byte: u8) -> bool {
     byte & 0xC0 == 0x80
 }
 
-/// A token's text; bytes that are no characters by themselves are shown as U+FFFD.
+/// A token's text; bytes that are not valid characters by themselves become U+FFFD.
 fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,6 +1,6 @@
-//! `/metrics`: the swarm's status and what became of requests as Prometheus text. Nothing is counted here.
+//! `/metrics`: the swarm's status and the request counters as Prometheus text. This file counts nothing itself.
 //!
-//! What vLLM has too, with the same meaning, has vLLM's name.
+//! A metric that vLLM has too, with the same meaning, has vLLM's name.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::counters::Counters;
 use super::{engine_metrics, state::Api};
 use moex_swarm::{SwarmStatus, Tier, WorkerStatus};
 
-/// The exposition format that Prometheus and its kin read.
+/// The exposition format that Prometheus reads.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `GET /metrics`
@@ -24,30 +24,35 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], text)
 }
 
-/// What became of requests, by vLLM's names.
+/// Request metrics, by vLLM's names.
 fn requests(c: &Counters) -> String {
     let mut out = String::new();
     let numbers = [
-        ("num_requests_running", "gauge", "Texts that are being written.", &c.running),
-        ("num_requests_waiting", "gauge", "Texts that wait for their first step.", &c.waiting),
-        ("prompt_tokens_total", "counter", "Tokens of the prompts of complete texts.", &c.prompt_tokens),
-        ("generation_tokens_total", "counter", "Tokens of complete texts.", &c.generation_tokens),
+        ("num_requests_running", "gauge", "Sequences being generated.", &c.running),
+        ("num_requests_waiting", "gauge", "Sequences waiting for their first step.", &c.waiting),
+        ("prompt_tokens_total", "counter", "Prompt tokens of finished sequences.", &c.prompt_tokens),
+        (
+            "generation_tokens_total",
+            "counter",
+            "Generated tokens of finished sequences.",
+            &c.generation_tokens,
+        ),
     ];
     for (name, kind, help, value) in numbers {
         metric(&mut out, &format!("vllm:{name}"), kind, help, [(String::new(), value.load(Relaxed) as f64)]);
     }
     let ended = [("stop", &c.stopped), ("length", &c.cut)];
     let ended = ended.map(|(why, n)| (format!("{{finished_reason=\"{why}\"}}"), n.load(Relaxed) as f64));
-    metric(&mut out, "vllm:request_success_total", "counter", "Complete texts, by what ended them.", ended);
+    metric(&mut out, "vllm:request_success_total", "counter", "Finished sequences, by finish reason.", ended);
     let times = [
-        ("time_to_first_token_seconds", "From being queued to the first piece of text.", &c.first_token),
-        ("inter_token_latency_seconds", "Between two pieces of a text.", &c.between_tokens),
+        ("time_to_first_token_seconds", "Time from submission to the first piece of text.", &c.first_token),
+        ("inter_token_latency_seconds", "Time between two pieces of a text.", &c.between_tokens),
         (
             "request_time_per_output_token_seconds",
-            "A text's time for each token after its first.",
+            "Time per token after the first, one value per sequence.",
             &c.per_token,
         ),
-        ("e2e_request_latency_seconds", "From being queued to the text's end.", &c.whole),
+        ("e2e_request_latency_seconds", "Time from submission to the end of a sequence.", &c.whole),
     ];
     for (name, help, times) in times {
         let (counts, sum) = times.read();
@@ -60,33 +65,33 @@ fn requests(c: &Counters) -> String {
     out
 }
 
-/// The status as text: one metric a number, workers by their id.
+/// The swarm's status as text; per-worker metrics are labelled with the worker's id.
 pub(super) fn text(status: &SwarmStatus) -> String {
     let mut out = String::new();
     let t = &status.totals;
     let counters = [
         ("layers", "Layers computed.", t.layers),
         ("dispatches", "Dispatches sent to workers.", t.dispatches),
-        ("answers", "Answers of workers that were used.", t.answers),
-        ("retries", "Dispatches sent again because another attempt was not answered.", t.retries),
-        ("hedges", "Second copies of dispatches sent (hedges).", t.hedges),
+        ("answers", "Answers from workers that were used.", t.answers),
+        ("retries", "Dispatches sent again because an earlier attempt was not answered.", t.retries),
+        ("hedges", "Hedges: second copies of dispatches.", t.hedges),
         ("hedge_wins", "Hedges that were answered first.", t.hedge_wins),
         ("hedges_denied", "Hedges not sent because the byte budget was spent.", t.hedges_denied),
         (
             "probes",
-            "Dispatches sent to workers that are passed over, to measure how fast they are now.",
+            "Probes: dispatches to workers that are otherwise not used, to measure their current speed.",
             t.probes,
         ),
-        ("late_answers", "Answers that came after their attempt was settled or abandoned.", t.late),
+        ("late_answers", "Answers that arrived after their attempt was settled or abandoned.", t.late),
         ("timeouts", "Attempts not answered in time.", t.timeouts),
-        ("errors", "Attempts that workers failed, and answers that could not be used.", t.errors),
-        ("unhealthy", "Times a worker became unhealthy by failing several times in a row.", t.unhealthy),
+        ("errors", "Attempts that failed on a worker or gave an unusable answer.", t.errors),
+        ("unhealthy", "Times a worker became unhealthy by several failures in a row.", t.unhealthy),
         ("compared_answers", "Parts of answers compared with another worker's or the hub's.", t.compared),
-        ("checks", "Attempts that the hub computed as well, to check the answer.", t.checks),
+        ("checks", "Attempts that the hub computed too, to check the answer.", t.checks),
         ("mismatches", "Answers that differed beyond the tolerance.", t.mismatches),
         ("quarantines", "Workers quarantined for wrong answers.", t.quarantined),
         ("refused_joins", "Connections and joins refused.", t.refused),
-        ("limited_connections", "Connections refused or ended for passing a limit.", t.limited),
+        ("limited_connections", "Connections refused or closed for exceeding a limit.", t.limited),
         ("sessions_ended", "Sessions that ended.", t.sessions_ended),
         ("hub_computed", "Dispatches computed on the hub instead of on a worker.", t.hub_computed),
         ("hub_rows", "(row, expert) pairs computed on the hub.", status.hub.rows),
@@ -101,7 +106,7 @@ pub(super) fn text(status: &SwarmStatus) -> String {
     let seconds = |micros: u64| micros as f64 / 1e6;
     let gauges = [
         ("blocks", "Experts of the model, all layers.", status.coverage.blocks as f64),
-        ("blocks_covered", "Experts held by a worker that can be asked.", status.coverage.covered as f64),
+        ("blocks_covered", "Experts held by at least one usable worker.", status.coverage.covered as f64),
         ("workers", "Workers that have joined.", status.workers.len() as f64),
         ("workers_quarantined", "Workers in quarantine.", status.quarantined.len() as f64),
         ("layer_p50_seconds", "Median time of a layer.", seconds(t.layer_p50_micros)),
@@ -113,12 +118,17 @@ pub(super) fn text(status: &SwarmStatus) -> String {
     }
     type Read = fn(&WorkerStatus) -> f64;
     let of_workers: [(&str, &str, &str, Read); 11] = [
-        ("healthy", "gauge", "1 unless it is unhealthy.", |w| f64::from(u8::from(w.state != "unhealthy"))),
-        ("fallback", "gauge", "1 if it is asked only for what no other worker can answer.", |w| {
-            f64::from(u8::from(w.tier == Tier::Fallback))
+        ("healthy", "gauge", "1 unless the worker is unhealthy.", |w| {
+            f64::from(u8::from(w.state != "unhealthy"))
         }),
-        ("blocks_resident", "gauge", "Experts it holds.", |w| w.blocks_resident as f64),
-        ("queue_depth", "gauge", "Messages it had waiting at its last heartbeat.", |w| {
+        (
+            "fallback",
+            "gauge",
+            "1 if the worker is used only for experts that no other worker can compute.",
+            |w| f64::from(u8::from(w.tier == Tier::Fallback)),
+        ),
+        ("blocks_resident", "gauge", "Experts that the worker holds.", |w| w.blocks_resident as f64),
+        ("queue_depth", "gauge", "Messages waiting at the worker's last heartbeat.", |w| {
             f64::from(w.queue_depth)
         }),
         ("latency_p50_seconds", "gauge", "Median time from dispatch to answer.", |w| {
@@ -127,14 +137,18 @@ pub(super) fn text(status: &SwarmStatus) -> String {
         ("latency_p99_seconds", "gauge", "99th percentile of the time from dispatch to answer.", |w| {
             w.latency_p99_micros as f64 / 1e6
         }),
-        ("dispatches_total", "counter", "Dispatches sent to it.", |w| w.dispatches as f64),
-        ("answers_total", "counter", "Its answers that were used.", |w| w.answers as f64),
-        ("rows_total", "counter", "(row, expert) pairs in its answers that were used.", |w| w.rows as f64),
-        ("timeouts_total", "counter", "Attempts it did not answer in time.", |w| w.timeouts as f64),
-        ("errors_total", "counter", "Attempts it failed.", |w| w.errors as f64),
+        ("dispatches_total", "counter", "Dispatches sent to the worker.", |w| w.dispatches as f64),
+        ("answers_total", "counter", "Answers from the worker that were used.", |w| w.answers as f64),
+        ("rows_total", "counter", "(row, expert) pairs in answers from the worker that were used.", |w| {
+            w.rows as f64
+        }),
+        ("timeouts_total", "counter", "Attempts that the worker did not answer in time.", |w| {
+            w.timeouts as f64
+        }),
+        ("errors_total", "counter", "Attempts that failed on the worker.", |w| w.errors as f64),
     ];
     for (name, kind, help, read) in of_workers {
-        // Ids are hexadecimal digits: nothing in them needs escaping.
+        // Ids are hexadecimal, so they need no escaping.
         let samples = status.workers.iter().map(|w| (format!("{{worker=\"{}\"}}", w.id), read(w)));
         metric(&mut out, &format!("moex_worker_{name}"), kind, help, samples);
     }

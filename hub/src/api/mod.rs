@@ -1,11 +1,10 @@
-//! JSON over HTTP: the OpenAI-shaped API, the hub's health, and the swarm's status as JSON and as
-//! Prometheus text.
+//! JSON over HTTP: the OpenAI-compatible API, the hub's health, and the swarm's status as JSON and as Prometheus text.
 //!
-//! What lives here: requests parsed, answers and errors shaped, streams of events. What does not: sockets and what every
-//! response carries (`server`), the pages (`web`), and how a text comes about (`engine`).
+//! This module parses requests and formats answers, errors and event streams. Sockets and common response headers are
+//! in `server`, the pages in `web`, generation in `engine`.
 //!
-//! A model may be asked for by the name it is served under, as `default`, or not named at all; any other is an error,
-//! so that a client set up for another server hears of it.
+//! A request names the model by its served name, as `default`, or not at all. Any other name is an error, so that a
+//! client configured for another server notices.
 
 mod anthropic;
 mod auth;
@@ -50,11 +49,11 @@ pub use error::ApiError;
 pub(crate) use own_machine::is_from_own_machine;
 pub use state::{Api, ApiParts};
 
-/// The largest request body.
+/// Maximum size of a request body.
 pub const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Routes of the API. All but `/health` want the API key, if there is one; without one, who computes and how to join is
-/// told to programs of the hub's own machine alone.
+/// Routes of the API. All but `/health` need the API key, if there is one; without one, the swarm's status and join
+/// links are for programs on the hub's own machine alone.
 pub fn router(api: Arc<Api>) -> Router {
     let private = Router::new()
         .route("/api/join", get(join::join))
@@ -78,7 +77,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*name}", get(status::model))
         .route_layer(from_fn_with_state(api.clone(), check_key))
-        // Larger bodies are refused by the handler, which knows how to say so.
+        // The handler refuses larger bodies, with a better message.
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     Router::new()
         .route("/health", get(status::health))
@@ -87,12 +86,12 @@ pub fn router(api: Arc<Api>) -> Router {
         .with_state(api)
 }
 
-/// Answers what no route takes.
+/// Handles paths without a route.
 pub async fn no_such_path(uri: Uri) -> ApiError {
     ApiError::no_such_path(uri.path())
 }
 
-/// Answers a path that has other methods.
+/// Handles paths whose route has other methods.
 pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     ApiError::wrong_method(method.as_str(), uri.path())
 }

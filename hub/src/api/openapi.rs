@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: the API described in OpenAPI 3.1, its schemas made of the types in `bodies` and `answers`.
+//! `GET /openapi.json`: the API described in OpenAPI 3.1, with schemas from the types in `bodies` and `answers`.
 //!
-//! Handlers read bodies field by field, for their errors' sake; a test holds that what they read and what is described here
-//! have the same names.
+//! Handlers read bodies field by field, for better errors; a test checks that the fields they read and those described
+//! here have the same names.
 
 mod answers;
 mod bodies;
@@ -22,48 +22,52 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>) -> Json<Value> {
     Json(document(api.model()))
 }
 
-/// The whole description of a hub that serves `model`.
+/// The description of a hub that serves `model`.
 fn document(model: &str) -> Value {
     let mut writer = Writer::new();
     writer.post::<bodies::ChatCompletion, answers::ChatCompletion>(
         "/v1/chat/completions",
-        "An answer to a conversation, whole or as server-sent events.",
+        "Chat completion, whole or as server-sent events.",
         Streams::Yes,
     );
     writer.post::<bodies::Completion, answers::Completion>(
         "/v1/completions",
-        "Texts after prompts, whole or as server-sent events.",
+        "Completions of prompts, whole or as server-sent events.",
         Streams::Yes,
     );
     writer.post::<other_bodies::Response, answers::Response>(
         "/v1/responses",
-        "An answer in the shape of OpenAI's Responses, whole or as events.",
+        "Chat completion in the format of OpenAI's Responses API, whole or as events.",
         Streams::Yes,
     );
     writer.post::<other_bodies::Message, answers::Message>(
         "/v1/messages",
-        "An answer in Anthropic's shape, whole or as events.",
+        "Chat completion in the format of Anthropic's Messages API, whole or as events.",
         Streams::Yes,
     );
     writer.post::<other_bodies::CountTokens, answers::TokenCount>(
         "/v1/messages/count_tokens",
-        "How many tokens such a request's prompt has.",
+        "Number of prompt tokens of such a request.",
         Streams::No,
     );
-    writer.post::<bodies::Tokenize, answers::Tokens>("/tokenize", "The tokens of a text.", Streams::No);
-    writer.post::<bodies::Detokenize, answers::Content>("/detokenize", "The text of tokens.", Streams::No);
+    writer.post::<bodies::Tokenize, answers::Tokens>("/tokenize", "Tokenises a text.", Streams::No);
+    writer.post::<bodies::Detokenize, answers::Content>(
+        "/detokenize",
+        "Converts tokens to text.",
+        Streams::No,
+    );
     writer.post::<bodies::ChatCompletion, answers::Prompt>(
         "/apply-template",
-        "The prompt that a chat completion's conversation makes.",
+        "Renders a conversation with the chat template.",
         Streams::No,
     );
     writer.get::<answers::Models>("/v1/models", "The model that is served.");
-    writer.get::<answers::Props>("/props", "The model, its chat template, and how it is sampled.");
-    writer.get::<Vec<answers::Slot>>(
-        "/slots",
-        "How many texts may be written at a time, and whether each is one.",
+    writer.get::<answers::Props>(
+        "/props",
+        "The model, its chat template, and its default sampling parameters.",
     );
-    writer.get::<answers::Health>("/health", "Whether a request would be answered.");
+    writer.get::<Vec<answers::Slot>>("/slots", "The slots for concurrent sequences, and which are in use.");
+    writer.get::<answers::Health>("/health", "Whether the hub can answer requests now.");
     let mut document = writer.finish();
     let schemas = document["components"]["schemas"].as_object_mut().into_iter().flatten();
     for (_, body) in schemas.filter(|(name, _)| name.ends_with("Body")) {
@@ -74,7 +78,7 @@ fn document(model: &str) -> Value {
     document
 }
 
-/// Whether `"stream": true` is answered with events.
+/// Whether `"stream": true` returns events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Streams {
     Yes,
@@ -101,23 +105,23 @@ impl Writer {
         operation["requestBody"] = json!({ "required": true, "content": json_content(&body) });
         if streams == Streams::Yes {
             operation["responses"]["200"]["content"]["text/event-stream"] =
-                // One cannot say in 3.1 what each of them is.
+                // OpenAPI 3.1 cannot describe the single events.
                 json!({});
         }
         let errors = [
             ("413", "The body is too large."),
-            ("429", "The queue is full: `Retry-After` says when to come back."),
+            ("429", "The queue is full: `Retry-After` says when to retry."),
             ("500", "The hub failed."),
-            ("504", "The answer took longer than it may."),
+            ("504", "The answer exceeded the time limit."),
         ];
         let error = match path.starts_with("/v1/messages") {
             true => self.schemas.subschema_for::<answers::MessageError>(),
             false => self.schemas.subschema_for::<answers::Error>(),
         };
         for (status, description) in [
-            ("400", "The request says something wrong, or asks for what is not done here."),
+            ("400", "The request is invalid, or asks for an unsupported feature."),
             ("404", "The model is not served."),
-            ("503", "Not now: no worker, or the hub is stopping."),
+            ("503", "Unavailable: experts have no worker, or the hub is stopping."),
         ]
         .into_iter()
         .chain(errors)
@@ -133,7 +137,8 @@ impl Writer {
         if path == "/health" {
             operation["security"] = json!([]);
             let not_ready = operation["responses"]["200"]["content"].clone();
-            operation["responses"]["503"] = json!({ "description": "It would not.", "content": not_ready });
+            operation["responses"]["503"] =
+                json!({ "description": "The hub is not ready.", "content": not_ready });
         }
         self.paths.insert(path.to_owned(), json!({ "get": operation }));
     }
@@ -146,9 +151,9 @@ impl Writer {
             "operationId": name.collect::<Vec<_>>().join("_"),
             "summary": summary,
             "responses": {
-                "200": { "description": "Done.", "content": json_content(&answer) },
-                "401": { "description": "The API key is missing or another.", "content": json_content(&error) },
-                "403": { "description": "Another site's page asks.", "content": json_content(&error) },
+                "200": { "description": "Success.", "content": json_content(&answer) },
+                "401": { "description": "The API key is missing or wrong.", "content": json_content(&error) },
+                "403": { "description": "The request is from another site's page.", "content": json_content(&error) },
             },
         })
     }
@@ -159,7 +164,7 @@ impl Writer {
             "info": {
                 "title": "moex",
                 "version": env!("CARGO_PKG_VERSION"),
-                "description": "One model, run by all machines of a swarm together.",
+                "description": "A mixture-of-experts model run by a swarm of machines.",
                 "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             },
             "servers": [{ "url": "/" }],

@@ -1,7 +1,7 @@
 //! Splits a model's text, as it arrives, into reasoning, content and tool calls.
 //!
-//! What a text looks like is its family's [`OutputFormat`]. The streaming and the whole answer are both made of these
-//! pieces, so they cannot differ.
+//! The model family's [`OutputFormat`] selects the parser. Streamed and whole answers are both built from these pieces,
+//! so they cannot differ.
 
 mod harmony;
 mod tagged;
@@ -13,48 +13,47 @@ use self::{harmony::Harmony, tagged::Tagged};
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// What the model thinks before it answers.
+    /// The model's thinking before its answer.
     Reasoning(String),
     /// The answer itself.
     Content(String),
-    /// A whole call of a tool.
+    /// A complete tool call.
     Call(ToolCall),
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToolCall {
-    /// The tool.
+    /// Name of the tool.
     pub(super) name: String,
-    /// JSON, in the model's own spelling: sent back in a history, it tokenises as the model wrote it.
+    /// Arguments as JSON in the model's own spelling, so that a history tokenises as the model wrote it.
     pub(super) arguments: String,
 }
 
-/// Turns text into [`Piece`]s: [`push`](Self::push) for each bit of text, then [`finish`](Self::finish).
+/// Turns text into [`Piece`]s: call [`push`](Self::push) for each part of the text, then [`finish`](Self::finish).
 ///
-/// Text that may yet become a tag is held back, at most until the answer ends.
+/// Text that may be the beginning of a tag is held back until it is certain, at most until the answer ends.
 #[derive(Debug)]
 pub(super) enum OutputParser {
-    /// All of it is the answer.
+    /// All text is content.
     Text,
     Tagged(Tagged),
     Harmony(Harmony),
 }
 
 impl OutputParser {
-    /// `in_think`: the prompt itself ended with `<think>`. `reads_calls`: tools were offered; without it a call is text
-    /// like any other.
+    /// `in_think`: the prompt ends with `<think>`. `reads_calls`: tools were offered; otherwise calls are plain text.
     pub(super) fn new(format: OutputFormat, in_think: bool, reads_calls: bool) -> Self {
         match format {
             OutputFormat::Tagged(tags) => Self::Tagged(Tagged::new(tags, in_think, reads_calls)),
             OutputFormat::Harmony => Self::Harmony(Harmony::new(reads_calls)),
-            // A template that opens `<think>` says that its model closes it, whatever others of the family do.
+            // If a template opens `<think>`, its model closes it, whatever others of the family do.
             OutputFormat::Text if in_think => Self::Tagged(Tagged::new(OutputFormat::TAGS, true, false)),
             OutputFormat::Text => Self::Text,
         }
     }
 
-    /// Takes text, gives what is certain by now.
+    /// Adds text and returns the pieces that are certain.
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         match self {
             Self::Text => {
@@ -65,7 +64,7 @@ impl OutputParser {
         }
     }
 
-    /// The answer has ended: gives what was held back.
+    /// Ends the answer and returns the text held back.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         match self {
             Self::Text => Vec::new(),

@@ -1,4 +1,4 @@
-//! What a hub without an API key keeps to its own machine: who computes, and the join token.
+//! Restricts the swarm's status and the join token to the hub's own machine if the hub has no API key.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::join::is_loopback_host;
 use super::state::Api;
 
-/// Passes whoever showed the API key, which was checked before, or asks from this machine.
+/// Allows requests with the API key, which was checked before, and requests from this machine.
 pub(super) async fn check(
     State(api): State<Arc<Api>>,
     request: Request,
@@ -21,20 +21,20 @@ pub(super) async fn check(
 ) -> Result<Response, ApiError> {
     if !api.has_key() && !is_from_own_machine(&request) {
         return Err(ApiError::forbidden(
-            "Without an API key this hub tells who computes, and how to join, to its own machine only: start it with --api-key.",
+            "Without an API key this hub shows swarm and join links to its own machine only: start it with --api-key.",
         ));
     }
     Ok(next.run(request).await)
 }
 
-/// Whether this machine itself asks, and by a name of its own.
+/// Whether the request comes from this machine, under a name of this machine.
 pub(crate) fn is_from_own_machine(request: &Request) -> bool {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
     let named = request.uri().authority().map(Authority::as_str);
     is_own_machine(peer, named, request.headers())
 }
 
-/// A proxy on this machine comes from loopback too, for anybody: it says so, or was asked for under another name.
+/// A proxy on this machine also connects from loopback, for anyone: its headers or the host name reveal it.
 fn is_own_machine(peer: Option<SocketAddr>, named: Option<&str>, headers: &HeaderMap) -> bool {
     let is_forwarded =
         ["forwarded", "x-forwarded-for", "x-real-ip", "via"].iter().any(|name| headers.contains_key(*name));

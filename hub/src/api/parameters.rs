@@ -1,8 +1,9 @@
-//! Every field that clients of OpenAI, vLLM and llama.cpp send with a chat completion, and what becomes of it here.
+//! Lists every field that clients of OpenAI, vLLM and llama.cpp send with a chat completion, and whether it is used,
+//! ignored or refused.
 //!
-//! What changes the answer and does not exist here is refused by its name: a client that asks for it must not take the
-//! answer for what it asked for. A value that asks for nothing, which clients send by habit, passes. Names that stand
-//! in no list are ignored, as every server of this API does, and a header of the answer says so.
+//! A field that would change the answer and is not supported is refused by name, so that a client does not get a
+//! different answer than it asked for. A value that asks for nothing, which some clients send by default, passes.
+//! Fields in no list are ignored, as in every server of this API, and named in a response header.
 
 use serde_json::Value;
 
@@ -11,25 +12,25 @@ use super::fields::Fields;
 
 /// A field of a request.
 pub(super) struct Parameter {
-    /// As it stands in the body.
+    /// Name in the body.
     pub(super) name: &'static str,
-    /// What becomes of it.
+    /// How the field is treated.
     pub(super) fate: Fate,
 }
 
-/// What becomes of a field.
+/// How a field is treated.
 pub(super) enum Fate {
     /// It is read.
     Used,
-    /// The answer is as good without it: names, hints, and what only says how others may do their work.
+    /// Ignored, since the answer does not depend on it.
     Harmless,
-    /// It is refused, unless it has one of these values, in JSON, which ask for nothing; then follows what to do instead.
+    /// Refused, except with one of these JSON values, which ask for nothing; the text says what to do instead.
     Refused(&'static [&'static str], &'static str),
 }
 
 use Fate::{Harmless, Refused, Used};
 
-/// All that are known, by where they come from.
+/// All known fields, by their origin.
 pub(super) const PARAMETERS: &[Parameter] = &[
     // OpenAI
     of("messages", Used),
@@ -160,12 +161,12 @@ const fn of(name: &'static str, fate: Fate) -> Parameter {
     Parameter { name, fate }
 }
 
-/// Where completions differ: they have a prompt, and neither messages nor what belongs to them.
+/// Differences for completions, which have a prompt instead of messages.
 const OF_COMPLETIONS: &[Parameter] = &[
     of("prompt", Used),
     of("best_of", Used),
     of("echo", Used),
-    of("suffix", Refused(&["\"\""], "it writes after a prompt, not before an end")),
+    of("suffix", Refused(&["\"\""], "text can only be added after a prompt")),
     of("messages", Refused(&["[]"], "\"prompt\" is what is continued; /v1/chat/completions takes messages")),
     of("max_completion_tokens", Refused(&[], "\"max_tokens\" does the same")),
     of("response_format", Refused(&["{\"type\":\"text\"}"], "/v1/chat/completions has it")),
@@ -179,7 +180,7 @@ const OF_COMPLETIONS: &[Parameter] = &[
     of("continue_final_message", Refused(&["false"], "every prompt is continued as it is")),
 ];
 
-/// Refuses the first field that asks for what this server does not have.
+/// Refuses the first field that asks for an unsupported feature.
 pub(super) fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
     refuse(fields, PARAMETERS.iter())
 }
@@ -204,7 +205,7 @@ fn refuse<'a>(fields: &Fields<'_>, parameters: impl Iterator<Item = &'a Paramete
     Ok(())
 }
 
-/// Names that stand in no list.
+/// Names of fields that are in no list.
 pub(super) fn unknown(fields: &Fields<'_>) -> Vec<String> {
     unknown_to(fields, &[PARAMETERS])
 }
@@ -219,7 +220,7 @@ fn unknown_to(fields: &Fields<'_>, lists: &[&[Parameter]]) -> Vec<String> {
     fields.0.keys().filter(|name| !is_known(name)).cloned().collect()
 }
 
-/// Whether `value` is what this JSON says; 1 and 1.0 are the same.
+/// Whether `value` equals this JSON; 1 and 1.0 are equal.
 pub(super) fn is(value: &Value, json: &str) -> bool {
     match (value.as_f64(), json.parse::<f64>()) {
         (Some(value), Ok(number)) => value == number,

@@ -1,4 +1,4 @@
-//! What prompts may cost before the engine has them: bytes of bodies held at a time, and turns at the tokenizer.
+//! Bounds the cost of prompts before the engine has them: bytes of request bodies, and use of the tokenizer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +14,34 @@ use tokio::time::timeout;
 use super::MAX_BODY_BYTES;
 use super::error::ApiError;
 
-/// Bytes of all request bodies that are being read or wait for the tokenizer.
+/// Total bytes of request bodies being read or waiting for the tokenizer.
 const MAX_BODIES_BYTES: usize = 16 * MAX_BODY_BYTES;
-/// Bytes of a body that is too large which are read before it is refused.
+/// Most bytes of an oversized body that are read before it is refused.
 const MAX_DISCARDED_BYTES: usize = 4 * MAX_BODY_BYTES;
 /// How long a request waits for room for its body.
 const ROOM_WAIT: Duration = Duration::from_secs(20);
-/// Requests that wait for the tokenizer.
+/// Most requests that wait for the tokenizer.
 const MAX_WAITING_PROMPTS: usize = 256;
-/// Prompts that are tokenised at a time.
+/// Prompts tokenised at the same time.
 const TOKENIZED_AT_ONCE: usize = 2;
-/// Bytes of a prompt for each position of the context: several times what any language takes. A tokenizer holds a hundred
-/// times the bytes that it reads.
+/// Maximum prompt bytes per position of the context: several times what any language takes. A tokenizer uses about a
+/// hundred times the bytes that it reads.
 const MAX_BYTES_PER_TOKEN: usize = 16;
 
-/// Bodies are counted in these.
+/// Unit in which bodies are counted.
 const KIB: usize = 1024;
 
-/// Room for prompts.
+/// Limits on prompts.
 pub(super) struct Prompts {
     bodies: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     turns: Arc<Semaphore>,
 }
 
-/// A body's share of the room for bodies, until it is dropped.
+/// A body's share of the byte limit; dropping it frees the share.
 pub(super) struct Room(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
 
-/// A turn at the tokenizer, until it is dropped.
+/// A turn at the tokenizer; dropping it ends the turn.
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
 
 impl Default for Prompts {
@@ -56,7 +56,7 @@ impl Default for Prompts {
 }
 
 impl Prompts {
-    /// A request's body, once there is room for it.
+    /// Reads a request's body once there is room for it.
     pub(super) async fn read(&self, request: Request) -> Result<(Bytes, Room), ApiError> {
         let announced = request.headers().get(header::CONTENT_LENGTH);
         let n_bytes =
@@ -66,15 +66,15 @@ impl Prompts {
             return Err(ApiError::body_too_large(MAX_BODY_BYTES));
         }
         let n_kib = u32::try_from(n_bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
-        // Nothing of it is read meanwhile: who waits costs a connection. A client that is refused in the middle of a body
-        // seldom hears why.
+        // Nothing is read while it waits, so a waiting client costs only a connection. A client refused in the middle
+        // of a body rarely receives the error.
         let room = timeout(ROOM_WAIT, self.bodies.clone().acquire_many_owned(n_kib)).await;
         let Ok(Ok(room)) = room else { return Err(ApiError::queue_full()) };
         let body = Bytes::from_request(request, &()).await.map_err(|rejection| refused_body(&rejection))?;
         Ok((body, Room(room)))
     }
 
-    /// Waits for a turn at the tokenizer, unless too many wait already.
+    /// Waits for a turn at the tokenizer; fails if too many wait already.
     pub(super) async fn turn(&self) -> Result<Turn, ApiError> {
         let _waits = self.waiting.try_acquire().map_err(|_| ApiError::queue_full())?;
         let turn = self.turns.clone().acquire_owned().await;
@@ -82,7 +82,7 @@ impl Prompts {
     }
 }
 
-/// Whether a prompt of so many bytes may be tokenised: what is longer cannot be meant for such a context.
+/// Refuses to tokenise a prompt with more bytes than the context can hold.
 pub(super) fn check_length(n_bytes: usize, context_tokens: usize) -> Result<(), ApiError> {
     match n_bytes <= context_tokens.saturating_mul(MAX_BYTES_PER_TOKEN) {
         true => Ok(()),
@@ -90,7 +90,7 @@ pub(super) fn check_length(n_bytes: usize, context_tokens: usize) -> Result<(), 
     }
 }
 
-/// Reads what a client still sends and keeps none of it: one that is cut off in the middle never hears why.
+/// Reads and discards the rest of the body, since a client cut off in the middle does not receive the error.
 async fn discard(body: Body) {
     let mut data = body.into_data_stream();
     let mut n_bytes = 0;
@@ -102,12 +102,12 @@ async fn discard(body: Body) {
     }
 }
 
-/// Why a body was not read.
+/// The error for a body that was not read.
 fn refused_body(rejection: &BytesRejection) -> ApiError {
     if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
         return ApiError::body_too_large(MAX_BODY_BYTES);
     }
-    ApiError::malformed("The request body did not arrive whole.")
+    ApiError::malformed("The request body is incomplete.")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `/props` and `/slots`, in the shapes of llama.cpp's server, and the embeddings that no model here makes.
+//! `/props` and `/slots` in the format of llama.cpp's server, and the refusal of `/v1/embeddings`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::request::SamplingFields;
 use super::state::Api;
 
-/// `GET /props`: the model, its template, and how it is sampled where a request says nothing.
+/// `GET /props`: the model, its template, and its default sampling parameters.
 pub(super) async fn props(State(api): State<Arc<Api>>) -> Json<Value> {
     let sampling = api.sampling(&SamplingFields::default(), 0);
     Json(json!({
@@ -36,7 +36,7 @@ pub(super) async fn props(State(api): State<Arc<Api>>) -> Json<Value> {
     }))
 }
 
-/// `GET /slots`: how many texts may be written at a time, and whether each is one.
+/// `GET /slots`: the slots for concurrent sequences, and which are in use.
 pub(super) async fn slots(State(api): State<Arc<Api>>) -> Json<Value> {
     let running = api.counters.running.load(Relaxed);
     let slot = |id: u64| json!({ "id": id, "n_ctx": api.context_tokens(), "speculative": false, "is_processing": id < running });

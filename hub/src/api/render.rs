@@ -1,4 +1,4 @@
-//! A conversation becomes a prompt: rendered by the model's template, tokenised, and with the grammar its answer keeps to.
+//! Turns a conversation into a prompt: rendered by the chat template, tokenised, and with the grammar for its answer.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,22 +16,22 @@ use super::state::{Api, unix_seconds};
 /// A rendered and tokenised conversation.
 pub(super) struct Prompt {
     pub(super) ids: Vec<u32>,
-    /// What the answer is expected to be much like.
+    /// Tokens that the answer probably resembles.
     pub(super) prediction_ids: Vec<u32>,
-    /// The model writes on inside its thinking.
+    /// Whether the model continues inside its thinking.
     pub(super) ends_in_think: bool,
-    /// What the answer is held to.
+    /// Grammar that constrains the answer.
     pub(super) grammar: Option<Arc<dyn Grammar>>,
 }
 
-/// Renders and tokenises beside the runtime, when it is this request's turn: a long conversation takes its time.
+/// Renders and tokenises on a blocking thread once it is this request's turn, since long conversations take time.
 pub(super) async fn prompt(
     api: Arc<Api>,
     request: ChatRequest,
 ) -> Result<(Arc<Api>, ChatRequest, Prompt), ApiError> {
     let turn = api.prompts.turn().await?;
     let worked = tokio::task::spawn_blocking(move || {
-        // Held even if the client goes away: the work goes on to its end.
+        // Kept even if the client disconnects: the work cannot be interrupted.
         let _turn = turn;
         let prompt = of(&api, &request)?;
         Ok((api, request, prompt))
@@ -62,7 +62,7 @@ fn of(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {
     Ok(Prompt { ids, prediction_ids, ends_in_think, grammar })
 }
 
-/// What the answer is held to, if to anything. Grammars know Qwen's tags and bare text; other forms are refused.
+/// Grammar that constrains the answer, if any. Grammars support Qwen's tags and plain text; other formats are refused.
 fn grammar(
     api: &Api,
     request: &ChatRequest,
@@ -74,13 +74,13 @@ fn grammar(
     let refused =
         |why| ApiError::unsupported(field, format!("\"{field}\" cannot be enforced: this model {why}."));
     match api.text.output {
-        OutputFormat::Harmony => Err(refused("answers in channels, which grammars here do not know")),
-        OutputFormat::Text if has_calls => Err(refused("has no form of its own for calls of tools")),
+        OutputFormat::Harmony => Err(refused("answers in channels, which grammars do not support here")),
+        OutputFormat::Text if has_calls => Err(refused("has no format for tool calls")),
         OutputFormat::Text | OutputFormat::Tagged(_) => Ok(Some(api.grammars.compile(&api.text, &source)?)),
     }
 }
 
-/// The prompt's text, and whether the model writes on inside its thinking.
+/// The prompt's text, and whether the model continues inside its thinking.
 pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), ApiError> {
     let mut variables = request.template.clone();
     if let Some(effort) = &request.reasoning_effort {
@@ -118,11 +118,11 @@ pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), A
         if api.text.output == OutputFormat::Harmony {
             return Err(ApiError::unsupported(
                 "continue_final_message",
-                "\"continue_final_message\" cannot be used: this model answers in channels, in which a cut one cannot be taken up.",
+                "\"continue_final_message\" cannot be used: this model answers in channels, which cannot be continued.",
             ));
         }
         return match last["role"] == "assistant" && last["tool_calls"].is_null() {
-            // As it was written: after the prompt that it answers.
+            // The unfinished answer goes after the prompt that it answers.
             true if !before.is_empty() => {
                 resumed(render(before, true)?, last, api.text.output.tags().reasoning)
             }
@@ -134,8 +134,8 @@ pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), A
     Ok((text, ends_in_think))
 }
 
-/// Sets what was written of an answer behind the prompt that it answers, so that the model writes on there. An answer that
-/// has no content yet is still thinking.
+/// Appends the unfinished answer to its prompt, so that the model continues it. An answer without content is still
+/// inside its thinking.
 fn resumed(
     mut text: String,
     answer: &Value,
@@ -163,8 +163,8 @@ fn resumed(
     Ok((text, false))
 }
 
-/// Cuts a rendered conversation where its last message's text ends, so that the model writes on there; as transformers
-/// does it.
+/// Cuts a rendered conversation where its last message's text ends, so that the model continues there, as transformers
+/// does.
 fn unfinished(mut text: String, last: &Value) -> Result<(String, bool), ApiError> {
     let content = last["content"].as_str().unwrap_or_default();
     let bare = content.trim();
@@ -187,7 +187,7 @@ pub(super) fn no_prompt(error: &TextError) -> ApiError {
         TextError::Refused(words) => {
             ApiError::invalid("messages", format!("The model's chat template refuses the messages: {words}"))
         }
-        // Templates fail on histories that they were not written for.
+        // Templates fail on histories they were not written for.
         TextError::Template(_) => {
             ApiError::invalid("messages", format!("The messages make no prompt: {error}."))
         }

@@ -1,4 +1,4 @@
-//! The bodies of answers: `chat.completion` and its streamed chunks.
+//! Bodies of answers: `chat.completion` and its streamed chunks.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use moex_engine::sampler::TokenLogprobs;
 
 use super::output::{Piece, ToolCall};
 
-/// Why an answer ended, in OpenAI's words.
+/// Why an answer ended, by OpenAI's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinishReason {
-    /// The model ended it, or a stop string came.
+    /// The model ended it, or a stop string occurred.
     Stop,
-    /// `max_tokens`, or the context, was used up.
+    /// `max_tokens` or the context was used up.
     Length,
     /// The model called a tool.
     ToolCalls,
 }
 
 impl FinishReason {
-    /// The engine's reason, for an answer that calls tools or does not.
+    /// Converts the engine's reason, depending on whether the answer calls tools.
     pub(super) fn of(reason: moex_engine::FinishReason, has_calls: bool) -> Self {
         match reason {
             moex_engine::FinishReason::Length => Self::Length,
@@ -41,22 +41,22 @@ impl FinishReason {
 /// Token counts of one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// The rendered conversation.
+    /// Tokens of the rendered conversation.
     pub(super) prompt_tokens: usize,
-    /// Of those, the first ones that a text before has left in the cache.
+    /// Leading prompt tokens that were in the prefix cache.
     pub(super) cached_tokens: usize,
-    /// The answer: reasoning, content and calls, the end token included.
+    /// Tokens of the answer: reasoning, content and calls, including the end token.
     pub(super) completion_tokens: usize,
-    /// Those of the answer that are its thinking.
+    /// Tokens of the answer that are thinking.
     pub(super) reasoning_tokens: usize,
-    /// Tokens that were guessed ahead and were right.
+    /// Drafted tokens that were accepted.
     pub(super) accepted_tokens: usize,
-    /// Tokens that were guessed ahead and were wrong.
+    /// Drafted tokens that were rejected.
     pub(super) rejected_tokens: usize,
 }
 
 impl Usage {
-    /// As the engine counts, with the thinking among the answer.
+    /// Converts the engine's counts and adds the thinking tokens.
     pub(super) fn of(usage: moex_engine::Usage, reasoning_tokens: usize) -> Self {
         let moex_engine::Usage {
             prompt_tokens,
@@ -76,16 +76,16 @@ impl Usage {
         }
     }
 
-    /// Without the prompt, which is counted elsewhere.
+    /// Without the prompt's tokens, which are counted elsewhere.
     pub(super) fn of_answer(self) -> Self {
         Self { prompt_tokens: 0, cached_tokens: 0, ..self }
     }
 
-    /// Of several texts after one prompt, which counts once.
+    /// Sum over several completions of one prompt, which counts once.
     pub(super) fn sum(texts: impl Iterator<Item = Self>) -> Self {
         let sum = texts.reduce(|sum, text| Self {
             prompt_tokens: sum.prompt_tokens.max(text.prompt_tokens),
-            // All but the first take up what the first has read.
+            // Only the first computes the prompt; the others reuse it.
             cached_tokens: sum.cached_tokens.min(text.cached_tokens),
             accepted_tokens: sum.accepted_tokens + text.accepted_tokens,
             rejected_tokens: sum.rejected_tokens + text.rejected_tokens,
@@ -111,20 +111,20 @@ impl Usage {
     }
 }
 
-/// What the engine measured of one request, by the names of llama.cpp's server.
+/// Timings of one request, by the names of llama.cpp's server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timings {
-    /// The tokens whose times these are.
+    /// The token counts.
     pub(super) usage: Usage,
-    /// From the first step of the prompt to the first token.
+    /// Time from the first step of the prompt to the first token.
     pub(super) prompt: Duration,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub(super) generation: Duration,
 }
 
 impl Timings {
-    /// `timings`. A rate is null where no time passed. The first token comes with the prompt's last step, so that
-    /// `predicted_per_second` counts those after it: `(predicted_n - 1) / predicted_ms`, a thousand times.
+    /// `timings`. A rate is null if no time passed. The first token comes from the prompt's last step, so
+    /// `predicted_per_second` counts the tokens after it: `1000 * (predicted_n - 1) / predicted_ms`.
     pub(super) fn json(self) -> Value {
         let Usage { prompt_tokens, completion_tokens, .. } = self.usage;
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
@@ -142,7 +142,7 @@ impl Timings {
     }
 }
 
-/// What every body of one answer repeats.
+/// Fields repeated in every body of one answer.
 #[derive(Debug, Clone)]
 pub(super) struct Header {
     /// `chatcmpl-…`.
@@ -151,7 +151,7 @@ pub(super) struct Header {
     pub(super) created: u64,
     /// The served model's name.
     pub(super) model: String,
-    /// Names what computes: the same for the same model, hub and arithmetic.
+    /// Identifies the computation: the same for the same model, hub and arithmetic.
     pub(super) fingerprint: String,
 }
 
@@ -174,7 +174,7 @@ impl Header {
         self.body("chat.completion.chunk", json!({ "choices": [choice] }))
     }
 
-    /// The first chunk of a choice: who speaks.
+    /// The first chunk of a choice: the role.
     pub(super) fn first_chunk(&self, index: usize) -> Value {
         self.chunk(index, json!({ "role": "assistant", "content": "" }), Value::Null, None)
     }
@@ -206,7 +206,7 @@ impl Header {
         self.chunk(index, json!({}), logprobs, Some(finish))
     }
 
-    /// The chunk of token counts that `stream_options.include_usage` asks for.
+    /// The chunk with token counts that `stream_options.include_usage` asks for.
     pub(super) fn usage_chunk(&self, usage: Usage) -> Value {
         self.body("chat.completion.chunk", json!({ "choices": [], "usage": usage.json() }))
     }
@@ -230,7 +230,7 @@ impl Header {
         })
     }
 
-    /// A call as the API shows it; its id is made of the answer's, so that it is new in a conversation.
+    /// A call in the API's format; its id is derived from the answer's, so that it is unique in a conversation.
     fn call(&self, call: &ToolCall, choice: usize, index: usize) -> Value {
         json!({
             "id": self.call_id(choice, index),
@@ -241,7 +241,7 @@ impl Header {
 }
 
 impl Header {
-    /// The id of one of a choice's calls.
+    /// Id of one of a choice's calls.
     pub(super) fn call_id(&self, choice: usize, index: usize) -> String {
         let answer = self.id.trim_start_matches("chatcmpl-");
         match choice {
@@ -251,7 +251,7 @@ impl Header {
     }
 }
 
-/// A choice put together from its pieces.
+/// A choice assembled from its pieces.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     pub(super) reasoning: String,

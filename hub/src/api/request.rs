@@ -1,7 +1,8 @@
-//! The body of `POST /v1/chat/completions`, parsed: what follows can rely on every field.
+//! Parses and validates the body of `POST /v1/chat/completions`.
 //!
-//! Tolerant as OpenAI's clients need it: `null` is absent, unknown fields are named and ignored. What is known but not done
-//! here is refused instead of silently left out: fields by `parameters`, values (images, for one) where they are read.
+//! Tolerant as OpenAI's clients need it: `null` counts as absent, unknown fields are reported and ignored. Known but
+//! unsupported features are refused instead of ignored: fields by `parameters`, values (such as images) where they are
+//! read.
 
 mod format;
 mod messages;
@@ -20,49 +21,49 @@ use super::fields::{Fields, wrong};
 use super::parameters::{refuse_unsupported, unknown};
 use moex_engine::sampler::MAX_LOGPROBS;
 
-/// The most messages in a request.
+/// Maximum messages in a request.
 pub(super) const MAX_MESSAGES: usize = 4096;
-/// The most choices of a request.
+/// Maximum choices of a request.
 pub(super) const MAX_CHOICES: usize = 8;
 
-/// A chat completion, as asked for.
+/// A parsed chat completion request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ChatRequest {
     /// The model's name, if one was given.
     pub(super) model: Option<String>,
-    /// The conversation in the form that chat templates read: `content` is always one string.
+    /// The conversation in the format that chat templates read: `content` is always one string.
     pub(super) messages: Vec<Value>,
-    /// The tools offered, as they came; empty too when `tool_choice` is `none`.
+    /// The tools offered, as received; empty if `tool_choice` is `none`.
     pub(super) tools: Vec<Value>,
-    /// Which of them must be called.
+    /// Which tool must be called, if any.
     pub(super) tool_choice: ToolChoice,
-    /// Whether several may be called at once.
+    /// Whether several tools may be called at once.
     pub(super) parallel_tool_calls: bool,
-    /// What the answer must be.
+    /// Required format of the answer.
     pub(super) format: Format,
-    /// What the answer is expected to be much like.
+    /// Text that the answer probably resembles.
     pub(super) prediction: Option<String>,
     /// `chat_template_kwargs`: variables of the model's chat template.
     pub(super) template: Map<String, Value>,
-    /// How long to think, in the template's own words.
+    /// Reasoning effort, by the template's own names.
     pub(super) reasoning_effort: Option<String>,
-    /// Whether the prompt ends where the assistant begins to speak.
+    /// Whether the prompt ends with the start of the assistant's message.
     pub(super) add_generation_prompt: bool,
-    /// Whether the answer goes on where the last message ends.
+    /// Whether the answer continues the last message.
     pub(super) continue_final_message: bool,
-    /// Choices.
+    /// Number of choices.
     pub(super) n: usize,
-    /// Tell how probable each token was, and so many others.
+    /// Return log probabilities of each token and of this many alternatives.
     pub(super) logprobs: Option<u8>,
-    /// What was said about sampling; the model's `generation_config.json` fills the rest.
+    /// Sampling parameters in the request; the model's `generation_config.json` gives the others.
     pub(super) sampling: SamplingFields,
-    /// The most tokens to answer with; without it, what the context leaves.
+    /// Maximum tokens of the answer; by default, as many as fit in the context.
     pub(super) max_tokens: Option<usize>,
     /// Strings that end the answer and are not part of it.
     pub(super) stop: Vec<String>,
     /// Added to the logits of these tokens.
     pub(super) logit_bias: Vec<(u32, f32)>,
-    /// Go on where the model would end.
+    /// Continue after an end token.
     pub(super) ignore_eos: bool,
     /// Makes sampling repeatable.
     pub(super) seed: Option<u64>,
@@ -70,7 +71,7 @@ pub(super) struct ChatRequest {
     pub(super) stream: bool,
     /// Close a stream with a chunk of token counts.
     pub(super) include_usage: bool,
-    /// Fields that nobody knows.
+    /// Names of unknown fields.
     pub(super) ignored: Vec<String>,
 }
 
@@ -114,7 +115,7 @@ impl ChatRequest {
     }
 }
 
-/// The JSON object that a body is.
+/// Parses the body as a JSON object.
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match serde_json::from_slice(body).map_err(|error| malformed(body, &error))? {
         Value::Object(map) => Ok(map),
@@ -122,7 +123,7 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     }
 }
 
-/// One sentence with the place, and the likeliest cause for an empty body.
+/// One sentence with the position of the error; an empty body has its own.
 fn malformed(body: &[u8], error: &serde_json::Error) -> ApiError {
     if body.is_empty() {
         return ApiError::malformed("The request body is empty; it must be a JSON object.");
@@ -130,7 +131,7 @@ fn malformed(body: &[u8], error: &serde_json::Error) -> ApiError {
     ApiError::malformed(format!("The request body is not valid JSON: {error}."))
 }
 
-/// `stream`, and whether it closes with token counts.
+/// `stream`, and whether the stream ends with token counts.
 pub(super) fn stream(fields: &Fields<'_>) -> Result<(bool, bool), ApiError> {
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let include_usage = match fields.object("stream_options")? {
@@ -146,20 +147,20 @@ pub(super) fn stream(fields: &Fields<'_>) -> Result<(bool, bool), ApiError> {
     Ok((stream, include_usage))
 }
 
-/// The newer name wins over the older one when both are given.
+/// The newer name takes precedence if both are given.
 fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     let older = fields.integer("max_tokens", 1..=i64::MAX)?;
     let newer = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
     Ok(newer.or(older).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)))
 }
 
-/// How many choices.
+/// Number of choices.
 pub(super) fn n(fields: &Fields<'_>) -> Result<usize, ApiError> {
     let n = fields.integer("n", 1..=MAX_CHOICES as i64)?;
     Ok(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
 }
 
-/// `logprobs` says whether, `top_logprobs` how many others.
+/// `logprobs` turns them on; `top_logprobs` is the number of alternatives.
 fn logprobs(fields: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     let asked = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0..=MAX_LOGPROBS as i64)?;

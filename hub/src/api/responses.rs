@@ -1,4 +1,5 @@
-//! `POST /v1/responses`: OpenAI's newer shape of the same answers. Nothing is kept: every request brings its history.
+//! `POST /v1/responses`: the same answers in the format of OpenAI's Responses API. Nothing is stored: every request
+//! brings its history.
 
 mod request;
 
@@ -42,17 +43,17 @@ pub(super) async fn respond(
     Ok(with_ignored(response, &ignored))
 }
 
-/// A response on its way out.
+/// A response being streamed or collected.
 struct Answer {
-    /// The part of its ids that is the same in all.
+    /// The part that all its ids share.
     id: String,
     created: u64,
     model: String,
-    /// Fields of the request that are said again.
+    /// Fields of the request that the response repeats.
     repeated: Map<String, Value>,
-    /// Items that are complete.
+    /// Completed items.
     items: Vec<Value>,
-    /// The item behind them, as it was when it began.
+    /// The current item, as it began.
     open: Value,
     n_events: u64,
 }
@@ -88,7 +89,7 @@ impl Answer {
         }
     }
 
-    /// The response object; without an end, as far as it has come.
+    /// The response object; without `end`, of an unfinished response.
     fn body(&self, end: Option<&End>) -> Value {
         let is_cut = end.is_some_and(|end| end.finish.reason == FinishReason::Length);
         let status = match end {

@@ -1,4 +1,4 @@
-//! What the handlers share: the engine, the text, what is served under which name, and the swarm as it stands.
+//! State that the handlers share: the engine, the model's text processing and name, and the swarm.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,15 +19,15 @@ use moex_model::Checkpoint;
 use moex_model::text::Text;
 use moex_swarm::{Coverage, Readiness, SwarmStatus};
 
-/// What the API serves.
+/// State of the API.
 pub struct Api {
     pub(super) engine: Engine,
     pub(super) text: Arc<Text>,
-    /// Room for requests on their way to the engine.
+    /// Limits on requests on their way to the engine.
     pub(super) prompts: Prompts,
-    /// What became of requests.
+    /// Request counters.
     pub(super) counters: Arc<Counters>,
-    /// What answers may be held to.
+    /// Grammars for constrained answers.
     pub(super) grammars: Grammars,
     template: String,
     fingerprint: String,
@@ -38,31 +38,31 @@ pub struct Api {
     key: Option<ApiKey>,
     origins: Vec<String>,
     started: SystemTime,
-    /// The same by a clock that nobody sets.
+    /// Start time by a monotonic clock.
     begun: Instant,
 }
 
 /// The parts of an [`Api`].
 pub struct ApiParts<'a> {
-    /// Names the model, and says how it wants to be sampled.
+    /// Gives the model's name and its default sampling parameters.
     pub checkpoint: &'a Checkpoint,
-    /// Answers.
+    /// Generates answers.
     pub engine: Engine,
-    /// The model's text.
+    /// The tokenizer and the chat template.
     pub text: Arc<Text>,
-    /// Who computes.
+    /// The swarm.
     pub swarm: SwarmHandle,
-    /// What clients must show, if anything.
+    /// The API key that clients must send, if any.
     pub key: Option<ApiKey>,
-    /// How long an answer may take, if not as long as it likes.
+    /// Time limit of an answer, if any.
     pub request_timeout: Option<Duration>,
 }
 
 impl Api {
-    /// Puts them together.
+    /// Builds the state from its parts.
     ///
     /// # Errors
-    /// If the checkpoint's `generation_config.json` says something that cannot be.
+    /// If the checkpoint's `generation_config.json` is invalid.
     pub fn new(parts: ApiParts<'_>) -> Result<Self, String> {
         Ok(Self {
             engine: parts.engine,
@@ -83,7 +83,7 @@ impl Api {
         })
     }
 
-    /// The same, told by which origins (`http://10.0.0.7:8080`) other machines reach it, the best first.
+    /// Adds the origins (`http://10.0.0.7:8080`) by which other machines reach the hub, the best first.
     #[must_use]
     pub(crate) fn reached_by(self, origins: Vec<String>) -> Self {
         Self { origins, ..self }
@@ -93,7 +93,7 @@ impl Api {
         &self.origins
     }
 
-    /// What a worker shows to join.
+    /// The token that workers join with.
     pub(super) fn join_token(&self) -> &str {
         self.swarm.join_token()
     }
@@ -108,30 +108,30 @@ impl Api {
         &self.fingerprint
     }
 
-    /// How long an answer may take.
+    /// Time limit of an answer.
     pub(super) fn request_timeout(&self) -> Option<Duration> {
         self.request_timeout
     }
 
-    /// The model's chat template, as it is written.
+    /// The source of the model's chat template.
     pub(super) fn template(&self) -> &str {
         &self.template
     }
 
-    /// Whether the chat template knows a variable.
+    /// Whether the chat template uses a variable.
     pub(super) fn template_reads(&self, variable: &str) -> bool {
         self.template.contains(variable)
     }
 
-    /// With no worker at all there is nobody to wait for; while some are there, the swarm waits for the missing experts
-    /// itself.
+    /// Fails if no worker is connected and the hub does not compute. If some workers are connected, the swarm itself
+    /// waits for missing experts.
     pub(super) async fn check_coverage(&self) -> Result<(), ApiError> {
         let is_served = |workers, coverage| self.is_ready(coverage) || workers > 0;
         let Readiness { workers, coverage } = self.readiness();
         if is_served(workers, coverage) {
             return Ok(());
         }
-        // A worker may have joined since.
+        // A worker may have joined in the meantime.
         let swarm = self.swarm().await;
         if is_served(swarm.workers.len(), swarm.coverage) {
             return Ok(());
@@ -150,7 +150,7 @@ impl Api {
         unix_seconds(self.started)
     }
 
-    /// How long it has been there.
+    /// Time since the hub started.
     pub(super) fn age(&self) -> Duration {
         self.begun.elapsed()
     }
@@ -159,12 +159,12 @@ impl Api {
         self.swarm.computes_on_hub()
     }
 
-    /// The swarm now.
+    /// The swarm's current status.
     pub(super) async fn swarm(&self) -> SwarmStatus {
         self.swarm.status().await
     }
 
-    /// Who is there, as of a moment ago.
+    /// Connected workers and coverage, as last published.
     pub(super) fn readiness(&self) -> Readiness {
         self.swarm.readiness()
     }
@@ -174,7 +174,7 @@ impl Api {
         self.hub_compute() || coverage.covered == coverage.blocks
     }
 
-    /// Whether clients must show a key.
+    /// Whether clients must send an API key.
     pub(super) fn has_key(&self) -> bool {
         self.key.is_some()
     }
@@ -183,7 +183,7 @@ impl Api {
         self.key.map_or(Ok(()), |key| key.check(headers))
     }
 
-    /// The served name, `default` or none.
+    /// Accepts the served name, `default` or no name.
     pub(super) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         match asked {
             None | Some("default") => Ok(()),
@@ -192,13 +192,13 @@ impl Api {
         }
     }
 
-    /// The request's numbers over the model's own.
+    /// The request's sampling parameters; the model's own fill the rest.
     pub(super) fn sampling(&self, asked: &SamplingFields, seed: u64) -> Sampling {
         let default = &self.defaults;
         Sampling {
             temperature: asked.temperature.unwrap_or(default.temperature),
             top_k: asked.top_k.unwrap_or(default.top_k),
-            // Nothing is above 0: the least mass keeps the best token alone.
+            // A `top_p` of 0 keeps only the most likely token: the smallest positive value does that.
             top_p: asked.top_p.unwrap_or(default.top_p).max(f32::MIN_POSITIVE),
             min_p: asked.min_p.unwrap_or(default.min_p),
             repetition_penalty: asked.repetition_penalty.unwrap_or(default.repetition_penalty),
@@ -210,7 +210,7 @@ impl Api {
     }
 }
 
-/// The same for the same model and the same hub: what it computes may differ where this does.
+/// Identifies model and hub version: results may differ only if this does.
 fn fingerprint(checkpoint: &Checkpoint) -> String {
     let named = format!("{} {}", checkpoint.name, env!("CARGO_PKG_VERSION"));
     format!("fp_{}", &blake3::hash(named.as_bytes()).to_hex()[..10])
@@ -221,7 +221,7 @@ pub(super) fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What `generation_config.json` says of sampling; a field it leaves out does nothing.
+/// Default sampling parameters from `generation_config.json`; fields it omits have no effect.
 fn default_sampling(json: Option<&[u8]>) -> Result<Sampling, String> {
     #[derive(Default, Deserialize)]
     struct GenerationConfig {

@@ -1,4 +1,4 @@
-//! `/v1/models`, `/health`, `/api/swarm` and `/api/swarm/experts`: what is served, whether it is ready, and who computes it.
+//! `/v1/models`, `/health`, `/api/swarm` and `/api/swarm/experts`: the model, the hub's readiness, and the workers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,8 +27,8 @@ pub(super) async fn model(
     Ok(Json(entry(&api)))
 }
 
-/// `GET /health`: 200 when a request would be answered, 503 when experts are missing and the hub may not compute them.
-/// It answers from what the driver published last, a tenth of a second ago at most, and so never waits for a busy swarm.
+/// `GET /health`: 200 if requests can be answered, 503 if experts are missing and the hub may not compute them. Reads
+/// what the driver last published, at most a tenth of a second ago, so it never waits for a busy swarm.
 pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Value>) {
     let Readiness { workers, coverage } = api.readiness();
     let (status, word) = match api.is_ready(coverage) {
@@ -44,8 +44,8 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Val
     (status, Json(body))
 }
 
-/// `GET /api/swarm`: the status, whether the hub computes what no worker holds, and what the engine has done. Two answers
-/// give a rate: all counts are of the moment `at_micros`, by the hub's clock.
+/// `GET /api/swarm`: the swarm's status, whether the hub computes missing experts, and the engine's counters. Two
+/// responses give a rate: all counts are from the time `at_micros`, by the hub's clock.
 pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
     #[derive(Serialize)]
     struct Shown {
@@ -80,7 +80,8 @@ pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
     Json(Shown { status, hub_compute: api.hub_compute(), engine, at_micros })
 }
 
-/// `GET /api/swarm/experts`: for each expert of each layer, how many workers can be asked for it and how much it is used.
+/// `GET /api/swarm/experts`: for each expert of each layer, the number of usable workers that hold it, and how often it
+/// is used.
 pub(super) async fn experts(State(api): State<Arc<Api>>) -> Json<Value> {
     let SwarmStatus { coverage, experts, .. } = api.swarm().await;
     Json(json!({ "replicas": coverage.replicas, "layers": experts }))

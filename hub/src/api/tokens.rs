@@ -1,4 +1,4 @@
-//! `/tokenize`, `/detokenize`, `/apply-template`: what a text becomes, in the shapes of llama.cpp's server.
+//! `/tokenize`, `/detokenize`, `/apply-template` in the format of llama.cpp's server.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) async fn tokenize(State(api): State<Arc<Api>>, request: Request) -> R
         if fields.boolean("parse_special")? == Some(false) {
             return Err(ApiError::unsupported(
                 "parse_special",
-                "\"parse_special\" must be true: special tokens written in a text count as such here.",
+                "\"parse_special\" must be true: special tokens in a text are always parsed here.",
             ));
         }
         let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
@@ -35,7 +35,7 @@ pub(super) async fn tokenize(State(api): State<Arc<Api>>, request: Request) -> R
         let ids = ids.map_err(|error| ApiError::invalid("content", format!("{error}.")))?;
         let piece = |id: &u32| {
             let bytes = tokenizer.bytes(*id, Special::Keep);
-            // Bytes that are no characters by themselves are listed.
+            // Bytes that are not valid characters by themselves are listed.
             let piece = std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text));
             json!({ "id": id, "piece": piece })
         };
@@ -82,7 +82,7 @@ pub(super) async fn apply_template(
     .await
 }
 
-/// Reads a body and works on it beside the runtime, when it is this request's turn.
+/// Reads a body and runs `work` on a blocking thread once it is this request's turn.
 async fn beside(
     api: Arc<Api>,
     request: Request,
@@ -94,5 +94,5 @@ async fn beside(
         let _held = (room, turn);
         work(&api, &object(&body)?)
     });
-    worked.await.unwrap_or_else(|_| Err(ApiError::internal("The text could not be worked on."))).map(Json)
+    worked.await.unwrap_or_else(|_| Err(ApiError::internal("The text could not be processed."))).map(Json)
 }

@@ -1,4 +1,4 @@
-//! Prints an answer as it arrives: content to stdout; reasoning too, dimmed, when a person is looking.
+//! Prints an answer as it arrives: content to stdout, and on a terminal the reasoning too, dimmed.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,7 +10,7 @@ const PLAIN: &str = "\x1b[0m";
 /// Prints one answer.
 pub(super) struct AnswerPrinter<W: Write> {
     out: W,
-    /// Reasoning is shown, and control characters are not.
+    /// Shows reasoning and drops control characters.
     terminal: bool,
     dimmed: bool,
     /// The content, for the conversation's next request.
@@ -55,7 +55,7 @@ impl<W: Write> AnswerPrinter<W> {
         }
     }
 
-    /// Ends the line and gives the content.
+    /// Ends the line and returns the content.
     pub(super) fn finish(mut self) -> io::Result<String> {
         self.undim()?;
         if !self.at_line_start {

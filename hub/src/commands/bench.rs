@@ -1,4 +1,4 @@
-//! `moex bench`
+//! `moex bench`: measures prefill and decode speed.
 
 mod peer;
 mod report;
@@ -19,10 +19,10 @@ use peer::Peer;
 use report::Report;
 use runs::{Lengths, Runs};
 
-/// Measures how fast a model is on this machine: a prompt, tokens after it, and tokens after a long context.
+/// Measures how fast a model runs on this machine: prefill, decode, and decode after a long context.
 ///
-/// Tokens a second are the best of the repeats, times of a layer's stages the median; where a peer's command is given, it
-/// is run in turn with each repeat, so that both meet the same neighbours.
+/// Tokens/s are the best of all repeats; times of a layer's stages are medians. With --peer, the peer's command runs in
+/// turn with each repeat, so both see the same load on the machine.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -39,27 +39,27 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     prompt: u32,
 
-    /// Tokens generated one by one, after nothing and at each depth.
+    /// Tokens to decode one by one, with an empty context and at each depth.
     #[arg(short = 'n', long, env = "MOEX_GENERATE", value_name = "TOKENS", default_value_t = 32,
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     generate: u32,
 
-    /// Tokens of context before those that are generated, for one more measurement each.
+    /// Context lengths at which decode is measured as well.
     #[arg(short, long, env = "MOEX_DEPTH", value_name = "TOKENS", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     depth: Vec<u32>,
 
-    /// How often everything is measured.
+    /// How often each measurement is repeated.
     #[arg(short, long, env = "MOEX_REPEATS", value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
 
-    /// Rows in one step of the prompt.
+    /// Rows in one prefill step.
     #[arg(long, env = "MOEX_MAX_ROWS", value_name = "N", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     max_rows: u32,
 
-    /// A shell command that prints tokens a second, as a number or as llama-bench's table: run in turn with each repeat.
+    /// Shell command that prints tokens/s, as a number or as llama-bench's table; it runs in turn with each repeat.
     #[arg(long, env = "MOEX_PEER", value_name = "CMD")]
     peer: Option<String>,
 
@@ -80,7 +80,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
     let deepest = args.depth.iter().copied().max().unwrap_or(0).max(args.prompt) as usize;
     let (longest, most) = (deepest + args.generate as usize, model.spec().max_positions);
-    ensure!(longest <= most, "{longest} tokens are more than the {most} that the model was made for");
+    ensure!(longest <= most, "{longest} tokens are more than the model's context of {most}");
     let lengths = Lengths {
         prompt: args.prompt as usize,
         generate: args.generate as usize,

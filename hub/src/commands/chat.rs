@@ -1,4 +1,4 @@
-//! `moex chat`
+//! `moex chat`: talks to a running hub.
 
 mod conversation;
 mod line_editor;
@@ -16,44 +16,44 @@ use self::line_editor::{LineEditor, Typed, read_hidden};
 use super::hub_client::{HubClient, KeyError};
 use super::sentence;
 
-/// How often a person may type an API key.
+/// How often a user may type an API key.
 const KEY_TRIES: usize = 3;
 
 const HELP: &str = "\
-/new           forget what was said and begin anew
-/again         ask the last question once more
-/system TEXT   tell the model what to be from here on; without TEXT, nothing
+/new           start a new conversation
+/again         ask the last question again
+/system TEXT   set the system prompt; without TEXT, remove it
 /exit          end; so does Ctrl-D
-Ctrl-C stops an answer. The arrows edit the line and bring back earlier ones.
-A line that begins with // is sent with one of them; one that begins with a space is not remembered.";
+Ctrl-C stops an answer. The arrow keys edit the line and recall earlier ones.
+A line that begins with // is sent with a single /; one that begins with a space stays out of the history.";
 
-/// Talks to a running hub: one prompt, or without one a conversation.
+/// Talks to a running hub: asks one prompt, or holds a conversation without one.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to ask; without it, each line of stdin is asked in turn.
+    /// What to ask. Without it, each line of stdin is one question.
     prompt: Option<String>,
 
-    /// The hub, with or without /v1 at its end.
+    /// URL of the hub, with or without /v1 at its end.
     #[arg(long, env = "MOEX_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
-    /// The hub's API key, if it has one; a person at a terminal is asked for it.
+    /// The hub's API key, if it needs one. On a terminal, moex asks for it.
     #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
 
-    /// A PEM file with the certificate authority of a hub on https, where this system does not know it.
+    /// PEM file with the certificate authority of an https hub, if this system does not trust it.
     #[arg(long, env = "MOEX_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// The SHA-256 of that certificate authority, as the hub prints it, in place of a file.
+    /// SHA-256 of that certificate authority, as the hub prints it, instead of a file.
     #[arg(long, env = "MOEX_FINGERPRINT", value_name = "HEX", conflicts_with = "ca")]
     fingerprint: Option<Fingerprint>,
 
-    /// The most tokens of an answer.
+    /// Maximum number of tokens in an answer.
     #[arg(long, env = "MOEX_MAX_TOKENS", value_name = "N")]
     max_tokens: Option<u32>,
 
-    /// Sampling temperature; 0 always takes the likeliest token.
+    /// Sampling temperature; 0 always takes the most likely token.
     #[arg(long, env = "MOEX_TEMPERATURE", value_name = "T")]
     temperature: Option<f64>,
 
@@ -76,13 +76,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         None => ask_each_line(&mut conversation, &runtime),
     };
     match ended {
-        // Whoever reads stdout has seen enough, as in `moex chat … | head`.
+        // The reader of stdout has closed it, as in `moex chat … | head`.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         ended => ended,
     }
 }
 
-/// A client that the hub accepts, and the hub's model. Where the hub wants a key, a person is asked for it.
+/// Connects to the hub and returns the client with the model's name. Asks the user for a key if the hub needs one.
 fn connect(args: &Args, runtime: &Runtime, person: bool) -> anyhow::Result<(HubClient, String)> {
     let mut key = args.api_key.clone();
     let trust = match (&args.ca, args.fingerprint) {
@@ -108,14 +108,14 @@ fn connect(args: &Args, runtime: &Runtime, person: bool) -> anyhow::Result<(HubC
     }
 }
 
-/// Asks once. Ctrl-C ends the command.
+/// Asks one question. Ctrl-C ends the command.
 fn ask(conversation: &mut Conversation, runtime: &Runtime, prompt: &str) -> anyhow::Result<()> {
     let answered = runtime.block_on(conversation.ask(prompt, future::pending()))?;
     tell(&answered);
     Ok(())
 }
 
-/// Asks line after line of a file or a pipe, up to the first that fails.
+/// Asks each line of a file or a pipe, up to the first that fails.
 fn ask_each_line(conversation: &mut Conversation, runtime: &Runtime) -> anyhow::Result<()> {
     for line in io::stdin().lock().lines() {
         let line = line?;
@@ -126,11 +126,11 @@ fn ask_each_line(conversation: &mut Conversation, runtime: &Runtime) -> anyhow::
     Ok(())
 }
 
-/// Talks with a person. A failed question is reported and forgotten; the conversation goes on.
+/// Holds a conversation on the terminal. A failed question is reported and forgotten; the conversation goes on.
 fn converse(conversation: &mut Conversation, runtime: &Runtime, url: &str) -> anyhow::Result<()> {
     let mut editor = LineEditor::open()?;
     eprintln!("Talking to {} at {url}; /help lists the commands, Ctrl-D ends.", conversation.model());
-    // Whether the last key was Ctrl-C: a second one ends.
+    // Whether the last key was Ctrl-C: a second one ends the command.
     let mut interrupted = false;
     loop {
         let line = match editor.read()? {
@@ -139,7 +139,7 @@ fn converse(conversation: &mut Conversation, runtime: &Runtime, url: &str) -> an
             Typed::Interrupt if interrupted => return Ok(()),
             Typed::Interrupt => {
                 interrupted = true;
-                eprintln!("(Ctrl-C again ends; so do Ctrl-D and /exit)");
+                eprintln!("(press Ctrl-C again to end, or Ctrl-D, or type /exit)");
                 continue;
             }
         };
@@ -180,7 +180,7 @@ fn converse(conversation: &mut Conversation, runtime: &Runtime, url: &str) -> an
     }
 }
 
-/// What a line that a person typed asks for.
+/// What a typed line asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Entry<'a> {
     Nothing,
@@ -189,7 +189,7 @@ enum Entry<'a> {
     Again,
     System(&'a str),
     Exit,
-    /// Show this.
+    /// Print this text.
     Say(&'static str),
 }
 
@@ -212,7 +212,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Tells a person how the answer ended and how fast it was; a pipe, if it is cut.
+/// Prints how the answer ended and how fast it was; if stdout is a pipe, only whether it was cut.
 fn tell(answered: &Answered) {
     let person = io::stderr().is_terminal();
     match answered {
@@ -228,7 +228,7 @@ fn tell(answered: &Answered) {
     }
 }
 
-/// Ends at Ctrl-C; never, where the system has no such thing.
+/// Resolves on Ctrl-C; never on systems without it.
 async fn ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
         future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! `moex completions` and `moex man`: what packages ship beside the binary, made from the flags as they are.
+//! `moex completions` and `moex man`: files that packages ship beside the binary, generated from the flags.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use clap_complete::Shell;
 
 use super::Cli;
 
-/// Prints the completions of a shell; `moex completions bash > ~/.local/share/bash-completion/completions/moex`.
+/// Prints shell completions, as in `moex completions bash > ~/.local/share/bash-completion/completions/moex`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Which shell's.
+    /// The shell.
     shell: Shell,
 }
 
 /// Writes the man pages of `moex` and its commands into a folder.
 #[derive(clap::Args, Debug)]
 pub struct ManArgs {
-    /// The folder, made if it is not there.
+    /// Folder to write to; it is created if missing.
     folder: PathBuf,
 }
 
@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "moex", &mut script);
     match io::stdout().write_all(&script) {
-        // Whoever reads stdout has seen enough.
+        // The reader of stdout has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }

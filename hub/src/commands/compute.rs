@@ -1,4 +1,4 @@
-//! The flags that say what a model is computed with: shared by every command that runs one.
+//! Flags for the formats and threads that a model is computed with, shared by every command that runs one.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use moex_kernels::{
 
 use moex_model::{Compute, Fast, FloatWeights};
 
-/// What it is computed with.
+/// Formats and threads of the computation.
 #[derive(clap::Args, Debug)]
 pub(super) struct ComputeArgs {
-    /// What rows are when they meet weights: int8 where weights are integers, which is several times as fast on a CPU, or
-    /// f32, which is exact. Workers compute with the same; a GPU computes with f32 alone.
+    /// Format of activations that are multiplied with weights: int8 rounds them where weights are integers, several
+    /// times as fast on a CPU; f32 is exact. Workers use the same format. GPUs compute in f32 only.
     #[arg(long, env = "MOEX_ACTIVATIONS", value_name = "f32|int8")]
     pub(super) activations: Option<ActivationFormat>,
 
-    /// With int8 activations: round the hub's own matrices of floats to this at load; without it, to q8_0, or in a
-    /// quantised model to nothing. bf16 keeps those of a bf16 model.
+    /// With int8 activations: format to which the hub's own float matrices are rounded at load; bf16 keeps those of a
+    /// bf16 model. Default: q8_0, or no rounding if the model is quantised.
     #[arg(long, env = "MOEX_WEIGHTS", value_name = "FORMAT")]
     pub(super) weights: Option<WeightFormat>,
 
-    /// With int8 activations: how keys and values are kept, f32 or f16; without it, f16.
+    /// With int8 activations: format of keys and values, f32 or f16. Default: f16.
     #[arg(long, env = "MOEX_KV", value_name = "FORMAT")]
     pub(super) kv: Option<KvFormat>,
 
-    /// With int8 activations: threads to compute with; without it, one for each core.
+    /// With int8 activations: number of compute threads. Default: one per core.
     #[arg(long, env = "MOEX_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) threads: Option<u16>,
 }
 
 impl ComputeArgs {
-    /// What the flags ask for, `default` where they do not say.
+    /// Returns what the flags ask for; `default` is the activation format without the flag.
     ///
     /// # Errors
     /// If flags contradict each other, or `MOEX_SIMD` names instructions that this machine does not have.
@@ -42,9 +42,7 @@ impl ComputeArgs {
         match self.activations.unwrap_or(default) {
             ActivationFormat::F32 => {
                 if self.weights.is_some() || self.threads.is_some() || self.kv == Some(KvFormat::F16) {
-                    bail!(
-                        "--weights, --kv f16 and --threads are for int8 activations: add --activations int8"
-                    );
+                    bail!("--weights, --kv f16 and --threads need int8 activations: add --activations int8");
                 }
                 Ok(Compute::Exact)
             }

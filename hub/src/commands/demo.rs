@@ -1,4 +1,4 @@
-//! `moex demo`
+//! `moex demo`: answers one prompt with the demo model over real workers.
 
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
@@ -16,20 +16,20 @@ use super::hub_client::{Ending, HubClient};
 use super::{local_hub, values};
 use crate::net::WorkerProcesses;
 
-/// Its answer can be checked by hand, and the model thinks before it gives it.
+/// A prompt whose answer is easy to check and makes the model think first.
 const PROMPT: &str = "What is 478 + 356?";
 /// How long workers may take to join and fetch their experts.
 const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Answers a prompt with the demo model, a hub and native workers as processes, then says who computed what.
+/// Answers a prompt with the demo model, a hub and native workers as processes, then shows how many rows each computed.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// What to ask.
     #[arg(default_value = PROMPT)]
     prompt: String,
 
-    /// Workers to start; without any the hub computes alone.
+    /// Number of workers to start; with 0 the hub computes alone.
     #[arg(long, env = "MOEX_WORKERS", default_value_t = 2, value_name = "N",
           value_parser = clap::value_parser!(u8).range(..=32))]
     workers: u8,
@@ -45,7 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let compute = args.compute.compute(ActivationFormat::Int8)?;
         let hub = local_hub::start(values::secret()?, compute).await?;
         eprintln!("{}", hub.description);
-        // Dropped on every way out, these processes are killed.
+        // Dropping these kills the processes, on every return path.
         let mut workers =
             WorkerProcesses::start(usize::from(args.workers), &hub.join_url, None, BusyPoll::default())?;
         let shown = tokio::select! {
@@ -68,11 +68,11 @@ async fn show(prompt: &str, url: &str, workers: &mut WorkerProcesses) -> anyhow:
     let table = who_computed(&client.json("/api/swarm").await?);
     writeln!(stdout(), "\n{}\n{table}", speed(&ending, seconds))?;
     eprintln!("This model is tiny and often wrong: it is here to try moex.");
-    eprintln!("Next: `moex serve`, then open the addresses it prints.");
+    eprintln!("Next: `moex serve`, then open the addresses that it prints.");
     Ok(())
 }
 
-/// Waits until every worker serves and every expert is held by one.
+/// Waits until every worker serves and every expert is on a worker.
 async fn wait_for(workers: &mut WorkerProcesses, client: &HubClient) -> anyhow::Result<()> {
     let wanted = workers.count() as u64;
     if wanted == 0 {
@@ -81,7 +81,7 @@ async fn wait_for(workers: &mut WorkerProcesses, client: &HubClient) -> anyhow::
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{msg} [{bar:20}] {pos} of {len} experts")?.progress_chars("=> "),
     );
-    bar.set_message(format!("{wanted} workers join"));
+    bar.set_message(format!("waiting for {wanted} workers"));
     let deadline = Instant::now() + JOIN_PATIENCE;
     loop {
         if let Some(ended) = workers.ended()? {

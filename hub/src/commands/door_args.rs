@@ -1,4 +1,4 @@
-//! How a hub is reached: the flags of `serve` for addresses, certificates and secrets, and the listeners they come to.
+//! Flags of `serve` for addresses, certificates and secrets, and the listeners made from them.
 
 use std::io::{IsTerminal, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,91 +21,93 @@ use crate::door::mdns::{self, Announced};
 use crate::door::{addresses, page};
 use crate::server::{self, Listener, PublicUrl, Surface};
 
-/// Where a hub listens that is not told.
+/// Default address.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Where one does that opens its door to the network.
+/// Default address with `--lan`.
 const DEFAULT_LAN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 8080);
-/// What plain http costs a tab on another machine.
+/// The cost of plain http to a tab on another machine.
 const CPU_ONLY: &str = "Browsers give WebGPU to https and localhost only: a tab on another machine computes on its CPU. \
                         `--lan` opens an https port that they can trust.";
 
 /// The flags.
 #[derive(clap::Args, Debug)]
 pub(super) struct DoorArgs {
-    /// Open the hub to this network: https with a certificate authority of its own, made at the first start, on --https-port,
-    /// a page on --port that shows phones how to trust it, a QR code, mDNS, and an API key, made and kept if none is given.
+    /// Open the hub to this network: an https port with its own certificate authority (created at the first start), a
+    /// page on --port that shows phones how to trust it, a QR code, mDNS, and an API key (created and kept if none is
+    /// given).
     #[arg(long, env = "MOEX_LAN", value_parser = FalseyValueParser::new())]
     lan: bool,
 
-    /// Where to listen: a port, an address or both, such as 8080, 0.0.0.0 or 127.0.0.1:8080, which it is without it (with
-    /// --lan, all addresses); port 0 takes a free one. Beyond loopback an API key is required.
+    /// Address to listen on: a port, an IP address or both, such as 8080, 0.0.0.0 or 127.0.0.1:8080. Default:
+    /// 127.0.0.1:8080, or all addresses with --lan. Port 0 takes a free port. Addresses beyond loopback need an API
+    /// key.
     #[arg(long, env = "MOEX_LISTEN", value_name = "ADDRESS")]
     listen: Option<Listen>,
 
-    /// The port, where --listen names none; without it, 8080.
+    /// Port to listen on if --listen names none. Default: 8080.
     #[arg(long, env = "MOEX_PORT", value_name = "PORT")]
     port: Option<u16>,
 
-    /// The port of https with --lan.
+    /// Port for https with --lan.
     #[arg(long, env = "MOEX_HTTPS_PORT", value_name = "PORT", default_value_t = 8443)]
     https_port: u16,
 
-    /// Serve https with this certificate chain, a PEM file that is read again when it changes.
+    /// Serve https with this certificate chain: a PEM file, read again when it changes.
     #[arg(long, env = "MOEX_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// The key of --tls-cert, a PEM file.
+    /// Private key of --tls-cert: a PEM file.
     #[arg(long, env = "MOEX_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// By which others reach the hub when a proxy stands before it: https://HOST. Links name it.
+    /// URL by which others reach the hub through a proxy: https://HOST. Printed links use it.
     #[arg(long, env = "MOEX_PUBLIC_URL", value_name = "URL")]
     pub(super) public_url: Option<PublicUrl>,
 
-    /// The token workers join with; without it, one made at the first start and kept, so that links and open tabs outlive a
-    /// restart. All hubs of one state folder share it.
+    /// Token that workers join with. Default: one created at the first start and kept, so that links and open tabs stay
+    /// valid after a restart. All hubs with the same state folder share it.
     #[arg(long, env = "MOEX_TOKEN", hide_env_values = true, value_parser = values::token)]
     token: Option<String>,
 
-    /// Give up the kept token for a new one: links given out before no longer join.
+    /// Replace the kept token: links given out before no longer work.
     #[arg(long, env = "MOEX_NEW_TOKEN", value_parser = FalseyValueParser::new(), conflicts_with = "token")]
     new_token: bool,
 
-    /// What clients of the API must show as `Authorization: Bearer KEY`.
+    /// API key that clients must send as `Authorization: Bearer KEY`.
     #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY", value_parser = values::api_key)]
     api_key: Option<String>,
 
-    /// With --lan, give up the kept API key for a new one.
+    /// With --lan, replace the kept API key.
     #[arg(long, env = "MOEX_NEW_API_KEY", value_parser = FalseyValueParser::new(), requires = "lan", conflicts_with = "api_key")]
     new_api_key: bool,
 
-    /// Where token, API key and certificate authority are kept, readable by this user alone; without it, `moex` in the user's
+    /// Folder for token, API key and certificate authority, readable by this user alone. Default: `moex` in the user's
     /// state folder.
     #[arg(long, env = "MOEX_STATE", value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Do not announce the hub to its network (mDNS).
+    /// Do not announce the hub on the network (mDNS).
     #[arg(long, env = "MOEX_NO_MDNS", value_parser = FalseyValueParser::new())]
     no_mdns: bool,
 
-    /// Show the QR code even where stderr is no terminal, or without --lan.
+    /// Show the QR code even if stderr is no terminal, or without --lan.
     #[arg(long, env = "MOEX_QR", value_parser = FalseyValueParser::new())]
     qr: bool,
 }
 
-/// A hub's way in, bound and ready to be listened on.
+/// The hub's bound listeners, with the secrets and URLs that belong to them.
 pub(super) struct Door {
-    /// What to serve on.
+    /// The listeners to serve on.
     pub(super) listeners: Vec<Listener>,
-    /// What workers join with.
+    /// The token that workers join with.
     pub(super) token: String,
-    /// What clients of the API show, if they must.
+    /// The API key that clients must send, if any.
     pub(super) api_key: Option<String>,
-    /// Where chat, API, swarm and join pages are.
+    /// Origins of the chat, API, swarm and join pages.
     web: Origins,
-    /// The plain port beside https.
+    /// Origins of the plain http port beside https.
     plain: Option<Origins>,
-    /// By which this machine's own workers join.
+    /// Origin by which this machine's own workers join.
     local: String,
     state: StateFolder,
     kept_key: Option<Kept>,
@@ -115,7 +117,7 @@ pub(super) struct Door {
 }
 
 impl DoorArgs {
-    /// Binds all that the flags ask for, and reads or makes the secrets. Ports in use are said at once.
+    /// Binds every address that the flags ask for, and reads or creates the secrets. Fails at once if a port is in use.
     pub(super) async fn open(&self, brings_workers: bool) -> anyhow::Result<Door> {
         let default = if self.lan { DEFAULT_LAN } else { DEFAULT_LISTEN };
         let address = self.listen.clone().unwrap_or_default().resolve(self.port, default)?;
@@ -170,7 +172,7 @@ impl DoorArgs {
                 } else {
                     listeners.extend(plain.into_iter().map(secure));
                     if brings_workers {
-                        // The certificate names hosts that need not be this machine's loopback address.
+                        // The certificate may name hosts other than this machine's loopback address.
                         let inner = listen::bind((Ipv4Addr::LOCALHOST, 0).into(), "--port").await?;
                         local = format!("http://{}", inner.local_addr()?);
                         listeners.push(Listener::plain(inner));
@@ -193,7 +195,7 @@ impl DoorArgs {
         })
     }
 
-    /// The token of the last start, or a new one. A state folder that cannot be written costs no more than the keeping.
+    /// Returns the kept token, or a new one. If the state folder is not writable, the token lasts until the next start.
     fn token(&self, state: &StateFolder) -> anyhow::Result<String> {
         if let Some(token) = &self.token {
             return Ok(token.clone());
@@ -224,7 +226,8 @@ impl DoorArgs {
         Ok(Some(Arc::new(Certificate::first(source).map_err(anyhow::Error::msg)?)))
     }
 
-    /// Whoever is on no network, or wants silence, is announced to nobody; what fails is one warning.
+    /// Announces the hub on the network; a hub on loopback or with `--no-mdns` is not announced. A failure is one
+    /// warning.
     fn announce(&self, at: SocketAddr, is_tls: bool, certificate: Option<&Certificate>) -> Option<Announced> {
         let is_wanted = !self.no_mdns && !addresses::reachable(at.ip()).is_empty();
         let host_name = is_wanted.then(addresses::host_name).flatten()?;
@@ -236,7 +239,7 @@ impl DoorArgs {
 }
 
 impl Door {
-    /// Where others find the hub, or its own machine if no other can.
+    /// The address for other machines, or the local one if no other machine can reach the hub.
     pub(super) fn url(&self) -> String {
         self.web.shared().swap_remove(0)
     }
@@ -246,7 +249,7 @@ impl Door {
         join(&self.local, &self.token)
     }
 
-    /// Every address and path, for tools.
+    /// All addresses and paths as JSON, for programs.
     pub(super) fn json(&self) -> Value {
         let urls = self.web.shared();
         let authority = self.authority();
@@ -269,7 +272,7 @@ impl Door {
         })
     }
 
-    /// What a person is told: what is served, where, and what to do next.
+    /// The text printed at start: what is served, where, and what to do next.
     pub(super) fn greeting(&self, model: &str, next: &str) -> String {
         let mut notes: Vec<String> = Vec::new();
         if self.page().is_some() {
@@ -313,7 +316,7 @@ impl Door {
         .text(greeting::columns())
     }
 
-    /// Where the page for phones is; with a certificate of the user's own there is nothing to explain.
+    /// Origins of the page for phones; none with the user's own certificate, which needs no explanation.
     fn page(&self) -> Option<&Origins> {
         self.plain.as_ref().filter(|_| self.authority().is_some())
     }
@@ -322,7 +325,7 @@ impl Door {
         self.certificate.as_ref()?.authority()
     }
 
-    /// What the QR code holds: the page for phones if there is one, with the token where only its script reads it.
+    /// URL in the QR code: the page for phones if there is one, with the token in the fragment.
     fn qr_url(&self) -> String {
         match self.page() {
             Some(plain) => format!("{}/#{}", plain.shared()[0], self.token),
@@ -330,14 +333,14 @@ impl Door {
         }
     }
 
-    /// The join URL with which a native worker knows the hub by its authority.
+    /// Join URL that carries the authority's fingerprint, for native workers.
     fn worker_url(&self) -> String {
         let authority = self.authority().map(|authority| authority.fingerprint().to_string());
         format!("{}/join#{}", self.web.shared()[0], links::fragment(&self.token, authority.as_deref()))
     }
 }
 
-/// What a plain port beside https serves of its own: the page about the authority, or nothing but the way on.
+/// Pages of the plain http port beside https: how to trust the authority, or only a link to https.
 fn pages(certificate: &Certificate, web: &Origins) -> axum::Router {
     let Some(authority) = certificate.authority() else { return axum::Router::new() };
     page::router(page::Told {
@@ -358,7 +361,7 @@ fn new_secret() -> Result<String, String> {
     values::secret().map_err(|error| error.to_string())
 }
 
-/// Binds the address; all addresses of both families if it is IPv6's for all and the system has IPv6.
+/// Binds the address. IPv6's unspecified address binds all addresses of both families if the system has IPv6.
 async fn bind_all(address: SocketAddr, flag: &str) -> anyhow::Result<Vec<TcpListener>> {
     if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         return Ok(vec![listen::bind(address, flag).await?]);
@@ -370,7 +373,7 @@ async fn bind_all(address: SocketAddr, flag: &str) -> anyhow::Result<Vec<TcpList
         }
         Err(_) => return Ok(vec![listen::bind((Ipv4Addr::UNSPECIFIED, address.port()).into(), flag).await?]),
     };
-    // Where IPv6's socket takes IPv4 too, this one is in use already.
+    // On systems where the IPv6 socket accepts IPv4 too, this address is already in use.
     let port = both.local_addr()?.port();
     let other = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await;
     Ok([Some(both), other.ok()].into_iter().flatten().collect())

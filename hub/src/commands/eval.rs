@@ -1,4 +1,4 @@
-//! `moex eval`
+//! `moex eval`: counts right answers to a file of cases.
 
 mod cases;
 
@@ -24,10 +24,10 @@ use moex_engine::{EngineConfig, Event, Request, Scheduler};
 use moex_model::text::{ChatInput, Text};
 use moex_model::{Experts, Model};
 
-/// The longest answer.
+/// Maximum tokens of an answer.
 const MAX_TOKENS: u32 = 200;
 
-/// Answers the cases of a file greedily and counts the exact matches.
+/// Answers the cases of a file greedily and counts exact matches.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -39,11 +39,11 @@ pub struct Args {
     #[command(flatten)]
     compute: ComputeArgs,
 
-    /// A file with one JSON object a line: id, task, messages, tools, enable_thinking, answer.
+    /// File with one JSON object per line: id, task, messages, tools, enable_thinking, answer.
     #[arg(long, env = "MOEX_CASES", value_name = "FILE")]
     cases: PathBuf,
 
-    /// Print one JSON object: cases, right, tasks, and each case's text.
+    /// Print one JSON object: cases, right, tasks, and the text of each case.
     #[arg(long, env = "MOEX_JSON")]
     json: bool,
 }
@@ -72,12 +72,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What came of the cases.
+/// Results of all cases.
 #[derive(Debug, Serialize)]
 struct Report {
     cases: usize,
     right: usize,
-    /// Right, of how many, by task.
+    /// Right answers and cases, by task.
     tasks: BTreeMap<String, [usize; 2]>,
     results: Vec<Answer>,
 }
@@ -87,11 +87,11 @@ struct Answer {
     id: serde_json::Value,
     text: String,
     right: bool,
-    /// The smallest gap between the best two logits on the way.
+    /// Smallest gap between the best two logits of any drawn token.
     min_margin: f32,
 }
 
-/// Answers all cases, as many at a time as share a step.
+/// Answers all cases, as many at a time as fit in a step.
 fn answer(
     model: Arc<Model>,
     text: Arc<Text>,
@@ -139,7 +139,7 @@ fn submit(scheduler: &mut Scheduler, text: &Text, case: &Case) -> anyhow::Result
         unix_seconds: 0,
     })?;
     let request = Request { prompt_ids, max_tokens: Some(MAX_TOKENS), ..Request::default() };
-    // Emptied after every step, so it holds one step's events.
+    // Drained after every step, so it holds the events of one step.
     let (sender, events) = channel();
     let sink = move |event| match sender.send(event) {
         Ok(()) => ControlFlow::Continue(()),
@@ -150,7 +150,7 @@ fn submit(scheduler: &mut Scheduler, text: &Text, case: &Case) -> anyhow::Result
 }
 
 impl Report {
-    /// Of the cases' texts and their smallest margins.
+    /// Counts the cases' texts and takes the smallest margin.
     fn of(cases: &[Case], texts: Vec<(String, f32)>) -> Self {
         let mut tasks = BTreeMap::<String, [usize; 2]>::new();
         let results: Vec<Answer> = cases

@@ -1,4 +1,4 @@
-//! The flags that say which model, and who computes its experts: shared by every command that runs one.
+//! Flags for the model and for where its experts are computed, shared by every command that runs one.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -21,23 +21,23 @@ use moex_model::{
 };
 use moex_swarm::{JoinToken, SwarmConfig};
 
-/// How long workers may take to hold every block.
+/// How long workers may take until they hold every expert.
 const COVERAGE_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Which model.
+/// The model to run.
 #[derive(clap::Args, Debug)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face folder, or a GGUF file: its path, or its name on huggingface.co, by which it is
-    /// downloaded unless it is in the cache (see `moex pull`); without it, the demo model.
+    /// Model to run: a Hugging Face folder or a GGUF file, by its path or by its name on huggingface.co. A name that is
+    /// not in the cache is downloaded (see `moex pull`). Default: the demo model.
     #[arg(long, env = "MOEX_MODEL", value_name = "PATH|NAME")]
     model: Option<PathBuf>,
 }
 
 impl ModelArgs {
-    /// Opens it.
+    /// Opens the checkpoint, and downloads it first if needed.
     ///
     /// # Errors
-    /// Why it cannot be downloaded, or what is wrong with its files.
+    /// If it cannot be downloaded, or its files are invalid.
     pub(super) fn checkpoint(&self) -> anyhow::Result<Checkpoint> {
         Ok(match self.path(&mut |_, _| {})? {
             Some(path) => Checkpoint::open(&path)?,
@@ -45,37 +45,37 @@ impl ModelArgs {
         })
     }
 
-    /// Where it lies; none is the demo model. Blocks while it is downloaded, and reports the bytes that are there, of how
-    /// many.
+    /// Path of the model; none for the demo model. Blocks during a download and reports the bytes present and in total.
     ///
     /// # Errors
-    /// Why it cannot be downloaded.
+    /// If it cannot be downloaded.
     pub(super) fn path(&self, report: &mut dyn FnMut(u64, u64)) -> anyhow::Result<Option<PathBuf>> {
         self.model.as_deref().map(|model| model_path::locate(model, report)).transpose()
     }
 }
 
-/// Who computes the experts, and from what.
+/// Where experts are computed, and in which format.
 #[derive(clap::Args, Debug)]
 pub(super) struct ExpertArgs {
-    /// Compute experts on this many native workers: processes of this program, joined over loopback.
+    /// Compute experts on this many native workers: processes of this program that join over loopback.
     #[arg(long, env = "MOEX_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) workers: Option<u16>,
 
-    /// Pack experts as workers hold them: int4, f16, q8_0, ..., or q4_K+q6_K, gate and up's and down's; without it, as
-    /// they are if the model is quantised and int4 if not. With f32 activations and no worker: the checkpoint's own.
+    /// Format that experts are packed to: int4, f16, q8_0, ..., or two formats such as q4_K+q6_K, for gate and up, and
+    /// for down. Default: the model's own if it is quantised, otherwise int4. With f32 activations and no workers, the
+    /// default is the checkpoint's own format.
     #[arg(long, env = "MOEX_EXPERTS", value_name = "FORMAT")]
     pub(super) experts: Option<ExpertFormat>,
 
-    /// What rows are rounded to on their way to packed experts and back: f16, bf16 or int8.
+    /// Format of rows sent to packed experts and back: f16, bf16 or int8.
     #[arg(long, env = "MOEX_WIRE", value_name = "DTYPE", default_value = "f16", value_parser = wire)]
     pub(super) wire: Dtype,
 }
 
-/// The experts that the flags ask for, for steps of at most `max_rows` rows.
+/// Returns the experts that the flags ask for, for steps of at most `max_rows` rows.
 ///
 /// # Errors
-/// Why they cannot be had.
+/// If they cannot be packed or loaded, or workers do not join.
 pub(super) fn experts_for(
     args: &ExpertArgs,
     checkpoint: &Checkpoint,
@@ -102,7 +102,7 @@ pub(super) fn experts_for(
     })
 }
 
-/// What experts are computed in, in one line for people.
+/// One line for the user that says what experts are computed in.
 pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
     let packing = match (args.workers, args.experts, model.compute()) {
         (None, None, Compute::Exact) => Packing::Native,
@@ -111,7 +111,7 @@ pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
     model.compute().describe(&packing.describe())
 }
 
-/// Experts on this machine with int8 activations: as a hub without workers computes them.
+/// Experts on this machine with int8 activations, as a hub without workers computes them.
 fn panel_experts(
     args: &ExpertArgs,
     checkpoint: &Checkpoint,
@@ -136,10 +136,10 @@ fn panel_experts(
     Ok(LocalExperts::from_panels(Arc::new(panels), args.wire))
 }
 
-/// A swarm of this machine's own, for as long as a command runs.
+/// A swarm of local workers that lives as long as the command.
 struct OwnSwarm {
     experts: SwarmExperts,
-    /// Held for its workers, which end with it.
+    /// Owns the worker processes, which end when it is dropped.
     _swarm: LocalSwarm,
 }
 
@@ -156,7 +156,7 @@ impl OwnSwarm {
         let folder = ShardStore::default_folder(&source, packing);
         let mut store = ShardStore::open(&folder, &source, packing, &|_, _| {})?;
         if let Compute::Fast(fast) = model.compute() {
-            // The workers hold every block: the hub computes none but for a check.
+            // The workers hold every expert: the hub computes some only to check answers.
             store = store.computing_int8(fast.processor.clone(), Keep::None)?;
         }
         let store = Arc::new(store);

@@ -1,4 +1,4 @@
-//! Which hub of this network to join, asked of the person at the terminal.
+//! Lists the hubs of this network and asks the user which one to join.
 
 use std::io::{IsTerminal, Write, stderr, stdin};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::door::mdns::{self, Found};
 /// How long hubs may take to answer.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// A join URL for a hub that announces itself, with what a person says of it.
+/// Returns the join URL of a hub that the user chooses from those announced.
 pub(super) async fn ask() -> anyhow::Result<String> {
     eprintln!("Looking for hubs on this network...");
     let found = mdns::find(WAIT).await.map_err(anyhow::Error::msg)?;
@@ -53,7 +53,9 @@ fn choose(found: &[Found]) -> anyhow::Result<String> {
         },
     };
     if hub.is_tls && hub.authority.is_some() {
-        eprintln!("\nAnyone can call a hub so: go on only if its terminal shows the same SHA-256.");
+        eprintln!(
+            "\nAnyone can announce such a name: go on only if the hub's terminal shows the same SHA-256."
+        );
     }
     loop {
         let said = answer("Its token, or its whole join URL: ")?;
@@ -67,7 +69,7 @@ fn choose(found: &[Found]) -> anyhow::Result<String> {
     }
 }
 
-/// One line that a person types.
+/// Reads one typed line.
 fn answer(question: &str) -> anyhow::Result<String> {
     let mut shown = stderr();
     write!(shown, "{question}")?;

@@ -1,4 +1,4 @@
-//! A client of a running hub's API, for the commands that talk to one.
+//! Client of a running hub's API, for the commands that talk to one.
 
 use std::error::Error;
 use std::io;
@@ -11,7 +11,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 
-/// The longest line of an event stream; a longer one is no answer of a hub.
+/// Longest line of an event stream; a longer one does not come from a hub.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// How long a hub may take to accept a connection.
@@ -24,7 +24,7 @@ pub(super) struct HubClient {
     has_key: bool,
 }
 
-/// The hub wants an API key, or another one than it was shown.
+/// The hub needs an API key, or a different one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError {
     #[error("the hub at {0} asks for its API key: give it with --api-key or in MOEX_API_KEY")]
@@ -47,13 +47,13 @@ pub(super) struct Ending {
     pub(super) finish_reason: String,
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
-    /// As the engine measured it; a single token has none.
+    /// As the engine measured it; none for a single token.
     pub(super) tokens_per_second: Option<f64>,
 }
 
 impl HubClient {
-    /// A client of the hub at `url`: `http://127.0.0.1:8080`, or with `/v1` at its end, as other clients want it.
-    /// Behind https it is whom `trust` vouches for.
+    /// Creates a client of the hub at `url`, such as `http://127.0.0.1:8080`, with or without `/v1` at its end. An
+    /// https hub must be trusted by `trust`.
     pub(super) fn new(url: &str, api_key: Option<&str>, trust: &Trust) -> anyhow::Result<Self> {
         let mut headers = HeaderMap::new();
         if let Some(key) = api_key {
@@ -63,13 +63,13 @@ impl HubClient {
             headers.insert(AUTHORIZATION, value);
         }
         let url = base(url);
-        // A hub is on this machine or this network; a proxy set for the web is not the way to it.
+        // A hub is on this machine or this network, so the system's web proxy is not used.
         let http = reqwest::Client::builder().default_headers(headers).no_proxy();
         let http = http.connect_timeout(CONNECT_TIMEOUT);
         let http = if url.starts_with("https://") {
             http.tls_backend_preconfigured(client_tls(trust).map_err(anyhow::Error::msg)?)
         } else {
-            // Where nothing is encrypted, a system without certificate authorities is none the worse.
+            // Over plain http, a system without certificate authorities is no problem.
             http.tls_certs_only([])
         };
         Ok(Self { url, http: http.build()?, has_key: api_key.is_some() })
@@ -79,17 +79,17 @@ impl HubClient {
     pub(super) async fn json(&self, path: &str) -> anyhow::Result<Value> {
         let response = self.http.get(self.at(path)).send().await.map_err(|error| self.unreachable(&error))?;
         let accepted = self.accepted(response).await?;
-        accepted.json().await.with_context(|| format!("{} does not answer as a hub does", self.url))
+        accepted.json().await.with_context(|| format!("{} does not answer like a moex hub", self.url))
     }
 
-    /// The name of the model that the hub serves.
+    /// Name of the model that the hub serves.
     pub(super) async fn model(&self) -> anyhow::Result<String> {
         let models = self.json("/v1/models").await?;
         let name = models["data"][0]["id"].as_str().map(str::to_owned);
-        name.with_context(|| format!("{} does not answer as a hub does: it names no model", self.url))
+        name.with_context(|| format!("{} does not answer like a moex hub: it names no model", self.url))
     }
 
-    /// Asks for an answer and hands over its pieces as they arrive. `request` is the body without `stream`.
+    /// Requests a chat completion and passes on its pieces as they arrive. `request` is the body without `stream`.
     pub(super) async fn chat(
         &self,
         mut request: Value,
@@ -103,7 +103,9 @@ impl HubClient {
         let mut lines = Lines::default();
         let mut bytes = response.bytes_stream();
         while let Some(part) = bytes.next().await {
-            lines.pending.extend_from_slice(&part.context("the hub closed the connection in mid-answer")?);
+            lines
+                .pending
+                .extend_from_slice(&part.context("the hub closed the connection during the answer")?);
             while let Some(line) = lines.next()? {
                 let Some(data) = line.strip_prefix("data:").map(str::trim) else { continue };
                 if data == "[DONE]" {
@@ -117,7 +119,7 @@ impl HubClient {
         bail!("the hub closed the connection before the answer ended")
     }
 
-    /// The response, or why the hub refuses.
+    /// Returns the response, or the error with which the hub refuses.
     async fn accepted(&self, response: Response) -> anyhow::Result<Response> {
         let status = response.status();
         if status.is_success() {
@@ -130,7 +132,7 @@ impl HubClient {
         let body: Value = response.json().await.unwrap_or_default();
         match body["error"]["message"].as_str() {
             Some(message) => bail!("{message}"),
-            None => bail!("{} answered {status}, which is not how a hub answers", self.url),
+            None => bail!("{} answered {status}, which a moex hub does not", self.url),
         }
     }
 
@@ -140,7 +142,10 @@ impl HubClient {
 
     fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
         if error.is_builder() {
-            return anyhow!("{:?} is no address of a hub: it looks like http://127.0.0.1:8080", self.url);
+            return anyhow!(
+                "{:?} is not the address of a hub: write it like http://127.0.0.1:8080",
+                self.url
+            );
         }
         if let Some(tls) = tls_error(error) {
             return anyhow!(
@@ -158,21 +163,21 @@ impl HubClient {
     }
 }
 
-/// The address that paths are added to.
+/// Normalises the hub's URL; paths are appended to it.
 fn base(url: &str) -> String {
     let url = url.trim().trim_end_matches('/');
     let url = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/');
     if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
 }
 
-/// What TLS found wrong, if that is why there is no connection.
+/// The TLS error behind a failed connection, if there is one.
 fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(error) = cause {
         if let Some(tls) = error.downcast_ref() {
             return Some(tls);
         }
-        // An I/O error names as its source what is behind the one that it wraps.
+        // An I/O error's `source` skips the error that it wraps.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause = wrapped.map_or_else(|| error.source(), |wrapped| Some(wrapped));
     }
@@ -180,7 +185,7 @@ fn tls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
 }
 
 impl Ending {
-    /// What the answer took, for people: "12 tokens, 81.5 tokens/s".
+    /// Tokens and rate for the user: "12 tokens, 81.5 tokens/s".
     pub(super) fn speed(&self) -> String {
         let tokens = self.completion_tokens;
         let unit = if tokens == 1 { "token" } else { "tokens" };
@@ -232,7 +237,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next whole line, without its end.
+    /// Returns the next complete line, without its end.
     fn next(&mut self) -> anyhow::Result<Option<String>> {
         let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') else {
             if self.pending.len() > MAX_LINE_BYTES {

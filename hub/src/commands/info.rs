@@ -1,4 +1,4 @@
-//! `moex info`
+//! `moex info`: shows a model's sizes and memory needs.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -9,19 +9,19 @@ use super::{compute::ComputeArgs, experts::ModelArgs};
 use moex_engine::EngineConfig;
 use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, Packing, PlanBytes, free_bytes};
 
-/// What workers may hold a checkpoint's experts in that is worth comparing, where it is not quantised.
+/// Expert formats to compare for models that are not quantised.
 const PACKINGS: [Packing; 2] = [
     Packing::To(ExpertFormat::uniform(WeightFormat::Int4G128)),
     Packing::To(ExpertFormat::uniform(WeightFormat::F16)),
 ];
-/// The counts of workers that are shown when none is asked for.
+/// Worker counts to show by default.
 const WORKERS: [usize; 6] = [1, 2, 4, 8, 16, 32];
-/// Rows of the step whose intermediates are shown beside those of the longest that `serve` makes.
+/// Rows of the long step whose intermediates are shown, beside the longest step of `serve`.
 const LONG_STEP: usize = 512;
-/// What devices spare for experts: a phone's tab, a laptop's, a desktop's GPU, a workstation's.
+/// Memory for experts per device: a phone's tab, a laptop's, a desktop's GPU, a workstation's.
 const BUDGETS_GIB: [u64; 5] = [1, 2, 4, 8, 24];
 
-/// Says what a model is, and what memory the hub and each worker need.
+/// Shows what a model is, and how much memory the hub and each worker need.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -30,11 +30,11 @@ pub struct Args {
     #[command(flatten)]
     compute: ComputeArgs,
 
-    /// Show this many workers instead of a choice.
+    /// Show only this number of workers.
     #[arg(long, env = "MOEX_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
 
-    /// Workers that hold each expert, where there are as many.
+    /// Number of workers that hold each expert, if there are enough.
     #[arg(long, env = "MOEX_REPLICAS", value_name = "R", default_value = "2", value_parser = clap::value_parser!(u16).range(1..))]
     replicas: u16,
 
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a model is and needs.
+/// A model's sizes and needs.
 #[derive(Debug, Serialize)]
 struct Info {
     name: String,
@@ -70,11 +70,11 @@ struct Info {
     experts_per_token: usize,
     expert_inner: usize,
     vocabulary: usize,
-    /// What a hub on this machine gives it, with the memory that is free now.
+    /// Context that a hub on this machine gives it, with the memory that is free now.
     context: usize,
-    /// What it was made for.
+    /// Context that the model was trained for.
     model_context: usize,
-    /// What it is served with unless flags say otherwise.
+    /// Formats it is served with by default.
     compute: String,
     checkpoint_bytes: u64,
     expert_parameters: u64,
@@ -83,7 +83,7 @@ struct Info {
     fits: Vec<Fit>,
 }
 
-/// The hub's memory.
+/// Memory of the hub.
 #[derive(Debug, Serialize)]
 struct Hub {
     /// All weights but the experts, mapped from the checkpoint.
@@ -92,19 +92,19 @@ struct Hub {
     kv_position_bytes: u64,
     /// The KV cache of one sequence as long as the context.
     kv_context_bytes: u64,
-    /// What the intermediates of the longest step take, and those of a step of 512 rows.
+    /// Bytes of intermediates in the longest step of `serve` and in a step of 512 rows.
     intermediates: Vec<StepBytes>,
-    /// The experts as they are in the checkpoint: mapped, and touched only when the hub computes experts itself.
+    /// The experts in the checkpoint's format: mapped, and read only if the hub computes experts itself.
     expert_bytes: u64,
 }
 
-/// What the intermediates of a step take.
+/// Bytes of a step's intermediates.
 #[derive(Debug, Serialize)]
 struct StepBytes {
     rows: usize,
-    /// Each in a place that it shares with others.
+    /// With memory reused between them.
     bytes: u64,
-    /// Each in a place of its own.
+    /// With memory of its own for each.
     naive_bytes: u64,
 }
 
@@ -115,7 +115,7 @@ impl StepBytes {
     }
 }
 
-/// A worker's memory when so many share the experts evenly.
+/// Memory of each worker if this many share the experts evenly.
 #[derive(Debug, Serialize)]
 struct Share {
     workers: usize,
@@ -125,7 +125,7 @@ struct Share {
     bytes: u64,
 }
 
-/// How many workers of a size hold every expert once.
+/// Number of workers with this much memory that hold every expert once.
 #[derive(Debug, Serialize)]
 struct Fit {
     format: String,
@@ -214,7 +214,7 @@ impl Info {
             writeln!(text, "Served on this machine with a context of {}, {}.\n", self.context, self.compute);
         let _ = writeln!(
             text,
-            "The hub holds {} of weights and {} of KV cache a token: {} for one text as long as the context.",
+            "The hub holds {} of weights and {} of KV cache per token: {} for one sequence of full context.",
             size(hub.shared_bytes),
             size(hub.kv_position_bytes),
             size(hub.kv_context_bytes)
@@ -223,7 +223,7 @@ impl Info {
             let (bytes, naive) = (size(*bytes), size(*naive_bytes));
             let _ = writeln!(
                 text,
-                "Intermediates of a step of {rows} rows take {bytes}; with a place for each they would take {naive}."
+                "Intermediates of a step of {rows} rows take {bytes}; without sharing memory they would take {naive}."
             );
         }
         if self.sparse_layers == 0 {
@@ -253,13 +253,13 @@ impl Info {
     }
 }
 
-/// A block as workers hold it: in a slot as large as the largest.
+/// A packed block in a worker's memory: every slot is as large as the largest block.
 struct PackedBlock {
     format: String,
     bytes: u64,
 }
 
-/// The blocks that workers may hold the experts of `model` in.
+/// The block formats that workers may hold the experts of `model` in.
 fn packed(model: &Model) -> anyhow::Result<Vec<PackedBlock>> {
     let packings = match Packing::or_default(None, model) {
         Packing::Native => vec![Packing::Native],
@@ -295,7 +295,7 @@ impl Fit {
     }
 }
 
-/// In the unit that reads best.
+/// Formats bytes in a fitting unit.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),

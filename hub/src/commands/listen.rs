@@ -1,4 +1,4 @@
-//! Where to listen, as people write it: `8080`, `:8080`, `localhost`, `0.0.0.0:8080`, `[::]:8080`.
+//! Parses listen addresses as users write them: `8080`, `:8080`, `localhost`, `0.0.0.0:8080`, `[::]:8080`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 use tokio::net::TcpListener;
 
-/// An address with a part left out.
+/// An address whose host or port may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listen {
     host: Option<String>,
@@ -48,7 +48,7 @@ impl FromStr for Listen {
 }
 
 impl Listen {
-    /// The address: what is left out comes from `--port`, then from `default`.
+    /// Completes the address: a missing port comes from `--port`, then from `default`.
     pub(super) fn resolve(&self, port_flag: Option<u16>, default: SocketAddr) -> anyhow::Result<SocketAddr> {
         let port = match (self.port, port_flag) {
             (Some(listen), Some(flag)) if listen != flag => {
@@ -66,7 +66,7 @@ impl Listen {
 }
 
 fn port(digits: &str) -> Result<u16, String> {
-    digits.parse().map_err(|_| format!("`{digits}` is no port: that is a number from 0 to 65535"))
+    digits.parse().map_err(|_| format!("`{digits}` is not a port: write a number from 0 to 65535"))
 }
 
 fn look_up(host: &str) -> anyhow::Result<IpAddr> {
@@ -80,7 +80,7 @@ fn look_up(host: &str) -> anyhow::Result<IpAddr> {
     found.first().copied().with_context(|| format!("--listen: no address is known for `{host}`"))
 }
 
-/// Binds the address; a failure says what to do. `flag` is the one that names another port.
+/// Binds the address; an error says what to do. `flag` is the flag that sets the port.
 pub(super) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     let error = match TcpListener::bind(address).await {
         Ok(listener) => return Ok(listener),
@@ -95,17 +95,16 @@ pub(super) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpL
             bail!("{address} is in use by another program: stop that, or choose another port ({way_out})")
         }
         std::io::ErrorKind::AddrNotAvailable => {
-            bail!("{} is no address of this machine: 0.0.0.0 listens on all it has", address.ip())
+            bail!("{} is not an address of this machine: 0.0.0.0 listens on all of them", address.ip())
         }
-        std::io::ErrorKind::PermissionDenied => bail!(
-            "port {} is the system's to give: choose one from 1024 on, such as `{flag} 8080`",
-            address.port()
-        ),
+        std::io::ErrorKind::PermissionDenied => {
+            bail!("port {} needs privileges: choose one from 1024 on, such as `{flag} 8080`", address.port())
+        }
         _ => Err(error).with_context(|| format!("cannot listen on {address}")),
     }
 }
 
-/// The first free port of the next few.
+/// Returns the first free port among the next few.
 async fn free_port_after(address: SocketAddr) -> Option<u16> {
     const TRIES: u16 = 20;
     for step in 1..=TRIES {
@@ -178,6 +177,6 @@ mod tests {
     #[tokio::test]
     async fn an_address_of_another_machine_is_refused_in_one_sentence() {
         let said = bind("192.0.2.7:0".parse().unwrap(), "--port").await.unwrap_err().to_string();
-        assert!(said.contains("192.0.2.7 is no address of this machine"), "{said}");
+        assert!(said.contains("192.0.2.7 is not an address of this machine"), "{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! A hub of the demo model inside this process, on a free loopback port.
+//! Runs a hub with the demo model inside this process, on a free loopback port.
 
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -11,15 +11,15 @@ use moex_model::Compute;
 pub(super) struct LocalHub {
     /// `http://127.0.0.1:PORT`.
     pub(super) url: String,
-    /// What workers join by.
+    /// The URL that workers join with.
     pub(super) join_url: String,
-    /// What it serves, and with what it computes.
+    /// The model served and the formats it is computed with.
     pub(super) description: String,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
 }
 
-/// Starts one that computes with `compute`.
+/// Starts a hub that computes with `compute`.
 pub(super) async fn start(token: String, compute: Compute) -> anyhow::Result<LocalHub> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -28,7 +28,7 @@ pub(super) async fn start(token: String, compute: Compute) -> anyhow::Result<Loc
     let description = hub.description().to_owned();
     let (stop, stopped) = oneshot::channel();
     let stopped = async move {
-        // A dropped sender ends the hub too.
+        // Dropping the sender stops the hub too.
         let _ = stopped.await;
     };
     let serving = tokio::spawn(server::run(vec![Listener::plain(listener)], hub, stopped));
@@ -36,7 +36,7 @@ pub(super) async fn start(token: String, compute: Compute) -> anyhow::Result<Loc
 }
 
 impl LocalHub {
-    /// Ends it, answers under way included.
+    /// Stops the hub, including answers in progress.
     pub(super) async fn stop(self) {
         let _ = self.stop.send(());
         let _ = self.serving.await;

@@ -1,4 +1,4 @@
-//! `moex logits`
+//! `moex logits`: writes or compares logits.
 
 mod against;
 
@@ -17,13 +17,13 @@ use super::{
 };
 use moex_model::{Asked, Experts, ExpertsError, KvTable, Model, Span, Ticket, Wanted};
 
-/// Rows of a step, as the engine's prefill has them.
+/// Rows of a step, as in the engine's prefill.
 const CHUNK_ROWS: usize = 128;
 
-/// Writes the logits of given token ids as a safetensors file, or says how far they are from those of such a file.
+/// Writes the logits of given token ids as a safetensors file, or compares them with such a file.
 ///
-/// It holds `logits`, f32 (tokens, vocabulary), and for each sparse layer `layer{N}.topk_indices`, i32 (tokens, K): the
-/// experts the router chose, best first.
+/// The file holds `logits`, f32 (tokens, vocabulary), and for each MoE layer `layer{N}.topk_indices`, i32 (tokens, K):
+/// the experts that the router chose, best first.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -39,13 +39,14 @@ pub struct Args {
     #[arg(long, env = "MOEX_IDS", value_delimiter = ',', required = true, value_name = "1,2,3")]
     ids: Vec<u32>,
 
-    /// The file to write.
+    /// File to write.
     #[arg(long, env = "MOEX_OUT", value_name = "FILE", required_unless_present = "against")]
     out: Option<PathBuf>,
 
-    /// A file of the same ids to compare with, and to print the normalised mean squared error (NMSE) to.
+    /// File with logits of the same ids to compare with; prints the normalised mean squared error (NMSE).
     ///
-    /// Where the router chose otherwise, the row is another one: rows that chose alike are counted apart.
+    /// Rows with the same router choices in every layer are also counted by themselves, since other choices give other
+    /// rows.
     #[arg(long, env = "MOEX_AGAINST", value_name = "FILE")]
     against: Option<PathBuf>,
 }
@@ -107,7 +108,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Experts, and what the router chose of them.
+/// Wraps experts and records the router's choices.
 struct Recorded {
     experts: Box<dyn Experts>,
     /// (L)(T, K).

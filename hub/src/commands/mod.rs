@@ -1,4 +1,4 @@
-//! The commands of `moex`, one file each: its arguments, and what it does.
+//! The commands of `moex`: one file each, with its arguments and what it does.
 
 pub mod bench;
 pub mod chat;
@@ -56,7 +56,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What is logged unless `MOEX_LOG` says otherwise: a hub that serves tells who comes, goes and fails.
+    /// Default log filter; `MOEX_LOG` overrides it. A serving hub logs joins, leaves and failures.
     pub fn log_filter(&self) -> &'static str {
         match self {
             Self::Serve(_) => "warn,moex_hub=info,moex_engine=info,moex_model=info,moex_swarm=info",
@@ -83,7 +83,7 @@ impl Command {
     }
 }
 
-/// An error and what caused it as one sentence. Many an error names its cause itself: nothing is said twice.
+/// Formats an error and its causes as one sentence. A cause that the error already names is left out.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain() {
@@ -94,7 +94,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
             said = format!("{said}: {cause}");
         }
     }
-    // Part of it may be a peer's words: they write no terminal's commands.
+    // Part of the text may come from a peer, so control characters are removed.
     let shown = |character: char| match character.is_control() && character != '\n' {
         true => character.escape_unicode().to_string(),
         false => character.to_string(),

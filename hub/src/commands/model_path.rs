@@ -1,4 +1,4 @@
-//! Where a model lies that is given by its path or by its name, and how far its download is, for people.
+//! Finds a model by its path or name, and shows the progress of its download.
 
 use std::{
     collections::VecDeque,
@@ -12,42 +12,43 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 
 use crate::pull::{self, ModelName, Progress, Settings};
 
-/// How often a line is written where no terminal can be redrawn.
+/// Interval of progress lines where stderr is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
-/// How often it is said what holds a file up.
+/// Interval of messages about a stalled file.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(2);
-/// The time that the speed is the mean of.
+/// Window over which the speed is averaged.
 const SPEED_WINDOW: Duration = Duration::from_secs(10);
 
-/// The path of what `--model` names: itself if it is one, else that of the model of this name in the cache, downloaded if it
-/// is not there. `report` hears of the bytes that are there, of how many.
+/// Returns the path of what `--model` names: a path itself, or a model in the cache, downloaded if missing. `report`
+/// receives the bytes present and in total.
 ///
 /// # Errors
 /// If it is neither, or cannot be downloaded.
 pub(super) fn locate(model: &Path, report: &mut dyn FnMut(u64, u64)) -> anyhow::Result<PathBuf> {
-    // What cannot be looked at is there: whoever opens it says why it cannot.
+    // A path that cannot be inspected counts as present: opening it then reports why.
     if model.try_exists().unwrap_or(true) {
         return Ok(model.to_owned());
     }
     let Some(name) = model.to_str().and_then(|text| text.parse::<ModelName>().ok()) else {
         bail!(
-            "{} is no file or folder here, and no name of a model: that is OWNER/REPO or OWNER/REPO/FILE.gguf, each with \
-             :REVISION behind it if wanted",
+            "{} is neither a file or folder here nor a model's name: write OWNER/REPO or OWNER/REPO/FILE.gguf, \
+             optionally with :REVISION at the end",
             model.display()
         );
     };
     let settings = Settings::from_env()?;
     match pull::find(&name, &settings) {
         Some(path) => Ok(path),
-        None => download(&name, &settings, report)
-            .with_context(|| format!("{name} is no file or folder here, and cannot be had by that name")),
+        None => download(&name, &settings, report).with_context(|| {
+            format!("{name} is not a file or folder here, and cannot be downloaded by that name")
+        }),
     }
 }
 
-/// Downloads what is missing of a model, shows how far it is on stderr, and returns its path.
+/// Downloads the missing files of a model, shows progress on stderr, and returns its path.
 ///
 /// # Errors
-/// Why it cannot be had.
+/// If the download fails.
 pub(super) fn download(
     name: &ModelName,
     settings: &Settings,
@@ -56,7 +57,7 @@ pub(super) fn download(
     let begin = Instant::now();
     let mut shown = Shown::new()?;
     let title = format!(
-        "Downloading {name} from {} into {}; Ctrl-C stops, and the same command goes on there.",
+        "Downloading {name} from {} into {}; Ctrl-C stops it, and the same command resumes it.",
         settings.host(),
         settings.cache().display()
     );
@@ -80,7 +81,7 @@ pub(super) fn download(
     Ok(path)
 }
 
-/// How far a download is: one line that is redrawn, or a line now and then. What holds a file up has a line of its own.
+/// Progress of a download: one redrawn line, or a new line at intervals. A stalled file has its own line.
 struct Shown {
     bar: ProgressBar,
     speed: Speed,
@@ -90,7 +91,7 @@ struct Shown {
 
 impl Shown {
     fn new() -> anyhow::Result<Self> {
-        // Cut at the terminal's edge, however narrow that is.
+        // Cut to the terminal's width.
         let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template("{wide_msg}")?);
         Ok(Self { bar, speed: Speed::default(), said_at: Instant::now(), trouble: None })
     }
@@ -135,12 +136,12 @@ fn line(done: u64, total: u64, speed: Option<f64>) -> String {
     line
 }
 
-/// Bytes a second in the last few.
+/// Download speed over the last few seconds.
 #[derive(Default)]
 struct Speed(VecDeque<(Instant, u64)>);
 
 impl Speed {
-    /// With `n_received` bytes having come by `now`; none before that says something.
+    /// Records `n_received` bytes by `now` and returns the speed; none until it is meaningful.
     fn of(&mut self, now: Instant, n_received: u64) -> Option<f64> {
         while self.0.len() > 1 && self.0.front().is_some_and(|(then, _)| now - *then > SPEED_WINDOW) {
             self.0.pop_front();
@@ -153,7 +154,7 @@ impl Speed {
 }
 
 fn say(line: &str) {
-    // Whoever closed stderr does not want to see it.
+    // Errors are ignored: a user who closed stderr does not want to see the line.
     drop(writeln!(stderr(), "{line}"));
 }
 

@@ -1,4 +1,4 @@
-//! A file that is whole or not there.
+//! Writes a file that appears in its place only when it is complete.
 
 use std::{
     fs::{self, File},
@@ -6,16 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file under way. It lies beside its place as `.part` until all of it is written, and is gone if it never is.
+/// A file being written. It is named `.part` until complete, and removed if it is never completed.
 pub(super) struct PartFile {
     path: PathBuf,
     part: PathBuf,
-    /// None only when the file is in its place.
+    /// None once the file is in its place.
     out: Option<BufWriter<File>>,
 }
 
 impl PartFile {
-    /// Begins a file that will lie at `path`.
+    /// Creates a file that will end up at `path`.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
@@ -24,12 +24,12 @@ impl PartFile {
         Ok(Self { path: path.to_owned(), part, out: Some(out) })
     }
 
-    /// The next bytes.
+    /// Writes the next bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.as_mut().map_or(Ok(()), |out| out.write_all(bytes))
     }
 
-    /// Puts the file in its place.
+    /// Moves the file into its place.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if let Some(out) = self.out.as_mut() {
             out.flush()?;
@@ -44,7 +44,7 @@ impl PartFile {
 impl Drop for PartFile {
     fn drop(&mut self) {
         if self.out.take().is_some() {
-            // What ended the writing is what the user hears of.
+            // The user sees the error that ended the writing, not one from the removal.
             let _ = fs::remove_file(&self.part);
         }
     }

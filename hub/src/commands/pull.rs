@@ -1,4 +1,4 @@
-//! `moex pull`
+//! `moex pull`: downloads a model.
 
 use std::io::{Write, stdout};
 
@@ -7,17 +7,17 @@ use anyhow::Context;
 use super::model_path::download;
 use crate::pull::{ModelName, Settings};
 
-/// Downloads a model from Hugging Face, or goes on where a download stopped, and prints where it lies.
+/// Downloads a model from Hugging Face, or resumes a stopped download, and prints its path.
 ///
-/// It lies where all of Hugging Face's tools keep models, and what they have downloaded is not downloaded again.
-/// HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE say what they say everywhere.
+/// The model goes into Hugging Face's cache; files that its other tools have downloaded are not downloaded again.
+/// HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE mean the same as there.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// OWNER/REPO, or one GGUF of it with all its parts, OWNER/REPO/FILE.gguf; with :REVISION behind it if wanted.
+    /// OWNER/REPO, or OWNER/REPO/FILE.gguf for one GGUF with all its parts; optionally with :REVISION at the end.
     #[arg(value_parser = name)]
     name: ModelName,
 
-    /// A branch, a tag or a commit; without it, main.
+    /// Branch, tag or commit. Default: main.
     #[arg(long, env = "MOEX_REVISION", value_name = "REVISION")]
     revision: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Writes a safetensors file front to back, without holding its tensors.
+//! Writes a safetensors file front to back, without holding its tensors in memory.
 
 use std::{io, path::Path};
 
@@ -9,7 +9,7 @@ use safetensors::{
 
 use super::part_file::PartFile;
 
-/// A tensor to come.
+/// A tensor that will be written.
 pub(super) struct Planned {
     pub(super) name: String,
     pub(super) dtype: Dtype,
@@ -26,14 +26,14 @@ impl Planned {
     }
 }
 
-/// A file under way.
+/// A file being written.
 pub(super) struct SafetensorsFile {
     file: PartFile,
     left: usize,
 }
 
 impl SafetensorsFile {
-    /// Begins a file of these tensors; their bytes follow in this order.
+    /// Creates a file with these tensors; their bytes follow in this order.
     pub(super) fn create(path: &Path, tensors: &[Planned]) -> io::Result<Self> {
         let mut end = 0;
         let infos = tensors.iter().map(|tensor| {
@@ -53,14 +53,14 @@ impl SafetensorsFile {
         Ok(Self { file, left: end })
     }
 
-    /// The next bytes.
+    /// Writes the next bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let left = self.left.checked_sub(bytes.len());
         self.left = left.ok_or_else(|| io::Error::other("more bytes than the tensors have"))?;
         self.file.write(bytes)
     }
 
-    /// Puts the file in its place, whole.
+    /// Moves the complete file into its place.
     pub(super) fn finish(self) -> io::Result<()> {
         if self.left > 0 {
             return Err(io::Error::other(format!("{} bytes of the tensors are missing", self.left)));

@@ -1,4 +1,4 @@
-//! `moex serve`
+//! `moex serve`: runs the hub.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::net::WorkerProcesses;
 use crate::server::{self, CorsOrigin, CorsOrigins, Hub, HubConfig, Server};
 use moex_swarm::Hedge;
 
-/// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
+/// Runs the hub: OpenAI-compatible API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -28,24 +28,24 @@ pub struct Args {
     #[command(flatten)]
     door: DoorArgs,
 
-    /// What experts are packed to for workers: int4, f16, q8_0, ..., or q4_K+q6_K, gate and up's and down's; without it,
-    /// as they are if the model is quantised, and int4 if not.
+    /// Format that experts are packed to for workers: int4, f16, q8_0, ..., or two formats such as q4_K+q6_K, for gate
+    /// and up, and for down. Default: the model's own if it is quantised, otherwise int4.
     #[arg(long, env = "MOEX_EXPERTS", value_name = "FORMAT")]
     experts: Option<ExpertFormat>,
 
     #[command(flatten)]
     compute: ComputeArgs,
 
-    /// How rows travel: f16, bf16 or int8.
+    /// Format of rows sent to workers and back: f16, bf16 or int8.
     #[arg(long, env = "MOEX_WIRE", default_value = "f16", value_name = "DTYPE", value_parser = values::wire)]
     wire: Dtype,
 
-    /// When rows and results are compressed (LZ4): auto, on or off; auto does so for workers whose link is measured to be
-    /// slow, if it makes their messages smaller.
+    /// LZ4 compression of rows and results: auto, on or off. auto compresses for workers with a slow link if their
+    /// messages shrink; both are measured.
     #[arg(long, env = "MOEX_COMPRESS", default_value = "auto", value_name = "auto|on|off", value_parser = values::compress)]
     compress: CompressionMode,
 
-    /// Workers that hold each expert.
+    /// Number of workers that hold each expert.
     #[arg(long, env = "MOEX_REPLICAS", default_value_t = 2, value_name = "N",
           value_parser = clap::value_parser!(u8).range(1..=16))]
     replicas: u8,
@@ -54,11 +54,11 @@ pub struct Args {
     #[arg(long, env = "MOEX_HEDGE", default_value = "adaptive", value_name = "adaptive|N")]
     hedge: Hedge,
 
-    /// Bytes that adaptive second copies may take, as a part of the rest.
+    /// Limit for the bytes of adaptive second copies, relative to all other bytes.
     #[arg(long, env = "MOEX_HEDGE_BUDGET", default_value = "5%", value_name = "PERCENT", value_parser = values::percent)]
     hedge_budget: f64,
 
-    /// One answer in so many is checked against the hub's own; 1 checks each before it is used, 0 none.
+    /// Check one answer in this many against the hub's own; 1 checks each before it is used, 0 checks none.
     #[arg(long, env = "MOEX_CHECK_EVERY", default_value_t = 256, value_name = "N")]
     check_every: u32,
 
@@ -66,8 +66,8 @@ pub struct Args {
     #[arg(long, env = "MOEX_TIMEOUT", default_value = "500ms", value_parser = values::duration)]
     timeout: Duration,
 
-    /// Go on looking for messages for a millisecond before sleeping: saves tens of microseconds a layer where workers are
-    /// on this machine or a fast cable away, and keeps a core busy while tokens are made. On with --workers.
+    /// Poll for messages for a millisecond before sleeping: saves tens of microseconds per layer if workers are on this
+    /// machine or behind a fast cable, and keeps a core busy while tokens are generated. Always on with --workers.
     #[arg(long, env = "MOEX_BUSY_POLL", value_parser = FalseyValueParser::new())]
     busy_poll: bool,
 
@@ -79,42 +79,43 @@ pub struct Args {
     #[arg(long, env = "MOEX_COVERAGE_WAIT", default_value = "60s", value_name = "TIME", value_parser = values::duration)]
     coverage_wait: Duration,
 
-    /// A site whose pages may use the API from a browser, as `https://chat.example`, or `*` for all; may be given several times.
+    /// Site whose pages may use the API from a browser, such as `https://chat.example`, or `*` for all; may be
+    /// repeated.
     #[arg(long, env = "MOEX_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<CorsOrigin>,
 
-    /// How long an answer may take before it is ended with an error; without it, as long as it likes.
+    /// Time limit of an answer, after which it ends with an error. Default: no limit.
     #[arg(long, env = "MOEX_REQUEST_TIMEOUT", value_name = "TIME", value_parser = values::duration)]
     request_timeout: Option<Duration>,
 
-    /// Tokens of prompt and answer together; without it, as many as the model was made for and memory allows.
+    /// Context in tokens, prompt and answer together. Default: the model's own, as far as memory allows.
     #[arg(long, env = "MOEX_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
     context: Option<u32>,
 
-    /// Rows in one step: prompts are read in chunks of this.
+    /// Maximum rows in one step; prompts are prefilled in chunks of this size.
     #[arg(long, env = "MOEX_MAX_ROWS", default_value_t = 128, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     max_rows: u32,
 
-    /// Groups of rows that go through the model in turn, so that one is computed while the experts of others are away; auto
-    /// is as many as are measured to pay. Texts are the same.
+    /// Groups of rows in flight: one is computed on the hub while the experts of others are computed elsewhere. auto
+    /// chooses by measured speed. Texts do not depend on it.
     #[arg(long, env = "MOEX_IN_FLIGHT", default_value = "auto", value_name = "auto|N", value_parser = values::in_flight)]
     in_flight: values::InFlight,
 
-    /// Never guess tokens ahead. Where it is measured to pay, what a text repeats is guessed, and several tokens are checked
-    /// in one step; texts are the same.
+    /// Turn off speculative decoding, which drafts tokens from repeated text and verifies several in one step where
+    /// measurements show that it is faster. Texts do not depend on it.
     #[arg(long, env = "MOEX_NO_GUESSES", value_parser = FalseyValueParser::new())]
     no_guesses: bool,
 
-    /// Where packed experts are kept; without it, the cache folder.
+    /// Folder for packed experts. Default: the cache folder.
     #[arg(long, env = "MOEX_SHARDS", value_name = "DIR")]
     shards: Option<PathBuf>,
 
-    /// Write what becomes of each layer into this file, a JSON object a line, for `moex-sim replay`.
+    /// Write a trace of each layer to this file, one JSON object per line, for `moex-sim replay`.
     #[arg(long, env = "MOEX_TRACE", value_name = "FILE")]
     trace: Option<PathBuf>,
 
-    /// Native workers to start as processes on this machine.
+    /// Number of native workers to start as processes on this machine.
     #[arg(long, env = "MOEX_WORKERS", default_value_t = 0, value_name = "N",
           value_parser = clap::value_parser!(u8).range(..=32))]
     workers: u8,
@@ -131,9 +132,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    // Bound before the model is loaded: a port in use is said at once.
+    // Binds before loading the model, so that a port in use is reported at once.
     let mut door = args.door.open(args.workers > 0).await?;
-    // Workers of its own share its machine, where waking a thread takes longer than its messages.
+    // Workers of its own share the machine, where waking a thread takes longer than sending a message.
     let busy_poll = BusyPoll::new(args.busy_poll || args.workers > 0);
     let mut config = HubConfig {
         model: None,
@@ -166,7 +167,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         trace: args.trace,
     };
     let server = Server::start(std::mem::take(&mut door.listeners), &config.reach())?;
-    eprintln!("{}/ answers, and says how far the hub is while it gets ready.", door.url());
+    eprintln!("{}/ is open, and shows progress until the hub is ready.", door.url());
     let loading = server.loading();
     let located = tokio::task::spawn_blocking(move || {
         args.model.path(&mut |done, total| loading.downloaded(done, total))
@@ -192,9 +193,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         server::stop_signal().await;
         drop(stopping);
         let seconds = server::DRAIN_DEADLINE.as_secs();
-        eprintln!(
-            "Stopping: answers under way may end, for {seconds} s at most. Ctrl-C again stops at once."
-        );
+        eprintln!("Stopping: answers in progress get up to {seconds} s. Press Ctrl-C again to stop at once.");
     };
     let second_signal = async {
         server::stop_signal().await;
@@ -209,7 +208,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks after the hub's own workers until the hub is told to stop; never returns.
+/// Supervises the hub's own workers until the hub stops; never returns.
 async fn keep_running(workers: &mut WorkerProcesses, is_stopping: tokio::sync::oneshot::Receiver<()>) {
     tokio::select! {
         never = workers.keep_running() => match never {},
@@ -217,7 +216,7 @@ async fn keep_running(workers: &mut WorkerProcesses, is_stopping: tokio::sync::o
     }
 }
 
-/// Shows how far packing is, once there is something to pack.
+/// Shows the progress of packing once there is something to pack.
 fn packing_bar() -> anyhow::Result<impl Fn(usize, usize) + Send + Sync + 'static> {
     let style = ProgressStyle::with_template("packing experts [{bar:20}] {pos} of {len}, {eta} left")?;
     let bar = ProgressBar::hidden().with_style(style.progress_chars("=> "));
@@ -233,7 +232,7 @@ fn packing_bar() -> anyhow::Result<impl Fn(usize, usize) + Send + Sync + 'static
     })
 }
 
-/// What its user is to do next.
+/// What the user can do next.
 fn next_step(n_workers: usize, no_hub_compute: bool) -> &'static str {
     match (n_workers, no_hub_compute) {
         (0, false) => {

@@ -1,4 +1,4 @@
-//! `moex synth`
+//! `moex synth`: writes a random model.
 
 mod geometry;
 mod gguf;
@@ -19,24 +19,24 @@ use weights::Weights;
 use super::safetensors_file::{Planned, SafetensorsFile};
 use moex_model::{Checkpoint, MAX_LAYERS, ModelSpec, TokenizerSource};
 
-/// Bytes after which a shard is closed, as published checkpoints have it.
+/// Maximum bytes of a shard, as in published checkpoints.
 const SHARD_BYTES: usize = 4_000_000_000;
 
-/// Writes a random checkpoint of a true geometry.
+/// Writes a random checkpoint with the geometry of a published model.
 ///
-/// It has the shapes, names and files of the published one, in bf16, or as a GGUF in the format asked for, and the demo
-/// model's tokenizer; it says nothing. It is for measuring what a real one costs.
+/// It has the published model's shapes, names and files, in bf16 or as a GGUF in the chosen format, and the demo
+/// model's tokenizer. Its output is meaningless: use it to measure speed and memory before you download the real model.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Whose shape it has.
+    /// Model whose geometry to use.
     #[arg(long, env = "MOEX_LIKE", value_enum)]
     like: Like,
 
-    /// So many layers instead of the model's own.
+    /// Number of layers instead of the model's own.
     #[arg(long, env = "MOEX_LAYERS", value_name = "N")]
     layers: Option<usize>,
 
-    /// The folder to make.
+    /// Folder to write.
     #[arg(
         long,
         env = "MOEX_OUT",
@@ -46,15 +46,15 @@ pub struct Args {
     )]
     out: Option<PathBuf>,
 
-    /// The GGUF file to make instead: the same weights, as llama.cpp would write them.
+    /// GGUF file to write instead: the same weights, as llama.cpp would write them.
     #[arg(long, env = "MOEX_GGUF", value_name = "FILE")]
     gguf: Option<PathBuf>,
 
-    /// What the GGUF's matrices are stored in.
+    /// Format of the GGUF's matrices.
     #[arg(long, env = "MOEX_FORMAT", value_enum, default_value = "q4_K_M", requires = "gguf")]
     format: gguf::Mix,
 
-    /// Of the random weights.
+    /// Seed of the random weights.
     #[arg(long, env = "MOEX_SEED", default_value = "0")]
     seed: u64,
 }
@@ -89,7 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes all files of a checkpoint. The index comes last: a folder with one is whole.
+/// Writes all files of a checkpoint. The index is written last, so a folder with an index is complete.
 fn write(
     folder: &Path,
     geometry: &Geometry,
@@ -102,7 +102,7 @@ fn write(
         fs::write(folder.join(name), bytes).with_context(|| folder.join(name).display().to_string())
     };
     let config = serde_json::to_vec_pretty(&geometry.config())?;
-    ModelSpec::from_json(&config).context("the geometry is no model")?;
+    ModelSpec::from_json(&config).context("the geometry is not a valid model")?;
     put("config.json", &config)?;
     let text = Checkpoint::demo()?.text;
     let files = [
@@ -147,7 +147,7 @@ fn tokenizer_json(source: Option<TokenizerSource>) -> Option<Cow<'static, [u8]>>
     }
 }
 
-/// In order, a new shard whenever one is full.
+/// Splits the tensors into shards, in order.
 fn into_shards(tensors: Vec<Planned>) -> Vec<Vec<Planned>> {
     let mut shards = vec![Vec::new()];
     let mut bytes = 0;

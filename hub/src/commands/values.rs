@@ -1,4 +1,4 @@
-//! How flags are written: durations, and tokens that fit a URL.
+//! Parses values of flags, such as durations, and tokens that fit a URL.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How rows travel. Four bits are for weights: too few for activations.
+/// Format of rows on the wire. int4 is for weights only: too coarse for activations.
 pub(super) fn wire(text: &str) -> Result<Dtype, String> {
     match text.parse() {
         Ok(dtype @ (Dtype::F16 | Dtype::Bf16 | Dtype::Int8)) => Ok(dtype),
@@ -46,7 +46,7 @@ pub(super) fn compress(text: &str) -> Result<CompressionMode, String> {
     }
 }
 
-/// A join token: it travels in a URL's fragment as it is.
+/// A join token: it is part of a URL's fragment unescaped.
 pub(super) fn token(text: &str) -> Result<String, String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     if text.is_empty() || text.len() > MAX_TOKEN_BYTES || !text.bytes().all(fits) {
@@ -55,7 +55,7 @@ pub(super) fn token(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// An API key: it travels in a header as it is.
+/// An API key: it is sent in a header unescaped.
 pub(super) fn api_key(text: &str) -> Result<String, String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("it must be printable ASCII without spaces".to_owned());
@@ -63,7 +63,7 @@ pub(super) fn api_key(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Groups of rows under way; none is as many as pay.
+/// Groups of rows in flight; none chooses by measured speed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight(pub(super) Option<usize>);
 
@@ -72,11 +72,11 @@ pub(super) fn in_flight(text: &str) -> Result<InFlight, String> {
     match text.parse() {
         _ if text == "auto" => Ok(InFlight(None)),
         Ok(n @ 1..=MAX_IN_FLIGHT) => Ok(InFlight(Some(n))),
-        _ => Err(format!("it is auto or a number from 1 to {MAX_IN_FLIGHT}")),
+        _ => Err(format!("it must be auto or a number from 1 to {MAX_IN_FLIGHT}")),
     }
 }
 
-/// `5%`, `2.5%`; as a part of one.
+/// `5%`, `2.5%`; returned as a fraction of one.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').map(str::parse::<f64>) {
         Some(Ok(percent)) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
@@ -84,7 +84,7 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A seed that nobody else knows, from the operating system.
+/// A secret seed from the operating system.
 pub(super) fn seed() -> anyhow::Result<u64> {
     getrandom::u64().map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))
 }

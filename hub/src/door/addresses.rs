@@ -1,4 +1,4 @@
-//! By which addresses and names other machines reach this one.
+//! Finds the addresses and names by which other machines reach this one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -10,14 +10,14 @@ struct Found {
     is_up: bool,
 }
 
-/// The addresses by which others reach a socket bound to `bound`, the one of the default route first. None for a socket on
-/// loopback, and none if the machine is on no network.
+/// Addresses by which others reach a socket bound to `bound`, that of the default route first. Empty for a socket on
+/// loopback, or if the machine is on no network.
 pub fn reachable(bound: IpAddr) -> Vec<IpAddr> {
     if !bound.is_unspecified() {
         return Some(bound).filter(|ip| !ip.is_loopback()).into_iter().collect();
     }
     let found = if_addrs::get_if_addrs().unwrap_or_else(|error| {
-        tracing::warn!(%error, "the system does not tell this machine's addresses");
+        tracing::warn!(%error, "the system does not report this machine's addresses");
         Vec::new()
     });
     let found = found.into_iter().map(|interface| Found {
@@ -29,7 +29,7 @@ pub fn reachable(bound: IpAddr) -> Vec<IpAddr> {
     choose(found.collect(), both_families, &default_routes())
 }
 
-/// This machine's name without its domain, if it is one that mDNS can carry.
+/// This machine's name without its domain, if mDNS can announce it.
 pub fn host_name() -> Option<String> {
     let name = gethostname::gethostname().into_string().ok()?;
     label(&name)
@@ -46,7 +46,7 @@ fn label(name: &str) -> Option<String> {
     is_label.then_some(name)
 }
 
-/// Those that others can reach: default routes first, then IPv4 before IPv6, each in the system's order.
+/// Addresses that others can reach: default routes first, then IPv4 before IPv6, each in the system's order.
 fn choose(found: Vec<Found>, both_families: bool, first: &[IpAddr]) -> Vec<IpAddr> {
     let mut chosen: Vec<IpAddr> = Vec::new();
     for Found { interface, ip, is_up } in found {
@@ -60,7 +60,7 @@ fn choose(found: Vec<Found>, both_families: bool, first: &[IpAddr]) -> Vec<IpAdd
     chosen
 }
 
-/// Loopback and link-local addresses mean something else on every machine.
+/// Loopback and link-local addresses differ in meaning on every machine.
 fn reaches_others(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -76,7 +76,7 @@ fn reaches_others(ip: IpAddr) -> bool {
     }
 }
 
-/// Bridges to containers and virtual machines of this machine: no other machine is behind them.
+/// Bridges to this machine's own containers and virtual machines: no other machine is behind them.
 fn is_internal(interface: &str) -> bool {
     let is_docker_network = interface
         .strip_prefix("br-")
@@ -87,9 +87,9 @@ fn is_internal(interface: &str) -> bool {
             .any(|name| interface.starts_with(name))
 }
 
-/// The addresses from which the system would send to other networks. No packet is sent to find them.
+/// Source addresses that the system would use for other networks. Finding them sends no packet.
 fn default_routes() -> Vec<IpAddr> {
-    // Addresses of documentation: nobody has them, so the default route is asked for.
+    // Documentation addresses: no machine has them, so the system picks the default route.
     let elsewhere: [(SocketAddr, SocketAddr); 2] = [
         ((Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::new(192, 0, 2, 1), 9).into()),
         ((Ipv6Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into()),

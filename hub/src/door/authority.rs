@@ -1,5 +1,5 @@
-//! A certificate authority of this hub's own, for devices that are told to trust it. It can vouch for this machine's name,
-//! names under `.local` and addresses, and for no web site.
+//! The hub's own certificate authority, for devices that choose to trust it. Its name constraints allow this machine's
+//! name, names under `.local` and addresses, and no web site.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,18 +21,18 @@ use super::addresses;
 use super::kept::{KeptError, Replace, StateFolder};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long the authority is good for.
+/// Lifetime of the authority.
 const AUTHORITY_DAYS: u32 = 3650;
-/// How long a certificate that it gives is good for: browsers take none that is good for more than 398 days.
+/// Lifetime of a certificate that it issues: browsers refuse more than 398 days.
 const LEAF_DAYS: u32 = 396;
-/// Certificates hold from a day ago: clocks differ.
+/// Certificates are valid from a day ago, since clocks differ.
 const BACKDATED: Duration = DAY;
 /// The file with the key.
 const FILE: &str = "authority.json";
 /// The file with the certificate alone, for tools.
 const CERTIFICATE_FILE: &str = "ca.pem";
 
-/// What a certificate vouches for.
+/// Names and addresses in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     ips: BTreeSet<IpAddr>,
@@ -46,18 +46,18 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate that the authority gave, and when it is to be replaced.
+/// An issued certificate, and when to replace it.
 pub struct Leaf {
-    /// The certificate, the authority's, and the key.
+    /// Certificate chain with the authority's, and private key.
     pub key: Arc<CertifiedKey>,
-    /// When it ends.
+    /// When it expires.
     pub not_after: SystemTime,
 }
 
-/// What is kept of it.
+/// The authority's file.
 #[derive(Serialize, Deserialize)]
 struct Record {
-    /// Of the machine when the authority was made: it vouches for no other.
+    /// The machine's name when the authority was created: the only host name it may certify.
     host_name: Option<String>,
     not_after_unix_seconds: u64,
     key: String,
@@ -65,7 +65,7 @@ struct Record {
 }
 
 impl Names {
-    /// This machine's, as they are now.
+    /// Names of this machine as of now.
     pub fn of_this_machine() -> Self {
         let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let ips = addresses::reachable(Ipv6Addr::UNSPECIFIED.into()).into_iter().chain(loopback).collect();
@@ -77,11 +77,11 @@ impl Names {
 }
 
 impl Authority {
-    /// The one of the last start, or a new one if there is none or it ends within the life of a certificate; and whether it
-    /// is new.
+    /// Loads the kept authority, or creates one if there is none or it expires within a certificate's lifetime; also
+    /// returns whether it is new.
     ///
     /// # Errors
-    /// If it cannot be kept, others can read its key, or its file is damaged.
+    /// If it cannot be stored, others can read its key, or its file is damaged.
     pub fn keep(state: &StateFolder) -> Result<(Self, bool), KeptError> {
         let check = |text: &str| Self::read(text).map(|_| text.to_owned());
         let make = || Self::make(addresses::host_name(), SystemTime::now());
@@ -90,7 +90,7 @@ impl Authority {
         let mut authority = Self::read(&kept.value).map_err(broken)?;
         if authority.not_after() < SystemTime::now() + DAY * (LEAF_DAYS + 1) {
             tracing::warn!(
-                "the certificate authority comes to its end: a new one takes its place, and devices have to trust that"
+                "the certificate authority is about to expire: a new one replaces it, and devices must trust that"
             );
             kept = state.keep(FILE, Replace::Yes, check, make)?;
             authority =
@@ -111,12 +111,12 @@ impl Authority {
         &self.record.certificate
     }
 
-    /// What systems list it as.
+    /// The name that systems list it under.
     pub fn name(&self) -> String {
         authority_name(self.record.host_name.as_deref())
     }
 
-    /// What people compare, and links carry.
+    /// Fingerprint that users compare and links contain.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
@@ -126,15 +126,15 @@ impl Authority {
         state.path(CERTIFICATE_FILE)
     }
 
-    /// A certificate for these names, as far as the authority may vouch for them, with a key of its own.
+    /// Issues a certificate with its own key for those of these names that the authority may certify.
     ///
     /// # Errors
-    /// One sentence, if the system gives no randomness.
+    /// If the system has no random bytes; one sentence.
     pub fn issue(&self, names: &Names, now: SystemTime) -> Result<Leaf, String> {
         let hosts = names.hosts.iter().filter(|host| self.may_vouch_for(host)).cloned();
         let sans: Vec<String> = hosts.chain(names.ips.iter().map(ToString::to_string)).collect();
         let not_after = now + DAY * LEAF_DAYS;
-        let cannot = |error: &dyn std::fmt::Display| format!("no certificate can be made: {error}");
+        let cannot = |error: &dyn std::fmt::Display| format!("creating a certificate failed: {error}");
         let mut params = CertificateParams::new(sans).map_err(|error| cannot(&error))?;
         params.distinguished_name = common_name(self.record.host_name.as_deref().unwrap_or("moex"));
         params.not_before = rcgen::date_time_ymd(1970, 1, 1) + since_epoch(now - BACKDATED);
@@ -159,9 +159,10 @@ impl Authority {
         UNIX_EPOCH + Duration::from_secs(self.record.not_after_unix_seconds)
     }
 
-    /// A new one as it is kept.
+    /// Creates a new authority's file.
     fn make(host_name: Option<String>, now: SystemTime) -> Result<String, String> {
-        let cannot = |error: &dyn std::fmt::Display| format!("no certificate authority can be made: {error}");
+        let cannot =
+            |error: &dyn std::fmt::Display| format!("creating the certificate authority failed: {error}");
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| cannot(&error))?;
         let not_after = now + DAY * AUTHORITY_DAYS;
         let params = params(host_name.as_deref(), now, not_after);
@@ -184,7 +185,7 @@ impl Authority {
             .checked_add(Duration::from_secs(record.not_after_unix_seconds))
             .filter(|end| *end < UNIX_EPOCH + DAY * 100_000)
             .ok_or("its last day is none")?;
-        // The dates are the certificate's own; what it signs needs its name and key alone.
+        // Only the name and key matter for signing; the dates stay those of the certificate.
         let params = params(record.host_name.as_deref(), end, end);
         Ok(Self { issuer: Issuer::new(params, key), record, certificate })
     }
@@ -216,7 +217,7 @@ fn common_name(name: &str) -> DistinguishedName {
     distinguished
 }
 
-/// In whole seconds; certificates count no finer.
+/// Whole seconds, the resolution of certificates.
 fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).map_or(Duration::ZERO, |since| Duration::from_secs(since.as_secs()))
 }

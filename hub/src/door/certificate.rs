@@ -1,5 +1,5 @@
-//! The certificate that a hub shows, replaced while it runs: one of its own authority follows this machine's addresses, one
-//! from files follows the files.
+//! The hub's TLS certificate, renewed while it runs: one from its own authority when this machine's addresses change,
+//! one from files when the files change.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use rustls::sign::CertifiedKey;
 
 use super::authority::{Authority, Names};
 
-/// How often it is looked whether another one is needed.
+/// Interval of checks whether a new certificate is needed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long before its end a certificate is replaced.
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -33,13 +33,13 @@ pub enum Source {
     },
 }
 
-/// The current certificate, and how the next one is had.
+/// The current certificate, and the source of the next one.
 pub struct Certificate {
     source: Source,
     shown: RwLock<Shown>,
 }
 
-/// The one that is shown, and what it was made of.
+/// The certificate in use, and what it was made from.
 struct Shown {
     key: Arc<CertifiedKey>,
     made_of: MadeOf,
@@ -47,17 +47,17 @@ struct Shown {
 
 #[derive(PartialEq, Eq)]
 enum MadeOf {
-    /// These names, until then.
+    /// For these names, to be renewed at this time.
     Names(Names, SystemTime),
-    /// Files of these times.
+    /// From files with these modification times.
     Files([Option<SystemTime>; 2]),
 }
 
 impl Certificate {
-    /// The first one.
+    /// Loads or issues the first certificate.
     ///
     /// # Errors
-    /// One sentence: a file cannot be used, or the system gives no randomness.
+    /// If a file cannot be used, or the system has no random bytes; one sentence.
     pub fn first(source: Source) -> Result<Self, String> {
         let shown = source.make()?;
         Ok(Self { source, shown: RwLock::new(shown) })
@@ -74,15 +74,14 @@ impl Certificate {
     /// TLS 1.2 and 1.3 with whichever certificate is current.
     ///
     /// # Errors
-    /// If the cryptography that this is built with knows neither.
+    /// If the cryptography provider supports neither.
     pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, rustls::Error> {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?;
         Ok(builder.with_no_client_auth().with_cert_resolver(self.clone()))
     }
 
-    /// Replaces the certificate whenever another one is needed; never ends. What fails leaves the one there was, and is tried
-    /// again.
+    /// Renews the certificate whenever needed; never returns. On failure the old one stays, and renewal is retried.
     pub async fn keep_current(self: Arc<Self>) {
         let mut said = String::new();
         loop {
@@ -91,18 +90,18 @@ impl Certificate {
                 Ok(false) => {}
                 Ok(true) => {
                     said.clear();
-                    tracing::info!("a new certificate is shown from now on");
+                    tracing::info!("the certificate was renewed");
                 }
                 Err(error) if error == said => {}
                 Err(error) => {
-                    tracing::warn!("the certificate stays the old one: {error}");
+                    tracing::warn!("renewing the certificate failed, the old one stays: {error}");
                     said = error;
                 }
             }
         }
     }
 
-    /// Whether another one was needed.
+    /// Returns whether a new certificate was needed.
     fn renew(&self, now: SystemTime) -> Result<bool, String> {
         let is_current = {
             let shown = self.shown.read().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +137,7 @@ impl Source {
                 Ok(Shown { key: leaf.key, made_of: MadeOf::Names(names, leaf.not_after) })
             }
             Self::Files { chain, key } => {
-                // Looked at before they are read: what changes meanwhile is noticed next time.
+                // Times are read before the contents, so that a change in between is noticed next time.
                 let times = [modified(chain), modified(key)];
                 Ok(Shown { key: Arc::new(read(chain, key)?), made_of: MadeOf::Files(times) })
             }

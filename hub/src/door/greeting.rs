@@ -1,35 +1,35 @@
-//! What a hub says on the terminal when it serves, laid out for the terminal's width.
+//! Lays out the hub's startup message for the terminal's width.
 
 use super::{links, qr};
 
-/// Narrower than this, a label stands above its URL: beside it no URL would fit.
+/// In narrower terminals a label stands above its URL, which would not fit beside it.
 const MIN_COLUMNS_FOR_LABELS: usize = 60;
-/// Where nothing is known of the terminal.
+/// Assumed width if the terminal's is unknown.
 const DEFAULT_COLUMNS: usize = 80;
-/// Text is not spread over more: long lines are hard to read.
+/// Maximum width of text, since long lines are hard to read.
 const MAX_COLUMNS: usize = 100;
 
-/// What there is to say.
+/// Contents of the message.
 #[derive(Clone, Debug)]
 pub struct Greeting<'a> {
-    /// What is served, and what it is computed with: a line each.
+    /// The model and the formats it is computed with: one line each.
     pub model: &'a str,
     /// The page for phones, with the token.
     pub phone: Option<&'a str>,
-    /// What a QR code shows, if one is to be shown.
+    /// URL for the QR code, if one is shown.
     pub qr: Option<&'a str>,
-    /// Where, the best first; at least one.
+    /// Origins, the best first; at least one.
     pub origins: &'a [String],
-    /// What workers join with.
+    /// The token that workers join with.
     pub token: &'a str,
-    /// The join URL for native workers, where it is another than for tabs.
+    /// Join URL for native workers, if it differs from the tabs'.
     pub worker: Option<&'a str>,
-    /// What to do next, and what to know: a paragraph each.
+    /// Next steps and notes: one paragraph each.
     pub notes: &'a [String],
 }
 
 impl Greeting<'_> {
-    /// The text for a window of so many columns; only URLs may be longer.
+    /// The message for a terminal of this width; only URLs may be longer.
     pub fn text(&self, columns: usize) -> String {
         let fragment = links::fragment(self.token, None);
         let first = self.origins.first().map(String::as_str).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Greeting<'_> {
         }
         let mut row = |label: &str, url: &str| {
             text += &match columns < MIN_COLUMNS_FOR_LABELS {
-                // Flush left, a URL that the terminal breaks can still be opened and copied.
+                // At the left margin, a URL that the terminal breaks can still be opened and copied.
                 true if label.is_empty() => format!("\n{url}"),
                 true => format!("\n{label}\n{url}"),
                 false => format!("\n  {label:<6} {url}"),
@@ -73,14 +73,14 @@ impl Greeting<'_> {
     }
 }
 
-/// The columns of the terminal that stderr is, or as many as fit most.
+/// Width of the terminal at stderr, or a default.
 pub fn columns() -> usize {
     let mut table = comfy_table::Table::new();
     table.use_stderr();
     table.width().map_or(DEFAULT_COLUMNS, usize::from).clamp(20, MAX_COLUMNS)
 }
 
-/// The paragraph in lines of at most so many characters, broken at spaces.
+/// Breaks the paragraph at spaces into lines of at most this many characters.
 pub fn wrapped(paragraph: &str, columns: usize) -> String {
     let mut text = String::new();
     let mut used = 0;

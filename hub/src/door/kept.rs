@@ -1,36 +1,36 @@
-//! Secrets that a hub keeps between starts, each in a file of its own that only its owner reads.
+//! Stores secrets between starts, each in a file that only its owner can read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A file longer than this holds no secret of ours.
+/// Files longer than this do not hold a secret of the hub.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// A folder of secrets.
 #[derive(Clone, Debug)]
 pub struct StateFolder(PathBuf);
 
-/// What was in a file, or is from now on.
+/// A stored secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The secret.
     pub value: String,
-    /// Where it is kept.
+    /// Path of its file.
     pub path: PathBuf,
-    /// Whether it was made just now.
+    /// Whether it was just created.
     pub is_new: bool,
 }
 
-/// Why a secret cannot be kept. Each is one sentence.
+/// Why a secret cannot be stored. Each is one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum KeptError {
     /// The file or its folder cannot be read or written.
     #[error("{} cannot be used: {source} (name another folder with --state)", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Others on this machine may have read it.
@@ -39,7 +39,7 @@ pub enum KeptError {
         /// The file.
         path: PathBuf,
     },
-    /// It does not hold what it should.
+    /// Its content is invalid.
     #[error("{} is damaged ({reason}): delete it for a new one", path.display())]
     Broken {
         /// The file.
@@ -47,13 +47,13 @@ pub enum KeptError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The system gives no randomness.
+    /// The system has no random bytes.
     #[error("{0}")]
     Random(String),
 }
 
 impl StateFolder {
-    /// This folder, made with the first secret in it.
+    /// Uses this folder; it is created with the first secret.
     pub fn at(folder: PathBuf) -> Self {
         Self(folder)
     }
@@ -65,16 +65,16 @@ impl StateFolder {
         state.or_else(home_state).unwrap_or_else(std::env::temp_dir).join("moex")
     }
 
-    /// Where the file of this name is.
+    /// Path of the file with this name.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The secret in the file `name`, as `check` reads it; one made by `make` if there is none, or if it is to be
-    /// replaced. Of two hubs that start at once, both get the same.
+    /// Returns the secret in the file `name`, parsed by `check`; creates it with `make` if it is missing or to be
+    /// replaced. Two hubs that start at once get the same secret.
     ///
     /// # Errors
-    /// If the file cannot be used, others can read it, or `check` refuses what it holds.
+    /// If the file cannot be used, others can read it, or `check` refuses its content.
     pub fn keep(
         &self,
         name: &str,
@@ -92,18 +92,18 @@ impl StateFolder {
         if self.write(&path, &value, replace).map_err(io_error(&path))? {
             return Ok(Kept { value, path, is_new: true });
         }
-        // Another hub was faster.
+        // Another hub created it first.
         match read(&path, &check)? {
             Some(value) => Ok(Kept { value, path, is_new: false }),
             None => Err(io_error(&path)(io::ErrorKind::NotFound.into())),
         }
     }
 
-    /// Writes the file whole or not at all; false if there is one that is not to be replaced.
+    /// Writes the file atomically; returns false if one exists and must stay.
     fn write(&self, path: &Path, value: &str, replace: Replace) -> io::Result<bool> {
         make_private_folder(&self.0)?;
         let part = path.with_extension(format!("{}.part", std::process::id()));
-        // Left by a process of the same number that died.
+        // Left behind by a dead process with the same id.
         drop(fs::remove_file(&part));
         let written = private_file(&part).and_then(|mut file| {
             file.write_all(value.as_bytes())?;
@@ -115,7 +115,7 @@ impl StateFolder {
             Replace::No => match fs::hard_link(&part, path) {
                 Ok(()) => Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-                // A file system without links.
+                // For file systems without hard links.
                 Err(_) => fs::rename(&part, path).map(|()| true),
             },
         });
@@ -124,23 +124,23 @@ impl StateFolder {
     }
 }
 
-/// Whether what is kept is given up for a new one.
+/// Whether to replace a stored secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
-    /// What is kept stays.
+    /// Keep the stored secret.
     No,
-    /// A new one takes its place.
+    /// Replace it.
     Yes,
 }
 
 impl Replace {
-    /// As a flag such as `--new-token` says.
+    /// From a flag such as `--new-token`.
     pub fn when(asked: bool) -> Self {
         if asked { Self::Yes } else { Self::No }
     }
 }
 
-/// What the file holds; none if there is none.
+/// The file's content; none if there is no file.
 fn read(path: &Path, check: &impl Fn(&str) -> Result<String, String>) -> Result<Option<String>, KeptError> {
     let broken = |reason: String| KeptError::Broken { path: path.to_owned(), reason };
     let metadata = match fs::metadata(path) {
@@ -152,12 +152,12 @@ fn read(path: &Path, check: &impl Fn(&str) -> Result<String, String>) -> Result<
         return Err(KeptError::Exposed { path: path.to_owned() });
     }
     if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
-        return Err(broken("it is no file of a hub".into()));
+        return Err(broken("it is not a file of a hub".into()));
     }
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(broken("it is no text".into()));
+            return Err(broken("it is not text".into()));
         }
         Err(error) => return Err(io_error(path)(error)),
     };
@@ -175,7 +175,7 @@ fn is_exposed(metadata: &fs::Metadata) -> bool {
     metadata.permissions().mode() & 0o077 != 0
 }
 
-/// Elsewhere a file in a user's profile is that user's.
+/// On other systems, files in a user's profile belong to that user.
 #[cfg(not(unix))]
 fn is_exposed(_metadata: &fs::Metadata) -> bool {
     false

@@ -1,23 +1,23 @@
-//! The URLs by which a hub is opened, shared and joined.
+//! Builds the URLs by which a hub is opened, shared and joined.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::addresses;
 
-/// One listener's origins: a scheme and a port at each host that names this machine.
+/// Origins of one listener: a scheme and a port with each host that names this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origins {
     scheme: &'static str,
     port: u16,
     local: String,
     shared: Vec<String>,
-    /// What others are told instead, where a proxy stands before it.
+    /// The proxy's origin, if there is one; others get only this.
     public: Option<String>,
 }
 
 impl Origins {
-    /// Those of a listener bound to `bound` that speaks `scheme`, on the network as it is now. `names` are host names that
-    /// others can look up; a listener on loopback has none.
+    /// Origins of a listener bound to `bound` with this scheme, on the current network. `names` are host names that
+    /// others can resolve; a listener on loopback has none.
     pub fn new(scheme: &'static str, bound: SocketAddr, names: &[String]) -> Self {
         let others = addresses::reachable(bound.ip());
         let named = if others.is_empty() { &[] } else { names };
@@ -25,18 +25,18 @@ impl Origins {
         Self { scheme, port: bound.port(), local: host(local(bound.ip())), shared, public: None }
     }
 
-    /// The same for others that know it by one URL alone: a proxy's.
+    /// Replaces the origins for others with a proxy's URL.
     #[must_use]
     pub fn published(self, url: String) -> Self {
         Self { public: Some(url), ..self }
     }
 
-    /// For this machine itself: `http://127.0.0.1:8080`.
+    /// Origin for this machine itself: `http://127.0.0.1:8080`.
     pub fn local(&self) -> String {
         self.at(&self.local)
     }
 
-    /// For others, the best first; for this machine if it has no others.
+    /// Origins for others, the best first; if there are none, the one for this machine.
     pub fn shared(&self) -> Vec<String> {
         match (&self.public, self.shared.is_empty()) {
             (Some(url), _) => vec![url.clone()],
@@ -45,17 +45,17 @@ impl Origins {
         }
     }
 
-    /// Whether another machine can reach it.
+    /// Whether other machines can reach it.
     pub fn is_shared(&self) -> bool {
         !self.shared.is_empty() || self.public.is_some()
     }
 
-    /// Whether what others are told is https.
+    /// Whether the shared origins are https.
     pub fn is_https(&self) -> bool {
         self.public.as_ref().map_or(self.scheme == "https", |url| url.starts_with("https:"))
     }
 
-    /// The host of the best, as it stands in a URL.
+    /// Host of the best origin, as written in a URL.
     pub fn first_host(&self) -> &str {
         self.shared.first().unwrap_or(&self.local)
     }
@@ -70,8 +70,8 @@ impl Origins {
     }
 }
 
-/// What stands behind `#` in a join URL: the token, and the fingerprint that a native worker knows the hub by. A browser
-/// never sends it, and its pages read no further than the comma, which no token holds.
+/// Fragment of a join URL: the token, and the fingerprint by which a native worker verifies the hub. Browsers never
+/// send it, and the pages read only up to the comma, which no token contains.
 pub fn fragment(token: &str, ca_fingerprint: Option<&str>) -> String {
     match ca_fingerprint {
         Some(fingerprint) => format!("{token},ca={fingerprint}"),
@@ -79,7 +79,7 @@ pub fn fragment(token: &str, ca_fingerprint: Option<&str>) -> String {
     }
 }
 
-/// As it stands in a URL.
+/// The address as written in a URL.
 fn host(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),
@@ -87,7 +87,7 @@ fn host(ip: IpAddr) -> String {
     }
 }
 
-/// An unspecified address is none that can be opened; this machine's own name for it is.
+/// An unspecified address cannot be opened; loopback can.
 fn local(bound: IpAddr) -> IpAddr {
     match bound {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,7 +1,8 @@
-//! Hubs of this network, by multicast DNS: announced by those who serve, found by those who want to join.
+//! Announces and finds hubs on the local network by multicast DNS.
 //!
-//! Announced are the port, whether it speaks TLS, and the authority's fingerprint; never the token. What is found was said by
-//! anybody on the network: names are cleaned before they are shown, and what a hub is known by is its fingerprint.
+//! The announcement holds the port, whether it uses TLS, and the authority's fingerprint, never the token. Found
+//! records may come from anyone on the network: names are sanitised before they are shown, and only the fingerprint
+//! identifies a hub.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,55 +11,55 @@ use mdns_sd::{DaemonEvent, IfKind, ResolvedService, ServiceDaemon, ServiceEvent,
 use moex_worker::native::Fingerprint;
 use tokio::time::{Instant, timeout_at};
 
-/// What hubs announce themselves as.
+/// Service type of hubs.
 const SERVICE: &str = "_moex._tcp.local.";
-/// The most hubs that are shown; more are somebody's joke.
+/// Maximum hubs shown; more would not be genuine.
 const MAX_FOUND: usize = 16;
 /// The longest name that is shown, in characters.
 const MAX_NAME: usize = 60;
-/// How long the goodbye may take.
+/// How long withdrawing the announcement may take.
 const GOODBYE: Duration = Duration::from_millis(300);
 
-/// What is announced.
+/// The hub to announce.
 #[derive(Clone, Debug)]
 pub struct Hub {
-    /// This machine's, without a domain.
+    /// This machine's name, without a domain.
     pub host_name: String,
-    /// Where workers join.
+    /// Port that workers join on.
     pub port: u16,
-    /// The one address it is bound to, if it is not all of them.
+    /// The address it is bound to, unless it is bound to all.
     pub address: Option<IpAddr>,
-    /// Whether that port speaks TLS.
+    /// Whether that port uses TLS.
     pub is_tls: bool,
-    /// Of the hub's own authority.
+    /// Fingerprint of the hub's own authority.
     pub authority: Option<Fingerprint>,
 }
 
-/// A hub that announces itself until this is dropped.
+/// A hub that is announced until this is dropped.
 pub struct Announced {
     daemon: ServiceDaemon,
     full_name: String,
 }
 
-/// A hub that was found.
+/// A found hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// As it calls itself.
+    /// Its name, as announced.
     pub name: String,
-    /// Where it says it can be reached, the best first; never empty.
+    /// Its announced addresses, the best first; never empty.
     pub addresses: Vec<IpAddr>,
-    /// Where workers join.
+    /// Port that workers join on.
     pub port: u16,
-    /// Whether that port speaks TLS.
+    /// Whether that port uses TLS.
     pub is_tls: bool,
-    /// Of the hub's own authority.
+    /// Fingerprint of the hub's own authority.
     pub authority: Option<Fingerprint>,
 }
 
-/// Announces the hub, and answers who asks for `HOST_NAME.local`. Call it within a tokio runtime.
+/// Announces the hub, and answers queries for `HOST_NAME.local`. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// One sentence, if the system gives no socket for it.
+/// If the system cannot provide a socket; one sentence.
 pub fn announce(hub: &Hub) -> Result<Announced, String> {
     let cannot = |error: mdns_sd::Error| format!("this hub is not announced on the network (mDNS): {error}");
     let daemon = ServiceDaemon::new().map_err(cannot)?;
@@ -95,7 +96,7 @@ pub fn announce(hub: &Hub) -> Result<Announced, String> {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // Others forget it at once instead of in an hour; if that fails, they find nobody there.
+        // Withdraws the announcement, so that others forget it at once instead of in an hour; a failure is harmless.
         if let Ok(gone) = self.daemon.unregister(&self.full_name) {
             drop(gone.recv_timeout(GOODBYE));
         }
@@ -103,12 +104,12 @@ impl Drop for Announced {
     }
 }
 
-/// The hubs that answer within `wait`.
+/// Finds the hubs that answer within `wait`.
 ///
 /// # Errors
-/// One sentence, if the system gives no socket for it.
+/// If the system cannot provide a socket; one sentence.
 pub async fn find(wait: Duration) -> Result<Vec<Found>, String> {
-    let cannot = |error: mdns_sd::Error| format!("hubs of this network cannot be looked for (mDNS): {error}");
+    let cannot = |error: mdns_sd::Error| format!("searching this network for hubs failed (mDNS): {error}");
     let daemon = ServiceDaemon::new().map_err(cannot)?;
     let events = daemon.browse(SERVICE).map_err(cannot)?;
     let deadline = Instant::now() + wait;
@@ -116,7 +117,7 @@ pub async fn find(wait: Duration) -> Result<Vec<Found>, String> {
     while let Ok(Ok(event)) = timeout_at(deadline, events.recv_async()).await {
         let ServiceEvent::ServiceResolved(service) = event else { continue };
         let Some(hub) = Found::read(&service) else { continue };
-        // What a hub says last counts.
+        // A hub's latest announcement replaces earlier ones.
         found.retain(|known| known.name != hub.name || known.port != hub.port);
         if found.len() < MAX_FOUND {
             found.push(hub);
@@ -148,7 +149,7 @@ impl Found {
         })
     }
 
-    /// Its origin at its best address.
+    /// Origin at its best address.
     pub fn origin(&self) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };
         let host = match self.addresses.first() {
@@ -159,14 +160,14 @@ impl Found {
         format!("{scheme}://{host}:{}", self.port)
     }
 
-    /// The URL that joins it with this token.
+    /// Join URL with this token.
     pub fn join_url(&self, token: &str) -> String {
         let authority = self.authority.filter(|_| self.is_tls).map(|authority| authority.to_string());
         format!("{}/join#{}", self.origin(), super::links::fragment(token, authority.as_deref()))
     }
 }
 
-/// Letters, digits and a little more: nothing that moves a terminal's cursor.
+/// Keeps letters, digits and some punctuation: nothing that controls a terminal.
 fn clean(name: &str) -> String {
     let name = name.chars().filter(|c| *c != '\\');
     name.map(|c| if c.is_alphanumeric() || " -_.()".contains(c) { c } else { '?' }).take(MAX_NAME).collect()

@@ -1,17 +1,17 @@
-//! The front door: by which addresses others reach a hub, and what it keeps between starts so that they find it again.
+//! How other machines reach a hub: addresses, links, certificates, and the secrets that stay the same between starts.
 //!
 //! ```text
 //! addresses   this machine's addresses that others can reach, and its name
 //! links       the URLs made of them
-//! greeting    what the terminal shows of it
-//! qr          a link for cameras
-//! kept        the join token, the API key and the authority, in files that only their owner reads
-//! authority   a certificate authority of the hub's own, and what it vouches for
-//! certificate what is shown to clients, replaced while the hub runs
-//! page        the plain port's page: how to trust the authority, and the way in without
-//! mdns        how hubs of a network are found
+//! greeting    the startup message on the terminal
+//! qr          a link as a QR code
+//! kept        join token, API key and authority, in files that only their owner can read
+//! authority   the hub's own certificate authority, and the names it may certify
+//! certificate the certificate shown to clients, renewed while the hub runs
+//! page        the plain http port's page: how to trust the authority, and a link to join without
+//! mdns        announces and finds hubs on the local network
 //! ```
-//! What is served behind the door is `server`'s matter; which of this a command asks for, `commands::serve`'s.
+//! `server` serves the requests; `commands::serve` chooses which of these a hub uses.
 
 pub mod addresses;
 pub mod authority;

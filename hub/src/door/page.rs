@@ -1,7 +1,8 @@
-//! The page on the plain port: which certificate to trust, how on which system, and the way in without it.
+//! The page on the plain http port: which certificate to trust, how to trust it on each system, and how to join without
+//! it.
 //!
-//! Strangers can load it, so no secret is on it. Who scanned the QR code brings the token behind `#`, which no browser sends;
-//! the page's script hands it on. Without scripts all of it can still be read.
+//! Anyone can load it, so it contains no secret. The QR code's URL carries the token after `#`, which no browser sends;
+//! the page's script passes it on. The page is readable without scripts.
 
 use std::sync::Arc;
 
@@ -12,14 +13,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-/// The page, with `{{NAME}}` where something is filled in.
+/// The page, with `{{NAME}}` placeholders.
 const TEMPLATE: &str = include_str!("page/door.html");
-/// Besides what every page is sent: the script asks the https port whether it is trusted.
+/// The usual policy, plus permission for the script to check whether the https port is trusted.
 const POLICY: &str = "default-src 'self'; connect-src 'self' https:; object-src 'none'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
-/// The systems that the page has steps for: the names of their sections, and what browsers on them call themselves, in the
-/// order in which they are looked for.
+/// Systems with instructions on the page: section name, display name, and substrings of the user agent, in search
+/// order.
 const SYSTEMS: [(&str, &str, &[&str]); 6] = [
     ("firefox", "Firefox on a computer", &["Firefox/"]),
     ("ios", "iPhone or iPad", &["iPhone", "iPad", "iPod"]),
@@ -29,24 +30,24 @@ const SYSTEMS: [(&str, &str, &[&str]); 6] = [
     ("linux", "Linux or ChromeOS", &["Linux", "CrOS", "X11"]),
 ];
 
-/// What the page tells of.
+/// Values for the page.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// Of the https listener.
+    /// Port of the https listener.
     pub https_port: u16,
     /// The authority's certificate in DER.
     pub certificate: Vec<u8>,
-    /// The same in PEM.
+    /// The certificate in PEM.
     pub pem: String,
-    /// Its fingerprint in pairs of digits.
+    /// Fingerprint in pairs of digits.
     pub fingerprint: String,
-    /// Its name, as systems list it.
+    /// Name under which systems list the authority.
     pub name: String,
-    /// A host that names this machine, for visitors whose browser does not say by which they came.
+    /// Host name of this machine, for requests without a Host header.
     pub host: String,
 }
 
-/// The page and what it loads.
+/// Routes of the page and its files.
 pub fn router(told: Told) -> Router {
     let told = Arc::new(told);
     let file = |kind: &'static str, text: &'static str| {
@@ -58,7 +59,7 @@ pub fn router(told: Told) -> Router {
         .route("/", get(page))
         .route("/ca.crt", get(der))
         .route("/ca.pem", get(pem))
-        // Without one browsers ask for `/favicon.ico`, which would lead them to a port that they do not trust yet.
+        // Without an icon browsers request `/favicon.ico`, which would redirect them to a port they do not trust yet.
         .route("/door/favicon.svg", file("image/svg+xml", include_str!("../web/assets/favicon.svg")))
         .route("/door/base.css", file("text/css; charset=utf-8", include_str!("../web/assets/base.css")))
         .route("/door/door.css", file("text/css; charset=utf-8", include_str!("page/door.css")))
@@ -74,7 +75,7 @@ async fn page(State(told): State<Arc<Told>>, headers: HeaderMap) -> Response {
         (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
-        // What it loads is its own, and the check of the https port is another origin's.
+        // Its files have its own origin; the check of the https port is cross-origin.
         (HeaderName::from_static("cross-origin-embedder-policy"), HeaderValue::from_static("unsafe-none")),
     ];
     (headers, text).into_response()
@@ -94,7 +95,7 @@ fn download(kind: &'static str, name: &'static str, bytes: Vec<u8>) -> Response 
 }
 
 impl Told {
-    /// The page for a browser that calls itself `agent` and came by `host`.
+    /// The page for a browser with this user agent and Host.
     fn page(&self, agent: &str, host: &str) -> String {
         let host =
             host.parse::<Authority>().map_or(self.host.clone(), |authority| authority.host().to_owned());
@@ -115,7 +116,7 @@ impl Told {
     }
 }
 
-/// Which of the systems a browser runs on, as it says itself.
+/// The system that a user agent names.
 fn system_of(agent: &str) -> Option<&'static str> {
     let is_phone = agent.contains("Android") || agent.contains("iPhone") || agent.contains("iPad");
     let known = |(id, _, words): &&(&str, &str, &[&str])| {
@@ -124,7 +125,7 @@ fn system_of(agent: &str) -> Option<&'static str> {
     SYSTEMS.iter().find(known).map(|(id, ..)| *id)
 }
 
-/// As text of HTML, or in quotes.
+/// Escapes text for HTML, also within quotes.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

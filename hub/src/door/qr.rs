@@ -1,14 +1,14 @@
-//! A QR code of half blocks for a terminal.
+//! Draws a QR code with half blocks on a terminal.
 
 use qrcode::{EcLevel, QrCode};
 
-/// The margin that scanners are promised, in modules, and the one that still does in a narrow window.
+/// Margins in modules: the standard's, and a smaller one for narrow terminals that scanners still read.
 const QUIET_ZONES: [usize; 2] = [4, 2];
-/// White on black whatever the terminal's own colours are, themes included: a lit half block is light.
+/// White on black whatever the terminal's theme: a lit half block is light.
 const COLOURS: &str = "\x1b[38;5;231;48;5;16m";
 const RESET: &str = "\x1b[0m";
 
-/// The text as lines of at most so many columns, with colours; none if it does not fit.
+/// The QR code as lines of at most this many columns, with colours; none if it does not fit.
 pub fn lines(text: &str, columns: usize) -> Option<Vec<String>> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).ok()?;
     let modules = code.width();
@@ -21,7 +21,7 @@ pub fn lines(text: &str, columns: usize) -> Option<Vec<String>> {
     };
     let line = |upper: usize| {
         let halves = (0..side).map(|column| {
-            // Below the last row there is nothing: the terminal's own colour would be no margin.
+            // Below the last row, the terminal's own background would not be a margin.
             match (is_light(upper, column), upper + 1 >= side || is_light(upper + 1, column)) {
                 (true, true) => '█',
                 (true, false) => '▀',

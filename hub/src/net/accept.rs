@@ -1,12 +1,12 @@
-//! Accepts connections and speaks HTTP/1.1 on them, within limits that hold for strangers too. WebSocket needs HTTP/1.1.
+//! Accepts connections and serves HTTP/1.1 on them, within limits for unknown peers. WebSocket needs HTTP/1.1.
 //!
 //! ```text
 //! accepted --TLS: [`HANDSHAKE_TIMEOUT`]--> waiting --header: [`HEADER_TIMEOUT`]--> served --+--> upgraded, off to the swarm
 //!                                            ^                 body: [`BODY_TIMEOUT`]       |
 //!                                            +----------------------------------------------+
 //! ```
-//! An idle connection waits for its next header, so the header's time is the idle time too. A peer that does not read
-//! meets the stream's own timeout.
+//! An idle connection waits for its next header, so the header's timeout is the idle timeout too. The stream has a
+//! timeout of its own for a peer that does not read.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -41,26 +41,27 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a request's body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a request's header, and of what is read ahead of a body.
+/// Maximum bytes of a request's header, and of a body read ahead.
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Fields of a request's header.
+/// Maximum fields of a request's header.
 const MAX_HEADER_FIELDS: usize = 100;
-/// The first wait after a connection could not be accepted; each further one is twice as long.
+/// First wait after accepting a connection failed; each further wait is twice as long.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
-/// The longest.
+/// The longest such wait.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Where to accept.
+/// Where to accept connections, and how to answer.
 pub(crate) struct AcceptOn<A> {
-    /// Listens.
+    /// The listening socket.
     pub(crate) tcp: TcpListener,
-    /// Plain HTTP if none.
+    /// The TLS acceptor; none for plain HTTP.
     pub(crate) tls: Option<TlsAcceptor>,
     /// Answers every request, which carries the peer's address as [`ConnectInfo`].
     pub(crate) answer: A,
 }
 
-/// Accepts until `stopping` is true; then ends what is idle, and returns when every answer under way has ended.
+/// Accepts connections until `stopping` is true; then closes idle ones, and returns once every answer in progress has
+/// ended.
 pub(crate) async fn accept<A, F>(on: AcceptOn<A>, seats: Seats, mut stopping: watch::Receiver<bool>)
 where
     A: Fn(Request) -> F + Clone + Send + Sync + 'static,
@@ -70,7 +71,7 @@ where
     let mut backoff = FIRST_BACKOFF;
     loop {
         let accepted = tokio::select! {
-            // An error means that the sender is gone: stop.
+            // An error means that the sender was dropped: stop.
             _ = stopping.wait_for(|stop| *stop) => break,
             Some(_) = connections.join_next() => continue,
             accepted = on.tcp.accept() => accepted,
@@ -80,12 +81,12 @@ where
                 backoff = FIRST_BACKOFF;
                 let mut seat = seats.take(peer.ip());
                 if seat.is_none() {
-                    // Those who were told to make room may be about to leave.
+                    // Connections told to make room may be about to end.
                     sleep(FIRST_BACKOFF).await;
                     seat = seats.take(peer.ip());
                 }
                 let Some(seat) = seat else {
-                    tracing::warn!(%peer, "no seat is free: a connection was refused");
+                    tracing::warn!(%peer, "a connection was refused: the limit of connections is reached");
                     continue;
                 };
                 let (tls, answer, stopping) = (on.tls.clone(), on.answer.clone(), stopping.clone());
@@ -93,8 +94,8 @@ where
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, "connections cannot be accepted for a moment");
-                // What the system has too few of is mostly files, and every connection is one.
+                tracing::warn!(%error, "accepting a connection failed; retrying");
+                // The system usually lacks file descriptors, and every connection uses one.
                 seats.relieve();
                 sleep(backoff).await;
                 backoff = MAX_BACKOFF.min(2 * backoff);
@@ -111,7 +112,7 @@ pub(super) async fn serve_forever(listener: TcpListener, router: Router) {
     accept(AcceptOn { tcp: listener, tls: None, answer: call(router) }, Seats::new(1 << 12), stopping).await;
 }
 
-/// Answers with a router.
+/// Answers requests with a router.
 pub(crate) fn call(router: Router) -> impl Fn(Request) -> Answering + Clone + Send + Sync + 'static {
     move |request| {
         let answering = Service::call(&TowerToHyperService::new(router.clone()), request);
@@ -122,16 +123,16 @@ pub(crate) fn call(router: Router) -> impl Fn(Request) -> Answering + Clone + Se
     }
 }
 
-/// An answer on its way.
+/// A future response.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// The peer was gone before it was accepted.
+/// Whether the error concerns one peer only, which left before it was accepted.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// One connection, until it ends, leaves HTTP, or its seat is taken away.
+/// Serves one connection until it ends, is upgraded, or loses its seat.
 async fn serve<A, F>(
     tcp: TcpStream,
     peer: SocketAddr,
@@ -148,7 +149,7 @@ async fn serve<A, F>(
         () = seat.taken_away() => return,
         opened = opening => match opened {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "a connection was not opened"),
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "opening a connection failed"),
             Err(_) => return tracing::debug!(%peer, "a TLS handshake took too long"),
         },
     };
@@ -182,7 +183,7 @@ async fn serve<A, F>(
                 }
                 return;
             }
-            () = seat.taken_away() => return tracing::debug!(%peer, "a connection that waited made room for another"),
+            () = seat.taken_away() => return tracing::debug!(%peer, "closed an idle connection to make room"),
             _ = stopping.wait_for(|stop| *stop), if !is_stopping => {
                 is_stopping = true;
                 connection.as_mut().graceful_shutdown();
@@ -191,7 +192,7 @@ async fn serve<A, F>(
     }
 }
 
-/// A request being answered, from its header to its answer's last byte.
+/// A request in progress, from its header to the last byte of its answer.
 struct Visit(Seat);
 
 impl Visit {
@@ -207,7 +208,7 @@ impl Drop for Visit {
     }
 }
 
-/// An answer's body, which ends the visit when it is dropped.
+/// An answer's body; dropping it ends the visit.
 struct Visited {
     body: Body,
     _visit: Visit,
@@ -233,7 +234,7 @@ impl HttpBody for Visited {
     }
 }
 
-/// A request's body, which fails when it has not arrived in [`BODY_TIMEOUT`] since it was first waited for.
+/// A request's body; fails if it is incomplete [`BODY_TIMEOUT`] after the first read.
 struct InTime {
     body: Incoming,
     deadline: Option<Pin<Box<Sleep>>>,

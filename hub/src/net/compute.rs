@@ -1,4 +1,4 @@
-//! The compute thread: the hub as last replica. Neither sockets nor the engine wait for it.
+//! The compute thread: computes experts on the hub as the last replica. Neither sockets nor the engine wait for it.
 
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
@@ -10,12 +10,12 @@ use super::event::Event;
 use crate::shards::ShardStore;
 use moex_swarm::{ComputeId, HubResult, MAX_JOBS};
 
-/// Starts the thread. It ends when the sender it gives is dropped, or the driver is gone.
+/// Starts the thread. It ends when the returned sender or the driver is dropped.
 pub(super) fn start(
     store: Arc<ShardStore>,
     events: mpsc::Sender<Event>,
 ) -> std::io::Result<std_mpsc::SyncSender<(ComputeId, Dispatch)>> {
-    // The swarm asks for one computation a job at a time, so that this is never full but for jobs that have ended.
+    // The swarm requests one computation per job at a time, so only ended jobs can fill this queue.
     let (sender, receiver) = std_mpsc::sync_channel::<(ComputeId, Dispatch)>(2 * MAX_JOBS);
     thread::Builder::new().name("moex-hub-compute".to_owned()).spawn(move || {
         for (id, dispatch) in receiver {

@@ -16,14 +16,14 @@ use super::event::{Event, Reply};
 use super::outbox::Outbox;
 use super::shared::{LocalLayer, Shared};
 
-/// Events that are taken before their actions are carried out: enough to save work, few enough not to hold up answers.
+/// Events handled before their actions are carried out: enough to batch work, few enough not to delay answers.
 const MAX_EVENTS_AT_ONCE: usize = 16;
 
-/// How often the swarm's readiness is published, at most.
+/// Minimum interval between publications of the swarm's readiness.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs until it is told to shut down, or until no sender of events is left. Returns the sender to notify once shutdown is
-/// complete.
+/// Runs until told to shut down, or until all senders of events are dropped. Returns the sender to notify once shutdown
+/// is complete.
 pub(super) async fn drive(
     shared: Arc<Shared>,
     swarm: Swarm,
@@ -109,27 +109,27 @@ struct Driver {
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
     /// Bounded by the swarm's limit on connections.
     outboxes: HashMap<ConnectionId, Outbox>,
-    /// Of these connections, those that have not joined.
+    /// Those of the connections that have not joined.
     strangers: HashSet<ConnectionId>,
     /// Bounded by the swarm's limit on jobs.
     replies: HashMap<JobId, Reply>,
     jobs: u64,
-    /// When the readiness may be published again.
+    /// Earliest time of the next publication.
     publish_at: Duration,
-    /// Whether something has happened since it was published.
+    /// Whether anything has happened since the last publication.
     is_news: bool,
-    /// Of each layer in flight; only where a trace is written.
+    /// Times of each layer in flight; filled only while tracing.
     times: HashMap<u64, Times>,
-    /// Records that the swarm had no room for, as far as the tracer knows.
+    /// Records that the swarm has dropped, as counted by the tracer so far.
     n_dropped: u64,
 }
 
 /// The times of a layer that only the driver knows.
 struct Times {
     asked: Duration,
-    /// When its first messages had left.
+    /// When its first messages were sent.
     sent: Option<Duration>,
-    /// When its sum was handed back.
+    /// When its sum was returned.
     replied: Option<Duration>,
 }
 
@@ -148,7 +148,7 @@ impl Driver {
         let swarm = &mut self.swarm;
         match event {
             Event::Connected(id, address, outbox) => {
-                // Workers are chosen by what the hub took for the same.
+                // Worker selection depends on the hub's own compute times.
                 count_local(swarm, self.shared.take_local());
                 self.outboxes.insert(id, outbox);
                 self.strangers.insert(id);
@@ -199,7 +199,7 @@ impl Driver {
         self.shared.publish_is_alone(false);
     }
 
-    /// Carries out all that the swarm wants done. Closing a slow worker makes more of it.
+    /// Carries out all actions of the swarm. Closing a slow worker creates further actions.
     fn act(&mut self) {
         loop {
             let action = self.swarm.poll_action();
@@ -222,14 +222,14 @@ impl Driver {
                     if let Some(times) = self.times.get_mut(&id.0) {
                         times.replied = Some(now);
                     }
-                    // It fails if the caller's own deadline has passed.
+                    // Fails if the caller's deadline has passed.
                     let _ = self.replies.remove(&id).map(|reply| reply.try_send(result));
                 }
             }
         }
     }
 
-    /// Publishes how the swarm is: whether the hub is alone at once, readiness now or soon.
+    /// Publishes whether the hub is alone at once, and the readiness now or soon.
     fn publish(&mut self) {
         self.shared.publish_is_alone(self.swarm.is_alone());
         let now = self.now();
@@ -240,7 +240,7 @@ impl Driver {
         }
     }
 
-    /// Gives the tracer what the swarm has recorded, with the times that only the driver knows.
+    /// Passes the swarm's records to the tracer, with the times that only the driver knows.
     fn trace(&mut self) {
         let Some(tracer) = self.shared.tracer.clone() else { return };
         let now = self.now();
@@ -261,7 +261,7 @@ impl Driver {
     fn transmit(&mut self, id: ConnectionId, message: Bytes) {
         let Some(outbox) = self.outboxes.get(&id) else { return };
         if outbox.send(message).is_err() {
-            tracing::warn!(connection = id.0, "a worker does not read what it is sent: closed");
+            tracing::warn!(connection = id.0, "closed a worker that does not read its messages");
             if let Some(outbox) = self.outboxes.remove(&id) {
                 outbox.kill();
             }

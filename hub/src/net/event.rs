@@ -1,4 +1,4 @@
-//! What the driver is told.
+//! Events that the driver handles.
 
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
 
-/// Where a layer's result goes.
+/// Channel for a layer's result.
 pub(super) type Reply = std_mpsc::SyncSender<Result<LayerResult, JobError>>;
 
-/// What happens to the driver.
+/// An event for the driver.
 pub(super) enum Event {
     /// A WebSocket was opened from this address.
     Connected(ConnectionId, String, Outbox),
-    /// A binary message came.
+    /// A binary message arrived.
     Message(ConnectionId, Bytes),
-    /// A text message came.
+    /// A text message arrived.
     Text(ConnectionId),
-    /// A connection has ended.
+    /// A connection ended.
     Disconnected(ConnectionId),
-    /// A layer is to be computed; the engine asked for it at this time.
+    /// A layer to compute; the engine asked for it at this time.
     Layer(EncodedLayer, Duration, Reply),
-    /// The hub has computed what the swarm asked for.
+    /// The hub's computation for the swarm is done.
     Computed(ComputeId, Result<HubResult, ComputeError>),
-    /// Layers that were computed without the swarm wait to be counted.
+    /// Layers computed without the swarm need to be counted.
     LocalLayers,
-    /// Somebody wants to see a status of now.
+    /// A caller asks for the current status.
     Publish,
-    /// The driver is to end, and to drop this once that is complete.
+    /// Shut down, and drop this once shutdown is complete.
     ShutDown(oneshot::Sender<()>),
-    /// The driver is to wait until this sender is dropped, as if it were at work.
+    /// For tests: block until this sender is dropped.
     #[cfg(test)]
     Hold(std_mpsc::Receiver<()>),
 }

@@ -1,9 +1,9 @@
-//! What the engine hears of a layer that the swarm did not compute.
+//! Converts the swarm's errors to the engine's.
 
 use moex_model::{ExpertsError, SwarmFailure};
 use moex_swarm::JobError;
 
-/// Why the swarm has no result, in the engine's terms.
+/// The engine's error for a failed job.
 pub(super) fn failed(error: &JobError) -> ExpertsError {
     let failure = match error {
         JobError::Busy { .. } => SwarmFailure::Busy,
@@ -18,7 +18,7 @@ pub(super) fn failed(error: &JobError) -> ExpertsError {
     swarm_error(failure, error.to_string())
 }
 
-/// The same in words of one's own.
+/// The engine's error with its own message.
 pub(super) fn swarm_error(failure: SwarmFailure, message: impl Into<String>) -> ExpertsError {
     ExpertsError::Swarm { failure, message: message.into() }
 }

@@ -1,9 +1,9 @@
-//! The limit on open files of this process. Every connection is one.
+//! Raises the process's limit of open files, since every connection uses one.
 
-/// Files that are counted on where the system does not say.
+/// Limit assumed if the system does not report it.
 const USUAL_FILES: usize = 256;
 
-/// Raises this process's limit of open files to the most that it may have, and gives what it is then.
+/// Raises the limit of open files to the allowed maximum, and returns it.
 #[cfg(unix)]
 pub(super) fn raise_limit() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -12,13 +12,13 @@ pub(super) fn raise_limit() -> usize {
     wanted.current = had.maximum;
     let limit = match setrlimit(Resource::Nofile, wanted) {
         Ok(()) => wanted.current,
-        // Some systems say that there is no bound and then refuse one.
+        // Some systems report no bound and then refuse to set one.
         Err(_) => had.current,
     };
     limit.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX)).max(USUAL_FILES)
 }
 
-/// Where files are not counted like this, connections are bounded by their own limit alone.
+/// On systems without such a limit, only the limit on connections applies.
 #[cfg(not(unix))]
 pub(super) fn raise_limit() -> usize {
     const PLENTY: usize = 64 * USUAL_FILES;

@@ -1,4 +1,4 @@
-//! The swarm as the API uses it: its published status, and experts for an engine.
+//! A handle to the swarm for the API and the engine: its published status, and computing layers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use moex_swarm::{JobError, Readiness, SwarmStatus};
 /// How long [`SwarmHandle::status`] waits for the driver before it returns the last status.
 const STATUS_WAIT: Duration = Duration::from_secs(2);
 
-/// The swarm to those who are not its driver. Clones are equal.
+/// A handle to the swarm. Clones share it.
 #[derive(Clone)]
 pub struct SwarmHandle {
     pub(super) shared: Arc<Shared>,
@@ -28,23 +28,22 @@ impl SwarmHandle {
         Self { shared, events }
     }
 
-    /// The swarm at this moment: asks the driver to publish it. If the driver is busy for long, or has ended, the last
-    /// status that it published.
+    /// Asks the driver for the current status. If the driver is busy or has ended, returns the last published status.
     pub async fn status(&self) -> SwarmStatus {
         let mut published = self.shared.status_published();
         if self.events.send(Event::Publish).await.is_ok() {
-            // Too late or never: then the last one has to do.
+            // On timeout, the last published status is returned.
             let _ = timeout(STATUS_WAIT, published.changed()).await;
         }
         self.shared.last_status()
     }
 
-    /// What a worker shows to join.
+    /// The token that workers join with.
     pub fn join_token(&self) -> &str {
         self.shared.config.token.reveal()
     }
 
-    /// Who is there and what they hold, as published a tenth of a second ago at most. Waits for nothing.
+    /// Connected workers and coverage, as published at most a tenth of a second ago. Does not wait.
     pub fn readiness(&self) -> Readiness {
         self.shared.readiness()
     }
@@ -70,13 +69,13 @@ impl SwarmHandle {
         }
         let took = self.shared.now().saturating_sub(begun);
         if self.shared.note_local(LocalLayer { layer, routing: routing.clone(), took }) {
-            // A driver that has ended counts nothing any more.
+            // A driver that has ended counts nothing.
             let _ = self.events.blocking_send(Event::LocalLayers);
         }
         Ok(())
     }
 
-    /// Whether the hub computes what no worker can.
+    /// Whether the hub computes experts that no worker can compute.
     pub fn computes_on_hub(&self) -> bool {
         self.shared.config.hub_compute
     }

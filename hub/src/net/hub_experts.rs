@@ -5,17 +5,17 @@ use super::swarm_experts::SwarmExperts;
 use moex_model::local_experts::LocalExperts;
 use moex_model::{Asked, Experts, ExpertsError, Ticket};
 
-/// Computes layers on the calling thread while no worker is connected, and on the swarm from the first connection on. Both
-/// give the same bytes. Computing here saves waking the swarm's threads for every layer.
+/// Computes layers on the calling thread while no worker is connected, otherwise on the swarm. Both give the same
+/// bytes. Computing on the calling thread avoids waking the swarm's threads for every layer.
 pub struct HubExperts {
     handle: SwarmHandle,
     swarm: SwarmExperts,
-    /// None where the hub computes no experts, or does so in f32.
+    /// None if the hub computes no experts, or computes them in f32.
     own: Option<LocalExperts>,
 }
 
 impl HubExperts {
-    /// Experts of the swarm, and the hub's `own`, which round as the swarm's wire does.
+    /// Combines the swarm's experts with the hub's `own`, which round as the swarm's wire does.
     pub fn new(swarm: SwarmHandle, own: Option<LocalExperts>) -> Self {
         Self { swarm: SwarmExperts::new(swarm.clone()), handle: swarm, own }
     }

@@ -1,4 +1,4 @@
-//! A swarm on loopback with native workers as processes, for commands that bring their own workers.
+//! Runs a swarm on loopback with native workers as processes, for commands that start their own workers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,58 +15,58 @@ use super::worker_processes::{WorkerEnded, WorkerProcesses};
 use crate::shards::ShardStore;
 use moex_swarm::SwarmConfig;
 
-/// How often the coverage is looked at.
+/// Interval between checks of the coverage.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What to start.
+/// Configuration of a local swarm.
 #[derive(Clone, Debug)]
 pub struct LocalSwarmConfig {
-    /// Worker processes.
+    /// Number of worker processes.
     pub n_workers: usize,
-    /// How the swarm works.
+    /// Configuration of the swarm.
     pub swarm: SwarmConfig,
-    /// Whether hub and workers look for messages before they sleep.
+    /// Whether hub and workers poll for messages before they sleep.
     pub busy_poll: BusyPoll,
     /// The `moex` binary; this process's own if none.
     pub program: Option<PathBuf>,
-    /// How long the workers may take to hold every block.
+    /// How long the workers may take until they hold every expert.
     pub coverage_deadline: Duration,
 }
 
 /// Why a local swarm did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalSwarmError {
-    /// The system gave no runtime, socket, thread or process.
+    /// The system could not provide a runtime, socket, thread or process.
     #[error("the local swarm cannot start: {0}")]
     Io(#[from] std::io::Error),
     /// A worker ended.
     #[error(transparent)]
     Worker(#[from] WorkerEnded),
-    /// The workers do not hold every block in time.
+    /// The workers do not hold every expert in time.
     #[error("after {} s the workers hold {covered} of {blocks} blocks: give them more memory or time", waited.as_secs())]
     NotCovered {
         /// Blocks held.
         covered: usize,
         /// Blocks of the model.
         blocks: usize,
-        /// How long it was waited for.
+        /// How long the hub waited.
         waited: Duration,
     },
 }
 
 /// A hub on a free loopback port and its workers. Dropping it kills them.
 pub struct LocalSwarm {
-    /// None only while it is dropped.
+    /// None only during drop.
     runtime: Option<Runtime>,
     server: SwarmServer,
     workers: WorkerProcesses,
 }
 
 impl LocalSwarm {
-    /// Starts the hub and its workers, and waits until they hold every block. Not to be called from an async task.
+    /// Starts the hub and its workers, and waits until they hold every expert. Must not be called from an async task.
     ///
     /// # Errors
-    /// If anything cannot be started, a worker ends, or the blocks are not covered by the deadline.
+    /// If anything cannot be started, a worker ends, or the deadline passes.
     pub fn start(config: LocalSwarmConfig, store: Arc<ShardStore>) -> Result<Self, LocalSwarmError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let token = config.swarm.token.clone();
@@ -87,7 +87,7 @@ impl LocalSwarm {
         Ok(swarm)
     }
 
-    /// What to compute layers with.
+    /// Handle for computing layers.
     pub fn handle(&self) -> SwarmHandle {
         self.server.handle()
     }

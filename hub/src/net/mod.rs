@@ -6,9 +6,9 @@
 //!                                                          |
 //!                                              published: status, readiness --> API
 //! ```
-//! Driver and socket tasks share one thread (`thread`); pages, API and shards are served on the runtime that called, which
-//! hands each worker's socket over after the handshake. The driver owns the [`Swarm`] and never waits for a peer: a worker
-//! whose outbox is full is closed. What anything means is left to `moex_swarm`.
+//! Driver and socket tasks share one thread (`thread`). The calling runtime serves pages, API and shards, and hands
+//! each worker's socket over after the handshake. The driver owns the [`Swarm`] and never waits for a peer: it closes a
+//! worker whose outbox is full. `moex_swarm` interprets the messages.
 //!
 //! [`Swarm`]: moex_swarm::Swarm
 

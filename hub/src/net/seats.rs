@@ -1,5 +1,5 @@
-//! Limits on connections, in all and from one address. When all seats are taken, a newcomer takes the seat of the connection
-//! that has been idle for longest, so that strangers who only hold connections open keep nobody out.
+//! Limits connections, in total and per address. If all seats are taken, a new connection takes the seat of the one
+//! that has been idle longest, so that peers who only hold connections open keep nobody out.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Connections at a time, where the system gives that many files.
+/// Maximum connections, if the system allows that many files.
 const MAX_CONNECTIONS: usize = 8192;
-/// Connections of one address at a time. Those of this machine, among them a proxy's, are bounded by the whole alone.
+/// Maximum connections per address. Those from this machine, including a proxy's, are bounded only by the total.
 const MAX_CONNECTIONS_PER_ADDRESS: usize = 512;
-/// Files that connections leave to everything else: listeners, shards, logs, worker processes.
+/// Files reserved for everything else: listeners, shards, logs, worker processes.
 const RESERVED_FILES: usize = 128;
-/// Connections that were told to end and have not yet. Beyond it newcomers are refused.
+/// Maximum connections that were told to end and have not yet; beyond it new ones are refused.
 const MAX_LEAVING: usize = 64;
 
-/// All seats. Clones are the same ones.
+/// All seats. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Seats(Arc<Table>);
 
@@ -28,7 +28,7 @@ struct Table {
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// Counts what happens: who has the lowest number has shown nothing for longest.
+    /// Counts activity: the connection with the lowest number has been idle longest.
     clock: u64,
     seats: HashMap<u64, Sitting>,
     n_leaving: usize,
@@ -42,12 +42,12 @@ struct Sitting {
     leave: Arc<Notify>,
 }
 
-/// What a connection is doing.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It has yet to ask for something, or to join.
+    /// It has not sent a request or joined yet.
     Waiting,
-    /// Something that it asked for is being answered.
+    /// A request of it is being answered.
     Served,
     /// It is a worker that has joined.
     Joined,
@@ -55,7 +55,7 @@ pub(super) enum Phase {
     Leaving,
 }
 
-/// One connection's seat, free again when all clones are dropped.
+/// One connection's seat; free again when all clones are dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Seat(Arc<Held>);
 
@@ -67,18 +67,18 @@ struct Held {
 }
 
 impl Seats {
-    /// As many as this process's files allow, `MAX_CONNECTIONS` at most.
+    /// As many seats as this process's file limit allows, at most `MAX_CONNECTIONS`.
     pub fn for_this_process() -> Self {
         let files = super::files::raise_limit();
         Self::new(MAX_CONNECTIONS.min(files.saturating_sub(RESERVED_FILES)).max(1))
     }
 
-    /// So many.
+    /// A limit of `max` connections.
     pub fn new(max: usize) -> Self {
         Self(Arc::new(Table { max, taken: Mutex::default() }))
     }
 
-    /// A seat for a newcomer, unless all are taken by those who may stay.
+    /// Takes a seat for a new connection, unless no idle connection can be displaced.
     pub(super) fn take(&self, address: IpAddr) -> Option<Seat> {
         let address = address.to_canonical();
         let mut taken = self.0.lock();
@@ -96,11 +96,11 @@ impl Seats {
         Some(Seat(Arc::new(Held { id, table: self.0.clone(), leave })))
     }
 
-    /// Tells who has waited longest to leave: the system has less room than there are seats.
+    /// Tells the longest idle connection to end, since the system has less room than there are seats.
     pub(super) fn relieve(&self) {
         let mut taken = self.0.lock();
         if let Some(crowded) = taken.most_waiting() {
-            // If too many are leaving already, there is room in a moment.
+            // If too many are ending already, there is room soon.
             let _ = taken.make_room(crowded);
         }
     }
@@ -123,7 +123,7 @@ impl Taken {
         self.clock
     }
 
-    /// The address that most of those who wait come from.
+    /// The address with the most idle connections.
     fn most_waiting(&self) -> Option<IpAddr> {
         let mut waiting: HashMap<IpAddr, usize> = HashMap::new();
         for seat in self.seats.values().filter(|seat| seat.phase == Phase::Waiting) {
@@ -132,7 +132,7 @@ impl Taken {
         waiting.into_iter().max_by_key(|(address, n)| (*n, *address)).map(|(address, _)| address)
     }
 
-    /// Tells whoever has waited longest at this address to leave.
+    /// Tells the longest idle connection of this address to end.
     fn make_room(&mut self, address: IpAddr) -> Option<()> {
         if self.n_leaving >= MAX_LEAVING {
             return None;
@@ -148,7 +148,7 @@ impl Taken {
 }
 
 impl Seat {
-    /// Says what the connection does from now on.
+    /// Sets the connection's state.
     pub(super) fn enter(&self, phase: Phase) {
         let mut taken = self.0.table.lock();
         let since = taken.tick();
@@ -157,7 +157,7 @@ impl Seat {
         }
     }
 
-    /// Resolves when a newcomer takes this seat.
+    /// Resolves when a new connection takes this seat.
     pub(super) async fn taken_away(&self) {
         self.0.leave.notified().await;
     }

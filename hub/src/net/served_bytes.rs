@@ -1,4 +1,4 @@
-//! Bytes of weights sent over HTTP, in all and to each worker that says who it is.
+//! Counts bytes of weights sent over HTTP, in total and for each worker that identifies itself.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use moex_protocol::WorkerId;
 use moex_swarm::SwarmStatus;
 
-/// Workers whose bytes are counted apart.
+/// Maximum number of workers counted individually.
 const MAX_COUNTED_WORKERS: usize = 4096;
 
 /// The counts.
@@ -22,7 +22,7 @@ pub(super) struct ServedBytes {
 pub(super) struct WorkerBytes(Arc<AtomicU64>);
 
 impl ServedBytes {
-    /// The count of this worker; none if as many are counted as may be.
+    /// The counter of this worker; none if the maximum is reached.
     pub(super) fn of_worker(&self, worker: WorkerId) -> Option<WorkerBytes> {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         if workers.len() >= MAX_COUNTED_WORKERS && !workers.contains_key(&worker) {
@@ -31,7 +31,7 @@ impl ServedBytes {
         Some(WorkerBytes(workers.entry(worker).or_default().clone()))
     }
 
-    /// So many bytes were sent, to this worker if it is known.
+    /// Counts sent bytes, for this worker too if it is known.
     pub(super) fn count(&self, n_bytes: u64, worker: Option<&WorkerBytes>) {
         self.total.fetch_add(n_bytes, Ordering::Relaxed);
         if let Some(WorkerBytes(bytes)) = worker {
@@ -39,7 +39,7 @@ impl ServedBytes {
         }
     }
 
-    /// Fills the counts into a status.
+    /// Fills in the counts of a status.
     pub(super) fn fill_in(&self, status: &mut SwarmStatus) {
         status.weights_served_bytes = self.total.load(Ordering::Relaxed);
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use super::served_bytes::WorkerBytes;
 use super::shared::Shared;
 
-/// Bytes handed to a connection at a time: pages of the mapped file, read as they are sent.
+/// Bytes passed to a connection at a time: pages of the mapped file, read as they are sent.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The header by which a worker says who it is, for the count alone.
+/// Header with a worker's id, used only for counting.
 const WORKER_HEADER: &str = "x-moex-worker";
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
@@ -39,11 +39,11 @@ async fn serve(
     };
     let asked_version = query.as_deref().and_then(|query| query.strip_prefix("v="));
     if asked_version.is_some_and(|version| version != file.version) {
-        let message = format!("the shard {name} is of another version now: join again");
+        let message = format!("the shard {name} has changed: join again");
         return (StatusCode::NOT_FOUND, message).into_response();
     }
     let etag = format!("\"{}\"", file.version);
-    // Content never changes under a URL that names its version.
+    // Content under a URL with a version never changes.
     let caching =
         if asked_version.is_some() { "private, max-age=31536000, immutable" } else { "private, no-cache" };
     let common = [
@@ -83,7 +83,7 @@ async fn serve(
     response
 }
 
-/// The bytes in chunks, counted as each is taken to be sent.
+/// The bytes in chunks, counted as each is taken for sending.
 fn chunks(
     shared: Arc<Shared>,
     mut bytes: Bytes,
@@ -96,7 +96,7 @@ fn chunks(
     }))
 }
 
-/// What a Range header asks of a file.
+/// The part of a file that a Range header asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Whole,
@@ -104,15 +104,15 @@ enum Asked {
     Unsatisfiable,
 }
 
-/// One range of bytes (RFC 9110, section 14): `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LAST_N`. What is no such thing
-/// is ignored, as is a list of ranges.
+/// Parses one range of bytes (RFC 9110, section 14): `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LAST_N`. Anything
+/// else is ignored, including lists of ranges.
 fn parse_range(value: &str, length: usize) -> Asked {
     let Some((first, last)) = value.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Asked::Whole;
     };
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        // A number beyond what can be counted is beyond every file too.
+        // A number too large to represent is beyond the end of every file.
         is_number.then(|| digits.parse().unwrap_or(usize::MAX))
     };
     let range = match (number(first), number(last)) {

@@ -1,5 +1,5 @@
-//! What the driver shares with the engine, the API and the shards' routes: settings, and what it publishes. The swarm itself
-//! is not shared.
+//! State that the driver shares with the engine, the API and the shards' routes: settings, and what it publishes. The
+//! swarm itself is not shared.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,21 +16,21 @@ use super::served_bytes::ServedBytes;
 use super::trace::Tracer;
 use crate::shards::ShardStore;
 
-/// Layers computed without the swarm that wait to be counted. At this number the driver is told to take them.
+/// Maximum layers computed without the swarm that wait to be counted; at this number the driver is notified.
 const MAX_LOCAL_LAYERS: usize = 256;
 
-/// What is shared.
+/// The shared state.
 pub(super) struct Shared {
     pub config: SwarmConfig,
     pub store: Arc<ShardStore>,
     pub served: ServedBytes,
     pub tracer: Option<Tracer>,
     pub busy_poll: BusyPoll,
-    /// What all times count from.
+    /// Origin of all times.
     pub started: Instant,
-    /// The last status published, on request.
+    /// The last published status.
     status: watch::Sender<Arc<SwarmStatus>>,
-    /// The last readiness published, at intervals.
+    /// The last published readiness.
     readiness: Mutex<Readiness>,
     /// Whether no worker is connected and the hub computes.
     is_alone: AtomicBool,
@@ -66,12 +66,12 @@ impl Shared {
         }
     }
 
-    /// Since the start.
+    /// Time since the start.
     pub(super) fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether a request shows the join token.
+    /// Whether a request carries the join token.
     pub(super) fn is_admitted(&self, headers: &HeaderMap) -> bool {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = value.and_then(|value| value.strip_prefix("Bearer "));
@@ -84,12 +84,12 @@ impl Shared {
         self.status.send_replace(Arc::new(status));
     }
 
-    /// Changes when a status is published.
+    /// A receiver that changes when a status is published.
     pub(super) fn status_published(&self) -> watch::Receiver<Arc<SwarmStatus>> {
         self.status.subscribe()
     }
 
-    /// The last status published, with the bytes of weights served as of now.
+    /// The last published status, with current counts of weight bytes.
     pub(super) fn last_status(&self) -> SwarmStatus {
         let mut status = SwarmStatus::clone(&self.status.borrow());
         self.served.fill_in(&mut status);
@@ -114,7 +114,7 @@ impl Shared {
 
     // Layers computed without the swarm.
 
-    /// Notes a layer for the driver to count. True if the driver is to be told to take what has gathered.
+    /// Records a layer for the driver to count. Returns true if the driver must be notified.
     pub(super) fn note_local(&self, layer: LocalLayer) -> bool {
         let mut layers = lock(&self.local_layers);
         layers.push(layer);

@@ -1,4 +1,4 @@
-//! `/ws`: one task for each worker carries messages between its WebSocket and the driver.
+//! `/ws`: one task per worker carries messages between its WebSocket and the driver.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,25 +27,25 @@ use super::outbox::{Inbox, Outbox, Outgoing};
 use super::stream::{Opened, Stream};
 use moex_swarm::ConnectionId;
 
-/// A connection's read buffer: half of a decode step's answer. It is zeroed before each look at the socket.
+/// A connection's read buffer: half of a decode step's answer. It is zeroed before each read.
 const READ_BUFFER_BYTES: usize = 16 << 10;
-/// How long one message may take to leave.
+/// How long sending one message may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a closed connection is still read, so that what was sent before the close arrives.
+/// How long a closed connection is still read, so that the peer receives what was sent before the close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes that a peer may send before it has joined: its JOIN, a frame's header, and a ping or two.
+/// Maximum bytes from a peer before it has joined: its JOIN, a frame's header, and a ping or two.
 const MAX_STRANGER_BYTES: usize = limits::MAX_JOIN_MESSAGE_BYTES + 1024;
-/// Pings and pongs of one connection in [`PING_WINDOW`].
+/// Maximum pings and pongs of one connection in [`PING_WINDOW`].
 const MAX_PINGS: u32 = 32;
-/// What they are counted over.
+/// Window over which pings are counted.
 const PING_WINDOW: Duration = Duration::from_secs(10);
 
-/// `/ws`: after the handshake each socket is sent to `sockets`.
+/// `/ws`: sends each socket to `sockets` after the handshake.
 pub(super) fn router(sockets: mpsc::Sender<Opened>) -> Router {
     Router::new().route("/ws", any(upgrade)).with_state(sockets)
 }
 
-/// The handshake. What follows is on the swarm's thread.
+/// The handshake. Everything after it runs on the swarm's thread.
 async fn upgrade(State(sockets): State<mpsc::Sender<Opened>>, mut request: Request) -> Response {
     let upgraded = hyper::upgrade::on(&mut request);
     let address = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.to_string());
@@ -61,7 +61,7 @@ async fn upgrade(State(sockets): State<mpsc::Sender<Opened>>, mut request: Reque
     }
     tokio::spawn(async move {
         if let Err(error) = hand_over(&sockets, upgraded, address).await {
-            tracing::warn!(%error, "a worker's socket could not be taken over");
+            tracing::warn!(%error, "handing over a worker's socket failed");
         }
     });
     let mut response = accepted.map(|()| Body::empty());
@@ -77,24 +77,24 @@ fn is_asked_for(headers: &HeaderMap) -> bool {
         .any(|p| p.trim() == SUBPROTOCOL)
 }
 
-/// Takes the socket out of HTTP and off this runtime.
+/// Detaches the socket from HTTP and from this runtime.
 async fn hand_over(sockets: &mpsc::Sender<Opened>, upgraded: OnUpgrade, address: String) -> io::Result<()> {
     let upgraded = upgraded.await.map_err(io::Error::other)?;
-    let other = |_| io::Error::other("it was not accepted by this hub's own loop");
+    let other = |_| io::Error::other("the connection was not accepted by this hub's accept loop");
     let parts = upgraded.downcast::<TokioIo<Stream>>().map_err(other)?;
     let stream = parts.io.into_inner().detach()?;
     let opened = Opened { stream, already_read: parts.read_buf, address };
-    // A swarm that has ended closes the socket by dropping it.
+    // If the swarm has ended, the socket is dropped and so closed.
     let _ = sockets.send(opened).await;
     Ok(())
 }
 
-/// Between one worker and the driver, until either goes.
+/// Carries messages between one worker and the driver until either ends.
 pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened: Opened) {
     let Opened { stream, already_read, address } = opened;
     let mut stream = match stream.attach() {
         Ok(stream) => stream,
-        Err(error) => return tracing::warn!(%error, address, "a worker's socket could not be taken over"),
+        Err(error) => return tracing::warn!(%error, address, "taking over a worker's socket failed"),
     };
     stream.allow(MAX_STRANGER_BYTES.saturating_sub(already_read.len()));
     let config = WebSocketConfig::default()
@@ -121,11 +121,11 @@ pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened:
         end = talk => end,
         Ok(()) = &mut killed => End::Lost,
     };
-    // The driver learns it now and not after the wait below: what the worker was asked goes to others at once.
-    // A driver that has ended needs to learn nothing.
+    // The driver is notified before the wait below, so that the worker's requests go to others at once. It is no error
+    // if the driver has ended.
     let _ = events.send(Event::Disconnected(id)).await;
     if matches!(end, End::Said) {
-        // Closing with unread bytes resets the connection, and the peer loses the ERROR that says why.
+        // Closing with unread bytes resets the connection, and the peer would lose the ERROR with the reason.
         let _ = timeout(CLOSE_TIMEOUT, async { while let Some(Ok(_)) = socket.next().await {} }).await;
     }
 }
@@ -134,13 +134,14 @@ type Socket = WebSocketStream<Stream>;
 
 /// How a connection ends.
 enum End {
-    /// The peer was told.
+    /// A close frame was sent.
     Said,
-    /// The peer cannot be told.
+    /// The peer cannot be reached.
     Lost,
 }
 
-/// Reads one message of a stranger, and waits until the swarm has accepted or refused it. None if it has joined.
+/// Reads one message of a peer that has not joined, and waits until the swarm accepts or refuses it. None if it has
+/// joined.
 async fn greet(
     id: ConnectionId,
     events: &mpsc::Sender<Event>,
@@ -155,7 +156,7 @@ async fn greet(
         tokio::select! {
             verdict = &mut admitted, if is_undecided => match verdict {
                 Ok(()) => return None,
-                // What the swarm has to say of it is on its way.
+                // The swarm's answer is on its way.
                 Err(_) => is_undecided = false,
             },
             () = seat.taken_away() => return Some(End::Lost),
@@ -178,7 +179,7 @@ async fn greet(
     }
 }
 
-/// Carries messages both ways.
+/// Carries messages in both directions.
 async fn carry(
     id: ConnectionId,
     events: &mpsc::Sender<Event>,
@@ -219,7 +220,7 @@ async fn carry(
     }
 }
 
-/// Sends what the driver has for the peer. The end, if that was the last of it or it could not be sent.
+/// Sends the driver's next message. Returns how the connection ends if it was the last, or could not be sent.
 async fn send<S>(sink: &mut S, next: Option<Outgoing>) -> Option<End>
 where
     S: Sink<Message> + Unpin,
@@ -240,19 +241,19 @@ async fn close<S>(sink: &mut S, code: CloseCode) -> End
 where
     S: Sink<Message> + Unpin,
 {
-    // A peer that reads nothing is gone all the same.
+    // A failure is ignored: a peer that does not read is gone too.
     let _ = timeout(CLOSE_TIMEOUT, sink.send(close_frame(code))).await;
     End::Said
 }
 
-/// What came from a peer.
+/// What a peer sent.
 enum Heard {
     Event(Event),
-    /// A ping, which is answered by itself, or a pong.
+    /// A ping, which is answered automatically, or a pong.
     Nothing,
-    /// More pings than anyone needs.
+    /// Too many pings.
     TooMuch,
-    /// More bytes than it may send.
+    /// More bytes than allowed.
     TooLong,
     End,
 }
@@ -270,7 +271,7 @@ fn heard(id: ConnectionId, message: Option<Result<Message, tungstenite::Error>>,
     }
 }
 
-/// Counts pings and pongs, which cost the swarm's thread time and tell it nothing.
+/// Counts pings and pongs, which only cost the swarm's thread time.
 #[derive(Default)]
 struct Pings {
     window: Option<Instant>,
@@ -278,7 +279,7 @@ struct Pings {
 }
 
 impl Pings {
-    /// Whether one more is not too many.
+    /// Counts one; returns false if it is too many.
     fn count(&mut self) -> bool {
         let now = Instant::now();
         if self.window.is_none_or(|begun| now.duration_since(begun) >= PING_WINDOW) {

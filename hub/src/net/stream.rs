@@ -1,4 +1,4 @@
-//! An accepted connection: plain TCP or TLS, which can be taken from one runtime to another with all that it has buffered.
+//! An accepted connection, plain TCP or TLS, that can move between runtimes with its buffers.
 
 use std::future::Future;
 use std::io;
@@ -16,26 +16,26 @@ use tokio_rustls::server::TlsStream;
 
 use super::seats::{Phase, Seat};
 
-/// How long a peer may take nothing of what it is sent before the connection ends.
+/// How long a peer may accept no bytes before the connection ends.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An accepted connection, and its seat among all of them.
+/// An accepted connection and its seat.
 pub(super) struct Stream {
     transport: Transport,
     seat: Seat,
-    /// Bytes that may still be read; none is any number.
+    /// Bytes that may still be read; none for no limit.
     allowance: Option<usize>,
-    /// Runs while the peer takes nothing.
+    /// Runs while the peer accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-/// A [`Stream`] that belongs to no runtime.
+/// A [`Stream`] that is attached to no runtime.
 pub(super) struct DetachedStream(Stream);
 
-/// A connection whose WebSocket handshake is done, taken off the runtime that accepted it.
+/// A connection after its WebSocket handshake, detached from the runtime that accepted it.
 pub(super) struct Opened {
     pub stream: DetachedStream,
-    /// What came after the handshake and was read with it.
+    /// Bytes that were read together with the handshake.
     pub already_read: Bytes,
     pub address: String,
 }
@@ -45,17 +45,17 @@ enum Transport {
     Tls(Box<TlsStream<Socket>>),
 }
 
-/// A TCP socket that belongs to a runtime, or to none while it is detached.
+/// A TCP socket, attached to a runtime or detached.
 enum Socket {
     Here(TcpStream),
     Detached(std::net::TcpStream),
-    /// What is left where moving it failed.
+    /// Left behind if moving it failed.
     Lost,
 }
 
 impl Stream {
-    /// Takes an accepted socket, through TLS's handshake if there is an acceptor. Sets TCP_NODELAY: a layer's message is
-    /// small and nothing follows it.
+    /// Opens an accepted socket, with TLS's handshake if there is an acceptor. Sets TCP_NODELAY, since a layer's
+    /// message is small and nothing follows it.
     pub(super) async fn open(tcp: TcpStream, tls: Option<&TlsAcceptor>, seat: Seat) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         let socket = Socket::Here(tcp);
@@ -66,7 +66,7 @@ impl Stream {
         Ok(Self { transport, seat, allowance: None, stalled: None })
     }
 
-    /// Detaches it from the runtime that it belongs to.
+    /// Detaches it from its runtime.
     pub(super) fn detach(mut self) -> io::Result<DetachedStream> {
         self.stalled = None;
         self.change_socket(|socket| match socket {
@@ -76,12 +76,12 @@ impl Stream {
         Ok(DetachedStream(self))
     }
 
-    /// Lets the peer send no more than so many bytes from now on.
+    /// Limits the bytes that the peer may still send.
     pub(super) fn allow(&mut self, n_bytes: usize) {
         self.allowance = Some(n_bytes);
     }
 
-    /// Lets the peer send whatever it likes from now on, and keep its seat.
+    /// Removes the limit on bytes and keeps the peer's seat.
     pub(super) fn trust(&mut self) {
         self.allowance = None;
         self.seat.enter(Phase::Joined);
@@ -107,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// `progress` as it is, or an error once there has been none for [`WRITE_TIMEOUT`].
+    /// Passes `progress` on; an error once there has been none for [`WRITE_TIMEOUT`].
     fn in_time<T>(&mut self, cx: &mut Context<'_>, progress: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if progress.is_ready() {
             self.stalled = None;
@@ -115,12 +115,12 @@ impl Stream {
         }
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
         ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing of what it is sent")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
     }
 }
 
 impl DetachedStream {
-    /// Attaches it to the runtime of the present task.
+    /// Attaches it to the current task's runtime.
     pub(super) fn attach(self) -> io::Result<Stream> {
         let Self(mut stream) = self;
         stream.change_socket(|socket| match socket {

@@ -15,10 +15,10 @@ use super::trace::Tracer;
 use super::{compute, driver, shards, socket, terms, thread};
 use crate::shards::ShardStore;
 
-/// Events that wait for the driver. Senders wait beyond it: a socket stops reading, and TCP slows its peer down.
+/// Maximum queued events for the driver. Beyond it senders wait: a socket stops reading, and TCP slows its peer down.
 const MAX_WAITING_EVENTS: usize = 64;
 
-/// A running swarm and the routes by which workers reach it. Clones are the same one.
+/// A running swarm and the routes by which workers reach it. Clones share it.
 #[derive(Clone)]
 pub struct SwarmServer {
     shared: Arc<Shared>,
@@ -27,20 +27,20 @@ pub struct SwarmServer {
 }
 
 impl SwarmServer {
-    /// Starts the swarm's thread and the compute thread. They end when all clones of this are dropped, or with
+    /// Starts the swarm's thread and the compute thread. They end when all clones are dropped, or on
     /// [`Self::shut_down`].
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system cannot start a thread.
     pub fn start(config: SwarmConfig, store: Arc<ShardStore>) -> std::io::Result<Self> {
         Self::start_with(config, store, None, BusyPoll::default())
     }
 
-    /// As [`Self::start`], with a trace of each layer if there is a tracer, which [`Self::shut_down`] finishes, and with
-    /// threads that poll for messages for a while before they sleep.
+    /// As [`Self::start`], with an optional tracer, which [`Self::shut_down`] finishes, and with threads that may poll
+    /// for messages before they sleep.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system cannot start a thread.
     pub fn start_with(
         config: SwarmConfig,
         store: Arc<ShardStore>,
@@ -57,28 +57,28 @@ impl SwarmServer {
         Ok(Self { shared, events, sockets })
     }
 
-    /// `/ws` for workers, `/shards/{file}` for their weights and `/api/terms` for what joining means. To be served by
-    /// `accept`: the swarm takes over sockets that came in by it.
+    /// `/ws` for workers, `/shards/{file}` for weights and `/api/terms` for the terms of joining. Serve it with
+    /// `accept`, since the swarm takes over sockets accepted there.
     pub fn router(&self) -> Router {
         socket::router(self.sockets.clone())
             .merge(shards::router(self.shared.clone()))
             .merge(terms::router(self.shared.clone()))
     }
 
-    /// What the engine computes layers with, and what the status comes from.
+    /// Handle for computing layers and reading the status.
     pub fn handle(&self) -> SwarmHandle {
         SwarmHandle::new(self.shared.clone(), self.events.clone())
     }
 
-    /// Ends every layer and lets every worker go; returns when they have been told.
+    /// Ends every layer and closes every worker; returns once they have been told.
     pub async fn shut_down(&self) {
         let (done, told) = oneshot::channel();
         if self.events.send(Event::ShutDown(done)).await.is_ok() {
-            // A driver that another call has ended drops the sender.
+            // If another call has ended the driver, it drops the sender.
             let _ = told.await;
         }
         if let Some(tracer) = self.shared.tracer.clone() {
-            // It fails only if the tracer panics, which has nothing left to write then.
+            // Fails only if the tracer has panicked; then there is nothing left to write.
             let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
     }
@@ -86,7 +86,7 @@ impl SwarmServer {
 
 #[cfg(test)]
 impl SwarmServer {
-    /// Keeps the driver from doing anything until the sender is dropped.
+    /// Blocks the driver until the returned sender is dropped.
     pub(super) async fn hold_driver(&self) -> std::sync::mpsc::SyncSender<()> {
         let (hold, held) = std::sync::mpsc::sync_channel(0);
         self.events.send(Event::Hold(held)).await.expect("the driver runs");

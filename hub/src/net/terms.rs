@@ -1,5 +1,5 @@
-//! `GET /api/terms`: what joining means, for anyone with the join token. A worker asks before it tests its device, a page
-//! before its visitor decides.
+//! `GET /api/terms`: the model and the number of experts, for anyone with the join token. A worker asks before it tests
+//! its device, the join page before the visitor decides.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().route("/api/terms", get(terms)).with_state(shared)
 }
 
-/// The model as an accepted worker hears of it, and how many experts there are to hold.
+/// The model as an accepted worker receives it, and the number of experts to hold.
 async fn terms(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if !shared.is_admitted(&headers) {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-        return (StatusCode::UNAUTHORIZED, challenge, "the join token is not the hub's").into_response();
+        return (StatusCode::UNAUTHORIZED, challenge, "the join token is wrong").into_response();
     }
     Json(json!({ "model": shared.config.model, "blocks": shared.store.catalog().len() })).into_response()
 }

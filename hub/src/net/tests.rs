@@ -236,7 +236,7 @@ async fn a_layer_that_nobody_may_compute_fails_in_time_and_in_words() {
         swarm.apply(0, &rows, &routing)
     });
     let error = result.await.unwrap().unwrap_err().to_string();
-    assert!(error.contains("layer 0 expert 0") && error.contains("open more workers"), "{error}");
+    assert!(error.contains("layer 0 expert 0") && error.contains("add workers"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,5 @@
-//! The swarm's own thread, with a runtime for the driver and the sockets only. A layer's messages wait for nothing else that
-//! the hub serves, and cross no thread between a socket and the swarm.
+//! The swarm's own thread, with a runtime for the driver and the sockets only. A layer's messages wait for nothing else
+//! that the hub serves, and cross no thread between a socket and the swarm.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,13 +17,13 @@ use super::socket;
 use super::stream::Opened;
 use moex_swarm::ConnectionId;
 
-/// Sockets that wait to be taken over.
+/// Maximum sockets waiting to be taken over.
 const MAX_WAITING_SOCKETS: usize = 64;
-/// How long sockets may take to say goodbye once the driver has ended.
+/// How long sockets may take to close once the driver has ended.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Starts the thread. It runs `drive` and a task for each socket that is sent, until `drive` ends or the sender that this
-/// returns is dropped. Then the sockets send what they have left, and the sender that `drive` returned is notified.
+/// Starts the thread. It runs `drive` and a task per socket, until `drive` ends or the returned sender is dropped. Then
+/// the sockets send their remaining messages, and the sender that `drive` returned is notified.
 pub(super) fn start<D>(drive: D, events: mpsc::WeakSender<Event>) -> io::Result<mpsc::Sender<Opened>>
 where
     D: Future<Output = Option<oneshot::Sender<()>>> + Send + 'static,
@@ -57,7 +57,7 @@ async fn live<S: Future<Output = ()> + Send + 'static>(
                 Some(ended) = sockets.join_next_with_id() => {
                     let task = ended.as_ref().map_or_else(tokio::task::JoinError::id, |(task, ())| *task);
                     let connection = connections.remove(&task);
-                    // A task that ended by itself has told the driver; one that panicked has not.
+                    // A task that returned has notified the driver; one that panicked has not.
                     if let (Err(error), Some(id), Some(events)) = (ended, connection, events.upgrade()) {
                         tracing::error!(connection = id.0, %error, "a worker's socket failed");
                         let _ = events.send(Event::Disconnected(id)).await;
@@ -66,15 +66,15 @@ async fn live<S: Future<Output = ()> + Send + 'static>(
             }
         }
     };
-    // Whatever ends it, the driver is dropped here, and with it every outbox.
+    // The driver, and with it every outbox, is dropped here.
     let told = tokio::select! {
         told = drive => told,
         () = take_over => None,
     };
-    // Those that do not end in time are cut off with the set.
+    // Tasks that do not end in time are aborted with the set.
     let _ = timeout(GOODBYE, async { while sockets.join_next().await.is_some() {} }).await;
     if let Some(told) = told {
-        // It fails if the caller has gone away meanwhile.
+        // Fails if the caller no longer waits.
         let _ = told.send(());
     }
 }

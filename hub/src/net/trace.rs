@@ -1,10 +1,10 @@
-//! `moex serve --trace FILE`: what happened to each layer, one JSON object a line, written by a thread of its own.
+//! `moex serve --trace FILE`: writes one JSON object per line about each layer, on its own thread.
 //!
 //! ```text
 //! driver task, engine thread --records, bounded, never waited for--> writer thread --lines--> FILE
 //! ```
-//! When the queue is full, a [`Tracer`] drops the record and counts it; the last line says how many. [`moex_swarm::trace`]
-//! says what a record means.
+//! If the queue is full, a [`Tracer`] drops the record and counts it; the last line holds the count.
+//! [`moex_swarm::trace`] documents the records.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use moex_swarm::trace::Record;
 
-/// Records that wait for the writer: some seconds of a fast model, a few megabytes.
+/// Maximum queued records: some seconds of a fast model, a few megabytes.
 const MAX_WAITING_RECORDS: usize = 8192;
-/// What was written is in the file this long after nothing more came.
+/// Time without new records after which the file is flushed.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
-/// How long [`Tracer::finish`] waits for a file system that hangs.
+/// How long [`Tracer::finish`] waits for a hanging file system.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// Takes records, never waits, and writes them to the file. Clones write to the same one.
+/// Queues records without waiting; a thread writes them to the file. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Tracer {
     queue: SyncSender<Message>,
@@ -34,15 +34,15 @@ pub struct Tracer {
 #[derive(Debug)]
 enum Message {
     Record(Box<Record>),
-    /// Write the last line and say so.
+    /// Write the last line and confirm.
     Finish(SyncSender<()>),
 }
 
 impl Tracer {
-    /// Creates the file, over one of that name, and the thread.
+    /// Creates the file, replacing an existing one, and starts the thread.
     ///
     /// # Errors
-    /// If the file cannot be created, or the system gives no thread.
+    /// If the file cannot be created, or the system cannot start a thread.
     pub fn create(path: &Path) -> io::Result<Self> {
         Self::start(File::create(path)?)
     }
@@ -53,7 +53,7 @@ impl Tracer {
         let counted = dropped.clone();
         let write = move || {
             if let Err(error) = write_all(BufWriter::new(to), &records, &counted) {
-                tracing::error!(%error, "the trace cannot be written any further");
+                tracing::error!(%error, "writing the trace failed; it ends here");
             }
         };
         thread::Builder::new().name("moex-trace".to_owned()).spawn(write)?;
@@ -67,15 +67,15 @@ impl Tracer {
         }
     }
 
-    /// Counts records that were dropped elsewhere.
+    /// Counts records dropped elsewhere.
     pub(super) fn count_dropped(&self, n: u64) {
         self.dropped.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Writes what waits and the last line. Blocks its thread, for a few seconds at most.
+    /// Writes the queued records and the last line. Blocks its thread for at most a few seconds.
     pub fn finish(&self) {
         let (done, told) = sync_channel(1);
-        // A writer that has ended has said why; there is nothing left to write then.
+        // A writer that has ended has logged why.
         if self.queue.send(Message::Finish(done)).is_ok() {
             let _ = told.recv_timeout(FINISH_WITHIN);
         }
@@ -89,7 +89,7 @@ fn write_all(mut to: impl Write, records: &Receiver<Message>, dropped: &AtomicU6
             Err(RecvTimeoutError::Timeout) => to.flush()?,
             Ok(Message::Finish(done)) => {
                 end(&mut to, dropped)?;
-                // It fails if the caller has stopped waiting.
+                // Fails if the caller no longer waits.
                 let _ = done.try_send(());
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Native workers as processes of the `moex` binary, for hubs that bring their own: started, watched, and started again.
+//! Runs native workers as child processes of the hub: starts, watches and restarts them.
 
 use std::convert::Infallible;
 use std::io;
@@ -16,15 +16,15 @@ use moex_protocol::peer_text;
 
 /// How long a worker outlives a hub that was killed before it could end its workers.
 const PATIENCE_SECONDS: &str = "10";
-/// The wait before a worker that ended is started again; it doubles with each restart in a row.
+/// Wait before a worker is restarted; it doubles with each restart in a row.
 const FIRST_RESTART_DELAY: Duration = Duration::from_secs(1);
 /// The longest such wait.
 const MAX_RESTART_DELAY: Duration = Duration::from_mins(1);
-/// Restarts in a row after which a worker is left alone.
+/// Restarts in a row after which a worker is no longer restarted.
 const MAX_RESTARTS: u32 = 10;
-/// A worker that ran for so long was started well: its restarts count from zero again.
+/// After running this long, a worker's restarts count from zero again.
 const RAN_WELL: Duration = Duration::from_mins(10);
-/// How often workers are looked after.
+/// Interval between checks of the workers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Running workers; dropping this kills them.
@@ -33,17 +33,17 @@ pub struct WorkerProcesses {
     workers: Vec<WorkerProcess>,
 }
 
-/// How a worker ended that was not told to.
+/// A worker ended on its own.
 #[derive(Debug, thiserror::Error)]
 #[error("a worker ended with {status}: {last_line}")]
 pub struct WorkerEnded {
-    /// How.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// The last that it said.
+    /// The last line of its output.
     pub last_line: String,
 }
 
-/// What starts a worker.
+/// Program and arguments of a worker.
 struct WorkerCommand {
     program: PathBuf,
     join_url: String,
@@ -57,22 +57,22 @@ struct WorkerProcess {
     restarts: Restarts,
 }
 
-/// What is done about a worker that ends.
+/// Restart policy of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Restarts {
-    /// In a row.
+    /// Restarts in a row.
     n: u32,
-    /// When the next one is due, if the worker has ended.
+    /// When the next restart is due, if the worker has ended.
     due: Option<Instant>,
     is_given_up: bool,
 }
 
 impl WorkerProcesses {
-    /// Starts `count` workers on the CPU that join by this URL; `program` is the binary, this process's own if none.
-    /// They look for messages or sleep as `busy_poll` says. Call it within a tokio runtime.
+    /// Starts `count` CPU workers that join by this URL; `program` is the binary, or none for this process's own.
+    /// `busy_poll` is passed on to them. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If the system starts no process.
+    /// If the system cannot start a process.
     pub fn start(
         count: usize,
         join_url: &str,
@@ -85,15 +85,15 @@ impl WorkerProcesses {
         Ok(Self { command, workers })
     }
 
-    /// How many were started.
+    /// Number of workers started.
     pub fn count(&self) -> usize {
         self.workers.len()
     }
 
-    /// The first that has ended, if one has.
+    /// The first worker that has ended, if any.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// If the system cannot report its status.
     pub fn ended(&mut self) -> io::Result<Option<WorkerEnded>> {
         for worker in &mut self.workers {
             if let Some(ended) = worker.ended()? {
@@ -103,8 +103,8 @@ impl WorkerProcesses {
         Ok(None)
     }
 
-    /// Starts workers that end again, after a wait that doubles, and writes so into the log. One that ends too often in a
-    /// row is left alone.
+    /// Restarts workers that end, after a wait that doubles, and logs it. A worker that ends too often in a row is not
+    /// restarted.
     pub async fn keep_running(&mut self) -> Infallible {
         loop {
             sleep(LOOK_INTERVAL).await;
@@ -114,10 +114,10 @@ impl WorkerProcesses {
         }
     }
 
-    /// Kills them and waits until they are gone.
+    /// Kills the workers and waits until they have ended.
     pub async fn stop(&mut self) {
         for mut worker in self.workers.drain(..) {
-            // One that has ended by itself is as dead as it needs to be.
+            // Fails if it has already ended, which is fine.
             let _ = worker.child.kill().await;
         }
     }
@@ -128,7 +128,7 @@ impl WorkerProcess {
         let mut child = Command::new(&command.program)
             .args(["worker", "--device", "cpu", "--patience", PATIENCE_SECONDS])
             .args(command.busy_poll.is_on().then_some("--busy-poll"))
-            // Not an argument: those are for everybody on the machine to read, and the URL holds the token.
+            // Not an argument, since all users of the machine can read those, and the URL contains the token.
             .env("MOEX_JOIN_URL", &command.join_url)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -149,14 +149,14 @@ impl WorkerProcess {
         Ok(Some(WorkerEnded { status, last_line }))
     }
 
-    /// Starts it again if it has ended and its time has come. `number` names it in the log.
+    /// Restarts the worker if it has ended and the wait is over. `number` names it in the log.
     fn keep_running(&mut self, number: usize, command: &WorkerCommand) {
         let now = Instant::now();
         if self.restarts.is_due(now) {
             let restarts = Restarts { due: None, ..self.restarts };
             match Self::start(command) {
                 Ok(started) => {
-                    tracing::info!(number, "a worker is started again");
+                    tracing::info!(number, "restarting a worker");
                     *self = Self { restarts, ..started };
                 }
                 Err(error) => {
@@ -175,10 +175,10 @@ impl WorkerProcess {
         let why = peer_text(why);
         match self.restarts.plan(now, now.saturating_duration_since(self.started)) {
             Some(wait) => {
-                tracing::warn!(number, reason = %why, "a worker is started again in {} s", wait.as_secs());
+                tracing::warn!(number, reason = %why, "restarting a worker in {} s", wait.as_secs());
             }
             None => {
-                tracing::error!(number, reason = %why, "a worker ended {MAX_RESTARTS} times in a row: left alone");
+                tracing::error!(number, reason = %why, "a worker ended {MAX_RESTARTS} times in a row: not restarted");
             }
         }
     }
@@ -189,12 +189,12 @@ impl Restarts {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Whether its end would be news.
+    /// Whether its end would be reported.
     fn watches(self) -> bool {
         self.due.is_none() && !self.is_given_up
     }
 
-    /// It has ended now, after running for so long: how long to wait before it is started again, if it is.
+    /// Plans the restart of a worker that ended now after running for `ran`: returns the wait, or none.
     fn plan(&mut self, now: Instant, ran: Duration) -> Option<Duration> {
         if ran >= RAN_WELL {
             self.n = 0;
@@ -210,7 +210,7 @@ impl Restarts {
     }
 }
 
-/// Reads all that a worker says, so that it never waits for this process.
+/// Reads all output of a worker, so that it never blocks on this process.
 async fn keep_last_line(stderr: ChildStderr, last: Arc<Mutex<String>>) {
     let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {

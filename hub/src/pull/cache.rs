@@ -1,12 +1,12 @@
-//! One model's place in the cache, in the layout of all of Hugging Face's tools.
+//! One model's folder in the cache, in the layout that all of Hugging Face's tools share.
 //!
 //! ```text
 //! CACHE/models--OWNER--REPO/
-//!   refs/main                          the commit that main was when it was last asked for
-//!   blobs/HASH                         a file's bytes, by what the hub calls them (its ETag)
-//!   blobs/HASH.incomplete              as far as they have come
+//! refs/main                          the commit of main at the last query
+//! blobs/HASH                         a file's content, named by its ETag
+//! blobs/HASH.incomplete              a partial download
 //!   snapshots/COMMIT/config.json       -> ../../blobs/HASH
-//! CACHE/.locks/models--OWNER--REPO/HASH.lock    locked by who writes HASH.incomplete
+//! CACHE/.locks/models--OWNER--REPO/HASH.lock    locked by the writer of HASH.incomplete
 //! ```
 
 use std::{
@@ -16,11 +16,11 @@ use std::{
 
 use super::{error::PullError, name::ModelName, repo_file::RepoFile};
 
-/// A commit's hash: 40 hexadecimal digits.
+/// A commit hash: 40 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Commit(String);
 
-/// What the hub calls a file's bytes, which is its name among the blobs.
+/// A file's ETag, which is its name among the blobs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Etag(String);
 
@@ -42,7 +42,7 @@ impl Commit {
 }
 
 impl Etag {
-    /// Of a header: without quotes, and without what says that it is a weak one. None if it is no file's name.
+    /// From a header: without quotes and the weak marker. None if it cannot be a file name.
     pub(super) fn new(header: &str) -> Option<Self> {
         let text = header.trim();
         let text = text.strip_prefix("W/").unwrap_or(text).trim_matches('"');
@@ -55,12 +55,12 @@ impl Etag {
         &self.0
     }
 
-    /// The SHA-256 of the bytes: of large files.
+    /// Whether it is a SHA-256 of the content, as for large files.
     pub(super) fn is_sha256(&self) -> bool {
         is_hex(&self.0, 64)
     }
 
-    /// The SHA-1 of git's header and the bytes: of small files.
+    /// Whether it is a SHA-1 of git's header and the content, as for small files.
     pub(super) fn is_git_sha1(&self) -> bool {
         is_hex(&self.0, 40)
     }
@@ -78,13 +78,13 @@ impl RepoCache {
         Self { locks: cache.join(".locks").join(&folder), folder: cache.join(folder) }
     }
 
-    /// The commit that a revision was when it was last asked for; a commit is itself.
+    /// The commit of a revision at the last query; a commit is itself.
     pub(super) fn commit(&self, revision: &str) -> Option<Commit> {
         let commit = Commit::new(revision);
         commit.or_else(|| Commit::new(fs::read_to_string(self.reference(revision)).ok()?.trim()))
     }
 
-    /// Writes down which commit a revision is now.
+    /// Stores the commit of a revision.
     pub(super) fn set_commit(&self, revision: &str, commit: &Commit) -> Result<(), PullError> {
         if self.commit(revision).as_ref() == Some(commit) {
             return Ok(());
@@ -94,32 +94,32 @@ impl RepoCache {
         fs::write(&path, commit.as_str()).map_err(io_error(&path))
     }
 
-    /// The folder of all files at a commit.
+    /// The folder with all files of a commit.
     pub(super) fn snapshot(&self, commit: &Commit) -> PathBuf {
         self.folder.join("snapshots").join(commit.as_str())
     }
 
-    /// A file at a commit: a link to its blob, or the file itself where there are no links.
+    /// Path of a file at a commit: a link to its blob, or the file itself on systems without links.
     pub(super) fn pointer(&self, commit: &Commit, file: &RepoFile) -> PathBuf {
         self.snapshot(commit).join(file.to_path())
     }
 
-    /// A file's bytes, all of them.
+    /// Path of a file's complete content.
     pub(super) fn blob(&self, etag: &Etag) -> PathBuf {
         self.folder.join("blobs").join(etag.as_str())
     }
 
-    /// A file's bytes as far as they have come.
+    /// Path of a file's partial content.
     pub(super) fn incomplete(&self, etag: &Etag) -> PathBuf {
         self.folder.join("blobs").join(format!("{etag}.incomplete"))
     }
 
-    /// What is locked by who writes a blob.
+    /// Path of the lock for writing a blob.
     pub(super) fn lock(&self, etag: &Etag) -> PathBuf {
         self.locks.join(format!("{etag}.lock"))
     }
 
-    /// Makes the folders that blobs and locks lie in.
+    /// Creates the folders for blobs and locks.
     pub(super) fn make_folders(&self) -> Result<(), PullError> {
         for folder in [self.folder.join("blobs"), self.locks.clone()] {
             fs::create_dir_all(&folder).map_err(io_error(&folder))?;
@@ -127,22 +127,22 @@ impl RepoCache {
         Ok(())
     }
 
-    /// Lets a file at a commit be that blob.
+    /// Links a file at a commit to a blob.
     pub(super) fn link(&self, commit: &Commit, file: &RepoFile, etag: &Etag) -> Result<(), PullError> {
         let (pointer, blob) = (self.pointer(commit, file), self.blob(etag));
         make_parent(&pointer)?;
         if pointer.exists() {
             return Ok(());
         }
-        // A link to a blob that was deleted, if it is anything.
+        // Removes a dangling link, if there is one.
         drop(fs::remove_file(&pointer));
         let mut target: PathBuf = (0..file.depth() + 2).map(|_| "..").collect();
         target.extend(["blobs", etag.as_str()]);
         match symlink(&target, &pointer).or_else(|_| fs::hard_link(&blob, &pointer)) {
             Ok(()) => Ok(()),
-            // Another process was faster.
+            // Another process created it first.
             Err(_) if pointer.exists() => Ok(()),
-            // A file system without links: the other tools move it too.
+            // Without links the blob is moved, as the other tools do.
             Err(_) => fs::rename(&blob, &pointer).map_err(io_error(&pointer)),
         }
     }

@@ -1,4 +1,4 @@
-//! One file from the hub into the cache: locked, resumed, bounded by what was announced, and checked.
+//! Downloads one file into the cache: locked, resumed, limited to the announced size, and verified.
 
 use reqwest::{Response, StatusCode, header};
 
@@ -13,7 +13,7 @@ use super::{
     settings::Settings,
 };
 
-/// What has to come before earlier failures are forgotten, so that no hub keeps a download up for ever.
+/// Bytes that must arrive before earlier failures are forgotten, so that a download cannot take forever.
 const GAIN_BYTES: u64 = 1 << 20;
 
 /// A file to be downloaded.
@@ -27,7 +27,7 @@ pub(super) struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// Brings it into the cache, unless another process does meanwhile.
+    /// Downloads the file into the cache, unless another process does so first.
     pub(super) async fn run(&self) -> Result<(), PullError> {
         let RemoteFile { file, etag, .. } = self.remote;
         let (incomplete, blob) = (self.cache.incomplete(etag), self.cache.blob(etag));
@@ -60,14 +60,14 @@ impl Download<'_> {
                 part.remove()?;
                 return Err(self.differs("it has another hash"));
             }
-            // What an earlier run or another tool left may not have reached the disk whole.
+            // What an earlier run or another tool wrote may not be completely on the disk.
             self.restart(&mut part)?;
         }
         part.place(&blob)?;
         self.cache.link(self.commit, file, etag)
     }
 
-    /// Receives all that is missing, with pauses between tries.
+    /// Receives the missing bytes, with pauses between attempts.
     async fn receive(&self, part: &mut Part) -> Result<(), PullError> {
         let file = self.remote.file.as_str();
         let mut tries = Tries::new(&self.settings.download_pauses);
@@ -75,7 +75,7 @@ impl Download<'_> {
         while part.n_missing() > 0 {
             let (why, after) = match self.transfer(part).await {
                 Ok(()) if part.n_missing() == 0 => break,
-                Ok(()) => (format!("{} ended the file early", self.endpoint.host()), None),
+                Ok(()) => (format!("{} ended the response early", self.endpoint.host()), None),
                 Err(Failure::Again { why, after }) => (why, after),
                 Err(Failure::Final(error)) => return Err(error),
             };
@@ -98,7 +98,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Receives as much as one answer brings.
+    /// Receives the bytes of one response.
     async fn transfer(&self, part: &mut Part) -> Result<(), Failure> {
         let RemoteFile { file, size_bytes, .. } = self.remote;
         let start = part.n_written();
@@ -108,22 +108,26 @@ impl Download<'_> {
             StatusCode::OK => {
                 let announced = response.content_length();
                 if announced.is_some_and(|announced| announced != *size_bytes) {
-                    return Err(self.differs("it is announced with another length").into());
+                    return Err(self.differs("its announced length has changed").into());
                 }
-                // Whoever answers knows no ranges.
+                // The server does not support ranges.
                 self.restart(part)?;
             }
             StatusCode::RANGE_NOT_SATISFIABLE => {
                 self.restart(part)?;
-                return Err(Failure::again("the rest of the file is refused".to_owned()));
+                return Err(Failure::again("the server refused the rest of the file".to_owned()));
             }
-            status => return Err(self.differs(&format!("it comes with status {}", status.as_u16())).into()),
+            status => {
+                return Err(self
+                    .differs(&format!("the server answered with status {}", status.as_u16()))
+                    .into());
+            }
         }
         while part.n_missing() > 0
             && let Some(piece) = self.endpoint.piece(&mut response).await?
         {
             if piece.len() as u64 > part.n_missing() {
-                return Err(self.differs("more bytes come").into());
+                return Err(self.differs("the server sent more bytes").into());
             }
             part.write(&piece)?;
             self.progress.add_received(piece.len() as u64);
@@ -132,7 +136,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// `bytes START-END/SIZE`, with the start that was asked for.
+    /// Checks `bytes START-END/SIZE` against the requested start.
     fn check_range(&self, response: &Response, start: u64) -> Result<(), PullError> {
         let range = response.headers().get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
         let parsed = range.and_then(|range| {
@@ -142,7 +146,7 @@ impl Download<'_> {
         let size = self.remote.size_bytes.to_string();
         match parsed {
             Some((from, of)) if from == start && (of == size || of == "*") => Ok(()),
-            _ => Err(self.differs("another part of it comes than was asked for")),
+            _ => Err(self.differs("the server sent a different part than requested")),
         }
     }
 
@@ -160,7 +164,7 @@ impl Download<'_> {
     }
 }
 
-/// Whether the cache has all of a file's bytes.
+/// Whether the cache has the complete file.
 pub(super) fn is_whole(cache: &RepoCache, remote: &RemoteFile) -> bool {
     std::fs::metadata(cache.blob(&remote.etag)).is_ok_and(|blob| blob.len() == remote.size_bytes)
 }

@@ -1,8 +1,8 @@
-//! Questions to a hub over HTTP: which files a model has, what a file is, and its bytes.
+//! HTTP requests to a Hugging Face hub: a model's file list, a file's metadata, and its bytes.
 //!
-//! The token goes to the hub's own origin and nowhere else: redirects are followed here, and not by the client, which
-//! would decide that for itself. What is asked once may fail in passing; asking again is whoever asks' matter for a file's
-//! bytes, and this file's for all else.
+//! The token is sent only to the hub's own origin: this file follows redirects itself, since the client would decide
+//! otherwise. Requests can fail temporarily; this file retries them, except for a file's bytes, which the caller
+//! retries.
 
 use std::{error::Error, time::Duration};
 
@@ -22,14 +22,14 @@ use super::{
 
 /// How long a host may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long one question may take in all, however steadily its answer drips.
+/// Total time limit of one request, however slowly its answer arrives.
 const ASK_DEADLINE: Duration = Duration::from_secs(120);
-/// The most hosts or paths that one question is sent on to.
+/// Maximum redirects of one request.
 const MAX_REDIRECTS: usize = 10;
-/// The longest list of files that is read.
+/// Maximum bytes of a file list.
 const MAX_LIST_BYTES: usize = 32 << 20;
 
-/// A hub, asked about one model.
+/// A hub and one model on it.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     http: Client,
@@ -37,15 +37,15 @@ pub(super) struct Endpoint {
     settings: Settings,
 }
 
-/// What a model is at its revision.
+/// A model at its revision.
 #[derive(Debug)]
 pub(super) struct ModelFiles {
     pub(super) commit: Commit,
-    /// As the hub names them: not to be used as paths.
+    /// Names as the hub gives them: not safe as paths.
     pub(super) names: Vec<String>,
 }
 
-/// What a file is.
+/// Metadata of a file.
 #[derive(Clone, Debug)]
 pub(super) struct RemoteFile {
     pub(super) file: RepoFile,
@@ -53,12 +53,12 @@ pub(super) struct RemoteFile {
     pub(super) size_bytes: u64,
 }
 
-/// Who is asked, when the hub sends on to somebody else.
+/// Which redirects to follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Follow {
-    /// Whoever it is.
+    /// All.
     Anywhere,
-    /// Nobody, if the hub has said what a file is: they know less of it.
+    /// None once the hub has described the file: other hosts know less about it.
     UntilDescribed,
 }
 
@@ -71,32 +71,32 @@ impl Endpoint {
                 .redirect(redirect::Policy::none())
         };
         let http = match client().build() {
-            // Where nothing is encrypted, a system without certificate authorities is none the worse.
+            // Over plain http, a system without certificate authorities is no problem.
             Err(_) if settings.endpoint.scheme() == "http" => client().tls_certs_only([]).build(),
             built => built,
         };
         let http = http.map_err(|error| PullError::NoAnswer {
-            reason: format!("no https can be spoken on this machine ({})", root_cause(&error)),
+            reason: format!("https does not work on this machine ({})", root_cause(&error)),
         })?;
         Ok(Self { http, name: name.clone(), settings: settings.clone() })
     }
 
-    /// The host, for people.
+    /// The host, for messages.
     pub(super) fn host(&self) -> &str {
         self.settings.host()
     }
 
-    /// Which files the model has.
+    /// Fetches the list of the model's files.
     pub(super) async fn files(&self) -> Result<ModelFiles, PullError> {
         self.ask(async || self.files_once().await).await
     }
 
-    /// What a file is, without its bytes.
+    /// Fetches a file's metadata.
     pub(super) async fn describe(&self, commit: &Commit, file: &RepoFile) -> Result<RemoteFile, PullError> {
         self.ask(async || self.describe_once(commit, file).await).await
     }
 
-    /// A file's bytes from byte `start` on, as far as whoever answers cares for that: 206 if so.
+    /// Requests a file's bytes from `start` on; the answer is 206 if the server supports that.
     pub(super) async fn bytes(
         &self,
         commit: &Commit,
@@ -113,14 +113,14 @@ impl Endpoint {
         Err(self.refused(Some(file), &response))
     }
 
-    /// The next piece of an answer's body; none at its end.
+    /// The next piece of a response's body; none at its end.
     pub(super) async fn piece(&self, response: &mut Response) -> Result<Option<Bytes>, Failure> {
         let piece = tokio::time::timeout(self.settings.stall_timeout, response.chunk()).await;
         let host = response.url().host_str().unwrap_or_default();
         match piece {
             Ok(Ok(piece)) => Ok(piece),
             Ok(Err(error)) => {
-                let why = format!("the connection to {host} broke off ({})", root_cause(&error));
+                let why = format!("the connection to {host} was lost ({})", root_cause(&error));
                 Err(Failure::again(why))
             }
             Err(_) => {
@@ -166,12 +166,12 @@ impl Endpoint {
         let mut body = Vec::new();
         while let Some(piece) = self.piece(&mut response).await? {
             if body.len() + piece.len() > MAX_LIST_BYTES {
-                return Err(self.not_a_hub("its list of files does not end").into());
+                return Err(self.not_a_hub("its list of files is too long").into());
             }
             body.extend_from_slice(&piece);
         }
         let model: Option<Model> = serde_json::from_slice(&body).ok();
-        let model = model.ok_or_else(|| self.not_a_hub("its list of files cannot be read"))?;
+        let model = model.ok_or_else(|| self.not_a_hub("its list of files is invalid"))?;
         let commit = Commit::new(&model.sha).ok_or_else(|| self.not_a_hub("it names no commit"))?;
         Ok(ModelFiles {
             commit,
@@ -188,9 +188,9 @@ impl Endpoint {
         }
         let lacks = |what: &str| self.not_a_hub(&format!("it does not say {what} of {file}"));
         if text(&response, "x-repo-commit").is_some_and(|other| other != commit.as_str()) {
-            return Err(self.not_a_hub(&format!("it gives {file} of another commit than asked")).into());
+            return Err(self.not_a_hub(&format!("it answered with {file} of a different commit")).into());
         }
-        // Of a large file that lies elsewhere, the plain headers are the redirect's own.
+        // Of a large file stored elsewhere, the plain headers describe the redirect itself.
         let etag = text(&response, "x-linked-etag").or_else(|| text(&response, "etag"));
         let own_size = || text(&response, "content-length").filter(|_| response.status().is_success());
         let size_bytes = text(&response, "x-linked-size").or_else(own_size);
@@ -203,7 +203,7 @@ impl Endpoint {
         })
     }
 
-    /// Asks, and follows where the hub sends on to.
+    /// Sends a request and follows redirects.
     async fn send(
         &self,
         method: Method,
@@ -237,9 +237,9 @@ impl Endpoint {
             }
             let next = text(&response, "location").and_then(|location| url.join(location).ok());
             let next = next.filter(|next| ["http", "https"].contains(&next.scheme()));
-            let next = next.ok_or_else(|| self.not_a_hub("it sends on to nowhere"))?;
+            let next = next.ok_or_else(|| self.not_a_hub("it redirects without a valid URL"))?;
             if url.scheme() == "https" && next.scheme() == "http" {
-                return Err(self.not_a_hub("it sends on from https to http").into());
+                return Err(self.not_a_hub("it redirects from https to http").into());
             }
             let is_described = text(&response, "x-linked-etag").is_some();
             if follow == Follow::UntilDescribed && is_described && !self.is_hub(&next) {
@@ -247,10 +247,10 @@ impl Endpoint {
             }
             url = next;
         }
-        Err(self.not_a_hub(&format!("it sends on more than {MAX_REDIRECTS} times")).into())
+        Err(self.not_a_hub(&format!("it redirects more than {MAX_REDIRECTS} times")).into())
     }
 
-    /// Whether it is the hub's own origin, which may see the token.
+    /// Whether the URL has the hub's own origin, which may receive the token.
     fn is_hub(&self, url: &Url) -> bool {
         url.origin() == self.settings.endpoint.origin()
     }
@@ -270,10 +270,10 @@ impl Endpoint {
         self.url(&parts)
     }
 
-    /// Each part is one between two slashes, whatever it holds.
+    /// Appends each part as one path segment, whatever it contains.
     fn url(&self, parts: &[&str]) -> Url {
         let mut url = self.settings.endpoint.clone();
-        // Every URL with a host has a path that can be added to.
+        // Every URL with a host can be extended.
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(parts);
         }
@@ -286,14 +286,14 @@ fn text<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
     response.headers().get(name)?.to_str().ok()
 }
 
-/// What lies at the bottom of an error: the layers above it say that there was one, and name URLs with secrets in them.
+/// The innermost cause of an error: the outer ones add nothing and contain URLs with secrets.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(next) = cause.source() {
         cause = next;
     }
     match cause.downcast_ref::<reqwest::Error>() {
-        Some(_) => "it speaks no HTTP".to_owned(),
+        Some(_) => "it does not speak HTTP".to_owned(),
         None => cause.to_string(),
     }
 }

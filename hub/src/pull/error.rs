@@ -1,4 +1,4 @@
-//! Why a model cannot be had, each as one sentence that says what to do.
+//! Errors of downloading a model; each is one sentence that says what to do.
 
 use std::{io, path::PathBuf};
 
@@ -6,13 +6,13 @@ use indicatif::HumanBytes;
 
 use super::{name::ModelName, repo_file::RepoFile};
 
-/// The most files that a sentence lists.
+/// Maximum files listed in a sentence.
 const MAX_LISTED: usize = 24;
 
 /// Why a model could not be pulled.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// An environment variable, or the file it names, says nothing that can be used.
+    /// An environment variable, or the file it names, is invalid.
     #[error("{variable} cannot be used: {reason}")]
     Setting {
         /// The variable or file.
@@ -20,7 +20,7 @@ pub enum PullError {
         /// What it must be.
         reason: String,
     },
-    /// It is not in the cache, and nobody may be asked.
+    /// The model is not in the cache, and the hub must not be asked.
     #[error("{name} is not in {}, or not all of it, and HF_HUB_OFFLINE is set: unset it to download", cache.display())]
     Offline {
         /// The model.
@@ -28,8 +28,8 @@ pub enum PullError {
         /// The cache's folder.
         cache: PathBuf,
     },
-    /// The hub knows no such model, or shows it only to others.
-    #[error("{host} shows no model {repo}: check the name{}", private_hint(*has_token))]
+    /// The hub has no such model, or does not show it to this account.
+    #[error("{host} has no model {repo}: check the name{}", private_hint(*has_token))]
     UnknownModel {
         /// The hub.
         host: String,
@@ -39,7 +39,7 @@ pub enum PullError {
         has_token: bool,
     },
     /// The model has no such branch, tag or commit.
-    #[error("{repo} has no revision {revision}: leave it out for main, or look at {url}")]
+    #[error("{repo} has no revision {revision}: leave it out for main, or see {url}")]
     UnknownRevision {
         /// `OWNER/REPO`.
         repo: String,
@@ -58,14 +58,14 @@ pub enum PullError {
         /// Whether a token was sent.
         has_token: bool,
     },
-    /// The hub does not know the token.
+    /// The hub does not accept the token.
     #[error(
         "{host} refuses the token in {token}: replace it with one of your account's, or remove it for public models"
     )]
     TokenRefused {
         /// The hub.
         host: String,
-        /// Where the token stands.
+        /// Where the token comes from.
         token: String,
     },
     /// The model has no such file.
@@ -75,23 +75,23 @@ pub enum PullError {
         repo: String,
         /// The file.
         file: String,
-        /// The GGUF files that there are.
+        /// The GGUF files in the repository.
         others: Vec<String>,
     },
-    /// Which of several files is meant is not said.
-    #[error("{repo} holds GGUF files: name one of them, as in {repo}/{}{}", files[0], listed(files, "; there are"))]
+    /// The repository has several GGUF files, and the name picks none.
+    #[error("{repo} holds GGUF files: name one of them, such as {repo}/{}{}", files[0], listed(files, "; there are"))]
     OnlyGguf {
         /// `OWNER/REPO`.
         repo: String,
-        /// The GGUF files that there are: one at least.
+        /// The GGUF files in the repository; at least one.
         files: Vec<String>,
     },
-    /// The repository holds nothing that is read here.
-    #[error("{repo} is no model that can be run: {reason}")]
+    /// The repository has no model that can be read here.
+    #[error("{repo} is not a model that moex can run: {reason}")]
     NoModel {
         /// `OWNER/REPO`.
         repo: String,
-        /// What it lacks.
+        /// What is missing.
         reason: String,
     },
     /// A file would be written outside the model's folder.
@@ -106,34 +106,34 @@ pub enum PullError {
         /// The file, as the hub names it.
         file: String,
     },
-    /// Whoever answers is no hub of models.
-    #[error("{host} does not answer as a Hugging Face hub does: {reason} (HF_ENDPOINT names another)")]
+    /// The server is not a Hugging Face hub.
+    #[error("{host} does not answer like a Hugging Face hub: {reason} (set HF_ENDPOINT to use another)")]
     NotAHub {
-        /// Who answers.
+        /// The host.
         host: String,
         /// What is wrong.
         reason: String,
     },
-    /// A question got no answer, several times.
+    /// A request failed several times.
     #[error("{reason}: check the network and HF_ENDPOINT, or try again later")]
     NoAnswer {
-        /// What happened the last time.
+        /// The last failure.
         reason: String,
     },
-    /// A download got no further, several times.
-    #[error("{file} could not be downloaded: {reason}; {} of {} are here, and the same command goes on there", HumanBytes(*done_bytes), HumanBytes(*size_bytes))]
+    /// A download failed several times.
+    #[error("{file} could not be downloaded: {reason}; {} of {} are here, and the same command resumes", HumanBytes(*done_bytes), HumanBytes(*size_bytes))]
     BrokeOff {
         /// The file.
         file: String,
-        /// What happened the last time.
+        /// The last failure.
         reason: String,
-        /// What is there.
+        /// Bytes downloaded.
         done_bytes: u64,
-        /// What there should be.
+        /// Bytes of the file.
         size_bytes: u64,
     },
-    /// A file is not what the hub announced.
-    #[error("{file} is not what {host} announced: {reason}; what came was removed, try again later")]
+    /// A file differs from what the hub announced.
+    #[error("{file} is not what {host} announced: {reason}; the download was removed, try again later")]
     Differs {
         /// The file.
         file: String,
@@ -147,27 +147,27 @@ pub enum PullError {
     NoSpace {
         /// The cache's folder.
         folder: PathBuf,
-        /// What is missing of the model.
+        /// Bytes still to download.
         needed_bytes: u64,
-        /// What the disk has.
+        /// Bytes free on the disk.
         free_bytes: u64,
     },
-    /// Another process holds a file, and does nothing with it.
+    /// Another process has locked a file and does not write to it.
     #[error("another process holds {} and has written nothing to {file} for {minutes} minutes: end it, then try again", lock.display())]
     Locked {
-        /// The file that is to be downloaded.
+        /// The file to be downloaded.
         file: String,
-        /// The lock's file.
+        /// The lock file.
         lock: PathBuf,
-        /// How long.
+        /// How long nothing was written.
         minutes: u64,
     },
     /// A file or folder of the cache cannot be used.
     #[error("{} cannot be used: {source} (HF_HUB_CACHE names another folder)", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -187,14 +187,10 @@ fn private_hint(has_token: bool) -> &'static str {
 }
 
 fn gated_hint(has_token: bool) -> &'static str {
-    if has_token {
-        "with the account that your token is of"
-    } else {
-        "then set HF_TOKEN to a token of your account"
-    }
+    if has_token { "with the account of your token" } else { "then set HF_TOKEN to a token of your account" }
 }
 
-/// `: a, b, c`, with the words before it; nothing if there is nothing.
+/// `: a, b, c` after `words`; empty if there are no files.
 fn listed(files: &[String], words: &str) -> String {
     if files.is_empty() {
         return String::new();
@@ -212,7 +208,7 @@ mod tests {
     fn a_long_list_ends() {
         let files: Vec<String> = (0..100).map(|i| format!("{i}.gguf")).collect();
         let said = PullError::OnlyGguf { repo: "a/b".to_owned(), files }.to_string();
-        assert!(said.contains("as in a/b/0.gguf") && said.ends_with("23.gguf and 76 more"), "{said}");
+        assert!(said.contains("such as a/b/0.gguf") && said.ends_with("23.gguf and 76 more"), "{said}");
         let said = PullError::UnknownFile { repo: "a/b".into(), file: "c.gguf".into(), others: vec![] };
         assert_eq!(said.to_string(), "a/b has no file c.gguf");
     }

@@ -1,4 +1,4 @@
-//! A whole model from the hub into the cache: which files, in which order, how many at a time.
+//! Downloads a whole model into the cache: chooses the files, their order, and how many at a time.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -21,7 +21,7 @@ use super::{
     weights::{self, IndexError},
 };
 
-/// What is needed to download a model.
+/// Everything needed to download a model.
 #[derive(Clone)]
 pub(super) struct Fetch {
     name: ModelName,
@@ -46,7 +46,7 @@ impl Fetch {
         })
     }
 
-    /// Brings all that is needed into the cache and returns where the model lies.
+    /// Downloads all needed files and returns the model's path.
     pub(super) async fn model(&self) -> Result<PathBuf, PullError> {
         let model = self.endpoint.files().await?;
         let commit = &model.commit;
@@ -66,12 +66,12 @@ impl Fetch {
                 folder
             }
         };
-        // Not before all is there: until then the revision is the last one that was whole.
+        // Only once all files are present: until then the revision stays the last complete one.
         self.cache.set_commit(self.name.revision(), commit)?;
         Ok(path)
     }
 
-    /// Brings these files into the cache.
+    /// Downloads these files into the cache.
     async fn files(&self, commit: &Commit, files: Vec<RepoFile>) -> Result<(), PullError> {
         self.cache.make_folders()?;
         let missing = files.into_iter().filter(|file| !self.cache.pointer(commit, file).exists());
@@ -99,7 +99,7 @@ impl Fetch {
                 under_way.spawn(self.clone().file(commit.clone(), remote));
             }
             match under_way.join_next().await {
-                // Those that are left end with their set, and keep what they have.
+                // The remaining downloads end with their set and keep their partial files.
                 Some(done) => done.map_err(|error| io_error(&self.settings.cache)(error.into()))??,
                 None => return Ok(()),
             }
@@ -118,7 +118,7 @@ impl Fetch {
         download.run().await
     }
 
-    /// Whether what is missing of these files fits the disk.
+    /// Checks that the missing bytes of these files fit on the disk.
     fn check_space(&self, wanted: &[RemoteFile]) -> Result<(), PullError> {
         let missing = |remote: &RemoteFile| {
             let there = fs::metadata(self.cache.incomplete(&remote.etag)).map_or(0, |part| part.len());
@@ -135,7 +135,7 @@ impl Fetch {
 
     fn bad_index(&self, listing: &Listing, error: IndexError) -> PullError {
         match error {
-            IndexError::Unreadable => listing.no_model("its index of safetensors cannot be read"),
+            IndexError::Unreadable => listing.no_model("its safetensors index is invalid"),
             IndexError::BadName(file) => PullError::UnsafeFile {
                 host: self.endpoint.host().to_owned(),
                 repo: self.name.full_repo(),

@@ -1,4 +1,4 @@
-//! Which of a repository's files are needed: all that a folder is read from but its weights, or one GGUF.
+//! Chooses the files of a repository that are needed: all but the weights of a folder, or one GGUF.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use super::{
     weights::{INDEX, SINGLE},
 };
 
-/// Files of a folder's text and shape, where there are such.
+/// Files for a folder's configuration, where they exist.
 const FILES: [&str; 3] = ["config.json", "generation_config.json", "quantize_config.json"];
-/// Beginnings of the names of others.
+/// Prefixes of further file names.
 const PREFIXES: [&str; 2] = ["tokenizer", "chat_template"];
 
-/// The files of a repository that can lie in a folder.
+/// The files of a repository whose names are valid paths.
 #[derive(Debug)]
 pub(super) struct Listing {
     repo: String,
@@ -22,10 +22,10 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Of what `host` names. Names that some system cannot have are as if they were not there.
+    /// From the names that `host` lists. Names that are invalid on some system are skipped.
     ///
     /// # Errors
-    /// If one of them leads out of its folder.
+    /// If a name leads out of its folder.
     pub(super) fn new(name: &ModelName, host: &str, names: &[String]) -> Result<Self, PullError> {
         let repo = name.full_repo();
         if let Some(file) = names.iter().find(|name| leads_out(name)) {
@@ -34,10 +34,10 @@ impl Listing {
         Ok(Self { repo, files: names.iter().filter_map(|name| RepoFile::new(name)).collect() })
     }
 
-    /// What is needed of a folder before its weights are, the index of those included.
+    /// Files of a folder that are needed before its weights, including the weights' index.
     ///
     /// # Errors
-    /// If the repository holds no folder of a model.
+    /// If the repository is not a folder of a model.
     pub(super) fn of_folder(&self) -> Result<Vec<RepoFile>, PullError> {
         if !self.has(INDEX) && !self.has(SINGLE) {
             let ggufs = self.ggufs();
@@ -58,10 +58,10 @@ impl Listing {
         Ok(self.files.iter().filter(is_needed).cloned().collect())
     }
 
-    /// These files.
+    /// Checks that the repository has these files.
     ///
     /// # Errors
-    /// The first that the repository does not have.
+    /// If it lacks one of them; names the first.
     pub(super) fn all_of(
         &self,
         wanted: impl IntoIterator<Item = RepoFile>,
@@ -77,7 +77,7 @@ impl Listing {
         PullError::NoModel { repo: self.repo.clone(), reason: reason.to_owned() }
     }
 
-    /// The GGUF files to choose from: of those in several parts the first.
+    /// The GGUF files to choose from; of split ones, the first part.
     fn ggufs(&self) -> Vec<String> {
         let is_first = |file: &&RepoFile| {
             let parts = super::gguf_parts(file);

@@ -1,4 +1,4 @@
-//! One writer for each file of the cache, among all processes of this machine and all tools that keep to the layout.
+//! Locks each file of the cache for one writer, among all processes of this machine and all tools that use the layout.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -9,17 +9,17 @@ use std::{
 
 use super::{cache::io_error, error::PullError};
 
-/// How often a lock that another process has is tried.
+/// Interval of attempts while another process holds the lock.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Held for as long as it lives.
+/// A lock, held until dropped.
 pub(super) struct Lock {
-    /// None where the file system has no locks: the hash tells whether two writers met.
+    /// None if the file system has no locks: then the hash reveals that two writers met.
     _file: Option<File>,
 }
 
-/// Locks the file at `path`, which is whose that writes to `growing`. Waits for another process as long as that file grows,
-/// and `patience` longer. `on_wait` is called once if there is one to wait for; `file` is what it is about, for people.
+/// Locks the file at `path`, which guards writing to `growing`. Waits for another process as long as that file grows,
+/// and `patience` longer. Calls `on_wait` once if it must wait; `file` is the name for messages.
 pub(super) async fn lock(
     path: &Path,
     growing: &Path,
@@ -37,7 +37,7 @@ pub(super) async fn lock(
     loop {
         match lock.try_lock() {
             Ok(()) if is_at(&lock, path) => return Ok(Lock { _file: Some(lock) }),
-            // Who had it removed the file: others lock a new one.
+            // The previous holder removed the file, so others lock a new one.
             Ok(()) => {
                 lock = open()?;
                 continue;
@@ -76,7 +76,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Elsewhere nobody removes a file that is open.
+/// On other systems, an open file cannot be removed.
 #[cfg(not(unix))]
 fn is_at(_file: &File, _path: &Path) -> bool {
     true

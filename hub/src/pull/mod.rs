@@ -1,8 +1,8 @@
 //! Downloads models from a Hugging Face hub into the cache on disk that its other tools share.
 //!
-//! [`find`] looks in the cache alone. [`pull`] asks the hub what a model's files are now and downloads those that are not
-//! there: what broke off goes on where it stopped, and nothing counts as there before its hash is right. Reading
-//! arguments and showing progress are the commands' matter.
+//! [`find`] looks only in the cache. [`pull`] asks the hub for a model's current files and downloads missing ones: it
+//! resumes partial downloads, and verifies a file's hash before the file counts as present. The commands parse
+//! arguments and show progress.
 
 mod name;
 mod settings;

@@ -1,17 +1,17 @@
-//! What a model is called on a hub: `OWNER/REPO` or `OWNER/REPO/FILE.gguf`, each with `:REVISION` if it is not `main`.
+//! A model's name on a hub: `OWNER/REPO` or `OWNER/REPO/FILE.gguf`, with `:REVISION` if it is not `main`.
 
 use std::{fmt, str::FromStr};
 
 use super::repo_file::RepoFile;
 
-/// The longest owner's or repository's name, which is the hub's rule.
+/// Maximum length of an owner or repository name, by the hub's rules.
 const MAX_PART_CHARS: usize = 96;
-/// The longest revision.
+/// Maximum length of a revision.
 const MAX_REVISION_CHARS: usize = 200;
-/// The branch that is meant where none is named.
+/// Default branch.
 const DEFAULT_REVISION: &str = "main";
 
-/// A model's name. It is safe to be used in a path and in a URL.
+/// A model's name. It is safe in a path and in a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelName {
     owner: String,
@@ -20,14 +20,13 @@ pub struct ModelName {
     revision: Option<String>,
 }
 
-/// Why a text is no model's name, in words that follow on it.
+/// Why a text is not a model's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NameError(&'static str);
 
-const SHAPE: NameError = NameError(
-    "a model's name is OWNER/REPO or OWNER/REPO/FILE.gguf, each with :REVISION behind it if wanted",
-);
+const SHAPE: NameError =
+    NameError("a model's name is OWNER/REPO or OWNER/REPO/FILE.gguf, optionally with :REVISION at the end");
 const REVISION: NameError = NameError("a revision is a branch, a tag or a commit, such as main or refs/pr/1");
 
 impl FromStr for ModelName {
@@ -50,10 +49,10 @@ impl FromStr for ModelName {
 }
 
 impl ModelName {
-    /// The same model at a revision given beside the name.
+    /// The same model at a revision given separately.
     ///
     /// # Errors
-    /// If it is no revision, or the name has another.
+    /// If the revision is invalid, or the name has a different one.
     pub fn at_revision(self, revision: &str) -> Result<Self, NameError> {
         let revision = checked_revision(revision)?;
         match self.revision {
@@ -77,7 +76,7 @@ impl ModelName {
         format!("{}/{}", self.owner, self.repo)
     }
 
-    /// The GGUF that is meant; none is the folder.
+    /// The GGUF file; none for the folder.
     pub(super) fn file(&self) -> Option<&RepoFile> {
         self.file.as_ref()
     }
@@ -100,7 +99,7 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// By the hub's rules, which leave `--` to stand for the slash in the cache.
+/// Checks the hub's rules, which reserve `--` for the slash in the cache.
 fn is_part(part: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=MAX_PART_CHARS).contains(&part.len())
@@ -111,7 +110,7 @@ fn is_part(part: &str) -> bool {
         && !part.contains("..")
 }
 
-/// A revision becomes a path below `refs/`, and one part of a URL.
+/// A revision becomes a path below `refs/`, and one segment of a URL.
 fn checked_revision(text: &str) -> Result<String, NameError> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+@/".contains(&byte);
     let is_revision = text.len() <= MAX_REVISION_CHARS

@@ -1,4 +1,4 @@
-//! A file on its way: what has come lies on the disk, and is hashed as it comes.
+//! A partial download: stored on disk and hashed as it arrives.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,24 +14,24 @@ use super::{
     error::PullError,
 };
 
-/// How much is read at a time of what is there already.
+/// Bytes read at a time when existing content is hashed.
 const READ_BYTES: usize = 1 << 20;
 
-/// A file that has come as far as `n_written`.
+/// A file of which `n_written` bytes are present.
 pub(super) struct Part {
     path: PathBuf,
     out: File,
     etag: Etag,
     size_bytes: u64,
     n_written: u64,
-    /// None where the hub's name for the bytes is no hash of them.
+    /// None if the ETag is not a hash of the content.
     hash: Option<Context>,
-    /// Some of it came in an earlier run.
+    /// Whether some of it is from an earlier run.
     is_resumed: bool,
 }
 
 impl Part {
-    /// Opens what an earlier run left at `path`, or begins. Reads all that is there.
+    /// Opens what an earlier run left at `path`, or starts a new file. Reads all existing bytes.
     pub(super) fn open(path: &Path, remote: &RemoteFile) -> Result<Self, PullError> {
         let mut options = OpenOptions::new();
         let out = options.read(true).write(true).create(true).truncate(false).open(path);
@@ -52,7 +52,7 @@ impl Part {
         part.hash = part.new_hash();
         part.is_resumed = n_there > 0;
         let mut buffer = vec![0; READ_BYTES.min(usize::try_from(n_there).unwrap_or(READ_BYTES))];
-        // The last read leaves the file at its end, where the next byte goes.
+        // Reading leaves the position at the end, where the next byte goes.
         while part.n_written < n_there {
             let n = part.out.read(&mut buffer).map_err(io_error(path))?;
             if n == 0 {
@@ -63,29 +63,29 @@ impl Part {
         Ok(part)
     }
 
-    /// Bytes that are there.
+    /// Bytes present.
     pub(super) fn n_written(&self) -> u64 {
         self.n_written
     }
 
-    /// Bytes that are not.
+    /// Bytes missing.
     pub(super) fn n_missing(&self) -> u64 {
         self.size_bytes.saturating_sub(self.n_written)
     }
 
-    /// Whether some of it came in an earlier run.
+    /// Whether some of it is from an earlier run.
     pub(super) fn is_resumed(&self) -> bool {
         self.is_resumed
     }
 
-    /// Adds the next bytes; not more than are missing.
+    /// Appends bytes; at most the missing ones.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), PullError> {
         self.out.write_all(bytes).map_err(io_error(&self.path))?;
         self.took(bytes);
         Ok(())
     }
 
-    /// Begins anew.
+    /// Starts again from the beginning.
     pub(super) fn restart(&mut self) -> Result<(), PullError> {
         self.out.set_len(0).and_then(|()| self.out.rewind()).map_err(io_error(&self.path))?;
         self.n_written = 0;
@@ -94,7 +94,7 @@ impl Part {
         Ok(())
     }
 
-    /// Whether the bytes have the hash that the hub announced. To be asked when none is missing.
+    /// Whether the content has the announced hash. To be called once no byte is missing.
     pub(super) fn is_right(&self) -> bool {
         let Some(hash) = &self.hash else { return true };
         let found = hash.clone().finish();
@@ -102,15 +102,15 @@ impl Part {
         found == self.etag.as_str()
     }
 
-    /// Puts the file in its place, on the disk for good.
+    /// Syncs the file to disk and moves it into its place.
     pub(super) fn place(self, blob: &Path) -> Result<(), PullError> {
         self.out.sync_all().map_err(io_error(&self.path))?;
-        // Some systems move no file that is open.
+        // Some systems cannot move an open file.
         drop(self.out);
         fs::rename(&self.path, blob).map_err(io_error(blob))
     }
 
-    /// Removes what has come.
+    /// Removes the file.
     pub(super) fn remove(self) -> Result<(), PullError> {
         drop(self.out);
         fs::remove_file(&self.path).map_err(io_error(&self.path))

@@ -1,4 +1,4 @@
-//! How far a download is: counted by those who download, read by whoever shows it.
+//! Progress of a download, updated by the downloads and read by the display.
 
 use std::{
     collections::BTreeMap,
@@ -8,34 +8,34 @@ use std::{
     },
 };
 
-/// Bytes that are wanted and there, and what holds files up.
+/// Bytes wanted and present, and reasons for delays.
 #[derive(Debug, Default)]
 pub struct Progress {
     total_bytes: AtomicU64,
     done_bytes: AtomicU64,
     received_bytes: AtomicU64,
-    /// By file.
+    /// Reasons for delays, by file.
     troubles: Mutex<BTreeMap<String, String>>,
 }
 
 impl Progress {
-    /// Bytes of all files that were not there at the start; 0 until that is known. It grows when more files are found
-    /// to be needed.
+    /// Bytes of all files that were missing at the start; 0 until known. It grows when further files are found to be
+    /// needed.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }
 
-    /// Those of them that are there now. A file that has to begin anew takes its bytes away again.
+    /// Bytes of these files that are present now. A file that restarts subtracts its bytes.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// What has come over the network since the start, whatever became of it.
+    /// Bytes received over the network since the start, including discarded ones.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
 
-    /// Why a file does not go on at the moment, if one does not.
+    /// Why a file is delayed, if one is.
     pub fn trouble(&self) -> Option<String> {
         self.troubles().first_key_value().map(|(file, why)| format!("{file}: {why}"))
     }

@@ -1,4 +1,4 @@
-//! What a hub's refusal means: its status, and the code that it gives beside it.
+//! Maps a hub's refusal to an error, by its status and error code.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use reqwest::{Response, StatusCode, header};
 
 use super::{error::PullError, name::ModelName, repo_file::RepoFile, retry::Failure, settings::Settings};
 
-/// Whose answer is refused.
+/// The refused request.
 pub(super) struct Asked<'a> {
     pub(super) name: &'a ModelName,
-    /// None is the list of all files.
+    /// None for the list of all files.
     pub(super) file: Option<&'a RepoFile>,
     pub(super) settings: &'a Settings,
-    /// The hub itself answered, and not who it sent on to.
+    /// Whether the hub itself answered, not a server it redirected to.
     pub(super) by_hub: bool,
 }
 
-/// Why `response`, which is no success, gives nothing.
+/// The error for an unsuccessful `response`.
 pub(super) fn refusal(asked: &Asked<'_>, response: &Response) -> Failure {
     let status = response.status();
     let host = response.url().host_str().unwrap_or_default().to_owned();
     if is_passing(status) || !asked.by_hub {
-        // Where the hub sent on to, a permission may have expired: it gives a new one.
+        // On a redirected server, a permission may have expired: the hub grants a new one.
         return Failure::Again {
             why: format!("{host} answers {}", words(status)),
             after: retry_after(response),
@@ -50,12 +50,12 @@ pub(super) fn refusal(asked: &Asked<'_>, response: &Response) -> Failure {
     })
 }
 
-/// A model's page, for people.
+/// URL of a model's page, for messages.
 fn page(settings: &Settings, repo: &str) -> String {
     format!("{}/{repo}", settings.endpoint.as_str().trim_end_matches('/'))
 }
 
-/// It may be gone the next time.
+/// Whether the failure may be temporary.
 fn is_passing(status: StatusCode) -> bool {
     status.is_server_error() || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status)
 }

@@ -1,18 +1,18 @@
-//! A file's path in a repository that may be used as a path below a folder.
+//! A file's path in a repository, safe to use below a folder.
 
 use std::{fmt, path::PathBuf};
 
-/// The longest part between two slashes, which is what file systems take.
+/// Maximum bytes of a path segment, as file systems allow.
 const MAX_PART_BYTES: usize = 255;
 /// The longest path.
 const MAX_BYTES: usize = 1024;
 
-/// A relative path with slashes, whose parts are plain names.
+/// A relative path with slashes, whose segments are plain names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RepoFile(String);
 
 impl RepoFile {
-    /// None if it leads out of its folder, or is no name on some system.
+    /// None if it leads out of its folder, or is invalid on some system.
     pub(super) fn new(path: &str) -> Option<Self> {
         let is_name = |part: &str| {
             let fits = |c: char| !c.is_control() && !r#"\:*?"<>|"#.contains(c);
@@ -25,7 +25,7 @@ impl RepoFile {
         (path.len() <= MAX_BYTES && path.split('/').all(is_name)).then(|| Self(path.to_owned()))
     }
 
-    /// The file that every folder of a model has.
+    /// `config.json`, which every folder of a model has.
     pub(super) fn config() -> Self {
         Self("config.json".to_owned())
     }
@@ -34,12 +34,12 @@ impl RepoFile {
         &self.0
     }
 
-    /// As this system writes it.
+    /// The path in this system's format.
     pub(super) fn to_path(&self) -> PathBuf {
         self.0.split('/').collect()
     }
 
-    /// How many folders it lies in.
+    /// Number of folders above it.
     pub(super) fn depth(&self) -> usize {
         self.0.matches('/').count()
     }
@@ -55,7 +55,7 @@ impl fmt::Display for RepoFile {
     }
 }
 
-/// Whether no repository can hold a file of this name, and whoever names it wants to write elsewhere.
+/// Whether the path leads out of its folder, which no genuine repository contains.
 pub(super) fn leads_out(path: &str) -> bool {
     path.starts_with(['/', '\\']) || path.split(['/', '\\']).any(|part| part == "..")
 }

@@ -1,23 +1,23 @@
-//! Which failures are worth another try, and when no more are.
+//! Decides which failures are retried, and how often.
 
 use std::time::Duration;
 
 use super::error::PullError;
 
-/// The longest pause that a hub may ask for.
+/// Longest pause that a hub may request.
 const MAX_ASKED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why something failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It may work the next time.
+    /// It may succeed next time.
     Again {
-        /// What happened, as a sentence without its end.
+        /// The reason, as a sentence without its end.
         why: String,
-        /// The pause that the hub asks for.
+        /// The pause that the hub requests.
         after: Option<Duration>,
     },
-    /// It will not.
+    /// A retry would not help.
     Final(PullError),
 }
 
@@ -33,7 +33,7 @@ impl From<PullError> for Failure {
     }
 }
 
-/// Counts the failures since something last went well.
+/// Counts failures since the last success.
 #[derive(Debug)]
 pub(super) struct Tries<'a> {
     pauses: &'a [Duration],
@@ -41,17 +41,17 @@ pub(super) struct Tries<'a> {
 }
 
 impl<'a> Tries<'a> {
-    /// As many as there are pauses, and one more.
+    /// Allows one attempt more than there are pauses.
     pub(super) fn new(pauses: &'a [Duration]) -> Self {
         Self { pauses, n_failed: 0 }
     }
 
-    /// Something went well.
+    /// Forgets earlier failures after a success.
     pub(super) fn reset(&mut self) {
         self.n_failed = 0;
     }
 
-    /// How long to wait before the next try; none if there is none.
+    /// The pause before the next attempt; none if there is none.
     pub(super) fn next_pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
         let pause = *self.pauses.get(self.n_failed)?;
         self.n_failed += 1;

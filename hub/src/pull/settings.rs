@@ -1,4 +1,4 @@
-//! Which hub, which cache and which token: the environment variables that all of Hugging Face's tools read.
+//! Hub, cache and token, from the environment variables that all of Hugging Face's tools read.
 
 use std::{
     env,
@@ -13,17 +13,17 @@ use reqwest::{Url, header::HeaderValue};
 
 use super::error::PullError;
 
-/// The hub that is asked unless `HF_ENDPOINT` names another.
+/// Default hub; `HF_ENDPOINT` names another.
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-/// The longest file with a token that is read.
+/// Maximum bytes of a token file.
 const MAX_TOKEN_BYTES: u64 = 4096;
-/// How long a hub may be silent, unless a variable says otherwise.
+/// Default time that a hub may be silent.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest time that a variable can give it.
+/// Longest time that a variable can set.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// Pauses before a question is asked again: a wrong address is said soon.
+/// Pauses between attempts of a request: short, so that a wrong address is reported soon.
 const ASK_PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
-/// Pauses before a download goes on: a network may be away for a minute.
+/// Pauses between attempts of a download: a network may be down for a minute.
 const DOWNLOAD_PAUSES: [Duration; 7] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -33,11 +33,11 @@ const DOWNLOAD_PAUSES: [Duration; 7] = [
     Duration::from_secs(16),
     Duration::from_secs(30),
 ];
-/// How long another process may hold a file without writing to it. Hashing what it goes on with takes as long as reading
-/// it from a slow disk.
+/// How long another process may hold a file without writing to it. Hashing a partial file takes as long as reading it
+/// from a slow disk.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Where models come from and go to.
+/// Where models are downloaded from and stored.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `HF_ENDPOINT`.
@@ -47,34 +47,34 @@ pub struct Settings {
     pub(super) token: Option<Token>,
     /// `HF_HUB_OFFLINE`.
     pub(super) offline: bool,
-    /// `HF_HUB_ETAG_TIMEOUT`: how long the answer to a question may take.
+    /// `HF_HUB_ETAG_TIMEOUT`: time limit of a request's answer.
     pub(super) ask_timeout: Duration,
-    /// `HF_HUB_DOWNLOAD_TIMEOUT`: how long a download may stand still.
+    /// `HF_HUB_DOWNLOAD_TIMEOUT`: how long a download may stall.
     pub(super) stall_timeout: Duration,
     pub(super) ask_pauses: Vec<Duration>,
     pub(super) download_pauses: Vec<Duration>,
     pub(super) lock_patience: Duration,
 }
 
-/// What shows the hub who asks.
+/// The user's token for the hub.
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     /// `Bearer TOKEN`, which is never printed.
     pub(super) header: HeaderValue,
-    /// Where it stands, for people.
+    /// Where it comes from, for messages.
     pub(super) source: String,
 }
 
 impl Settings {
-    /// As the environment says.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// The variable that says nothing that can be used.
+    /// If a variable is invalid.
     pub fn from_env() -> Result<Self, PullError> {
         Self::read(&|name| env::var_os(name).filter(|value| !value.is_empty()), env::home_dir().as_deref())
     }
 
-    /// The host that is asked, for people.
+    /// The hub's host, for messages.
     pub fn host(&self) -> &str {
         self.endpoint.host_str().unwrap_or("the hub")
     }
@@ -94,7 +94,7 @@ impl Settings {
             None => home.map_or_else(env::temp_dir, |home| home.join(".cache")),
         };
         let hf_home = path("HF_HOME").unwrap_or_else(|| user_cache().join("huggingface"));
-        // The second is what it was called before.
+        // The second is its older name.
         let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
         let is_on = |name: &str| {
             let value = variable(name).map(|value| value.to_string_lossy().to_uppercase());
@@ -114,7 +114,7 @@ impl Settings {
     }
 }
 
-/// `~/...` as a shell reads it.
+/// Expands `~/...` as a shell does.
 fn expand(path: PathBuf, home: Option<&Path>) -> PathBuf {
     match (path.strip_prefix("~"), home) {
         (Ok(rest), Some(home)) => home.join(rest),
@@ -140,7 +140,7 @@ fn endpoint(value: Option<OsString>) -> Result<Url, PullError> {
     })
 }
 
-/// `HF_TOKEN`, or what stands in a file.
+/// The token from `HF_TOKEN`, or from a file.
 fn token(variable: &dyn Fn(&str) -> Option<OsString>, file: &Path) -> Result<Option<Token>, PullError> {
     let (text, source) = match variable("HF_TOKEN") {
         Some(value) => (value.to_string_lossy().into_owned(), "HF_TOKEN".to_owned()),
@@ -163,7 +163,7 @@ fn token(variable: &dyn Fn(&str) -> Option<OsString>, file: &Path) -> Result<Opt
     }
 }
 
-/// Empty if there is no such file.
+/// Empty if the file does not exist.
 fn read_token(file: &Path) -> Result<String, PullError> {
     let mut text = Vec::new();
     let read = File::open(file).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_end(&mut text));
@@ -176,7 +176,7 @@ fn read_token(file: &Path) -> Result<String, PullError> {
     }
 }
 
-/// Seconds.
+/// A timeout in seconds.
 fn timeout(variable: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Result<Duration, PullError> {
     let Some(value) = variable(name) else { return Ok(DEFAULT_TIMEOUT) };
     let seconds = value.to_str().and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);

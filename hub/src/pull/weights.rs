@@ -1,4 +1,4 @@
-//! Which files hold the weights of a model's folder: those that its index names, or one.
+//! Lists the weight files of a model's folder: those in its index, or the single file.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -6,23 +6,23 @@ use serde::Deserialize;
 
 use super::repo_file::RepoFile;
 
-/// The index of weights in several files.
+/// Index of weights in several files.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-/// Weights in one file.
+/// Weights in a single file.
 pub(super) const SINGLE: &str = "model.safetensors";
-/// The longest index that is read.
+/// Maximum bytes of an index.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 
-/// Why an index names no files.
+/// Why an index is unusable.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum IndexError {
-    /// It is no index.
+    /// It is not an index.
     Unreadable,
-    /// It names this, which is no file's name.
+    /// It contains this invalid file name.
     BadName(String),
 }
 
-/// The files with weights of the folder, whether they are there or not, by its index if that is there.
+/// The weight files of the folder, present or not, by its index if there is one.
 pub(super) fn in_folder(folder: &Path) -> Result<BTreeSet<RepoFile>, IndexError> {
     #[derive(Deserialize)]
     struct Index {
@@ -36,7 +36,7 @@ pub(super) fn in_folder(folder: &Path) -> Result<BTreeSet<RepoFile>, IndexError>
     let json = is_short.then(|| fs::read(&path).ok()).flatten().ok_or(IndexError::Unreadable)?;
     let index: Index = serde_json::from_slice(&json).map_err(|_| IndexError::Unreadable)?;
     let files: BTreeSet<String> = index.weight_map.into_values().collect();
-    // As the model's reader has it: in this folder, and in none below.
+    // As in the model's reader: in this folder, not below it.
     let file =
         |name: String| RepoFile::new(&name).filter(|file| file.depth() == 0).ok_or(IndexError::BadName(name));
     files.into_iter().map(file).collect()

@@ -1,6 +1,6 @@
-//! Pages of other sites that may use the API (CORS), as its owner allows with `--cors-origin`.
+//! Lets pages of other sites use the API (CORS), as `--cors-origin` allows.
 //!
-//! The pages of the hub itself, the swarm's status and how to join are for no other site, whatever is allowed.
+//! The hub's own pages, the swarm's status and the join links are never available to other sites.
 
 use std::str::FromStr;
 
@@ -8,13 +8,13 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// What a page of another site may ask for.
+/// Paths that pages of other sites may use.
 const PATHS: [&str; 7] =
     ["/tokenize", "/detokenize", "/apply-template", "/props", "/slots", "/health", "/openapi.json"];
-/// How long a browser remembers what it may, in seconds.
+/// How long a browser caches the permission, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// The origins that may.
+/// The allowed origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorsOrigins(pub Vec<CorsOrigin>);
 
@@ -38,7 +38,7 @@ impl FromStr for CorsOrigin {
 }
 
 impl CorsOrigins {
-    /// The origin of a request that may come from another site, if it does.
+    /// The allowed origin of a cross-site request, if it is one.
     pub(super) fn allowed(&self, request: &Request) -> Option<HeaderValue> {
         let path = request.uri().path();
         if !path.starts_with("/v1/") && !PATHS.contains(&path) {
@@ -50,7 +50,7 @@ impl CorsOrigins {
         self.0.iter().any(allows).then(|| origin.clone())
     }
 
-    /// What a browser is told that asks beforehand whether it may.
+    /// The answer to a preflight request.
     pub(super) fn preflight(&self, request: &Request) -> Option<Response> {
         let asks = request.method() == Method::OPTIONS
             && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -58,7 +58,7 @@ impl CorsOrigins {
         let mut response = StatusCode::NO_CONTENT.into_response();
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
-        // Those it asks for: client libraries send a dozen of their own.
+        // Allows the requested headers: client libraries send a dozen of their own.
         if let Some(asked) = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
         }
@@ -67,7 +67,7 @@ impl CorsOrigins {
     }
 }
 
-/// Lets the browser hand an answer to the page that asked.
+/// Adds the headers that let the browser pass the answer to the page.
 pub(super) fn tell(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(

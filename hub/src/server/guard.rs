@@ -1,7 +1,7 @@
-//! What every request passes before it is served, and what every response carries: the browser's side of security.
+//! Checks every request before it is served, and adds security headers to every response.
 //!
-//! A page of another site can send requests to this machine. It must not get answers by giving this hub's address its own
-//! name (DNS rebinding: the Host check), nor start work by posting blindly (the Origin check).
+//! A page of another site can send requests to this machine. The Host check stops it from reading answers by DNS
+//! rebinding, and the Origin check from starting work by blind POSTs.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use axum::response::Response;
 use super::Reach;
 use crate::api::ApiError;
 
-/// Which requests a listener serves. What a proxy says of its own clients (`X-Forwarded-*`) is not read: anyone can.
+/// Which requests a listener serves. Ignores `X-Forwarded-*`, which anyone can set.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     bound: SocketAddr,
@@ -28,14 +28,14 @@ impl Guard {
         let host = host(request.headers());
         if self.bound.ip().is_loopback() && !self.is_own_name(host) {
             return Err(ApiError::forbidden(
-                "This hub serves its own machine: open it as localhost, 127.0.0.1 or [::1], or tell it the name it has \
+                "This hub serves only its own machine: open it as localhost, 127.0.0.1 or [::1], or set its name \
                  behind a proxy with --public-url.",
             ));
         }
         let is_socket = request.uri().path() == "/ws";
         let reads = matches!(*request.method(), Method::GET | Method::HEAD) && !is_socket;
-        // Browsers let every page open a WebSocket to any host, and only the Origin says which page it was.
-        // With an API key they have nothing else to send that would be served.
+        // Browsers let every page open a WebSocket to any host; only the Origin identifies the page. With an API key,
+        // no other cross-site request would be served.
         let may_be_foreign =
             reads || (self.reach.has_api_key && !is_socket) || self.reach.cors.allowed(request).is_some();
         if let Some(origin) = request.headers().get(header::ORIGIN)
@@ -43,31 +43,31 @@ impl Guard {
             && !origin.to_str().is_ok_and(|origin| self.is_own_origin(origin, host))
         {
             return Err(ApiError::forbidden(
-                "This hub takes requests from its own pages, not from other sites'.",
+                "This hub accepts requests from its own pages, not from other sites.",
             ));
         }
         Ok(())
     }
 
-    /// The other site whose page asks and may, if one does.
+    /// The allowed origin of a cross-site request, if it is one.
     pub(super) fn allowed_origin(&self, request: &Request) -> Option<HeaderValue> {
         self.reach.cors.allowed(request)
     }
 
-    /// The answer to a browser that asks whether such a page may.
+    /// The answer to a preflight request.
     pub(super) fn preflight(&self, request: &Request) -> Option<Response> {
         self.reach.cors.preflight(request)
     }
 
-    /// Any port will do: a forwarded one differs from the bound one.
+    /// Any port is accepted, since a forwarded one differs from the bound one.
     fn is_own_name(&self, host: &str) -> bool {
         is_loopback_name(host)
             || without_port(host) == without_port(&self.bound.to_string())
             || self.reach.public_url.as_ref().is_some_and(|url| url.is_host(host))
     }
 
-    /// Whether browsers count a page by this name as secure even when this hub spoke no TLS: the machine's own name, and
-    /// that of a proxy which does.
+    /// Whether browsers treat a page with this host name as secure even if this hub does not use TLS: the machine's own
+    /// name, and that of a proxy with TLS.
     pub(super) fn is_trustworthy_name(&self, request: &Request) -> bool {
         let host = host(request.headers());
         is_loopback_name(host)
@@ -81,7 +81,7 @@ impl Guard {
     }
 }
 
-/// The request's Host, or nothing.
+/// The request's Host, or an empty string.
 pub(super) fn host(headers: &HeaderMap) -> &str {
     headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
 }
@@ -99,7 +99,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Adds what every response carries, unless it says otherwise itself.
+/// Adds headers that every response has, unless it sets them itself.
 pub(super) fn secure(headers: &mut HeaderMap) {
     for (name, value) in &SECURITY_HEADERS {
         headers.entry(name).or_insert_with(|| value.clone());

@@ -1,4 +1,4 @@
-//! A hub put together: the checkpoint, its packed experts, the swarm, the engine and the API over them.
+//! Assembles a hub: the checkpoint, its packed experts, the swarm, the engine and the API.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,58 +18,58 @@ use moex_model::text::{Text, TextError};
 use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
 use moex_swarm::{Hedge, JoinToken, SwarmConfig};
 
-/// What a hub is made of; the default is the demo model's, with a token that has to be set.
+/// Configuration of a hub; the default serves the demo model and lacks a token.
 #[derive(Clone, Debug)]
 pub struct HubConfig {
-    /// A checkpoint's folder; none is the demo model.
+    /// Folder or file of the checkpoint; none for the demo model.
     pub model: Option<PathBuf>,
-    /// What experts are packed to; none is as they are if the checkpoint is quantised, and int4 if not.
+    /// Format that experts are packed to; none keeps a quantised checkpoint's own, or packs to int4.
     pub experts: Option<ExpertFormat>,
-    /// What it is computed with, and so what workers compute with.
+    /// Formats of the computation, on the hub and on workers.
     pub compute: Compute,
-    /// How rows travel.
+    /// Format of rows on the wire.
     pub wire: Dtype,
-    /// When what travels is compressed.
+    /// When messages are compressed.
     pub compression: CompressionMode,
-    /// Workers that hold each expert, r.
+    /// Number of workers that hold each expert, r.
     pub replicas: usize,
     /// How many workers are asked for each expert, and when.
     pub hedge: Hedge,
-    /// One answer in so many is checked against the hub's own; 1 is each before it is used, 0 none.
+    /// One answer in this many is checked against the hub's own; 1 checks each before it is used, 0 none.
     pub check_every: u32,
-    /// What the choice of the answers to check is drawn from: a secret.
+    /// Seed for the choice of answers to check: a secret.
     pub seed: u64,
     /// How long a worker may take to answer.
     pub timeout: Duration,
-    /// Whether to look for messages before sleeping.
+    /// Whether to poll for messages before sleeping.
     pub busy_poll: BusyPoll,
-    /// Whether the hub computes what no worker holds.
+    /// Whether the hub computes experts that no worker holds.
     pub hub_compute: bool,
-    /// How long a layer waits for a holder when the hub does not compute.
+    /// How long a layer waits for a worker with its experts if the hub does not compute.
     pub coverage_wait: Duration,
-    /// Workers that share this machine's memory.
+    /// Number of workers that share this machine's memory.
     pub local_workers: usize,
-    /// Positions of prompt and answer together; none is as many as the model was made for and memory allows.
+    /// Context: prompt and answer together; none for the model's own, as far as memory allows.
     pub context_tokens: Option<usize>,
-    /// T, the most rows of a step.
+    /// T, the maximum rows of a step.
     pub max_rows: usize,
-    /// Groups of rows under way at once; none is as many as are measured to pay.
+    /// Groups of rows in flight; none chooses by measured speed.
     pub in_flight: Option<usize>,
-    /// Whether tokens are guessed where that pays.
+    /// Whether to use speculative decoding where it is faster.
     pub guesses: bool,
-    /// Where packed experts are kept; none is the user's cache folder.
+    /// Folder for packed experts; none for the user's cache folder.
     pub shards: Option<PathBuf>,
-    /// What workers must show to join.
+    /// The token that workers must send to join.
     pub token: String,
-    /// What clients must show, if anything.
+    /// The API key that clients must send, if any.
     pub api_key: Option<String>,
-    /// Whose pages may use the API, beside the hub's own.
+    /// Other sites whose pages may use the API.
     pub cors_origins: CorsOrigins,
-    /// How long an answer may take, if not as long as it likes.
+    /// Time limit of an answer, if any.
     pub request_timeout: Option<Duration>,
-    /// By which others reach the hub, if a proxy stands before it.
+    /// URL by which others reach the hub through a proxy, if there is one.
     pub public_url: Option<PublicUrl>,
-    /// Where what becomes of each layer is written, if anywhere.
+    /// File for the trace, if any.
     pub trace: Option<PathBuf>,
 }
 
@@ -105,19 +105,19 @@ impl Default for HubConfig {
     }
 }
 
-/// How a hub may be reached, which is known before it is ready.
+/// How a hub may be reached; known before it is ready.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    /// A name of its own beside those of its addresses.
+    /// A name in addition to its addresses.
     pub public_url: Option<PublicUrl>,
-    /// Whether clients must show a key.
+    /// Whether clients must send an API key.
     pub has_api_key: bool,
-    /// Whose pages may use the API, beside the hub's own.
+    /// Other sites whose pages may use the API.
     pub cors: CorsOrigins,
 }
 
 impl HubConfig {
-    /// How the hub of this config may be reached.
+    /// How the hub with this config may be reached.
     pub fn reach(&self) -> Reach {
         Reach {
             public_url: self.public_url.clone(),
@@ -126,7 +126,7 @@ impl HubConfig {
         }
     }
 
-    /// What becomes of the memory that is free before the model is loaded.
+    /// Divides the memory that is free before the model is loaded.
     fn memory(
         &self,
         checkpoint: &Checkpoint,
@@ -144,7 +144,7 @@ impl HubConfig {
     }
 }
 
-/// Why a hub could not be put together. Each is one sentence.
+/// Why a hub could not be opened. Each is one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The checkpoint cannot be used.
@@ -159,31 +159,31 @@ pub enum OpenError {
     /// Its `generation_config.json` cannot be used.
     #[error("{0}")]
     Generation(String),
-    /// A longer context than the model has positions for.
-    #[error("--context {asked} is more than the {most} tokens that the model was made for")]
+    /// The requested context exceeds the model's.
+    #[error("--context {asked} is more than the model's context of {most} tokens")]
     Context {
-        /// What was asked for.
+        /// The requested context.
         asked: usize,
         /// `max_position_embeddings`.
         most: usize,
     },
-    /// No worker can look up a token that no one may know.
+    /// A hub without a token would accept any worker.
     #[error("the join token is empty")]
     NoToken,
-    /// The trace's file cannot be made.
+    /// The trace file cannot be created.
     #[error("the trace {} cannot be written: {error}", path.display())]
     Trace {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: std::io::Error,
     },
-    /// The system gave no thread.
+    /// The system cannot start a thread.
     #[error("the hub cannot start: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// A hub that is ready to be served.
+/// A hub that is ready to serve.
 pub struct Hub {
     pub(super) api: Api,
     pub(super) swarm: net::SwarmServer,
@@ -192,11 +192,11 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Opens the checkpoint, packs its experts if that was not done before, and starts engine and swarm.
-    /// `progress(done, total)` counts the experts packed.
+    /// Opens the checkpoint, packs its experts if needed, and starts engine and swarm. `progress(done, total)` counts
+    /// the packed experts.
     ///
     /// # Errors
-    /// What is wrong with the checkpoint or the config.
+    /// If the checkpoint or the config is invalid.
     pub async fn open(
         config: HubConfig,
         progress: impl Fn(usize, usize) + Send + Sync + 'static,
@@ -213,13 +213,13 @@ impl Hub {
         &self.reach
     }
 
-    /// What is served, and with what it is computed: two lines for people.
+    /// The model and the formats it is computed with: two lines for the user.
     pub fn description(&self) -> &str {
         &self.description
     }
 }
 
-/// What takes time to load.
+/// The parts that take time to load.
 struct Loaded {
     config: HubConfig,
     checkpoint: Checkpoint,
@@ -227,7 +227,7 @@ struct Loaded {
     text: Arc<Text>,
     store: Arc<ShardStore>,
     memory: MemoryPlan,
-    /// Positions that the model was made for.
+    /// The model's maximum context.
     most_positions: usize,
 }
 
@@ -305,12 +305,12 @@ impl Loaded {
         let format = others.into_iter().fold(format, |all, other| format!("{all}, {other}"));
         let less = match config.context_tokens {
             None if context < most_positions => {
-                format!(" of the model's {most_positions}, as memory allows: `--context` asks for another")
+                format!(" of the model's {most_positions}, as memory allows: set another with `--context`")
             }
             _ => String::new(),
         };
         let experts = match n_experts {
-            0 => "no experts, so that the hub computes alone".to_owned(),
+            0 => "no experts, so the hub computes alone".to_owned(),
             n => format!("{n} experts in {format}"),
         };
         let description =
@@ -323,8 +323,8 @@ fn create_trace(path: PathBuf) -> Result<net::Tracer, OpenError> {
     net::Tracer::create(&path).map_err(|error| OpenError::Trace { path, error })
 }
 
-/// What workers are told of the model whose steps have at most `max_rows` rows. A worker that holds all of a layer gets
-/// every pair of a step, and a plain dispatch carries a row for each.
+/// Description of the model for workers, if steps have at most `max_rows` rows. A worker that holds a whole layer gets
+/// every (row, expert) pair of a step, and a plain dispatch carries one row per pair.
 pub(crate) fn summary(
     checkpoint: &Checkpoint,
     store: &ShardStore,

@@ -1,4 +1,4 @@
-//! Where a hub can be reached, and what of it there.
+//! Listeners of a hub, and which part of the hub each serves.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,44 +18,44 @@ use crate::net;
 
 /// A bound socket.
 pub struct Listener {
-    /// Listens already.
+    /// Already listening.
     pub tcp: TcpListener,
-    /// HTTPS with this, plain HTTP if none. HTTP/1.1 is spoken whatever it announces: WebSocket needs it.
+    /// TLS configuration; none for plain HTTP. Only HTTP/1.1 is used, which WebSocket needs.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// What is served on it.
+    /// What it serves.
     pub surface: Surface,
 }
 
 impl Listener {
-    /// Plain HTTP, and all that the hub serves.
+    /// Plain HTTP, serving the whole hub.
     pub fn plain(tcp: TcpListener) -> Self {
         Self { tcp, tls: None, surface: Surface::Everything }
     }
 }
 
-/// What of the hub a listener serves.
+/// The part of the hub that a listener serves.
 pub enum Surface {
-    /// All of it.
+    /// The whole hub.
     Everything,
-    /// Plain HTTP beside HTTPS: whatever needs no secret.
+    /// Plain HTTP beside HTTPS: only what needs no secret.
     Door(Door),
 }
 
-/// The plain port of a hub that others reach by HTTPS: its own pages, and what a tab needs to join. Everything else is sent
-/// to the HTTPS port, unless this machine itself asks.
+/// The plain port of a hub that others reach by HTTPS: its own pages, and what a tab needs to join. It redirects
+/// everything else to the HTTPS port, except requests from this machine itself.
 pub struct Door {
     pages: Router,
 }
 
-/// What a tab or a native worker needs to join.
+/// Paths that a tab or a native worker needs to join.
 const JOINING: [&str; 5] = ["/join", "/api/terms", "/ws", "/health", "/worker"];
-/// The folders of the same.
+/// Folders that they need.
 const JOINING_FOLDERS: [&str; 4] = ["/join/", "/worker/", "/assets/", "/shards/"];
-/// What programs ask for, and no person.
+/// Paths for programs, not for browsers.
 const FOR_PROGRAMS: [&str; 3] = ["/v1/", "/api/", "/metrics"];
 
 impl Door {
-    /// A door whose own `pages` include `/`, beside a hub that speaks HTTPS on this port.
+    /// A plain port with its own `pages`, including `/`, beside a hub with HTTPS on `https_port`.
     pub fn new(pages: Router, https_port: u16) -> Self {
         let elsewhere = move |method: Method, uri: Uri, headers: HeaderMap| async move {
             elsewhere(https_port, &method, &uri, &headers)
@@ -63,7 +63,7 @@ impl Door {
         Self { pages: pages.fallback(elsewhere) }
     }
 
-    /// Whether the hub itself answers this request, and not the door.
+    /// Whether the hub itself answers this request.
     pub(super) fn lets_through(&self, request: &Request) -> bool {
         let path = request.uri().path();
         JOINING.contains(&path)
@@ -76,7 +76,7 @@ impl Door {
     }
 }
 
-/// By which origins other machines reach these listeners, those with TLS first; none if they are bound to loopback.
+/// Origins by which other machines reach these listeners, TLS first; empty if they are bound to loopback.
 pub(super) fn origins(listeners: &[Listener]) -> io::Result<Vec<String>> {
     let mut origins = Vec::new();
     for (is_tls, scheme) in [(true, "https"), (false, "http")] {
@@ -91,8 +91,10 @@ pub(super) fn origins(listeners: &[Listener]) -> io::Result<Vec<String>> {
 
 fn elsewhere(https_port: u16, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response {
     let Ok(host) = guard::host(headers).parse::<Authority>() else {
-        return ApiError::forbidden("This port is for joining: the rest is on the hub's https address.")
-            .into_response();
+        return ApiError::forbidden(
+            "This port is only for joining: everything else is on the hub's https address.",
+        )
+        .into_response();
     };
     let address = format!("https://{}:{https_port}", host.host());
     let is_for_programs = FOR_PROGRAMS
@@ -100,13 +102,13 @@ fn elsewhere(https_port: u16, method: &Method, uri: &Uri, headers: &HeaderMap) -
         .any(|path| uri.path().starts_with(path) || path.strip_suffix('/') == Some(uri.path()));
     if is_for_programs || !matches!(*method, Method::GET | Method::HEAD) {
         return ApiError::forbidden(format!(
-            "This port is for joining: ask {address}{} instead.",
+            "This port is only for joining: use {address}{} instead.",
             uri.path()
         ))
         .into_response();
     }
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    // Whoever opens it again may find another hub here.
+    // Not cached, since another hub may use this address later.
     let mut response = Redirect::temporary(&format!("{address}{path}")).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
     response

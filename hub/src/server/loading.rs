@@ -1,4 +1,4 @@
-//! What is answered while the hub is getting ready: how far it is, to people, programs and workers.
+//! Answers requests while the hub is loading: its progress, for people, programs and workers.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use serde_json::json;
 
 use crate::{api::ApiError, web};
 
-/// When to ask again, for those who are told a time.
+/// Value of `Retry-After`.
 const RETRY_AFTER_SECONDS: u16 = 2;
 
-/// How far the hub is. Clones are the same.
+/// Progress of loading. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Loading(Arc<Mutex<State>>);
 
@@ -24,7 +24,7 @@ struct State {
     phase: Phase,
     done: u64,
     total: u64,
-    /// When the phase was begun, and what was done then.
+    /// When the phase began, and how much was done then.
     begun: Option<(Instant, u64)>,
 }
 
@@ -62,12 +62,12 @@ impl Default for Loading {
 }
 
 impl Loading {
-    /// So many bytes of `total` are downloaded.
+    /// Reports `done` of `total` bytes downloaded.
     pub fn downloaded(&self, done: u64, total: u64) {
         self.reached(if done < total { Phase::Downloading } else { Phase::Reading }, done, total);
     }
 
-    /// So many experts of `total` are packed.
+    /// Reports `done` of `total` experts packed.
     pub fn packed(&self, done: usize, total: usize) {
         let phase = if done < total { Phase::Packing } else { Phase::Starting };
         self.reached(phase, done as u64, total as u64);
@@ -76,14 +76,14 @@ impl Loading {
     fn reached(&self, phase: Phase, done: u64, total: u64) {
         let mut state = self.state();
         if state.phase != phase {
-            // Of a download what was there before says nothing about the rest; experts are packed from the first one on.
+            // Bytes present before a download say nothing about its speed; packing always starts at the first expert.
             let before = if phase == Phase::Downloading { done } else { 0 };
             state.begun = Some((Instant::now(), before));
         }
         (state.phase, state.done, state.total) = (phase, done, total);
     }
 
-    /// Answers any request that wants the hub.
+    /// Answers any request while loading.
     pub(super) fn answer(&self, request: &Request) -> Response {
         let State { phase, done, total, .. } = *self.state();
         let eta = self.eta();
@@ -111,20 +111,20 @@ impl Loading {
         response
     }
 
-    /// `moex is getting ready: 43 %, packing experts, about 12 s left`
+    /// `moex is loading: 43 %, packing experts, about 12 s left`
     fn sentence(&self) -> String {
         let percent = self.percent().map(|percent| format!("{percent} %, ")).unwrap_or_default();
         let left = self.eta().map(|eta| format!(", about {} s left", eta.as_secs())).unwrap_or_default();
-        format!("moex is getting ready: {percent}{}{left}", self.state().phase)
+        format!("moex is loading: {percent}{}{left}", self.state().phase)
     }
 
-    /// Of downloading and packing, which are what takes time.
+    /// Percentage of downloading or packing, the slow phases.
     fn percent(&self) -> Option<u64> {
         let State { phase, done, total, .. } = *self.state();
         phase.takes_time().then(|| (done.saturating_mul(100)).checked_div(total).unwrap_or(0))
     }
 
-    /// As long as the rest takes at the speed so far.
+    /// Remaining time at the speed so far.
     fn eta(&self) -> Option<Duration> {
         let State { phase, done, total, begun } = *self.state();
         let (since, done_before) = begun.filter(|_| phase.takes_time())?;
@@ -138,7 +138,7 @@ impl Loading {
     }
 }
 
-/// A person's browser asks for it, and not a program.
+/// Whether a browser requests a page.
 fn is_page(request: &Request) -> bool {
     const PROGRAMS: [&str; 4] = ["/v1", "/api/", "/shards/", "/metrics"];
     let path = request.uri().path();
@@ -154,40 +154,35 @@ mod tests {
     #[test]
     fn it_says_what_it_does_how_far_it_is_and_how_long_it_takes() {
         let loading = Loading::default();
-        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        assert_eq!(loading.sentence(), "moex is loading: reading the model");
         loading.packed(0, 200);
-        assert_eq!(loading.sentence(), "moex is getting ready: 0 %, packing experts");
+        assert_eq!(loading.sentence(), "moex is loading: 0 %, packing experts");
         std::thread::sleep(Duration::from_millis(20));
         loading.packed(86, 200);
-        assert!(
-            loading.sentence().starts_with("moex is getting ready: 43 %, packing experts, about 0 s left")
-        );
+        assert!(loading.sentence().starts_with("moex is loading: 43 %, packing experts, about 0 s left"));
         loading.packed(200, 200);
-        assert_eq!(loading.sentence(), "moex is getting ready: starting");
+        assert_eq!(loading.sentence(), "moex is loading: starting");
     }
 
     #[test]
     fn a_download_counts_from_where_it_went_on() {
         let loading = Loading::default();
         loading.downloaded(0, 0);
-        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        assert_eq!(loading.sentence(), "moex is loading: reading the model");
         loading.downloaded(600, 1000);
-        assert_eq!(loading.sentence(), "moex is getting ready: 60 %, downloading the model");
+        assert_eq!(loading.sentence(), "moex is loading: 60 %, downloading the model");
         std::thread::sleep(Duration::from_millis(20));
         loading.downloaded(700, 1000);
         let said = loading.sentence();
-        assert!(
-            said.starts_with("moex is getting ready: 70 %, downloading the model, about 0 s left"),
-            "{said}"
-        );
+        assert!(said.starts_with("moex is loading: 70 %, downloading the model, about 0 s left"), "{said}");
         loading.downloaded(1000, 1000);
-        assert_eq!(loading.sentence(), "moex is getting ready: reading the model");
+        assert_eq!(loading.sentence(), "moex is loading: reading the model");
     }
 
     #[test]
     fn a_bar_without_a_length_is_no_division_by_nothing() {
         let loading = Loading::default();
         loading.packed(0, 0);
-        assert_eq!(loading.sentence(), "moex is getting ready: starting");
+        assert_eq!(loading.sentence(), "moex is loading: starting");
     }
 }

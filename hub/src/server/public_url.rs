@@ -1,4 +1,4 @@
-//! The URL by which others reach a hub behind a proxy.
+//! The URL by which others reach a hub through a proxy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use axum::http::Uri;
 use axum::http::uri::{Authority, Scheme};
 
-/// `http` or `https`, a host and perhaps a port: `https://moex.example`.
+/// `http` or `https`, a host and optionally a port: `https://moex.example`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicUrl {
     scheme: Scheme,
@@ -14,24 +14,24 @@ pub struct PublicUrl {
 }
 
 impl PublicUrl {
-    /// As it stands in a Host header.
+    /// As written in a Host header.
     pub fn authority(&self) -> &str {
         self.authority.as_str()
     }
 
-    /// Whether browsers that use it are asked to keep secrets: `https`.
+    /// Whether the scheme is `https`.
     pub fn is_https(&self) -> bool {
         self.scheme == Scheme::HTTPS
     }
 
-    /// Whether this is what a browser sends as Host: the port that the scheme implies may be left out.
+    /// Whether this is the Host header of a browser: the scheme's default port may be omitted.
     pub(super) fn is_host(&self, host: &str) -> bool {
         self.split(host).is_some_and(|(name, port)| {
             name.eq_ignore_ascii_case(self.authority.host()) && port == self.port(&self.authority)
         })
     }
 
-    /// Whether this is what a browser sends as Origin.
+    /// Whether this is the Origin header of a browser.
     pub(super) fn is_origin(&self, origin: &str) -> bool {
         let authority =
             origin.split_once("://").filter(|(scheme, _)| scheme.eq_ignore_ascii_case(self.scheme.as_str()));
@@ -60,7 +60,7 @@ impl FromStr for PublicUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("`{text}` is no address of a hub: write it as https://HOST or https://HOST:PORT");
+            || format!("`{text}` is not the address of a hub: write it as https://HOST or https://HOST:PORT");
         let parts = text.parse::<Uri>().map_err(|_| wrong())?.into_parts();
         let is_bare = parts.path_and_query.is_none_or(|path| path == "/");
         let has_user = |authority: &Authority| authority.as_str().contains('@');

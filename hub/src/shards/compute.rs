@@ -1,4 +1,4 @@
-//! Computes a dispatch on the hub, to the same bytes that a worker's answer has.
+//! Computes a dispatch on the hub, with the same bytes as a worker's answer.
 
 use moex_kernels::{ExpertShape, engine::Pair};
 use moex_protocol::{Answer, Block, Dispatch, ExpertId};
@@ -8,11 +8,11 @@ use super::ShardStore;
 use moex_model::local_experts::{ExpertPanels, PanelSpace};
 
 impl ShardStore {
-    /// The answer to `dispatch`: rows decoded from the wire's number format, each expert's gated rows computed as every
-    /// worker computes them, and encoded back.
+    /// Answers `dispatch`: decodes the rows from the wire's format, computes each expert's gated rows as workers do,
+    /// and encodes the result.
     ///
     /// # Errors
-    /// If a block does not exist or the dispatch is not of the store's shape.
+    /// If a block does not exist or the dispatch does not fit the store's shapes.
     pub fn answer(&self, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
         let first = || dispatch.calls.first().map_or(ExpertId(0), |call| call.expert);
         let missing = || ComputeError::NoSuchBlock(Block { layer: dispatch.layer, expert: first() });
@@ -28,7 +28,7 @@ impl ShardStore {
     }
 }
 
-/// [`answer`] with int8 activations, all experts as one job.
+/// [`answer`] with int8 activations, all experts in one job.
 fn answer_from(
     panels: &ExpertPanels,
     shape: &ExpertShape,

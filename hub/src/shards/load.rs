@@ -1,8 +1,8 @@
-//! Maps a store, after making sure that it is whole and of the weights that are wanted.
+//! Maps a store after checking that it is complete and of the right weights.
 //!
-//! Lengths and ranges are checked each time. Hashes are checked unless every file still has the length and the time of
-//! change that it had when its hashes were last right: a store of a large model takes minutes to read. What the hub itself
-//! computes with is compared with its hash then ([`ShardStore::block`]).
+//! Lengths and ranges are always checked. Hashes are checked unless every file has the length and modification time of
+//! its last successful check, since reading the store of a large model takes minutes. Blocks that the hub itself
+//! computes with are then checked on first use ([`ShardStore::block`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,24 +18,24 @@ use super::manifest::{self, Identity, Manifest};
 use super::{ShardFile, ShardStore, StoredBlock};
 use moex_model::mapped::Mapped;
 
-/// Beside the manifest: the files as they were when their hashes were last right.
+/// File beside the manifest with the stamps of the last successful check.
 pub(super) const STAMPS_FILE: &str = "verified.json";
 
-/// The largest manifest that is read: some 200 bytes a block, 128 layers of 512 experts.
+/// Maximum bytes of a manifest: some 200 bytes per block, 128 layers of 512 experts.
 const MAX_MANIFEST_BYTES: u64 = 32 << 20;
 
-/// A file's length and time of change.
+/// A file's length and modification time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     bytes: u64,
     modified_nanos: u128,
 }
 
-/// The store in `folder`, or in words why there is none to use.
+/// Opens the store in `folder`, or returns why it cannot be used.
 pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, String> {
     let manifest = read_manifest(folder)?;
     if manifest.identity != *wanted {
-        return Err("the manifest is of other weights, another format or another version".to_owned());
+        return Err("the manifest is for other weights, another format or another version".to_owned());
     }
     let shapes: BTreeMap<u16, ExpertShape> =
         wanted.layers.iter().map(|entry| (entry.layer, wanted.shape(entry))).collect();
@@ -89,17 +89,17 @@ fn read_manifest(folder: &Path) -> Result<Manifest, String> {
 }
 
 fn map(folder: &Path, name: &str) -> Result<ShardFile, String> {
-    // A manifest from elsewhere must not make the hub map and serve what is not in the folder.
+    // A foreign manifest must not make the hub map and serve files outside the folder.
     if Path::new(name).file_name().is_none_or(|plain| plain != name) {
-        return Err(format!("{name:?} is no file name"));
+        return Err(format!("{name:?} is not a file name"));
     }
-    // Hubs never write to a shard that has its name: a new one takes the name over, and this map keeps the old one.
+    // Hubs never overwrite a shard: a new file replaces its name, and this map keeps the old file.
     let mapped = Mapped::open(&folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
     let bytes = mapped.bytes();
     Ok(ShardFile { name: name.to_owned(), version: String::new(), bytes, mapped })
 }
 
-/// Compares every block with its hash, a thread for each share of them.
+/// Compares every block with its hash, on several threads.
 fn verify(store: &ShardStore) -> Result<(), String> {
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = store.blocks.len().div_ceil(n_threads).max(1);
@@ -119,10 +119,10 @@ fn verify(store: &ShardStore) -> Result<(), String> {
     })
 }
 
-/// Has the hashes checked when the folder is opened next.
+/// Deletes the stamps, so that the next start checks the hashes.
 pub(super) fn forget_stamps(folder: &Path) {
     if let Err(error) = fs::remove_file(folder.join(STAMPS_FILE)) {
-        tracing::debug!(folder = %folder.display(), %error, "there are no stamps to forget");
+        tracing::debug!(folder = %folder.display(), %error, "there are no stamps to delete");
     }
 }
 
@@ -130,12 +130,12 @@ fn read_stamps(folder: &Path) -> Option<BTreeMap<String, Stamp>> {
     serde_json::from_slice(&fs::read(folder.join(STAMPS_FILE)).ok()?).ok()
 }
 
-/// Notes that the files' hashes are right. Where it cannot be noted, they are checked again next time.
+/// Records that the files' hashes are right. If that fails, they are checked again next time.
 pub(super) fn write_stamps(folder: &Path, manifest: &Manifest) {
     let path = folder.join(STAMPS_FILE);
     let text = serde_json::to_vec(&current_stamps(folder, manifest)).unwrap_or_default();
     if let Err(error) = fs::write(&path, text) {
-        tracing::debug!(path = %path.display(), %error, "could not note that the shards are right");
+        tracing::debug!(path = %path.display(), %error, "storing the stamps of the shards failed");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `manifest.json`: what a store holds, from what it was packed, and the range and hash of every block.
+//! `manifest.json`: lists the content of a store, its origin, and the range and hash of every block.
 
 use moex_kernels::{ExpertFormat, ExpertShape};
 use serde::{Deserialize, Serialize};
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 use super::{ExpertSource, ShardError};
 use moex_model::Packing;
 
-/// The manifest's name in the folder. It is written last: a folder without one is half-written.
+/// The manifest's file name. It is written last, so a folder without one is incomplete.
 pub(super) const FILE_NAME: &str = "manifest.json";
 
-/// Changes whenever a store of an older hub must not be used: the layout of files, of blocks, or the rounding.
+/// Version of the layout of files and blocks and of the rounding; stores with another version are not used.
 const VERSION: u32 = 2;
 
-/// What a store must be for a hub to use it.
+/// What identifies a usable store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
     version: u32,
-    /// Names the checkpoint's weights.
+    /// Identifies the checkpoint's weights.
     pub source: String,
     /// D
     pub hidden: usize,
     /// F
     pub inner: usize,
-    /// Ascending, sparse layers only.
+    /// MoE layers, ascending.
     pub layers: Vec<LayerEntry>,
 }
 
@@ -35,10 +35,10 @@ pub(super) struct LayerEntry {
     pub format: ExpertFormat,
 }
 
-/// The whole manifest.
+/// The manifest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    /// The model's name, for people.
+    /// The model's name, for messages.
     pub model: String,
     #[serde(flatten)]
     pub identity: Identity,
@@ -46,25 +46,25 @@ pub(super) struct Manifest {
     pub blocks: Vec<BlockEntry>,
 }
 
-/// Where a block is.
+/// Location of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BlockEntry {
     pub layer: u16,
     pub expert: u16,
     pub file: String,
-    /// The first byte in the file.
+    /// Offset of the first byte in the file.
     pub start: u64,
-    /// Behind the last byte.
+    /// Offset after the last byte.
     pub end: u64,
-    /// Of these bytes, in hex.
+    /// Hash of these bytes, in hex.
     pub blake3: String,
 }
 
 impl Identity {
-    /// What the store of `source` must be.
+    /// Identity that the store of `source` must have.
     ///
     /// # Errors
-    /// [`ShardError::Format`] if a layer's experts have no shape in common.
+    /// [`ShardError::Format`] if a layer's experts have different shapes.
     pub(super) fn of(source: &dyn ExpertSource, packing: Packing) -> Result<Self, ShardError> {
         let (mut hidden, mut inner, mut layers) = (0, 0, Vec::new());
         for (layer, n_experts) in source.layers() {

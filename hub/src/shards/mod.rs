@@ -1,13 +1,13 @@
-//! Experts packed for workers: one file a layer, found again by range and hash.
+//! Experts packed for workers: one file per layer, with the range and hash of each block.
 //!
 //! ```text
-//! FOLDER/manifest.json            what was packed, from what, and every block's file, range and BLAKE3
+//! FOLDER/manifest.json            the origin of the weights, and every block's file, range and BLAKE3
 //! FOLDER/layer-00.safetensors     a U8 tensor `layers.0.experts.E` for each expert, its data aligned to 16 bytes
 //! FOLDER/...
 //! ```
 //!
-//! Here: packing (`pack`), checking what lies there (`load`), and blocks for those who ask ([`ShardStore`]). Serving them
-//! over HTTP is `net`'s matter; which worker needs which block is the swarm's.
+//! This module packs experts (`pack`), checks stored ones (`load`), and gives access to blocks ([`ShardStore`]). `net`
+//! serves them over HTTP; the swarm assigns blocks to workers.
 
 mod compute;
 mod load;
@@ -41,34 +41,34 @@ use moex_swarm::BlockCatalog;
 /// The path under which a hub serves its shards.
 pub const URL_PREFIX: &str = "/shards/";
 
-/// Why there is no store. Each is one sentence that names the file.
+/// Why a store cannot be opened. Each is one sentence that names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
     /// A file or folder cannot be used.
     #[error("the packed experts in {} cannot be used: {source} (name another folder with --shards)", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The source failed to give an expert.
+    /// The source could not provide an expert.
     #[error("{block} cannot be packed: {reason}")]
     Source {
-        /// Which.
+        /// The block.
         block: Block,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The experts of a layer have no shape in common.
+    /// The experts of a layer have different shapes.
     #[error("the experts cannot be packed: {0}")]
     Format(String),
-    /// What was just written does not read back.
+    /// The store is invalid right after it was written.
     #[error("the packed experts in {} are damaged right after they were written: {reason}", path.display())]
     Unreadable {
         /// The folder.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -76,30 +76,30 @@ pub enum ShardError {
 /// A folder of packed experts, mapped and checked. Clones share its memory.
 #[derive(Clone, Debug)]
 pub struct ShardStore {
-    /// By layer, sparse ones only.
+    /// By layer, MoE layers only.
     shapes: BTreeMap<u16, ExpertShape>,
-    /// What computes answers with int8 activations; none computes with f32.
+    /// Computes answers with int8 activations; without it, f32.
     panels: Option<Arc<ExpertPanels>>,
     files: Vec<ShardFile>,
     /// Ascending by block.
     blocks: Vec<StoredBlock>,
-    /// Whether each has been found to have its hash since the store was opened.
+    /// Whether each block's hash has been verified since the store was opened.
     right: Arc<[AtomicBool]>,
     folder: PathBuf,
 }
 
-/// Why there are no bytes of a block.
+/// Why a block cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// The model has no such block.
     #[error("{0} is not in the packed experts")]
     Missing(Block),
-    /// Its bytes are not those that were packed.
-    #[error("{block} does not have its hash: {} is damaged; start the hub again and it is packed anew", path.display())]
+    /// Its bytes have changed since it was packed.
+    #[error("{block} does not match its hash: {} is damaged; restart the hub to pack it again", path.display())]
     Damaged {
-        /// Which.
+        /// The block.
         block: Block,
-        /// The file it is in.
+        /// The file that contains it.
         path: PathBuf,
     },
 }
@@ -111,7 +111,7 @@ pub struct ShardFile {
     pub name: String,
     /// A hash of its blocks' hashes, in hex: the same content has the same version.
     pub version: String,
-    /// All of it, mapped: slices of it are pages of the file.
+    /// The file, mapped: slices are pages of the file.
     pub bytes: Bytes,
     mapped: Mapped,
 }
@@ -127,14 +127,14 @@ struct StoredBlock {
 }
 
 impl ShardStore {
-    /// Opens the store of `source` in `folder`, and packs it first if it is not there, of other weights, or damaged.
-    /// `progress(done, total)` counts the blocks packed.
+    /// Opens the store of `source` in `folder`, and packs it first if it is missing, damaged or of other weights.
+    /// `progress(done, total)` counts the packed blocks.
     ///
-    /// Two hubs that come to the same folder at once take turns; the second finds what the first one packed. A store in
-    /// use is never written to: new files take the old ones' names, and whoever has mapped those keeps them.
+    /// If two hubs open the same folder at once, the second waits and uses what the first packed. A store in use is
+    /// never overwritten: new files replace the old ones' names, and existing maps keep the old files.
     ///
     /// # Errors
-    /// If the folder cannot be written, or the source fails to give an expert.
+    /// If the folder is not writable, or the source cannot provide an expert.
     pub fn open(
         folder: &Path,
         source: &dyn ExpertSource,
@@ -148,7 +148,7 @@ impl ShardStore {
         fs::create_dir_all(folder).map_err(io(folder))?;
         let lock_path = folder.join(".lock");
         let lock = File::create(&lock_path).map_err(io(&lock_path))?;
-        // Released when `lock` goes, or with the process.
+        // Released when `lock` is dropped, or with the process.
         lock.lock().map_err(io(&lock_path))?;
         let wanted = manifest::Identity::of(source, packing)?;
         match load::load(folder, &wanted) {
@@ -160,7 +160,7 @@ impl ShardStore {
             .map_err(|reason| ShardError::Unreadable { path: folder.to_owned(), reason })
     }
 
-    /// Where the store of `source` lies unless the user says otherwise: in the user's cache, by content and packing.
+    /// Default folder of the store of `source`: in the user's cache, named by content and packing.
     pub fn default_folder(source: &dyn ExpertSource, packing: Packing) -> PathBuf {
         let home_cache = || std::env::home_dir().map(|home| home.join(".cache"));
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -168,17 +168,17 @@ impl ShardStore {
         cache.join("moex").join("shards").join(format!("{}-{packing}", source.fingerprint()))
     }
 
-    /// Has [`Self::answer`] compute with int8 activations, as workers do that are told to.
+    /// Makes [`Self::answer`] compute with int8 activations, as workers then do.
     ///
     /// # Errors
-    /// If there is no memory.
+    /// If memory is exhausted.
     pub fn computing_int8(mut self, processor: Arc<Processor>, keep: Keep) -> io::Result<Self> {
         let blocks = Arc::new(self.clone());
         self.panels = Some(Arc::new(ExpertPanels::new(blocks, processor, keep)?));
         Ok(self)
     }
 
-    /// The same experts for who asks for them here, rounding to `wire`; none unless [`Self::computing_int8`].
+    /// Experts for local computation, rounding to `wire`; none unless [`Self::computing_int8`] was called.
     pub fn experts(&self, wire: Dtype) -> Option<LocalExperts> {
         self.panels.clone().map(|panels| LocalExperts::from_panels(panels, wire))
     }
@@ -188,21 +188,21 @@ impl ShardStore {
         self.blocks.iter().map(|stored| stored.end - stored.start).sum()
     }
 
-    /// The shape of a layer's blocks; none if it has no experts.
+    /// The shape of a layer's blocks; none if the layer has no experts.
     pub fn shape(&self, layer: LayerId) -> Option<ExpertShape> {
         self.shapes.get(&layer.0).copied()
     }
 
-    /// The bytes of the largest block.
+    /// Bytes of the largest block.
     pub fn block_bytes(&self) -> usize {
         self.shapes.values().map(ExpertShape::block_bytes).max().unwrap_or(0)
     }
 
-    /// A block's bytes, compared with its hash the first time: a disk may have changed them since they were packed, and
-    /// what the hub computes is right for whoever compares it with a worker's.
+    /// Returns a block's bytes, and checks their hash on first use: the disk may have changed them, and the hub's
+    /// results are the reference for workers' answers.
     ///
     /// # Errors
-    /// If the model has no such block, or it is damaged; the next start then packs it anew.
+    /// If the model has no such block, or it is damaged; the next start then packs it again.
     pub fn block(&self, block: Block) -> Result<&[u8], BlockError> {
         let at = self.blocks.binary_search_by_key(&block, |stored| stored.block);
         let at = at.map_err(|_| BlockError::Missing(block))?;
@@ -218,7 +218,7 @@ impl ShardStore {
         Ok(self.bytes_of(stored))
     }
 
-    /// Where workers fetch a block. The URL names the version, so that caches never mix two models.
+    /// Location from which workers fetch a block. Its URL contains the version, so that caches never mix two models.
     pub fn source(&self, block: Block) -> Option<BlockSource> {
         self.find(block).map(|stored| self.source_of(stored))
     }
@@ -234,7 +234,7 @@ impl ShardStore {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// The files, one a sparse layer.
+    /// The files, one per MoE layer.
     pub fn files(&self) -> &[ShardFile] {
         &self.files
     }

@@ -1,7 +1,7 @@
 //! Writes a store: every file as `.part`, then renamed, the manifest last.
 //!
-//! Layers in the order in which a step needs them. Every core packs, the blocks are written in order as they come, and
-//! while the disk takes a layer for good the next one is packed.
+//! Layers are written in the order in which a step uses them. All cores pack, blocks are written in order, and while
+//! the disk syncs one layer the next is packed.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::manifest::{self, BlockEntry, Identity, Manifest, layer_file};
 use super::{ExpertSource, ShardError, load};
 
-/// The data of a safetensors file begins at a multiple of this, and so does every block in it.
+/// Alignment of a safetensors file's data, and of every block in it.
 const DATA_ALIGN: usize = 64;
 
 /// Packs every expert of `source` into `folder`. The caller holds the folder's lock.
@@ -27,7 +27,7 @@ pub(super) fn pack(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(), ShardError> {
     let io_error = |path: &Path, source| ShardError::Io { path: path.to_owned(), source };
-    // From here on the folder is half-written until the new manifest stands.
+    // From here on the folder is incomplete until the new manifest is written.
     for stale in [manifest::FILE_NAME, load::STAMPS_FILE] {
         let path = folder.join(stale);
         match fs::remove_file(&path) {
@@ -42,7 +42,7 @@ pub(super) fn pack(
         WriteError::Source(block, reason) => ShardError::Source { block, reason },
     };
     thread::scope(|scope| {
-        // The layer before: written, and on its way to the disk.
+        // The previous layer: written, and being synced.
         let mut before: Option<thread::ScopedJoinHandle<'_, Result<(), ShardError>>> = None;
         for entry in &identity.layers {
             let path = folder.join(layer_file(entry.layer));
@@ -85,7 +85,7 @@ impl From<io::Error> for WriteError {
     }
 }
 
-/// A file that does not have its name yet.
+/// A file that is not renamed yet.
 struct Part {
     file: File,
     part: PathBuf,
@@ -105,14 +105,14 @@ impl Part {
         Ok(Self { file, part, path: path.to_owned() })
     }
 
-    /// Waits until the disk has it, then gives it its name.
+    /// Waits until the file is on disk, then renames it.
     fn rename(self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.part, &self.path)
     }
 }
 
-/// A block's bytes and their BLAKE3 in hex.
+/// A block's bytes, and their BLAKE3 in hex.
 type Packed = (Vec<u8>, String);
 
 /// A layer's file.
@@ -157,8 +157,8 @@ impl Layer {
         })
     }
 
-    /// A thread for each core: of N, number i packs the experts i, i + N, i + 2N, ... and is at most two ahead of whoever
-    /// takes them, since an expert can be tens of megabytes.
+    /// Starts a thread per core: of N threads, number i packs the experts i, i + N, i + 2N, ... and stays at most two
+    /// ahead of the writer, since an expert can be tens of megabytes.
     fn packers<'scope, 'env>(
         &'env self,
         scope: &'scope thread::Scope<'scope, 'env>,
@@ -169,7 +169,7 @@ impl Layer {
             let (sender, packed) = sync_channel(1);
             scope.spawn(move || {
                 for expert in (first as u16..self.n_experts).step_by(n_threads) {
-                    // Nobody takes what follows a failure.
+                    // After a failure, nothing more is received.
                     if sender.send(self.pack(expert, source)).is_err() {
                         return;
                     }
@@ -180,7 +180,7 @@ impl Layer {
         (0..n_threads).map(start).collect()
     }
 
-    /// An expert's bytes and their hash.
+    /// Packs an expert and hashes it.
     fn pack(&self, expert: u16, source: &dyn ExpertSource) -> Result<Packed, String> {
         let bytes = source.pack(self.block(expert), &self.shape)?;
         if bytes.len() != self.block_bytes {

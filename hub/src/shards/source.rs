@@ -1,4 +1,4 @@
-//! Where experts to be packed come from.
+//! Provides experts for packing.
 
 use std::sync::Arc;
 
@@ -7,35 +7,35 @@ use moex_protocol::Block;
 
 use moex_model::{Model, Packing};
 
-/// Weights up to this many bytes are hashed whole to name them, larger ones by samples.
+/// Weights up to this size are hashed completely for their fingerprint, larger ones by samples.
 const MAX_HASHED_BYTES: usize = 256 << 20;
-/// Bytes of each matrix that go into the name of larger weights.
+/// Bytes of each matrix in the fingerprint of larger weights.
 const SAMPLE_BYTES: usize = 256;
 
-/// A checkpoint as packing sees it.
+/// A checkpoint's experts.
 pub trait ExpertSource: Sync {
-    /// The model's name, for people.
+    /// The model's name, for messages.
     fn name(&self) -> &str;
 
-    /// Names the weights: the same text for the same weights only. Letters and digits.
+    /// Fingerprint of the weights: letters and digits, different for different weights.
     fn fingerprint(&self) -> String;
 
-    /// The shape of a layer's experts, so packed.
+    /// The shape of a layer's experts with this packing.
     ///
     /// # Errors
-    /// If they have none in common.
+    /// If they have different shapes.
     fn shape(&self, layer: u16, packing: Packing) -> Result<ExpertShape, String>;
 
-    /// (layer, its experts), ascending, sparse layers only.
+    /// (layer, number of experts), ascending, MoE layers only.
     fn layers(&self) -> Vec<(u16, u16)>;
 
     /// A block of `shape.block_bytes()` bytes. Called from several threads at once.
     ///
     /// # Errors
-    /// Why there is no such expert, or why it cannot be read.
+    /// If there is no such expert, or it cannot be read.
     fn pack(&self, block: Block, shape: &ExpertShape) -> Result<Vec<u8>, String>;
 
-    /// Gives back the memory that a layer's experts were read into.
+    /// Frees the memory that a layer's experts were read into.
     fn release(&self) {}
 }
 
@@ -46,7 +46,7 @@ pub struct ModelExperts {
 }
 
 impl ModelExperts {
-    /// The experts of `model`, which people call `name`.
+    /// The experts of `model`, whose name is `name`.
     pub fn new(name: impl Into<String>, model: Arc<Model>) -> Self {
         Self { name: name.into(), model }
     }

@@ -154,7 +154,7 @@ fn what_rots_is_not_computed_with_and_packed_again_at_the_next_start() {
         .computing_int8(Arc::new(Processor::new(Simd::detect(), 1)), Keep::All)
         .unwrap_err()
         .to_string();
-    assert!(error.contains("layer-01.safetensors") && error.contains("start the hub again"), "{error}");
+    assert!(error.contains("layer-01.safetensors") && error.contains("restart the hub"), "{error}");
 
     let (mended, packed) = open(folder.path(), WeightFormat::Int4G128);
     assert_eq!(packed, N_BLOCKS);

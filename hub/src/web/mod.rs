@@ -1,6 +1,6 @@
-//! The pages and the worker bundle: embedded files, each with an ETag of its bytes.
+//! Serves the pages and the worker bundle: embedded files, each with an ETag of its bytes.
 //!
-//! Files alone: no page is made here, and nothing a page asks for (`/api`, `/v1`, `/ws`) is answered here.
+//! It renders nothing and answers no data requests (`/api`, `/v1`, `/ws`).
 
 use axum::Router;
 use axum::extract::Path;
@@ -11,17 +11,17 @@ use rust_embed::{Embed, EmbeddedFile};
 
 use crate::api::ApiError;
 
-/// The chat and swarm pages and what they share.
+/// The chat and swarm pages and their shared files.
 #[derive(Embed)]
 #[folder = "src/web/assets"]
 struct Assets;
 
-/// The join page and what it loads besides the bundle.
+/// The join page and its files, besides the bundle.
 #[derive(Embed)]
 #[folder = "src/web/join"]
 struct Join;
 
-/// The worker bundle: `cargo xtask worker` makes it, and the build says so when it is missing.
+/// The worker bundle, built by `cargo xtask worker`; the build warns if it is missing.
 #[derive(Embed)]
 #[folder = "src/web/worker"]
 #[allow_missing = true]
@@ -35,12 +35,12 @@ pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/join", page::<Join, S>("index.html"))
 }
 
-/// The page that says how far a hub is that is getting ready; `{progress}` in it is for the words.
+/// The page shown while the hub is loading; `{progress}` in it is the placeholder for the text.
 pub fn loading_page() -> Option<String> {
     String::from_utf8(Assets::get("loading.html")?.data.into_owned()).ok()
 }
 
-/// Routes of what pages load.
+/// Routes of the pages' files.
 pub fn files<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/assets/{*path}", folder::<Assets, S>())
@@ -49,7 +49,7 @@ pub fn files<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/reached", get(reached))
 }
 
-/// Nothing, for pages of the plain port: to be answered is to be trusted.
+/// An empty answer: if the plain port's page receives it, the certificate is trusted.
 async fn reached() -> Response {
     (
         StatusCode::NO_CONTENT,
@@ -66,14 +66,14 @@ fn folder<E: Embed, S: Clone + Send + Sync + 'static>() -> axum::routing::Method
     get(async move |Path(path): Path<String>, headers: HeaderMap| respond(&path, E::get(&path), &headers))
 }
 
-/// The file, or 304 when the client has it already.
+/// The file, or 304 if the client has it already.
 fn respond(path: &str, file: Option<EmbeddedFile>, request: &HeaderMap) -> Response {
     let Some(file) = file else {
         return ApiError::no_such_path(path).into_response();
     };
     let etag = etag(&file);
     let known = request.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-    // `no-cache` keeps a copy but asks each time: after an update no page runs with another version's script.
+    // `no-cache` stores a copy but revalidates it, so that after an update no page uses an old script.
     let shared = [(header::ETAG, etag.clone()), (header::CACHE_CONTROL, "no-cache".to_owned())];
     if known.is_some_and(|known| known.split(',').any(|tag| tag.trim().trim_start_matches("W/") == etag)) {
         return (StatusCode::NOT_MODIFIED, shared).into_response();

@@ -1,4 +1,4 @@
-//! How the swarm works: the settings that a driver gives it once.
+//! The swarm's settings, which a driver sets once.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use moex_protocol::{CompressionMode, Dtype, ModelSummary};
 use super::policy::Hedge;
 use super::token::JoinToken;
 
-/// How the swarm works.
+/// The swarm's settings.
 #[derive(Clone, Debug)]
 pub struct SwarmConfig {
-    /// Copies of each block, r.
+    /// Number of workers that hold each block, r.
     pub replicas: usize,
     /// How many workers are asked for each work item, and when.
     pub hedge: Hedge,
-    /// How long to wait for an answer before another worker is asked; longer for a worker that is known to be slower.
+    /// How long to wait for an answer before another worker is asked; longer for a worker known to be slower.
     pub timeout: Duration,
-    /// Failures in a row after which a worker counts as unhealthy. It is then asked only beside others until it answers.
+    /// Failures in a row after which a worker is unhealthy: then it only gets probes until it answers.
     pub max_failures: u32,
     /// The number format of activations on the wire.
     pub wire: Dtype,
-    /// When frames are compressed, both ways.
+    /// When frames are compressed, in both directions.
     pub compression: CompressionMode,
-    /// Whether the hub computes what no worker can.
+    /// Whether the hub computes items that no worker can.
     pub hub_compute: bool,
     /// One answer in this many is checked against the hub's own, if the hub computes. 1 checks each answer before it is
     /// used, 0 checks none.
     pub check_every: u32,
-    /// Seeds the choice of the answers to check. Workers must not be able to guess it.
+    /// Seed for the choice of answers to check. Workers must not be able to guess it.
     pub seed: u64,
-    /// How long a job waits for a holder when the hub does not compute.
+    /// How long a job waits for a holder if the hub does not compute.
     pub coverage_wait: Duration,
     /// How often workers are pinged.
     pub heartbeat_interval: Duration,
-    /// What a worker must show to join.
+    /// Token that a worker must send to join.
     pub token: JoinToken,
-    /// What is served.
+    /// The served model.
     pub model: ModelSummary,
     /// Whether a trace of each layer is recorded, for [`super::Swarm::poll_trace`].
     pub is_traced: bool,

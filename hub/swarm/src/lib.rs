@@ -1,4 +1,5 @@
-//! Which worker holds what, who is asked, and which answers count. No I/O, no clock, no chance.
+//! Distributes experts and layers over workers: placement, dispatch, hedging and auditing. No I/O, no clock, no
+//! randomness.
 //!
 //! Three parts own the state, and [`Swarm`] joins them:
 //!
@@ -13,21 +14,20 @@
 //! | `fleet` | connections, members, placement, residency | messages, heartbeats, block reports | messages, sessions' events; who holds what, to read |
 //! | `dispatcher` | jobs, attempts, hedges, what is known of each worker's speed | layers, answers, failures, the hub's results | orders: send, cancel, compute, finish |
 //! | `auditor` | comparisons, checks, strikes, quarantine | answers, and what to compare them with | findings: wrong, confirmed, disputed |
-//!
 //! No part calls another one. The dispatcher reads the fleet and cannot change it; the auditor sees neither.
 //!
 //! Rows are encoded, results summed and the hub's own answers scanned by types that need no swarm ([`EncodedLayer`],
-//! [`LayerResult`], [`HubResult`]): each on the thread that has the values, and not on the driver's. What workers answer is
-//! scanned once, by the session that takes it, since an answer that is not finite settles nothing.
+//! [`LayerResult`], [`HubResult`]), each on the thread that has the values, not on the driver's. Workers' answers are
+//! scanned once, by the session that receives them, since an answer with values that are not finite settles nothing.
 //!
-//! A driver (`net`, the simulator, the tests) calls in this order, with times that never go back:
+//! A driver (`net`, the simulator, the tests) makes these calls, with times that never decrease:
 //!
-//! | it has | it calls |
+//! | event | call |
 //! |---|---|
 //! | a connection | [`Swarm::connected`], [`Swarm::handle_message`], [`Swarm::handle_text`], [`Swarm::disconnected`] |
-//! | a layer to compute | [`Swarm::start_layer`] |
+//! | a result of the hub's own computation | [`Swarm::hub_computed`], [`Swarm::hub_failed`] |
 //! | a result of the hub's own computing | [`Swarm::hub_computed`], [`Swarm::hub_failed`] |
-//! | a deadline that has come | [`Swarm::handle_timeout`] |
+//! | a due deadline | [`Swarm::handle_timeout`] |
 //!
 //! After each call it takes all of [`Swarm::poll_action`] (and of [`Swarm::poll_trace`], if it wants a trace), then arms
 //! its timer by [`Swarm::poll_timeout`].

@@ -1,23 +1,23 @@
-//! How many workers are asked for the same thing, and when.
+//! Hedging policy: how many workers are asked for the same item, and when.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The part of the bytes that copies may take by default.
+/// Default fraction of bytes for second copies.
 pub const DEFAULT_HEDGE_BUDGET: f64 = 0.05;
-/// The most workers that are asked for a work item at once.
+/// Maximum workers asked for a work item at once.
 pub const MAX_HEDGE: u8 = 4;
 
-/// How many workers are asked for the same thing, and when.
+/// Hedging policy: how many workers are asked for the same item, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hedge {
     /// This many at once, 1 to [`MAX_HEDGE`]: the paper's h.
     Fixed(u8),
-    /// One, and a second when the first is later than it usually is.
+    /// One, and a second when the first is later than usual.
     Adaptive {
-        /// Bytes of second copies, as a part of the bytes of first ones.
+        /// Limit for bytes of second copies, relative to those of first copies.
         budget: f64,
     },
 }

@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use super::auditor::Quarantined;
 use super::dispatcher::Tier;
 
-/// The swarm at one moment.
+/// The swarm's status at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SwarmStatus {
-    /// What is served.
+    /// The served model.
     pub model: ModelSummary,
     /// How much of it workers hold.
     pub coverage: Coverage,
     /// The workers that have joined, by id.
     pub workers: Vec<WorkerStatus>,
-    /// Workers that answered wrong too often, in the order of their quarantine. They are refused.
+    /// Workers quarantined for wrong answers, in order. They are refused.
     pub quarantined: Vec<Quarantined>,
     /// What the hub computed itself.
     pub hub: HubShare,
@@ -23,7 +23,7 @@ pub struct SwarmStatus {
     pub totals: Totals,
     /// Bytes of weights that the hub sent over HTTP.
     pub weights_served_bytes: u64,
-    /// The experts of each layer that has some. Thousands of numbers: not written out with the rest.
+    /// The experts of each MoE layer. Thousands of numbers, so they are not serialised with the rest.
     #[serde(skip)]
     pub experts: Vec<LayerExperts>,
 }
@@ -31,26 +31,26 @@ pub struct SwarmStatus {
 /// The experts of a layer, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerExperts {
-    /// Of the model.
+    /// Index of the layer.
     pub layer: u16,
-    /// How many workers can be asked for each.
+    /// Number of usable workers for each expert.
     pub holders: Vec<u32>,
-    /// How many rows the router sent to each lately; older ones count less.
+    /// Recent rows that the router sent to each expert; older ones count less.
     pub load: Vec<u32>,
 }
 
-/// How many blocks have a worker that can be asked now.
+/// How many blocks have a usable worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Blocks of the model.
     pub blocks: usize,
-    /// Of these, held by at least one worker that can be asked.
+    /// Those held by at least one usable worker.
     pub covered: usize,
-    /// Copies of each block that are wanted.
+    /// Wanted copies of each block.
     pub replicas: usize,
 }
 
-/// What `/health` says: small enough to be published often.
+/// The data of `/health`: small enough to be published often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// Workers that have joined.
@@ -64,23 +64,23 @@ pub struct Readiness {
 pub struct WorkerStatus {
     /// Stable id.
     pub id: WorkerId,
-    /// What its owner calls it; empty if nothing.
+    /// Name given by its owner; empty if none.
     pub name: String,
     /// Browser or native.
     pub kind: WorkerKind,
-    /// Its device, as it calls it.
+    /// Its device, by the device's own name.
     pub adapter: String,
     /// `webgpu`, `vulkan`, `metal`, `dx12`, `cpu`, `wasm-simd`.
     pub backend: String,
-    /// Where it connects from.
+    /// Address that it connects from.
     pub address: String,
     /// `syncing`, `serving`, `paused`, `draining` or `unhealthy`.
     pub state: String,
-    /// What it is asked for.
+    /// Its tier.
     pub tier: Tier,
-    /// Why it is not asked for everything, or for nothing; one sentence.
+    /// Why it gets no work, or not all kinds; one sentence.
     pub reason: Option<String>,
-    /// As the page last said.
+    /// As the page last reported.
     pub visibility: Visibility,
     /// Blocks the placement gives it.
     pub blocks_assigned: usize,
@@ -88,7 +88,7 @@ pub struct WorkerStatus {
     pub blocks_resident: usize,
     /// Bytes of these.
     pub bytes_resident: u64,
-    /// Bytes of weights it says it downloaded, not those found in its cache.
+    /// Bytes of weights that it reports as downloaded, without those found in its cache.
     pub bytes_downloaded: u64,
     /// Bytes of weights that the hub sent it over HTTP.
     pub weights_served_bytes: u64,
@@ -106,16 +106,16 @@ pub struct WorkerStatus {
     pub latency_p50_micros: u64,
     /// 99th percentile of the same.
     pub latency_p99_micros: u64,
-    /// What one GPU sync costs it, as measured when it joined.
+    /// Time of one GPU sync, measured at its join.
     pub sync_latency_micros: u64,
-    /// How far its kernels were off in the self-test of its join, at worst: a normalised mean square error. Zero is exact.
+    /// Worst error of its kernels in the self-test at its join, as normalised mean squared error; zero is exact.
     #[serde(default)]
     pub self_test_nmse: Option<f64>,
     /// Dispatches it had waiting at its last heartbeat.
     pub queue_depth: u32,
 }
 
-/// The hub as a replica of everything.
+/// The hub as a replica of every block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubShare {
     /// (row, expert) pairs computed.
@@ -124,10 +124,10 @@ pub struct HubShare {
     pub dispatches: u64,
 }
 
-/// How much the swarm's tables hold at one moment.
+/// Sizes of the swarm's tables at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
-    /// Open, joined or not.
+    /// Open connections, joined or not.
     pub connections: usize,
     /// Layers that have not finished.
     pub jobs: usize,
@@ -142,19 +142,19 @@ pub struct Totals {
     pub layers: u64,
     /// Messages to workers.
     pub dispatches: u64,
-    /// Answers of workers that were used.
+    /// Answers from workers that were used.
     pub answers: u64,
-    /// Messages that ask again what another attempt was asked before.
+    /// Messages that repeat a request of an earlier attempt.
     pub retries: u64,
-    /// Messages that carry a second or later copy of something just asked.
+    /// Messages with a second or later copy of a recent request.
     pub hedges: u64,
-    /// Of these, those that were answered first.
+    /// Hedges that were answered first.
     pub hedge_wins: u64,
-    /// Second copies that did not leave because the budget was spent.
+    /// Second copies not sent because the budget was spent.
     pub hedges_denied: u64,
-    /// Messages to workers that are passed over, to measure how fast they are now.
+    /// Messages to workers that otherwise get no work, to measure their current speed.
     pub probes: u64,
-    /// Bytes of second copies and probes, there and back, if all are answered.
+    /// Bytes of second copies and probes, both ways, if all are answered.
     pub duplicate_bytes: u64,
     /// Bytes of all messages to workers.
     pub bytes_sent: u64,
@@ -162,25 +162,25 @@ pub struct Totals {
     pub bytes_received: u64,
     /// Parts of answers that were compared with another's or the hub's.
     pub compared: u64,
-    /// Attempts that the hub checked, by chance or to settle a dispute.
+    /// Attempts that the hub checked, at random or to settle a dispute.
     pub checks: u64,
     /// Answers that differed beyond the tolerance.
     pub mismatches: u64,
     /// Workers quarantined.
     pub quarantined: u64,
-    /// Workers that were unhealthy, each time.
+    /// Times that a worker became unhealthy.
     pub unhealthy: u64,
     /// Connections and joins refused: a wrong token, a failed self-test, no memory, a quarantine.
     pub refused: u64,
-    /// Connections refused or ended for passing a limit on connections, joins, messages or bytes.
+    /// Connections refused or closed for exceeding a limit on connections, joins, messages or bytes.
     pub limited: u64,
     /// Sessions that ended, from either side.
     pub sessions_ended: u64,
-    /// Answers to attempts that were settled or abandoned.
+    /// Answers to attempts that were already settled or abandoned.
     pub late: u64,
     /// Attempts not answered in time.
     pub timeouts: u64,
-    /// Attempts failed by workers, and answers that could not be used.
+    /// Attempts that failed on a worker or gave an unusable answer.
     pub errors: u64,
     /// Computations on the hub, each as large as a message to a worker.
     pub hub_computed: u64,
@@ -193,13 +193,13 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// What was counted after `before`; percentiles, which are of the last layers, as they are.
+    /// Counts since `before`; percentiles, which cover the last layers, unchanged.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         self.with(before, |now, before| now - before)
     }
 
-    /// The counts of both; percentiles as they are.
+    /// Sums of the counts; percentiles unchanged.
     #[must_use]
     pub fn plus(&self, more: &Self) -> Self {
         self.with(more, |one, other| one + other)

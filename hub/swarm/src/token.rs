@@ -1,4 +1,4 @@
-//! The join token: what a worker must show before it gets work or weights.
+//! The join token, which a worker must send to get work or weights.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use std::fmt;
 pub struct JoinToken(String);
 
 impl JoinToken {
-    /// A token of this text.
+    /// Creates a token from its text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Whether `given` is this token. The time taken tells nothing of where they differ.
+    /// Whether `given` is this token, in time that does not depend on where they differ.
     pub fn matches(&self, given: &str) -> bool {
-        // Equality of BLAKE3 hashes is constant-time by that crate's word.
+        // The crate documents that equality of BLAKE3 hashes is constant-time.
         blake3::hash(self.0.as_bytes()) == blake3::hash(given.as_bytes())
     }
 

@@ -1,7 +1,7 @@
-//! The records of a trace: what happened to each layer, given out when it is finished by [`super::Swarm::poll_trace`].
+//! The records of a trace: what happened to each layer, returned by [`super::Swarm::poll_trace`] once it is finished.
 //!
-//! The dispatcher collects them. Reading a clock and writing records to a file are left to the driver. Without
-//! [`super::SwarmConfig::is_traced`] there is no recorder, and this costs nothing.
+//! The dispatcher collects them; the driver adds times and writes them to a file. Without
+//! [`super::SwarmConfig::is_traced`] there is no recorder, and no cost.
 //!
 //! All times are microseconds since the hub's start. Bytes are those of the frames before compression, headers included.
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::policy::Hedge;
 
-/// The version of the records' meaning, in the first line of a trace.
+/// Version of the record format, in the first line of a trace.
 pub const TRACE_VERSION: u32 = 1;
 
 /// One line of a trace.
@@ -23,40 +23,40 @@ pub enum Record {
     Hub(HubRecord),
     /// A worker joined.
     Joined(JoinedRecord),
-    /// A worker is gone.
+    /// A worker left.
     Left {
         /// Its id.
         worker: WorkerId,
         /// When.
         at: u64,
     },
-    /// A worker answered a ping, this long after it left.
+    /// A worker answered a ping after this time.
     RoundTrip {
         /// Its id.
         worker: WorkerId,
         /// When.
         at: u64,
-        /// There and back.
+        /// The round trip.
         micros: u64,
     },
     /// A layer is finished.
     Layer(LayerRecord),
-    /// A late answer: to an attempt that was abandoned.
+    /// A late answer, to an abandoned attempt.
     Late {
         /// The attempt, of a layer that was recorded before or is in flight.
         attempt: u32,
         /// When.
         at: u64,
     },
-    /// A step of the model is finished. The layers since the last one were its layers.
+    /// A forward pass finished. The layers since the last such record belong to it.
     Step {
         /// When it began, before the embedding.
         begun: u64,
-        /// When its last token was given out.
+        /// When its last token was emitted.
         ended: u64,
         /// T.
         rows: u32,
-        /// Tokens that it gave.
+        /// Tokens that it generated.
         tokens: u32,
     },
     /// The last line.
@@ -66,28 +66,28 @@ pub enum Record {
     },
 }
 
-/// What the hub serves, and with which settings.
+/// The served model and the settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HubRecord {
     /// [`TRACE_VERSION`].
     pub version: u32,
-    /// What is served.
+    /// The served model.
     pub model: ModelSummary,
     /// Copies of each block.
     pub replicas: usize,
-    /// Who is asked at once.
+    /// The hedging policy.
     pub hedge: Hedge,
-    /// Until another worker is asked, microseconds.
+    /// Timeout before another worker is asked, microseconds.
     pub timeout: u64,
     /// Number format on the wire.
     pub wire: Dtype,
-    /// One answer in so many is checked.
+    /// One answer in this many is checked.
     pub check_every: u32,
     /// Whether the hub computes what no worker can.
     pub hub_compute: bool,
 }
 
-/// A worker, as it said of itself.
+/// A worker, as described by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JoinedRecord {
     /// Its id.
@@ -96,40 +96,40 @@ pub struct JoinedRecord {
     pub at: u64,
     /// Browser or native.
     pub kind: WorkerKind,
-    /// What it computes on.
+    /// Its backend.
     pub backend: String,
-    /// What it gives for experts.
+    /// Its memory for experts.
     pub memory_budget_bytes: u64,
-    /// Dispatches it takes at a time.
+    /// Dispatches that it accepts at a time.
     pub input_slots: u8,
-    /// What one sync costs it, microseconds.
+    /// Time of one sync, microseconds.
     pub sync_latency: u64,
-    /// What it computes, if it measured that.
+    /// Its speed, if measured.
     pub teraflops: Option<f32>,
 }
 
 /// One layer of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerRecord {
-    /// Counts the layers of a hub.
+    /// Number of the layer since the hub's start.
     pub job: u64,
-    /// Of the model.
+    /// Index in the model.
     pub layer: u16,
     /// T.
     pub rows: u32,
     /// (T, K), each row's experts.
     pub experts: Vec<u16>,
-    /// When the model had routed its rows and asked; its own attention and router came before.
+    /// When the model had routed its rows and requested the layer, after its attention and router.
     pub asked: u64,
-    /// When the swarm took it up.
+    /// When the swarm started it.
     pub started: u64,
-    /// When its first messages were written and handed to their sockets.
+    /// When its first messages were handed to their sockets.
     pub sent: u64,
-    /// When the last answer it needed was there.
+    /// When the last needed answer had arrived.
     pub done: u64,
-    /// When its sum was made and handed back.
+    /// When its sum was returned.
     pub replied: u64,
-    /// Whether it has a sum.
+    /// Whether it succeeded.
     pub is_ok: bool,
     /// Messages to workers, in the order they were sent.
     pub attempts: Vec<AttemptRecord>,
@@ -142,13 +142,13 @@ pub struct LayerRecord {
 pub struct AttemptRecord {
     /// Its id on the wire.
     pub id: u32,
-    /// Whom it was sent to.
+    /// The worker that it was sent to.
     pub worker: WorkerId,
-    /// Why.
+    /// Its purpose.
     pub kind: AttemptKind,
     /// Experts asked for.
     pub experts: u32,
-    /// Of these, those that another was asked for already.
+    /// Those of them that another worker was asked for already.
     pub copies: u32,
     /// (row, expert) pairs.
     pub pairs: u32,
@@ -160,7 +160,7 @@ pub struct AttemptRecord {
     pub bytes_back: u64,
     /// When it was sent.
     pub sent: u64,
-    /// When its answer had arrived, or it was abandoned.
+    /// When its answer arrived, or it was abandoned.
     pub ended: u64,
     /// How it ended.
     pub outcome: Outcome,
@@ -174,9 +174,9 @@ pub struct AttemptRecord {
 pub enum AttemptKind {
     /// The first of its kind, or a copy that left with it.
     Ask,
-    /// Because another was late.
+    /// A second copy, because another attempt was late.
     Hedge,
-    /// To see how fast the worker is now.
+    /// A measurement of the worker's current speed.
     Probe,
 }
 
@@ -188,28 +188,28 @@ pub enum Outcome {
     Answered,
     /// The worker failed, refused or left.
     Failed,
-    /// It was abandoned: other workers had answered all of it.
+    /// Abandoned: other workers had answered all its items.
     GivenUp,
-    /// It had no answer in time, and other workers had answered all of it when the layer was finished.
+    /// Not answered in time, and other workers had answered all its items when the layer finished.
     TimedOut,
 }
 
-/// A message that the hub computed itself.
+/// A message's worth of items computed by the hub.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HubWorkRecord {
-    /// Names it.
+    /// Its id.
     pub id: u64,
     /// Experts.
     pub experts: u32,
     /// (row, expert) pairs.
     pub pairs: u32,
-    /// When it was asked for.
+    /// When it was requested.
     pub sent: u64,
-    /// When it was done; none if its layer was finished before.
+    /// When it was done; none if its layer finished before.
     pub ended: Option<u64>,
 }
 
-/// Time since the hub's start, as a trace has it.
+/// Time since the hub's start, as in a trace.
 pub fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

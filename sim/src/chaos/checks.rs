@@ -1,4 +1,4 @@
-//! What must hold, after each step and at the end.
+//! The invariants of a simulated swarm, checked after each step and at the end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

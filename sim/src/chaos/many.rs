@@ -1,4 +1,4 @@
-//! Many seeds on all cores: each is a world of its own, so they share nothing but a counter.
+//! Runs many seeds on all cores: each is an independent world, so they share only a counter.
 
 use std::{
     ops::Range,

@@ -1,9 +1,9 @@
-//! Harm without end, repeatably: each seed is a random swarm with random work to which random things happen, and after
-//! every step what must hold is checked.
+//! Randomised fault injection, repeatable: each seed generates a random swarm with random work and random faults, and
+//! the invariants are checked after every step.
 //!
-//! What holds (see `ARCHITECTURE.md`): every job ends, well if the hub computes, else at worst because nobody holds a
-//! block; a sum is what the hub alone gives, bit for bit; what no harm was done to loses no session; tables hold what is
-//! in flight and nothing else; time goes on; and when the harm is over, all is as good as the memory allows.
+//! The invariants (see `ARCHITECTURE.md`): every job ends, successfully if the hub computes, at worst because no worker
+//! holds a block; a sum equals the hub's own, bit for bit; peers without faults lose no session; tables hold only what
+//! is in flight; time advances; and after the faults, every block is held that fits into memory.
 
 mod checks;
 mod many;

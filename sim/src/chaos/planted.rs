@@ -1,5 +1,5 @@
-//! Whether the checks would see a swarm that does wrong: between the shipped swarm and the checks stands one that breaks
-//! what it passes on, in one way each.
+//! Tests the checks: a broken swarm between the shipped swarm and the checks corrupts what it passes on, in one way
+//! each.
 
 use std::time::Duration;
 

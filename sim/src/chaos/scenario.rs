@@ -1,4 +1,4 @@
-//! What a seed means: a tiny model, a way to run the swarm, a fleet, work, and a plan of harm.
+//! Generates from a seed a tiny model, the swarm's settings, a fleet, work, and a plan of faults.
 
 use std::{sync::Arc, time::Duration};
 

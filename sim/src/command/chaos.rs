@@ -1,4 +1,4 @@
-//! `moex-sim chaos`: many seeds of harm done to a simulated swarm, or one of them with its trace.
+//! `moex-sim chaos`: injects faults into simulated swarms for many seeds, or traces one seed.
 
 use std::{
     num::NonZero,

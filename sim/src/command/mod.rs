@@ -1,4 +1,4 @@
-//! The subcommands of `moex-sim`, one file each: arguments in, text out. All arithmetic is the library's.
+//! The subcommands of `moex-sim`, one file each: parse arguments and print text. The library does all arithmetic.
 
 pub(crate) mod chaos;
 mod output;

@@ -1,4 +1,4 @@
-//! How a command's table is written.
+//! Output formats of a command's table.
 
 use clap::Args;
 use moex_sim::report::Table;

@@ -1,4 +1,4 @@
-//! `moex-sim plan`: the smallest rooms that serve a model in time.
+//! `moex-sim plan`: finds the smallest rooms that serve a model fast enough.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! `moex-sim replay`: what a hub wrote down, predicted from its first half.
+//! `moex-sim replay`: predicts a hub's trace from its first half.
 
 use std::{fs, io::BufReader, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! `moex-sim run`: a scenario file, perhaps with other values in it, as a table and as curves.
+//! `moex-sim run`: runs a scenario file, optionally with changed values, and prints a table or draws curves.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! `moex-sim table`: one of the paper's tables, and its curves.
+//! `moex-sim table`: prints one of the paper's tables, and draws its curves.
 
 use std::{
     fs,

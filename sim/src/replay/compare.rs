@@ -1,4 +1,4 @@
-//! The same figures of what was measured and of what was simulated, beside each other.
+//! Compares the same figures of the measurement and of the simulation.
 
 use std::time::Duration;
 

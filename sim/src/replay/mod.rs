@@ -1,13 +1,14 @@
-//! What `moex serve --trace FILE` wrote, predicted: links, devices and the hub's own times are fitted on the first half
-//! of its steps, the second half is simulated with them, and the two are set beside each other.
+//! Predicts a trace of `moex serve --trace FILE`: fits links, devices and the hub's own times to the first half of its
+//! steps, simulates the second half with them, and compares the two.
 //!
 //! ```text
 //! trace     lines -> steps with their layers
-//! fit       the first half -> what a link, a device and the hub take
-//! predict   the workload of both halves (rows, routing, who is there) on those, by the shipped swarm on virtual time
+//! fit       the first half -> times of links, devices and the hub
+//! predict   the workload of both halves (rows, routing, connected workers), by the shipped swarm on virtual time
 //! compare   the second half, measured and predicted
 //! ```
-//! The first half is simulated too, so that the swarm knows its workers as the real one did; nothing of it is counted.
+//! The first half is simulated as a warm-up, so that the swarm knows its workers as the real one did; it is not
+//! counted.
 
 mod compare;
 mod fit;

@@ -1,5 +1,5 @@
-//! The workload of a trace on fitted links and devices: the shipped swarm on virtual time, asked for the same rows of the
-//! same experts, by a hub that takes its fitted times between layers.
+//! Simulates a trace's workload on fitted links and devices: the shipped swarm on virtual time gets the same rows for
+//! the same experts, from a hub with fitted times between layers.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

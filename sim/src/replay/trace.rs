@@ -1,5 +1,4 @@
-//! A trace as it is read: every line checked, layers put into the steps they belong to. Its lines are
-//! [`moex_swarm::trace::Record`]s.
+//! Reads a trace: checks every line and groups layers into steps. The lines are [`moex_swarm::trace::Record`]s.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
 //! Runs a scenario: the hub's decode loop, layer by layer, over a [`World`] whose experts answer zeros of the right shape.
 //!
-//! The hub takes its own time for attention, messages, sums and the head; everything between a layer's start and its
-//! answer is what the shipped swarm and workers do on the scenario's links and devices.
+//! The hub takes its own time for attention, messages, sums and the head; between a layer's start and its answer, the
+//! shipped swarm and workers run on the scenario's links and devices.
 
 mod outcome;
 mod parts;

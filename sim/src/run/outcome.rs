@@ -1,4 +1,4 @@
-//! What a run came to, and how it is shown: one run as a list, several as a row each. Pictures are `pictures`'.
+//! The results of runs as text: one run as a list, several as one row each. `pictures` draws them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where the time goes: a layer taken apart, and one token shown as it went.
+//! The breakdown of a layer's time, and the timeline of one token.
 
 use std::time::Duration;
 

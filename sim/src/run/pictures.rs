@@ -1,5 +1,5 @@
-//! What a run came to as pictures: how its times are distributed, what they are made of, how they change with a setting,
-//! and one token from beginning to end.
+//! Draws the results of runs: distributions of times, their breakdown, their change with a setting, and the timeline of
+//! one token.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which experts a simulated row goes to.
+//! Chooses the experts of simulated rows.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From what is written to what can be run: presets filled in, figures within their bounds, the model within the memory.
+//! Validates a scenario: fills in presets, checks bounds, and checks that the model fits into memory.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,6 @@
-//! Scenario files: a room, its links, devices and work, as TOML; checked before anything runs.
+//! Reads scenario files: a room with links, devices and work, as TOML, validated before the run.
 //!
-//! Every wrong figure is told with its line and why it is wrong; nothing is guessed. What a scenario is run with is
-//! [`crate::run`]'s.
+//! The error for a wrong figure names its line and the reason; nothing is guessed. [`crate::run`] runs scenarios.
 
 mod check;
 mod presets;

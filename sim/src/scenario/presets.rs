@@ -1,4 +1,4 @@
-//! Links, devices and models by name. Where each figure comes from stands in `sim/README.md` and beside it.
+//! Links, devices and models by name. `sim/README.md` and comments beside them name the source of each figure.
 
 use std::time::Duration;
 

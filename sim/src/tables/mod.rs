@@ -1,8 +1,8 @@
-//! What `moex-sim table` prints: the paper's figures beside the computed ones, with the reason where they differ.
+//! The tables of `moex-sim table`: the paper's figures beside the computed ones, with the reason for differences.
 //!
-//! Nothing is fitted. A figure of the paper stands here only where it is known; where it is not, the table shows
-//! what is computed and says from what. Tables 1 and 3 and equations 3, 13 and 18 carry the paper's numbers; the names
-//! 2, 4 and eq4 hold the rest of the same model, and do not claim to repeat the paper's layout.
+//! Nothing is fitted. A figure of the paper appears only where it is known; otherwise the table shows the computed
+//! value and its inputs. Tables 1 and 3 and equations 3, 13 and 18 have the paper's numbers; the tables 2, 4 and eq4
+//! hold the rest of the same model, and their layout differs from the paper's.
 
 pub mod expert_phase;
 

@@ -1,4 +1,4 @@
-//! Connections: what is sent enters a pipe, what arrives is handed to the end it was sent to, and ends come in order.
+//! Simulated connections: messages enter a pipe and are delivered to the other end in order, and so are closes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How long a device takes for a message's experts. What it computes is `engine`'s.
+//! The time that a device takes for a message's experts. `engine` computes the results.
 
 use std::time::Duration;
 

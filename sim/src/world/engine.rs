@@ -1,4 +1,4 @@
-//! What a simulated worker computes with: the shipped CPU engine, or nothing but the right shape.
+//! The engine of a simulated worker: the shipped CPU engine, or zeros of the right shape.
 
 use moex_kernels::ExpertFormat;
 use moex_kernels::engine::{Batch, CpuEngine, EnginePlan};

@@ -1,6 +1,6 @@
-//! A peer that speaks the protocol well enough to be asked, and then does harm, one [`Attack`] at a time.
+//! A hostile peer: it speaks the protocol well enough to get work, and then attacks, one [`Attack`] at a time.
 //!
-//! All but [`Attack::Lie`] show on the wire. Against a plausible lie there is only the hub's own computing.
+//! All attacks but [`Attack::Lie`] are visible on the wire. Only the hub's own computation detects a plausible lie.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What a hostile peer does in the world: it sends, and attacks when its time has come.
+//! Events of a hostile peer: it sends, and attacks at its time.
 
 use std::sync::LazyLock;
 

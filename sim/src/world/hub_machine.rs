@@ -1,4 +1,5 @@
-//! The machine of the hub: the swarm's actions become messages and events, and the hub's own computing takes time.
+//! The hub's machine: turns the swarm's actions into messages and events, and simulates the time of the hub's own
+//! computation.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,7 +1,7 @@
-//! What lies between a worker and the hub: delay, jitter, rate, a queue with an end, and the times when nothing moves.
+//! The link between a worker and the hub: delay, jitter, rate, a bounded queue, and stalls.
 //!
-//! A link is TCP as an application sees it: within one connection and direction bytes arrive in order and none is lost;
-//! what a network does to packets shows as delay, as a stall, or as the end of the connection.
+//! A link behaves like TCP as seen by an application: within one connection and direction, bytes arrive in order and
+//! none is lost; packet loss appears as delay, as a stall, or as the end of the connection.
 
 use std::{collections::VecDeque, time::Duration};
 

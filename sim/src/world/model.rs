@@ -1,4 +1,4 @@
-//! The model that a simulated swarm serves: its sizes, and for exact arithmetic its weights.
+//! The model that a simulated swarm serves: its sizes, and its weights for exact arithmetic.
 
 use std::collections::BTreeMap;
 

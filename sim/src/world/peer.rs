@@ -1,4 +1,4 @@
-//! Someone who connects: a link, a process that lives and dies, and in it a worker or a liar.
+//! A simulated peer: a link, and a process with a worker or an attacker.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is still to happen, in the order of its time; what falls on the same instant, in the order it was entered.
+//! The event queue, ordered by time, then by insertion.
 
 use std::{cmp::Ordering, collections::BinaryHeap, time::Duration};
 

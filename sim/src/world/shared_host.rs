@@ -1,8 +1,9 @@
-//! Workers that share a host: processes of one machine, or of machines that share something.
+//! Workers that share a host: processes of one machine, or of machines that share resources.
 //!
-//! Two things follow for a worker with a [`Member`]. While others compute, its own computing takes longer
-//! ([`SharedHost::contention`]). And its other costs of a message are high when those of the others are: all take their costs
-//! from the same *moment*, which is drawn anew for each layer. A worker with a [`super::Device`] of its own shows neither.
+//! This has two effects on a worker with a [`Member`]. While others compute, its own computation takes longer
+//! ([`SharedHost::contention`]). And its other costs of a message are correlated with those of the others: all take
+//! their costs from the same *moment*, which is drawn for each layer. A worker with its own [`super::Device`] has
+//! neither effect.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

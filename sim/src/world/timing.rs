@@ -1,6 +1,6 @@
-//! Where the time of a layer goes: the swarm records its own end, the world records the way between.
+//! The breakdown of a layer's time: the swarm records its own part, the world records the path between.
 //!
-//! Kept where [`moex_swarm::SwarmConfig::is_traced`] asks for it.
+//! Recorded if [`moex_swarm::SwarmConfig::is_traced`] is set.
 
 use std::{
     collections::{BTreeMap, VecDeque},

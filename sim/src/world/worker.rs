@@ -1,4 +1,5 @@
-//! A worker's process: the shipped core, an engine, a device that takes its time, and a store that outlives the process.
+//! A worker's process: the shipped core, an engine, a device with simulated times, and a store that outlives the
+//! process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! What a worker's process does in the world: it sends, computes, loads, and is told what befalls it.
+//! Events of a worker's process: it sends, computes, loads, and suffers faults.
 
 use moex_protocol::Visibility;
 use moex_worker::core::{Core, Loaded, Status, Task};

@@ -1,4 +1,4 @@
-//! A tab as its user handles it: eyes on the page, a pointer and a keyboard.
+//! Controls a tab like a user: reads the page, and uses pointer and keyboard.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

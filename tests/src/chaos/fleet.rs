@@ -1,4 +1,4 @@
-//! The stage on which a script is acted out: workers as processes, each behind its link, and tabs.
+//! Carries out a chaos script: workers as processes, each behind its link, and tabs.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

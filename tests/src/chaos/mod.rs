@@ -1,8 +1,8 @@
-//! Chaos: request streams on a hub while everything around it breaks, by a seed.
+//! Chaos tests: request streams on a hub while faults, chosen by a seed, hit everything around it.
 //!
-//! What goes wrong and when is a [`script`](mod@script), known before anything starts; `fleet` acts it out on real
-//! processes, links and tabs; `streams` compare each answer with what the hub alone says. A seed repeats the script,
-//! not the run: real processes meet it at other moments of their work each time.
+//! A [`script`](mod@script) fixes the faults and their times before the start; `fleet` carries it out on real
+//! processes, links and tabs; `streams` compare each answer with the hub's own. A seed repeats the script, but not the
+//! exact run: faults hit real processes at different moments of their work.
 
 mod fleet;
 mod report;

@@ -1,4 +1,4 @@
-//! What a run of chaos has to say for itself.
+//! The report of a chaos run.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What goes wrong, where and when: a pure function of a seed.
+//! Faults with their targets and times: a pure function of a seed.
 
 use std::time::Duration;
 

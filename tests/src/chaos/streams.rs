@@ -1,4 +1,4 @@
-//! Requests back to back, each answer compared with what the hub alone says.
+//! Sends requests back to back, and compares each answer with the hub's own.
 
 use std::sync::Arc;
 use std::time::Duration;

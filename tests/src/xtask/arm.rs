@@ -1,4 +1,4 @@
-//! `cargo xtask arm`: the CPU kernels' tests on AArch64, in an emulator: what a Raspberry Pi 5 or a Mac computes with.
+//! `cargo xtask arm`: runs the CPU kernels' tests on AArch64, as in a Raspberry Pi 5 or a Mac, in an emulator.
 
 use std::{path::Path, process::Command};
 

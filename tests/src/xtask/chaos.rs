@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: every answer is the hub's own, whatever happens to its workers.
+//! `cargo xtask chaos`: checks that every answer equals the hub's own, whatever happens to its workers.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! `cargo xtask cross`: whether the hub compiles for systems that are not this one: types, lifetimes and features of Rust,
-//! checked without a linker.
+//! `cargo xtask cross`: checks that the hub compiles for other systems (types, lifetimes and features), without a
+//! linker.
 //!
-//! Crates with C in them want a C compiler of the target even so. What it would make is never linked, so that a stand-in
-//! serves: it makes an empty object of every source.
+//! Crates with C code need a C compiler for the target. Its output is never linked, so a stand-in suffices, which makes
+//! an empty object of every source.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Packages that commands need, installed where the system lets them.
+//! Installs packages that commands need, where the system allows it.
 
 use anyhow::{Result, ensure};
 

@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: the shipped swarm and workers on virtual time, with random harm done to them, on all cores.
+//! `cargo xtask simulate`: runs the shipped swarm and workers on virtual time with random faults, on all cores.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test, with what they need installed first, and where the time went.
+//! `cargo xtask test`: installs what the tests need, runs every test, and reports the time of each stage.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Where the time of a test run went: its stages, the test binaries, the slowest tests.
+//! Reports the time of a test run: its stages, the test binaries, the slowest tests.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

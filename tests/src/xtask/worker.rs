@@ -1,7 +1,7 @@
-//! `cargo xtask worker`: the worker bundle for browsers, and whether the committed one is fresh.
+//! `cargo xtask worker`: builds the worker bundle for browsers, and checks that the committed one is fresh.
 //!
-//! The bundle (the wasm and its JavaScript glue) is committed beside the hub, so that a user needs no wasm toolchain. It
-//! carries the hash of the sources it was built from: what is compiled into it, and the manifests that say how.
+//! The bundle (the wasm and its JavaScript glue) is committed beside the hub, so that users need no wasm toolchain. It
+//! contains the hash of its sources: what is compiled into it, and the manifests.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

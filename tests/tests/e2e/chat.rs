@@ -115,7 +115,7 @@ fn a_person_edits_lines_stops_answers_and_is_asked_for_the_key() {
     terminal.keys(&["Up"]);
     terminal.shows("> What is 9 x 11?");
     terminal.keys(&["C-c"]);
-    terminal.shows("Ctrl-C again ends");
+    terminal.shows("press Ctrl-C again to end");
 
     terminal.keys(&["/exit", "Enter"]);
     terminal.shows("ENDED=0");

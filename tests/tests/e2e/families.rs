@@ -95,6 +95,6 @@ fn a_family_that_is_not_known_is_one_sentence() {
     let output = run(&["info", "--model", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("its model_type is \"mamba\", and these can be run: qwen3_moe, "), "{error}");
+    assert!(error.contains("its model_type is \"mamba\", but moex supports only qwen3_moe, "), "{error}");
     assert_eq!(error.trim_end().lines().count(), 1, "{error}");
 }

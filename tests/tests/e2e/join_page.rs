@@ -91,7 +91,7 @@ async fn a_wrong_token_is_said_before_the_device_is_tested() {
     for tab in [browser.visit(&wrong).await.unwrap(), browser.open(&wrong).await.unwrap()] {
         tab.wait_until("refused", |status| status["phase"] == "stopped").await.unwrap();
         let said = tab.text("body").await.unwrap();
-        assert!(said.contains("The token in this link is not"), "{said}");
+        assert!(said.contains("The token in this link is wrong"), "{said}");
         let loaded = "performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('worker.js')).length";
         assert_eq!(tab.eval(loaded).await.unwrap(), 0, "no worker was started that could test anything");
     }

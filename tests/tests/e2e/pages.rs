@@ -169,7 +169,7 @@ async fn a_missing_key_is_asked_for_on_plain_http_and_the_join_link_copies() {
 
     // A wrong key is said to be wrong; one that is given up is asked for again with the first question.
     give_key(&tab, "not the key").await;
-    tab.until("document.querySelector('.wrong').textContent.includes('not the hub')").await.unwrap();
+    tab.until("document.querySelector('.wrong').textContent.includes('key is wrong')").await.unwrap();
     tab.press("Escape").await.unwrap();
     tab.until("!document.querySelector('dialog')").await.unwrap();
     ask(&tab, "49 + 34 = ?").await;

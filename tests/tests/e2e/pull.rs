@@ -191,7 +191,7 @@ fn what_stalls_breaks_off_or_knows_no_ranges_arrives_all_the_same() {
     let range = |start: usize| Some(format!("bytes={start}-"));
     assert_eq!(ranges, [None, range(1000), range(1500), range(1500)]);
     assert!(said.contains("127.0.0.1 sent nothing for 4 s, trying again"), "{said}");
-    assert!(said.contains("broke off"), "{said}");
+    assert!(said.contains("was lost"), "{said}");
 }
 
 #[test]
@@ -228,8 +228,8 @@ fn what_an_earlier_run_left_wrong_is_downloaded_anew() {
 #[test]
 fn lies_are_one_sentence_and_leave_nothing() {
     let lies = [
-        (Trick::Length(2999), "another length"),
-        (Trick::Length(1 << 20), "another length"),
+        (Trick::Length(2999), "length has changed"),
+        (Trick::Length(1 << 20), "length has changed"),
         (Trick::More, "more bytes"),
         (Trick::Wrong, "another hash"),
         (Trick::Status(204, &[]), "status 204"),
@@ -250,7 +250,7 @@ fn lies_are_one_sentence_and_leave_nothing() {
     hub.once(Question::Bytes("config.json"), Trick::Wrong);
     let said = user.fail(&["pull", REPO]);
     assert!(said.contains("config.json") && said.contains("another hash"), "{said}");
-    assert!(user.fail(&["info", "--model", "some-owner/Other-Model"]).contains("shows no model"));
+    assert!(user.fail(&["info", "--model", "some-owner/Other-Model"]).contains("has no model"));
 }
 
 /// A question, the status and headers it is refused with, the token of who asks, and what the sentence must name.
@@ -264,11 +264,11 @@ fn refusals_say_what_to_do() {
     let hour: &[(&str, &str)] = &[("Retry-After", "3600")];
     let (list, file) = (Question::Files, Question::Describe(GGUF));
     let cases: [Refusal<'_>; 10] = [
-        (&list, 401, &[], None, &["shows no model some-owner/Some-Model", "HF_TOKEN"]),
+        (&list, 401, &[], None, &["has no model some-owner/Some-Model", "HF_TOKEN"]),
         (&list, 401, &[], Some("hf_old"), &["refuses the token in HF_TOKEN"]),
         (&list, 403, &[], Some("hf_x"), &["is gated", "accept its terms at http://127.0.0.1"]),
         (&file, 401, gated, None, &["is gated", "accept its terms", "set HF_TOKEN"]),
-        (&list, 404, &[], Some("hf_x"), &["shows no model", "your token"]),
+        (&list, 404, &[], Some("hf_x"), &["has no model", "your token"]),
         (&list, 404, no_revision, None, &["no revision main"]),
         (&file, 404, &[], None, &["has no file", GGUF]),
         (&list, 429, hour, None, &["429 (Too Many Requests)", "later"]),
@@ -292,9 +292,12 @@ fn refusals_say_what_to_do() {
     let hub = gguf_hub();
     hub.always(Question::Files, Trick::Status(404, &[]));
     let said = User::of(&hub).fail(&["info", "--model", REPO]);
-    assert!(said.contains("is no file or folder here") && said.contains("shows no model"), "{said}");
+    assert!(said.contains("is not a file or folder here") && said.contains("has no model"), "{said}");
     let said = User::of(&hub).fail(&["info", "--model", "/no/such/model"]);
-    assert!(said.contains("is no file or folder here") && said.contains("OWNER/REPO"), "{said}");
+    assert!(
+        said.contains("is neither a file or folder here nor a model's name") && said.contains("OWNER/REPO"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -324,13 +327,13 @@ fn no_hub_and_what_is_none_are_one_sentence() {
     assert!(wrong.fail(&["pull", REPO]).contains("HF_ENDPOINT cannot be used"));
     for (trick, says) in [
         (Trick::Redirect(format!("/api/models/{REPO}/revision/round")), "more than 10 times"),
-        (Trick::Redirect("file:///etc/passwd".to_owned()), "sends on to nowhere"),
-        (Trick::Status(200, &[]), "its list of files cannot be read"),
+        (Trick::Redirect("file:///etc/passwd".to_owned()), "redirects without a valid URL"),
+        (Trick::Status(200, &[]), "its list of files is invalid"),
     ] {
         let hub = gguf_hub();
         hub.always(Question::Files, trick);
         let said = User::of(&hub).fail(&["pull", REPO]);
-        assert!(said.contains("does not answer as a Hugging Face hub does") && said.contains(says), "{said}");
+        assert!(said.contains("does not answer like a Hugging Face hub") && said.contains(says), "{said}");
     }
     hub.always(Question::Describe(GGUF), Trick::Status(200, &[("Content-Length", "0")]));
     assert!(User::of(&hub).fail(&["pull", &gguf()]).contains("does not say the hash"));

@@ -1,4 +1,5 @@
-//! The native end of the driver: sockets on one thread, jobs on blocking threads, and what is small computed where it came.
+//! The native end of the driver: sockets on one thread, jobs on blocking threads; small jobs run on the sockets'
+//! thread.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,11 +16,11 @@ use super::links::Links;
 use crate::core::{Connection, Ending, HubId, Lost, MAX_LOADS_IN_FLIGHT, RENEWAL_PATIENCE, Status};
 use crate::driver::{Done, End, Event, Job};
 
-/// The most (row, expert) pairs that the CPU computes where they arrived: those of a few sequences' tokens, done before
-/// another thread would have woken up for them. What is larger runs beside the sockets.
+/// Maximum (row, expert) pairs that the CPU computes on the sockets' thread: a few sequences' tokens, done before
+/// another thread would wake up. Larger jobs run on a blocking thread.
 const MAX_PAIRS_IN_PLACE: usize = 32;
 
-/// The time since a worker's start, which is what the core counts in.
+/// Time since the worker's start, the core's unit of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock(Instant);
 
@@ -38,7 +39,7 @@ pub(super) struct NativeEnd<'a, S> {
     clock: Clock,
     links: Links,
     done: (mpsc::Sender<Done>, mpsc::Receiver<Done>),
-    /// Computed after what is queued has been sent. The worker asks for one at a time.
+    /// A computation to run after the queued messages are sent. The worker requests one at a time.
     in_place: VecDeque<Job<Fetcher>>,
     status: Option<watch::Sender<Vec<Status>>>,
     busy_poll: BusyPoll,
@@ -46,7 +47,7 @@ pub(super) struct NativeEnd<'a, S> {
 }
 
 impl<'a, S: Future<Output = ()>> NativeEnd<'a, S> {
-    /// One that leaves once `shutdown` resolves.
+    /// A worker that leaves once `shutdown` resolves.
     pub(super) fn new(
         clock: Clock,
         links: Links,
@@ -54,7 +55,7 @@ impl<'a, S: Future<Output = ()>> NativeEnd<'a, S> {
         busy_poll: BusyPoll,
         shutdown: Pin<&'a mut S>,
     ) -> Self {
-        // For each hub a plan, a computation and the loads: nothing that reports ever waits.
+        // Room for a plan, a computation and the loads of each hub, so that sending an outcome never waits.
         let done = mpsc::channel(links.n_hubs() * (2 + MAX_LOADS_IN_FLIGHT));
         Self { clock, links, done, in_place: VecDeque::new(), status, busy_poll, shutdown: Some(shutdown) }
     }
@@ -91,7 +92,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
         let (sender, runtime) = (self.done.0.clone(), tokio::runtime::Handle::current());
         tokio::task::spawn_blocking(move || {
             runtime.block_on(async move {
-                // The receiver is gone when the worker has ended, and then nobody waits for the outcome.
+                // Fails if the worker has ended; then nobody waits for the outcome.
                 drop(sender.send(job.run().await).await);
             });
         });
@@ -111,11 +112,11 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     }
 
     fn ended(&mut self, hub: HubId, ending: &Ending, is_last: bool) {
-        // The last one's ending is the worker's, which its caller tells.
+        // The end of the last hub ends the worker, and the caller reports it.
         if let (Ending::Stopped(reason) | Ending::DeviceFailed(reason) | Ending::Unreachable(reason), false) =
             (ending, is_last)
         {
-            tracing::warn!(%reason, url = self.links.url(hub), "this hub is served no longer");
+            tracing::warn!(%reason, url = self.links.url(hub), "this hub is no longer served");
         }
     }
 
@@ -134,14 +135,14 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     async fn next(&mut self, deadline: Option<Duration>) -> Event {
         if let Some(job) = self.in_place.pop_front() {
             poll_fn(|context| self.links.poll_send(context)).await;
-            // On the CPU it never waits.
+            // On the CPU this never waits.
             return Event::Done(job.run().await);
         }
         let deadline = deadline.map(|time| self.clock.0 + time);
         let Self { links, done, busy_poll, shutdown, .. } = self;
         loop {
             tokio::select! {
-                // In this order: a timer is never starved, and polling again comes when there is nothing else.
+                // In this order, a timer is never starved, and polling again comes last.
                 biased;
                 () = told_to_end(shutdown) => return Event::Leave,
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
@@ -162,7 +163,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     }
 }
 
-/// Resolves once, when the worker is told to end.
+/// Resolves once when the worker is told to end.
 async fn told_to_end<S: Future<Output = ()>>(shutdown: &mut Option<Pin<&mut S>>) {
     match shutdown {
         Some(future) => {

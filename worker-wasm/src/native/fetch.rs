@@ -53,7 +53,7 @@ impl Fetcher {
         let url = self.join.hub.join(TERMS_PATH).map_err(|error| error.to_string())?;
         match self.client.get(url).bearer_auth(&self.join.token).send().await {
             Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
-                Err("The hub turned this worker away: the token in its join link is not, or no longer, the hub's.".into())
+                Err("The hub refused this worker: the token in its join link is wrong or outdated.".into())
             }
             _ => Ok(()),
         }
@@ -64,7 +64,7 @@ impl Fetcher {
         let Some((url, range)) = download.request() else { return Ok(()) };
         let url = self.join.hub.join(url).map_err(|error| format!("`{url}`: {error}"))?;
         if url.origin() != self.join.hub.origin() {
-            return Err("the hub names another server for its weights; only the hub itself is asked".into());
+            return Err("the hub names another server for its weights, which is not allowed".into());
         }
         let request = self.client.get(url).header(header::RANGE, range).bearer_auth(&self.join.token);
         let request = request.header("X-Moex-Worker", self.worker.to_string());
@@ -90,7 +90,7 @@ impl Fetcher {
         let bytes = bytes.to_vec();
         let write = move || store.write(&name, &bytes);
         if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {
-            tracing::warn!(%error, "a block could not be kept in the store");
+            tracing::warn!(%error, "storing a block failed");
         }
     }
 }

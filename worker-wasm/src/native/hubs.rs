@@ -1,4 +1,4 @@
-//! The hubs of a native worker: how each is reached and trusted, and what the worker ends with.
+//! The hubs of a native worker: their routes, their certificates' trust, and the worker's final result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::tls::{Trust, client_tls};
 use super::{WorkerError, WorkerOptions};
 use crate::core::Ending;
 
-/// The most hubs that a worker joins.
+/// Maximum number of hubs.
 const MAX_HUBS: usize = 64;
-/// How long the hubs may take to turn the worker away at once. A slower one does so when the worker connects.
+/// How long the hubs may take to refuse the worker before it connects. A slower one refuses it when it connects.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One hub.
@@ -27,13 +27,13 @@ pub(super) struct Hub {
     pub(super) fetcher: Fetcher,
 }
 
-/// The join URLs of the options, no hub twice.
+/// Parses the join URLs of the options; a hub must not occur twice.
 pub(super) fn urls(options: &WorkerOptions) -> Result<Vec<JoinUrl>, WorkerError> {
     let parse = |hub: &super::HubOptions| JoinUrl::parse(&hub.join_url).map_err(WorkerError::JoinUrl);
     let urls = options.hubs.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let twice = urls.iter().enumerate().find(|(n, url)| urls[..*n].iter().any(|other| other.hub == url.hub));
     if let Some((_, url)) = twice {
-        let message = format!("{} is given twice: a worker joins a hub once.", url.hub);
+        let message = format!("{} is given twice: a worker joins each hub once.", url.hub);
         return Err(WorkerError::JoinUrl(message));
     }
     if urls.is_empty() || urls.len() > MAX_HUBS {
@@ -43,7 +43,7 @@ pub(super) fn urls(options: &WorkerOptions) -> Result<Vec<JoinUrl>, WorkerError>
     Ok(urls)
 }
 
-/// The hubs of these URLs, none of them asked for anything yet.
+/// The hubs of these URLs, not contacted yet.
 pub(super) fn open(
     options: &WorkerOptions,
     urls: Vec<JoinUrl>,
@@ -69,10 +69,10 @@ pub(super) fn open(
     urls.into_iter().zip(&options.hubs).map(open).collect()
 }
 
-/// Those that do not turn the worker away at once.
+/// The hubs that do not refuse the worker at once.
 ///
 /// # Errors
-/// What the last one says, if that is all of them.
+/// The last hub's refusal, if all refuse.
 pub(super) async fn admitted(hubs: Vec<Hub>) -> Result<Vec<Hub>, WorkerError> {
     let is_only_one = hubs.len() == 1;
     let checks = hubs
@@ -85,7 +85,7 @@ pub(super) async fn admitted(hubs: Vec<Hub>) -> Result<Vec<Hub>, WorkerError> {
             Ok(()) => admitted.push(hub),
             Err(reason) if is_only_one => refused = Some(reason),
             Err(reason) => {
-                tracing::warn!(%reason, url = hub.route.url(), "this hub is not served");
+                tracing::warn!(%reason, url = hub.route.url(), "joining this hub failed");
                 refused = Some(reason);
             }
         }
@@ -96,7 +96,7 @@ pub(super) async fn admitted(hubs: Vec<Hub>) -> Result<Vec<Hub>, WorkerError> {
     }
 }
 
-/// What a worker ends with whose hubs ended so: an error of one of them, unless it was told to end.
+/// The worker's result from its hubs' results: one hub's error, unless the worker was told to end.
 pub(super) fn outcome(hubs: &[Hub], endings: Vec<Ending>) -> Result<(), WorkerError> {
     if endings.contains(&Ending::Left) {
         return Ok(());

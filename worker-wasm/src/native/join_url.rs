@@ -21,7 +21,7 @@ impl JoinUrl {
     /// # Errors
     /// One sentence about what is wrong with `text`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut hub = Url::parse(text).map_err(|error| format!("`{text}` is no URL: {error}."))?;
+        let mut hub = Url::parse(text).map_err(|error| format!("`{text}` is not a URL: {error}."))?;
         let socket_scheme = match hub.scheme() {
             "http" => "ws",
             "https" => "wss",
@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn says_what_is_wrong() {
         for (text, word) in [
-            ("nonsense", "no URL"),
+            ("nonsense", "not a URL"),
             ("http://h/join", "no token"),
             ("ftp://h/join#t", "ftp"),
-            ("", "no URL"),
+            ("", "not a URL"),
             ("https://h/join#t,ca=12", "64 hexadecimal"),
             ("https://h/join#,ca=12", "64 hexadecimal"),
         ] {

@@ -1,4 +1,4 @@
-//! The sockets to the hubs: opened, read, written and closed by one task, none of which ever waits for another.
+//! The sockets to the hubs: one task opens, reads, writes and closes them, and never waits for a single one.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,14 +16,14 @@ use super::route::{Route, SOCKET_TIMEOUT, Socket};
 use crate::core::{Connection, HubId, Lost};
 use crate::driver::Event;
 
-/// What is said of a hub that lets messages pile up.
-const NOT_READING: &str = "the hub takes no messages";
+/// The error for a hub that does not read its messages.
+const NOT_READING: &str = "the hub does not read messages";
 
 /// The sockets, at most one to each hub.
 pub(super) struct Links {
     routes: Vec<Arc<Route>>,
     links: Vec<Link>,
-    /// Which one is looked at first next time, so that a busy hub does not hide the others.
+    /// The socket to poll first next time, so that a busy hub does not starve the others.
     first: usize,
 }
 
@@ -37,26 +37,26 @@ enum State {
     Open(Box<Open>),
 }
 
-/// A socket and what it has still to send.
+/// A socket and its outgoing messages.
 struct Open {
     socket: Socket,
     /// At most [`MAX_OUTBOX_BYTES`] and the last message.
     outbox: VecDeque<Message>,
     outbox_bytes: usize,
-    /// Runs while something waits to be sent; started anew for each message.
+    /// Timeout that runs while data waits to be sent; restarted for each message.
     stuck: Option<Pin<Box<Sleep>>>,
     is_flushed: bool,
-    /// Closed by this end: read no more, and dropped when all is sent.
+    /// Closed by this end: not read any more, and dropped once everything is sent.
     is_closing: bool,
 }
 
 impl Links {
-    /// None yet, by these ways.
+    /// No links yet, for these routes.
     pub(super) fn new(routes: Vec<Arc<Route>>) -> Self {
         Self { routes, links: Vec::new(), first: 0 }
     }
 
-    /// How many hubs there are.
+    /// Number of hubs.
     pub(super) fn n_hubs(&self) -> usize {
         self.routes.len()
     }
@@ -66,16 +66,16 @@ impl Links {
         self.routes[hub.0].url()
     }
 
-    /// Starts to connect.
+    /// Starts connecting.
     pub(super) fn connect(&mut self, connection: Connection) {
-        // What is left of the last one has had its time.
+        // An earlier closing connection has had its time.
         self.links.retain(|link| link.connection.hub != connection.hub);
         let route = self.routes[connection.hub.0].clone();
         let opening = Box::pin(async move { route.connect().await });
         self.links.push(Link { connection, state: State::Opening(opening) });
     }
 
-    /// Queues a message; an error if too much is queued. Nothing happens if the connection is gone.
+    /// Queues a message; fails if too much is queued. Does nothing if the connection has ended.
     pub(super) fn send(&mut self, connection: Connection, message: Bytes) -> Result<(), String> {
         let Some(open) = self.open(connection) else { return Ok(()) };
         if open.outbox_bytes > MAX_OUTBOX_BYTES {
@@ -85,7 +85,7 @@ impl Links {
         Ok(())
     }
 
-    /// Closes with this code after what is queued. Nothing happens if that has been done.
+    /// Closes with this code after the queued messages. Does nothing if already closed.
     pub(super) fn close(&mut self, connection: Connection, code: u16) {
         if let Some(open) = self.open(connection) {
             open.is_closing = true;
@@ -96,7 +96,7 @@ impl Links {
         }
     }
 
-    /// What happens next: a connection that opens or closes, or a message. Sends meanwhile.
+    /// The next event: a connection opens or closes, or a message arrives. Also sends queued messages.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         let n = self.links.len();
         self.first = self.first.wrapping_add(1);
@@ -115,7 +115,7 @@ impl Links {
                 }
                 Poll::Ready(None) => {
                     gone = Some(index);
-                    // The others are looked at at once.
+                    // Polls the others at once.
                     context.waker().wake_by_ref();
                     break;
                 }
@@ -127,7 +127,7 @@ impl Links {
         event
     }
 
-    /// Sends as much as the sockets take now. What fails is found again by [`poll`](Self::poll).
+    /// Sends as much as the sockets accept now. [`poll`](Self::poll) reports failures.
     pub(super) fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for link in &mut self.links {
             if let State::Open(open) = &mut link.state {
@@ -137,7 +137,7 @@ impl Links {
         Poll::Ready(())
     }
 
-    /// Sends and closes what is closing; ready when that is done. Everything else is dropped.
+    /// Finishes closing sockets; ready when done. Drops everything else.
     pub(super) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.links.retain_mut(|link| match &mut link.state {
             State::Open(open) if open.is_closing => open.poll_send(context).is_pending(),
@@ -156,7 +156,7 @@ impl Links {
 }
 
 impl Link {
-    /// What happens next; `None` if this end's close is done.
+    /// The next event; `None` once this end's close is done.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         let connection = self.connection;
         match &mut self.state {
@@ -215,7 +215,7 @@ impl Open {
         self.outbox.push_back(message);
     }
 
-    /// Ready when all is sent, or cannot be.
+    /// Ready when everything is sent, or sending failed.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), String>> {
         loop {
             match self.poll_socket(context) {
@@ -233,7 +233,7 @@ impl Open {
         }
     }
 
-    /// Whether a message was handed to the socket; if not, all that ever was has been sent.
+    /// Whether a message was handed to the socket; otherwise everything has been sent.
     fn poll_socket(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         let mut socket = Pin::new(&mut self.socket);
         if !self.outbox.is_empty() {

@@ -1,6 +1,6 @@
 //! The worker as a process: tokio, WebSockets and an HTTP client around [`Worker`](crate::core::Worker).
 //!
-//! [`run`] is all there is to call. Computing and hashing run on blocking threads, so that the sockets always answer.
+//! Call [`run`]. Computing and hashing run on blocking threads, so that the sockets always respond.
 
 mod busy;
 mod crypto;
@@ -33,79 +33,80 @@ use crate::core::{CoreConfig, Ending, HubConfig, Status};
 use crate::device::{Device, DeviceChoice, Identity};
 use crate::driver::{Driver, Shared};
 
-/// Input slots a native worker announces: one computing, the rest arriving meanwhile.
+/// Input slots of a native worker: one computing, the rest being received.
 pub const INPUT_SLOTS: u8 = 4;
 
 /// A hub to join.
 #[derive(Clone, Debug)]
 pub struct HubOptions {
-    /// What the hub prints: `http://HOST:PORT/join#TOKEN`, or `https` with the authority's fingerprint behind the token.
+    /// The URL that the hub prints: `http://HOST:PORT/join#TOKEN`, or `https` with the authority's fingerprint after
+    /// the token.
     pub join_url: String,
     /// Bytes of this hub's expert weights that the worker may hold.
     pub memory_budget_bytes: u64,
 }
 
-/// What a native worker is started with.
+/// Options of a native worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// The hubs to join, at least one.
     pub hubs: Vec<HubOptions>,
-    /// A PEM file with the authority that a hub's certificate leads back to, where its URL names none.
+    /// A PEM file with the certificate authority, for hubs whose URL has no fingerprint.
     pub ca: Option<PathBuf>,
-    /// What it computes on.
+    /// The device to compute on.
     pub device: DeviceChoice,
     /// A folder that keeps blocks and the worker's id between runs.
     pub store: Option<PathBuf>,
-    /// What its owner calls it, for people; empty if nothing.
+    /// The worker's name, given by its owner; empty if none.
     pub name: String,
-    /// Its id, if it is not to come from the store or from chance.
+    /// The worker's id; by default from the store, or random.
     pub worker: Option<WorkerId>,
-    /// How long to go on trying to reach a hub that does not answer.
+    /// How long to retry a hub that does not answer.
     pub patience: Duration,
-    /// Where to publish what there is to show, hub by hub.
+    /// Where to publish the status of each hub.
     pub status: Option<watch::Sender<Vec<Status>>>,
-    /// How long to go on looking for the next message after one has come, before sleeping.
+    /// Whether to poll for the next message before sleeping.
     pub busy_poll: BusyPoll,
 }
 
-/// Why a worker ended other than by being told to. Each is one sentence for its user.
+/// Why a worker ended, other than by being told to. Each is one sentence for its user.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// A join URL is not one, or is there twice.
+    /// A join URL is invalid, or occurs twice.
     #[error("{0}")]
     JoinUrl(String),
-    /// What the hub's certificate is to be checked against cannot be used.
+    /// The trusted certificate authority cannot be loaded.
     #[error("{0}")]
     Tls(String),
     /// The store's folder cannot be used.
     #[error("The store {} cannot be used: {source}.", folder.display())]
     Store {
-        /// As given.
+        /// The folder, as given.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The device is not there, does not compute right, or cannot compute what the hub serves.
+    /// The device is missing, computes wrong results, or does not support the hub's model.
     #[error("{0}")]
     Device(String),
-    /// No hub answered for as long as the options allow.
-    #[error("No hub at {url}: {reason}.")]
+    /// No hub answered within the allowed time.
+    #[error("No hub answers at {url}: {reason}.")]
     NoHub {
         /// The WebSocket's address.
         url: String,
-        /// Why the last try failed.
+        /// The last failure.
         reason: String,
     },
-    /// The hub turned the worker away for good, or the worker cannot serve its model.
+    /// The hub refused the worker permanently, or the worker cannot serve its model.
     #[error("{0}")]
     Stopped(String),
 }
 
-/// Joins the hubs and serves each until it turns the worker away or `shutdown` resolves; connects again whenever a hub goes
-/// away. What becomes of one hub changes nothing for the others.
+/// Joins the hubs and serves each until it refuses the worker or `shutdown` resolves; reconnects whenever a hub
+/// disconnects. Hubs do not affect each other.
 ///
 /// # Errors
-/// [`WorkerError`]: what trying again would not mend, of one of the hubs, when none is left.
+/// [`WorkerError`]: a permanent error of one of the hubs, when none is left.
 pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
     install_crypto();
     let urls = hubs::urls(&options)?;
@@ -123,7 +124,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
     let mut hubs = hubs::open(&options, urls, worker, store.as_ref())?;
     let mut shutdown = pin!(shutdown);
     let clock = Clock::start();
-    // Before the device is tested, which takes its time.
+    // Before the device test, which takes time.
     tokio::select! {
         admitted = hubs::admitted(hubs) => hubs = admitted?,
         () = &mut shutdown => return Ok(()),
@@ -136,7 +137,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         }
         let may_fall_back = choice == DeviceChoice::Auto && device.is_gpu();
         let identity = Identity {
-            // Each hub is shown its own token and share.
+            // Each hub gets its own token and share.
             token: String::new(),
             worker,
             name: options.name.clone(),
@@ -167,7 +168,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         });
         match reason {
             Some(reason) if may_fall_back => {
-                tracing::warn!("{reason} This worker goes on with the CPU instead of the GPU.");
+                tracing::warn!("{reason} This worker continues on the CPU instead of the GPU.");
                 let mut endings = endings.iter();
                 hubs.retain(|_| matches!(endings.next(), Some(Ending::DeviceFailed(_))));
                 choice = DeviceChoice::Cpu;
@@ -181,7 +182,7 @@ fn store_error(folder: &std::path::Path, source: std::io::Error) -> WorkerError 
     WorkerError::Store { folder: folder.to_owned(), source }
 }
 
-/// An id from the system's randomness, by way of the keys that std seeds its maps with.
+/// A random id from the system's randomness, which std uses for its maps' keys.
 fn fresh_id() -> WorkerId {
     let half = || u128::from(RandomState::new().hash_one(std::process::id()));
     WorkerId(half() << 64 | half())

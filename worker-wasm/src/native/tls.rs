@@ -66,7 +66,7 @@ impl FromStr for Fingerprint {
     /// Colons and spaces between the digits are ignored.
     fn from_str(text: &str) -> Result<Self, String> {
         let digits: String = text.chars().filter(|c| !matches!(c, ':' | ' ')).collect();
-        let wrong = || format!("`{text}` is no SHA-256 fingerprint: that is 64 hexadecimal digits");
+        let wrong = || format!("`{text}` is not a SHA-256 fingerprint: write 64 hexadecimal digits");
         if digits.len() != 64 || !digits.is_ascii() {
             return Err(wrong());
         }
@@ -87,7 +87,7 @@ pub fn client_tls(trust: &Trust) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| format!("There is no TLS: {error}."))?;
+        .map_err(|error| format!("TLS is not available: {error}."))?;
     let config = match trust {
         Trust::System => builder
             .with_platform_verifier()

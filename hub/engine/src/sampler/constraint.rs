@@ -1,27 +1,28 @@
-//! What a text may say at all: a grammar that allows some tokens and forbids the others.
+//! Interface of grammars, which restrict the tokens that a text may contain.
 //!
-//! The engine knows no grammar. It asks before each draw which tokens may come, and tells which one came.
+//! The engine contains no grammar. Before each draw it asks for the allowed tokens, and afterwards reports the drawn
+//! one.
 
 use std::fmt::Debug;
 
-/// A grammar that texts may be held to, shared by all of a request.
+/// A grammar, shared by all sequences of a request.
 pub trait Grammar: Debug + Send + Sync {
-    /// At the beginning of a text.
+    /// The state at the start of a text.
     fn begin(&self) -> Box<dyn Constraint>;
 }
 
-/// Where one text stands in its grammar.
+/// A text's position in its grammar.
 pub trait Constraint: Debug + Send {
-    /// Sets the logits (V) of all tokens that may not come next to minus infinity. Where the text is complete, only the
-    /// tokens that end it are left.
+    /// Sets the logits (V) of all tokens that are not allowed next to minus infinity. If the text is complete, only
+    /// tokens that end it are allowed.
     ///
     /// # Errors
-    /// Why nothing can be said: the text is given up.
+    /// If no token can be allowed: the text is aborted.
     fn allow(&mut self, logits: &mut [f32]) -> Result<(), String>;
 
-    /// `token` came.
+    /// Advances by `token`.
     ///
     /// # Errors
-    /// Why it cannot be taken: the text is given up.
+    /// If the token is not accepted: the text is aborted.
     fn accept(&mut self, token: u32) -> Result<(), String>;
 }

@@ -1,22 +1,22 @@
-//! How probable the model itself finds a token: the log-softmax of its logits, before anything is done to them.
+//! Log probabilities of tokens: the log-softmax of the model's logits, before any sampling parameter is applied.
 
-/// The most alternatives that are told beside a drawn token.
+/// Maximum alternatives per token.
 pub const MAX_LOGPROBS: usize = 20;
-/// What is told of a token that cannot come: JSON has no infinity, and OpenAI says this.
+/// Value for impossible tokens, the same as OpenAI's, since JSON has no infinity.
 const IMPOSSIBLE: f64 = -9999.0;
 
-/// A token, and the most probable ones in its place.
+/// A token's log probability, and the most probable alternatives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that was drawn, or stands in the prompt.
+    /// The drawn token, or the prompt's.
     pub token: u32,
-    /// The natural logarithm of its probability.
+    /// Natural logarithm of its probability.
     pub logprob: f64,
-    /// The most probable tokens with theirs, best first; as many as were asked for.
+    /// The most probable tokens with theirs, best first; as many as requested.
     pub top: Vec<(u32, f64)>,
 }
 
-/// What the `logits` (V) of a position say of `token` and of the `n_top` best, [`MAX_LOGPROBS`] at most.
+/// Log probabilities of `token` and of the `n_top` best (at most [`MAX_LOGPROBS`]), from a position's `logits` (V).
 pub fn logprobs(logits: &[f32], token: u32, n_top: usize) -> TokenLogprobs {
     let numbers = || logits.iter().copied().filter(|logit| !logit.is_nan());
     let best = numbers().fold(f32::NEG_INFINITY, f32::max);
@@ -35,7 +35,7 @@ pub fn logprobs(logits: &[f32], token: u32, n_top: usize) -> TokenLogprobs {
     }
 }
 
-/// The `n` tokens of the largest logits, best first.
+/// The `n` tokens with the largest logits, best first.
 fn best_tokens(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
     if n == 0 {
         return Vec::new();
@@ -50,7 +50,7 @@ fn best_tokens(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
     tokens
 }
 
-/// The logits of one position (V), kept until its token is drawn.
+/// The logits of one position (V), stored until its token is drawn.
 #[derive(Debug, Default)]
 pub(super) struct Logprobs {
     n_top: usize,
@@ -58,18 +58,18 @@ pub(super) struct Logprobs {
 }
 
 impl Logprobs {
-    /// `n_top` alternatives are told, [`MAX_LOGPROBS`] at most.
+    /// Reports `n_top` alternatives, at most [`MAX_LOGPROBS`].
     pub(super) fn new(n_top: usize) -> Self {
         Self { n_top, raw: Vec::new() }
     }
 
-    /// Keeps the logits as the model gave them.
+    /// Stores the model's logits.
     pub(super) fn keep(&mut self, logits: &[f32]) {
         self.raw.clear();
         self.raw.extend_from_slice(logits);
     }
 
-    /// What they say of `token`.
+    /// Log probabilities of `token`.
     pub(super) fn of(&self, token: u32) -> TokenLogprobs {
         logprobs(&self.raw, token, self.n_top)
     }

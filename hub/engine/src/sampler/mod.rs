@@ -1,7 +1,7 @@
-//! From logits to a token.
+//! Samples a token from logits.
 //!
-//! In order, as transformers and the OpenAI API's servers apply them: grammar, biases, penalties, temperature, top-k, top-p,
-//! min-p, draw. The only chance in it comes from the request's seed. Logits that are no numbers are never drawn.
+//! Steps, in the order of transformers and the OpenAI API's servers: grammar, biases, penalties, temperature, top-k,
+//! top-p, min-p, draw. All randomness comes from the request's seed. Logits that are not numbers are never drawn.
 
 mod constraint;
 mod logprobs;
@@ -16,31 +16,31 @@ use logprobs::Logprobs;
 use penalties::Penalties;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
-/// What may be added to a token's logit.
+/// Range of a bias on a token's logit.
 pub const BIASES: RangeInclusive<f32> = -100.0..=100.0;
-/// The most tokens of a request that are biased.
+/// Maximum biased tokens of a request.
 pub const MAX_BIASES: usize = 1024;
 
-/// How tokens are drawn. The default is greedy.
+/// Sampling parameters. The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the best token; 1 draws from the model's own distribution. 0 to [`Self::MAX_TEMPERATURE`].
+    /// 0 takes the best token; 1 samples from the model's own distribution. 0 to [`Self::MAX_TEMPERATURE`].
     pub temperature: f32,
-    /// Only so many of the best tokens are drawn; 0 is all.
+    /// Only this many of the best tokens are drawn; 0 is all.
     pub top_k: u32,
     /// Only the best tokens that together have this probability are drawn; above 0, 1 is all.
     pub top_p: f32,
     /// Only tokens at least this probable, relative to the best, are drawn; 0 is all.
     pub min_p: f32,
-    /// What logits of tokens already in the prompt or the text are divided by (multiplied, when negative); 1 is nothing.
+    /// Divides the logits of tokens in the prompt or the text (multiplies negative ones); 1 does nothing.
     pub repetition_penalty: f32,
-    /// Taken from the logits of tokens already in the text; -2 to 2.
+    /// Subtracted from the logits of tokens in the text; -2 to 2.
     pub presence_penalty: f32,
-    /// Taken from a token's logit for every time it is in the text; -2 to 2.
+    /// Subtracted from a token's logit for each occurrence in the text; -2 to 2.
     pub frequency_penalty: f32,
     /// Added to the logits of these tokens before all else; each within [`BIASES`].
     pub logit_bias: Vec<(u32, f32)>,
-    /// Of everything that is drawn: the same seed draws the same text.
+    /// Seed of all draws: the same seed gives the same text.
     pub seed: u64,
 }
 
@@ -60,15 +60,15 @@ impl Default for Sampling {
     }
 }
 
-/// A number that says nothing.
+/// A sampling parameter out of its range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{field} is {value}: it must be {range}")]
 pub struct SamplingError {
     /// The field of [`Sampling`].
     pub field: &'static str,
-    /// What it was.
+    /// Its value.
     pub value: f32,
-    /// What it may be.
+    /// Its allowed range.
     pub range: &'static str,
 }
 
@@ -76,10 +76,10 @@ impl Sampling {
     /// The highest temperature.
     pub const MAX_TEMPERATURE: f32 = 100.0;
 
-    /// Whether every number is in its range.
+    /// Checks that every parameter is in its range.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first parameter that is not.
     pub fn check(&self) -> Result<(), SamplingError> {
         let penalty = |value: f32| (-2.0..=2.0).contains(&value);
         let checks = [
@@ -117,7 +117,7 @@ impl Sampling {
     }
 }
 
-/// Draws the tokens of one sequence.
+/// Samples the tokens of one sequence.
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
@@ -125,7 +125,7 @@ pub struct Sampler {
     rng: Xoshiro256PlusPlus,
     min_margin: f32,
     constraint: Option<Box<dyn Constraint>>,
-    /// Why the constraint gave the text up.
+    /// Why the constraint failed.
     broken: Option<String>,
     logprobs: Option<Logprobs>,
     told: Option<TokenLogprobs>,
@@ -147,19 +147,19 @@ impl Sampler {
         }
     }
 
-    /// The same, held to a grammar.
+    /// Adds a grammar as constraint.
     #[must_use]
     pub fn held_to(self, grammar: Option<&dyn Grammar>) -> Self {
         Self { constraint: grammar.map(Grammar::begin), ..self }
     }
 
-    /// The same, telling how probable each drawn token was and so many others, if that is asked for.
+    /// Turns on log probabilities of each drawn token and this many alternatives, if requested.
     #[must_use]
     pub fn telling(self, n_top_logprobs: Option<u8>) -> Self {
         Self { logprobs: n_top_logprobs.map(|n| Logprobs::new(usize::from(n))), ..self }
     }
 
-    /// The next token by its `logits` (V), which biases and penalties change; `None` if none of them is a number.
+    /// Samples the next token from its `logits` (V), which it modifies; `None` if none of them is a number.
     pub fn sample(&mut self, logits: &mut [f32]) -> Option<u32> {
         if let Some(logprobs) = &mut self.logprobs {
             logprobs.keep(logits);
@@ -193,17 +193,17 @@ impl Sampler {
         Some(token)
     }
 
-    /// What is to be told of the token drawn last, once.
+    /// The log probabilities of the last drawn token; returned once.
     pub fn take_logprobs(&mut self) -> Option<TokenLogprobs> {
         self.told.take()
     }
 
-    /// Why there was no token to draw, if the grammar was the reason.
+    /// Why no token could be drawn, if the grammar was the reason.
     pub fn take_broken(&mut self) -> Option<String> {
         self.broken.take()
     }
 
-    /// The smallest gap between the best two logits so far: how near a greedy text was to being another.
+    /// The smallest gap between the best two logits so far: how close a greedy text was to another one.
     pub fn min_margin(&self) -> f32 {
         self.min_margin
     }
@@ -212,7 +212,7 @@ impl Sampler {
         // Weights relative to the best token's, which is 1, so that no exponential overflows.
         let mut tokens: Vec<(u32, f32)> = (0..)
             .zip(logits)
-            // Neither what is no number nor what a grammar forbids: an exponential that underflows is slow.
+            // Skips logits that are no numbers or forbidden by the grammar: exponentials that underflow are slow.
             .filter(|(_, logit)| **logit > f32::NEG_INFINITY)
             .map(|(token, logit)| (token, ((finite(*logit) - best) / self.sampling.temperature).exp()))
             .filter(|(_, weight)| *weight > 0.0)
@@ -238,18 +238,18 @@ impl Sampler {
                 return Some(*token);
             }
         }
-        // Rounding may leave a little: it is the last token's.
+        // Rounding may leave a remainder, which goes to the last token.
         tokens.last().map(|(token, _)| *token)
     }
 }
 
-/// What the weights of `tokens` come to.
+/// Sum of the weights of `tokens`.
 fn mass(tokens: &[(u32, f32)]) -> f64 {
     tokens.iter().map(|(_, weight)| f64::from(*weight)).sum()
 }
 
-/// Brings the best tokens that together reach `enough`, at least one, to the front, and says how many they are. It halves
-/// the part in which the last of them is, where sorting a vocabulary would take several times as long.
+/// Moves the fewest best tokens whose weights reach `enough`, at least one, to the front, and returns their number. It
+/// bisects the part with the last of them, since sorting a vocabulary would take several times as long.
 fn nucleus(tokens: &mut [(u32, f32)], enough: f64) -> usize {
     const SORTED: usize = 64;
     let (mut start, mut end) = (0, tokens.len());
@@ -275,19 +275,19 @@ fn nucleus(tokens: &mut [(u32, f32)], enough: f64) -> usize {
     end
 }
 
-/// Best first, the lower id first of equals.
+/// Best first; of equals, the lower id first.
 fn best_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// The largest logit and the next.
+/// The largest logit and the second largest.
 struct Best {
     token: u32,
     logit: f32,
     runner_up: f32,
 }
 
-/// The token of the largest logit, the lowest of equals; `None` if none is a number above minus infinity.
+/// The token with the largest logit, of equals the lowest id; `None` if none is a number above minus infinity.
 fn best(logits: &[f32]) -> Option<Best> {
     let mut best: Option<Best> = None;
     for (token, &logit) in (0..).zip(logits).filter(|(_, logit)| **logit > f32::NEG_INFINITY) {
@@ -302,7 +302,7 @@ fn best(logits: &[f32]) -> Option<Best> {
     best
 }
 
-/// Differences of infinities are no numbers.
+/// Differences of infinities are not numbers.
 fn finite(logit: f32) -> f32 {
     logit.clamp(f32::MIN, f32::MAX)
 }

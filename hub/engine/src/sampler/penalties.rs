@@ -1,18 +1,18 @@
-//! What makes a token less likely for having been there: in the prompt or in the text.
+//! Penalties on tokens that occurred in the prompt or the text.
 
 use std::collections::{HashMap, HashSet};
 
 use super::Sampling;
 
-/// Counts of one sequence's tokens, and what they cost.
+/// Token counts of one sequence, and its penalties.
 #[derive(Debug)]
 pub(super) struct Penalties {
     repetition: f32,
     presence: f32,
     frequency: f32,
-    /// The prompt's tokens; empty unless repetition counts.
+    /// The prompt's tokens; empty without a repetition penalty.
     prompt: HashSet<u32>,
-    /// How often each token is in the text.
+    /// Occurrences of each token in the text.
     text: HashMap<u32, u32>,
 }
 
@@ -29,8 +29,8 @@ impl Penalties {
         }
     }
 
-    /// Changes the logits (V). Repetition counts the prompt, as transformers has it; the others count the text alone, as
-    /// the OpenAI API has them.
+    /// Applies the penalties to the logits (V). Repetition includes the prompt, as in transformers; the others count
+    /// the text only, as in the OpenAI API.
     pub(super) fn apply(&self, logits: &mut [f32]) {
         if self.repetition != 1.0 {
             for token in self.prompt.union(&self.text.keys().copied().collect()) {
@@ -48,7 +48,7 @@ impl Penalties {
         }
     }
 
-    /// One more of `token` in the text.
+    /// Counts an occurrence of `token` in the text.
     pub(super) fn count(&mut self, token: u32) {
         *self.text.entry(token).or_default() += 1;
     }

@@ -1,4 +1,5 @@
-//! A Hugging Face folder: `config.json`, safetensors in one file or in shards with an index, and the files of its text.
+//! Opens a Hugging Face folder: `config.json`, safetensors in one file or in shards with an index, and the tokenizer's
+//! files.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,9 +19,9 @@ use super::{
 };
 use crate::{error::ModelError, families::Family, mapped::Mapped};
 
-/// The longest header of a shard that is read, safetensors' own limit.
+/// Maximum bytes of a shard's header, safetensors' own limit.
 const MAX_HEADER_BYTES: usize = 100_000_000;
-/// The largest JSON or template file that is read.
+/// Maximum bytes of a JSON or template file.
 const MAX_TEXT_FILE_BYTES: u64 = 256 << 20;
 
 const CONFIG: &str = "config.json";
@@ -88,7 +89,7 @@ pub(super) fn demo() -> Result<Checkpoint, ModelError> {
     Ok(Checkpoint { name, spec, text, output, tensors, naming, quantisation: None, files: Vec::new() })
 }
 
-/// The shards' file names, each with the first tensor that the index places in it.
+/// File names of the shards, each with the first tensor that the index places in it.
 fn shard_files(folder: &Path) -> Result<BTreeMap<String, String>, ModelError> {
     #[derive(Deserialize)]
     struct Index {
@@ -107,14 +108,14 @@ fn shard_files(folder: &Path) -> Result<BTreeMap<String, String>, ModelError> {
     for (tensor, file) in index.weight_map {
         // A name that is a path would read outside the model's folder.
         if Path::new(&file).file_name().is_none_or(|name| name != file.as_str()) {
-            return Err(bad(format!("{tensor} lies in {file:?}, which is no file name")));
+            return Err(bad(format!("{tensor} lies in {file:?}, which is not a file name")));
         }
         files.entry(file).or_insert(tensor);
     }
     Ok(files)
 }
 
-/// Adds a shard's tensors. `first` names a tensor in it for when the header cannot.
+/// Adds a shard's tensors. `first` is a tensor in it, for errors when the header is unreadable.
 fn read_shard(
     file: &str,
     first: &str,
@@ -131,12 +132,12 @@ fn read_shard(
     let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| truncated(first, 8))?;
     let header_bytes = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     if header_bytes > MAX_HEADER_BYTES {
-        return Err(bad(format!("no safetensors file: its header would have {header_bytes} bytes")));
+        return Err(bad(format!("not a safetensors file: its header would have {header_bytes} bytes")));
     }
     let header = rest.get(..header_bytes).ok_or_else(|| truncated(first, 8 + header_bytes))?;
     let metadata: Metadata =
-        serde_json::from_slice(header).map_err(|error| bad(format!("no safetensors file: {error}")))?;
-    // In the order of their bytes, so that a truncated file is blamed on the first tensor it cuts.
+        serde_json::from_slice(header).map_err(|error| bad(format!("not a safetensors file: {error}")))?;
+    // In byte order, so that a truncated file is reported with the first tensor that it cuts.
     for name in metadata.offset_keys() {
         let Some(info) = metadata.info(&name) else { continue };
         let (start, end) = info.data_offsets;
@@ -171,7 +172,7 @@ fn require(folder: &Path, name: &'static str) -> Result<Vec<u8>, ModelError> {
     read(folder, name)?.ok_or_else(|| ModelError::NotAModel { path: folder.to_owned(), missing: name })
 }
 
-/// The file's bytes, `None` if there is no such file.
+/// The file's bytes, `None` if the file does not exist.
 fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, ModelError> {
     let path = folder.join(name);
     match fs::metadata(&path) {

@@ -1,8 +1,8 @@
-//! Folders in FP8 as Qwen and DeepSeek publish them: e4m3 codes, and a scale for each 128 rows by 128 columns; turned into
-//! bf16, as transformers does it where no kernel takes them as they are.
+//! Reads FP8 folders as Qwen and DeepSeek publish them: e4m3 codes with a scale for each 128 rows by 128 columns.
+//! Matrices are converted to bf16, as transformers does without an FP8 kernel.
 //!
-//! Of a (rows, cols) matrix they store `weight` (rows, cols) in F8_E4M3 and `weight_scale_inv` (rows / 128, cols / 128) in
-//! bf16 or f32, both rounded up: what a code is multiplied by, its name notwithstanding.
+//! A (rows, cols) matrix is stored as `weight` (rows, cols) in F8_E4M3 and `weight_scale_inv` (rows / 128, cols / 128)
+//! in bf16 or f32, both dimensions rounded up. Despite its name, codes are multiplied by `weight_scale_inv`.
 
 use bytes::Bytes;
 use half::bf16;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::error::ModelError;
 
-/// A matrix as it lies in the folder, its shapes checked.
+/// A stored matrix with checked shapes.
 #[derive(Clone, Debug)]
 pub(super) struct Fp8 {
     rows: usize,
@@ -25,13 +25,13 @@ pub(super) struct Fp8 {
 }
 
 impl Fp8 {
-    /// What it is turned into.
+    /// The format it is converted to.
     pub(super) const FORMAT: WeightFormat = WeightFormat::Bf16;
 
-    /// The (rows, cols) matrix whose tensors begin with `stem`; none if there is no such matrix in FP8.
+    /// Finds the (rows, cols) matrix whose tensors begin with `stem`; none if there is no such FP8 matrix.
     ///
     /// # Errors
-    /// The tensor that is missing or of another shape or type.
+    /// If a tensor is missing or has another shape or type.
     pub(super) fn find(
         checkpoint: &Checkpoint,
         stem: &str,
@@ -57,7 +57,7 @@ impl Fp8 {
         }
     }
 
-    /// The same weights in [`Self::FORMAT`], each the nearest to its code times its scale.
+    /// Converts the weights to [`Self::FORMAT`], each to the value nearest to its code times its scale.
     pub(super) fn convert(&self) -> Vec<u8> {
         let [n_rows, n_cols] = [self.rows.div_ceil(BLOCK), self.cols.div_ceil(BLOCK)];
         let scales = MatrixView::new(self.scales.0, n_rows, n_cols, &self.scales.1)
@@ -75,7 +75,7 @@ impl Fp8 {
         bytes
     }
 
-    /// What there is in the folder, in order: for telling one matrix from another.
+    /// The stored bytes, in order, for a fingerprint.
     pub(super) fn stored(&self) -> [&[u8]; 3] {
         [&self.codes, &self.scales.1, &[]]
     }
@@ -87,13 +87,13 @@ fn scales_of(tensor: &Tensor, shape: [usize; 2]) -> Option<(WeightFormat, Bytes)
     (is_right && !format.is_quantised()).then(|| (format, tensor.bytes.clone()))
 }
 
-/// e4m3 without infinities: a sign, four bits of exponent around 7, three of fraction; all ones is no number.
+/// e4m3 without infinities: a sign, four exponent bits with bias 7, three fraction bits; all ones is NaN.
 fn value(code: u8) -> f32 {
-    /// From an f32's bias of 127 to 7.
+    /// Scales from f32's bias of 127 to 7.
     const REBIASED: f32 = f32::from_bits((127 + 120) << 23);
     let magnitude = match code & 0x7f {
         0x7f => f32::NAN,
-        // Moved to an f32's place; what was subnormal is so there, and no longer after the product.
+        // The bits are moved to their place in an f32; subnormal codes become normal by the product.
         bits => f32::from_bits(u32::from(bits) << 20) * REBIASED,
     };
     if code < 0x80 { magnitude } else { -magnitude }

@@ -1,13 +1,13 @@
-//! Folders that GPTQ or AWQ quantised: 4 bits, groups of 128 columns, a scale and a zero point each, turned into our own
+//! Reads GPTQ and AWQ folders: 4 bits, groups of 128 columns with a scale and a zero point each. They are converted to
 //! int4 with zero points without changing a weight.
 //!
-//! Of a (rows, cols) = (N, K) matrix they store, transposed, `qweight`, `qzeros` (K/128, N/8) and `scales` (K/128, N); an
-//! i32 holds eight nibbles, the lowest first:
+//! A (rows, cols) = (N, K) matrix is stored transposed, as `qweight`, `qzeros` (K/128, N/8) and `scales` (K/128, N); an
+//! i32 holds eight nibbles, lowest first:
 //!
 //! | | `qweight` | eight nibbles of it, and of `qzeros` | zero point |
 //! |---|---|---|---|
-//! | GPTQ | (K/8, N) | eight columns k; of `qzeros` eight rows n | what is stored and 1; in its second version what is stored |
-//! | AWQ | (K, N/8) | eight rows n, in the order 0, 2, 4, 6, 1, 3, 5, 7 | what is stored |
+//! | GPTQ | (K/8, N) | eight columns k; of `qzeros` eight rows n | the stored value plus 1; in version 2 the stored value |
+//! | AWQ | (K, N/8) | eight rows n, in the order 0, 2, 4, 6, 1, 3, 5, 7 | the stored value |
 
 use bytes::Bytes;
 use half::f16;
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::error::ModelError;
 
-/// Where AWQ puts each of eight rows.
+/// Position of each of eight rows in AWQ.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 const NIBBLES: usize = 8;
 
-/// A matrix as it lies in the folder, its shapes checked.
+/// A stored matrix with checked shapes.
 #[derive(Clone, Debug)]
 pub(super) struct Quantised {
     how: Quantisation,
@@ -35,10 +35,10 @@ pub(super) struct Quantised {
 }
 
 impl Quantised {
-    /// The (rows, cols) matrix whose tensors begin with `stem`; none if there is no such quantised matrix.
+    /// Finds the (rows, cols) matrix whose tensors begin with `stem`; none if there is no such quantised matrix.
     ///
     /// # Errors
-    /// The tensor that is missing or of another shape or type.
+    /// If a tensor is missing or has another shape or type.
     pub(super) fn find(
         checkpoint: &Checkpoint,
         stem: &str,
@@ -81,8 +81,7 @@ impl Quantised {
             let in_order = words(&groups).enumerate().all(|(k, group)| group as usize == k / GROUP);
             if !in_order {
                 let tensor = checkpoint.tensor(&g_idx)?;
-                let reason =
-                    format!("{g_idx} has columns out of their order (desc_act), which is not supported");
+                let reason = format!("{g_idx} has reordered columns (desc_act), which are not supported");
                 return Err(ModelError::BadFile { file: tensor.file, reason });
             }
         }
@@ -96,7 +95,7 @@ impl Quantised {
         }))
     }
 
-    /// The same weights as [`WeightFormat::Int4ZpG128`].
+    /// Converts the weights to [`WeightFormat::Int4ZpG128`].
     pub(super) fn convert(&self) -> Vec<u8> {
         let Self { how, rows, cols, .. } = *self;
         let n_groups = cols / GROUP;
@@ -105,7 +104,7 @@ impl Quantised {
         let scales = MatrixView::new(self.scales.0, n_groups, rows, &self.scales.1)
             .expect("its length was checked when it was found")
             .dequantize();
-        // Where row n lies among the eight of an i32.
+        // Position of row n among the eight of an i32.
         let place = |n: usize| match how {
             Quantisation::Gptq { .. } => n % NIBBLES,
             Quantisation::Awq | Quantisation::Fp8 => {
@@ -137,7 +136,7 @@ impl Quantised {
         bytes
     }
 
-    /// What there is in the folder, in order: for telling one matrix from another.
+    /// The stored bytes, in order, for a fingerprint.
     pub(super) fn stored(&self) -> [&[u8]; 3] {
         [&self.qweight, &self.qzeros, &self.scales.1]
     }
@@ -152,7 +151,7 @@ pub(super) fn wrong(name: &str, tensor: Tensor, expected: &str) -> ModelError {
         Stored::Weights(format) => format.to_string(),
         Stored::Other(name) => name,
     };
-    let reason = format!("{name} is {stored} {:?}, and its quantisation makes it {expected}", tensor.shape);
+    let reason = format!("{name} is {stored} {:?}, but its quantisation requires {expected}", tensor.shape);
     ModelError::BadFile { file: tensor.file, reason }
 }
 

@@ -1,5 +1,5 @@
-//! Every tensor that a model of a spec is computed with, by its shared name: what the forward pass asks for. Of a layer's
-//! experts the first stands for all.
+//! Lists every tensor that the forward pass of a spec uses, by its shared name. The first expert of a layer stands for
+//! all.
 
 use crate::spec::{AttentionSpec, FfnSpec, Mixer, ModelSpec, NormPlaces, Projection, QkNorm, Scoring};
 

@@ -1,7 +1,7 @@
-//! A GGUF as a checkpoint: which tensor is which, and the keys that say what a folder's files say.
+//! Opens a GGUF as a checkpoint: maps its tensors' names, and converts its metadata to what a folder's files contain.
 //!
-//! Dimensions are listed columns first there, and are rows first here. What llama.cpp changes in a family's values is undone
-//! when it is read (`rearranged`). A file with a tensor that nothing here is computed with is refused.
+//! GGUF lists a tensor's columns first; here rows come first. llama.cpp's changes to a family's values are undone when
+//! a tensor is read (`rearranged`). A file with an unsupported tensor is refused.
 
 mod keys;
 mod layout;
@@ -32,7 +32,7 @@ use crate::{
     spec::ModelSpec,
 };
 
-/// Opens a GGUF: one file, or all files of a split one, whichever of them `path` is.
+/// Opens a GGUF: one file, or all files of a split one; `path` is any of them.
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     let (mut tensors, mut files) = (HashMap::new(), Vec::new());
     let mut header = None;
@@ -56,7 +56,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
             }
         }
         check_split(&parsed, paths.len()).map_err(wrong)?;
-        // A split model says everything in its first file.
+        // The first file of a split model holds all metadata.
         header.get_or_insert((file, bytes));
     }
     let Some((file, bytes)) = header else { return Err(ModelError::NotAGguf { path: path.to_owned() }) };
@@ -75,7 +75,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
     Ok(Checkpoint { name, spec, text, output, tensors, naming, quantisation: None, files })
 }
 
-/// What the tensors say of the model.
+/// What the tensors reveal about the model.
 fn from_tensors(tensors: &HashMap<String, Tensor>) -> Result<FromTensors, ModelError> {
     let embedding = tensors.get(TOKEN_EMBEDDING).and_then(|tensor| tensor.shape.first());
     let vocab = *embedding.ok_or_else(|| ModelError::MissingTensor { tensor: TOKEN_EMBEDDING.to_owned() })?;
@@ -92,7 +92,7 @@ fn from_tensors(tensors: &HashMap<String, Tensor>) -> Result<FromTensors, ModelE
     })
 }
 
-/// The names of all tensors that a model of this spec is computed with, those of changed ones included.
+/// Names of all tensors of a model with this spec, in llama.cpp's form.
 fn expected(form: &'static GgufForm, spec: &ModelSpec) -> HashSet<String> {
     let mut expected = HashSet::new();
     for name in inventory::names(spec) {
@@ -107,13 +107,13 @@ fn expected(form: &'static GgufForm, spec: &ModelSpec) -> HashSet<String> {
     expected
 }
 
-/// Whether a tensor is expected, or of the layers behind the model's own that predict further tokens.
+/// Whether a tensor is expected, or belongs to the multi-token-prediction layers after the model's own.
 fn is_known(name: &str, expected: &HashSet<String>, spec: &ModelSpec) -> bool {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     layer.is_some_and(|layer| layer >= spec.layers.len()) || expected.contains(name)
 }
 
-/// A file of a split model says how many there are.
+/// Checks the number of files that a split model states.
 fn check_split(gguf: &Gguf<'_>, n_files: usize) -> Result<(), GgufError> {
     let key = "split.count";
     match gguf.integer(key)? {
@@ -125,12 +125,12 @@ fn check_split(gguf: &Gguf<'_>, n_files: usize) -> Result<(), GgufError> {
     }
 }
 
-/// The metadata about text, as the folder's files say it.
+/// The metadata for tokenizer and chat template, as a folder's files.
 fn text_files(gguf: &Gguf<'_>) -> Result<TextFiles, GgufError> {
     let vocabulary = match Vocabulary::read(gguf) {
         Ok(Some(vocabulary)) => vocabulary,
         Ok(None) => return Ok(TextFiles::default()),
-        // The model can be run on ids all the same.
+        // The model still runs on token ids.
         Err(reason) => {
             let tokenizer = Some(TokenizerSource::Unknown(reason.to_string()));
             return Ok(TextFiles { tokenizer, ..TextFiles::default() });
@@ -151,7 +151,7 @@ fn text_files(gguf: &Gguf<'_>) -> Result<TextFiles, GgufError> {
     })
 }
 
-/// The first file's name, without what says that it is one.
+/// The model's name: the first file's name without its suffix.
 fn model_name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     match stem.split_once("-00001-of-") {

@@ -1,7 +1,7 @@
 //! A checkpoint's files: a Hugging Face folder, a GGUF in one file or several, or the demo model inside this binary.
 //!
-//! Files are mapped, never read whole; what a tensor's bytes mean is `weights`'s. Every header is checked against its file
-//! when the checkpoint is opened, so that a broken download is found before anything is computed.
+//! Files are mapped, never read as a whole; `weights` interprets the tensors' bytes. Every header is checked against
+//! its file when the checkpoint is opened, so that a broken download is found before any computation.
 
 pub(crate) mod inventory;
 pub(crate) mod names;
@@ -26,11 +26,11 @@ pub use self::weights::{Expert, Matrix};
 use crate::error::ModelError;
 
 impl Checkpoint {
-    /// Opens a folder with `config.json` and `model.safetensors`, or shards with their index; or a `.gguf` file, with those
-    /// that belong to it.
+    /// Opens a folder with `config.json` and `model.safetensors`, or with shards and their index; or a `.gguf` file,
+    /// with its other parts.
     ///
     /// # Errors
-    /// The file that is missing, truncated or no such file, with the tensor it holds where that is known.
+    /// If a file is missing, truncated or invalid; names one of its tensors if known.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if !path.is_file() {
             return folder::open(path);
@@ -41,10 +41,10 @@ impl Checkpoint {
         llama_cpp::open(path)
     }
 
-    /// The demo model that every hub carries.
+    /// The demo model in the binary.
     ///
     /// # Errors
-    /// None unless this binary was built from broken files.
+    /// Only if this binary was built from broken files.
     pub fn demo() -> Result<Self, ModelError> {
         folder::demo()
     }

@@ -1,13 +1,13 @@
-//! What llama.cpp calls the tensors of a GGUF.
+//! Maps shared tensor names to llama.cpp's names in a GGUF.
 
 use crate::families::GgufForm;
 
 pub(crate) const TOKEN_EMBEDDING: &str = "token_embd.weight";
 pub(crate) const HEAD: &str = "output.weight";
-/// What RoPE's frequencies are divided by, (C/2).
+/// Divisors of RoPE's frequencies, (C/2).
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// The tensor's name in a GGUF, and the expert whose part of it is meant; none if a GGUF has no such tensor.
+/// The tensor's name in a GGUF, and the expert within it; none if a GGUF has no such tensor.
 pub(crate) fn of_gguf(form: &GgufForm, name: &str) -> Option<(String, Option<usize>)> {
     let Some(InLayer { layer, part, suffix, expert }) = InLayer::of(name) else {
         let name = match name {
@@ -24,9 +24,9 @@ pub(crate) fn of_gguf(form: &GgufForm, name: &str) -> Option<(String, Option<usi
 /// A tensor of a layer by its shared name.
 pub(crate) struct InLayer<'a> {
     pub(crate) layer: &'a str,
-    /// Without suffix, and without an expert's number: `mlp.experts.up_proj`.
+    /// Without suffix and expert number: `mlp.experts.up_proj`.
     pub(crate) part: String,
-    /// The last part of the name: `weight` or `bias` of most.
+    /// The last part of the name: usually `weight` or `bias`.
     pub(crate) suffix: &'a str,
     pub(crate) expert: Option<usize>,
 }

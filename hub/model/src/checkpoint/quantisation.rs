@@ -1,4 +1,4 @@
-//! How a folder says that it was quantised, by GPTQ or AWQ, or to FP8.
+//! Reads how a folder was quantised: GPTQ, AWQ or FP8.
 
 use std::borrow::Cow;
 
@@ -14,11 +14,11 @@ pub(super) const FP8_BLOCK: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantisation {
     Gptq {
-        /// What is added to a stored zero point.
+        /// Offset added to a stored zero point.
         zero_offset: u8,
     },
     Awq,
-    /// As `fp8` reads it.
+    /// FP8, read by `fp8`.
     Fp8,
 }
 
@@ -36,10 +36,10 @@ struct Raw {
 }
 
 impl Quantisation {
-    /// Of a folder's `config.json` and `quantize_config.json`; none if neither speaks of it.
+    /// Reads a folder's `config.json` and `quantize_config.json`; none if neither mentions quantisation.
     ///
     /// # Errors
-    /// The field that says it is quantised in a way that is not read.
+    /// If the quantisation is not supported; names the field.
     pub(super) fn read(config: &[u8], quantize_config: Option<&[u8]>) -> Result<Option<Self>, ConfigError> {
         #[derive(Deserialize)]
         struct Outer {
@@ -53,42 +53,38 @@ impl Quantisation {
         let invalid = |field, value: String, reason: &str| {
             Err(ConfigError::Invalid { field: Cow::Borrowed(field), value, reason: reason.to_owned() })
         };
-        // The file beside `config.json` is GPTQ's own, and names no method.
+        // `quantize_config.json` is GPTQ's own file, and names no method.
         let method = raw.quant_method.as_deref().unwrap_or("gptq");
         if method == "mxfp4" {
-            // Of the experts alone, whose tensors say it themselves.
+            // For the experts only, whose tensors identify themselves.
             return Ok(None);
         }
         if method == "fp8" {
             let block = raw.weight_block_size.unwrap_or_default();
             return match raw.fmt.as_deref() {
                 Some(other) if other != "e4m3" => {
-                    invalid("fmt", format!("{other:?}"), "and \"e4m3\" is supported")
+                    invalid("fmt", format!("{other:?}"), "but only \"e4m3\" is supported")
                 }
                 _ if block != [FP8_BLOCK; 2] => {
-                    invalid("weight_block_size", format!("{block:?}"), "and [128, 128] is supported")
+                    invalid("weight_block_size", format!("{block:?}"), "but only [128, 128] is supported")
                 }
                 _ => Ok(Some(Self::Fp8)),
             };
         }
         if !matches!(method, "gptq" | "awq") {
-            let reason = "and \"gptq\", \"awq\", \"fp8\" and \"mxfp4\" are supported";
+            let reason = "but only \"gptq\", \"awq\", \"fp8\" and \"mxfp4\" are supported";
             return invalid("quant_method", format!("{method:?}"), reason);
         }
         if raw.bits != Some(4) {
             let bits = raw.bits.map_or_else(|| "absent".to_owned(), |bits| bits.to_string());
-            return invalid("bits", bits, "and 4 are supported");
+            return invalid("bits", bits, "but only 4 is supported");
         }
         if raw.group_size != Some(GROUP as i64) {
             let size = raw.group_size.map_or_else(|| "absent".to_owned(), |size| size.to_string());
-            return invalid("group_size", size, "and 128 is supported");
+            return invalid("group_size", size, "but only 128 is supported");
         }
         if raw.desc_act == Some(true) {
-            return invalid(
-                "desc_act",
-                "true".to_owned(),
-                "and columns out of their order are not supported",
-            );
+            return invalid("desc_act", "true".to_owned(), "but reordered columns are not supported");
         }
         match (method, raw.checkpoint_format.as_deref(), raw.version.as_deref()) {
             ("gptq", None | Some("gptq"), _) => Ok(Some(Self::Gptq { zero_offset: 1 })),
@@ -96,10 +92,10 @@ impl Quantisation {
             ("gptq", Some(other), _) => invalid(
                 "checkpoint_format",
                 format!("{other:?}"),
-                "and \"gptq\" and \"gptq_v2\" are supported",
+                "but only \"gptq\" and \"gptq_v2\" are supported",
             ),
             (_, _, None | Some("gemm" | "GEMM")) => Ok(Some(Self::Awq)),
-            (_, _, Some(other)) => invalid("version", format!("{other:?}"), "and \"gemm\" is supported"),
+            (_, _, Some(other)) => invalid("version", format!("{other:?}"), "but only \"gemm\" is supported"),
         }
     }
 }

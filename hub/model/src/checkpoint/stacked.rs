@@ -1,4 +1,4 @@
-//! Experts as GPT-OSS publishes them: all of a layer in one tensor, the columns of gate and up in turn.
+//! Reads experts as GPT-OSS publishes them: all of a layer in one tensor, with the columns of gate and up interleaved.
 //!
 //! | tensor | shape | what |
 //! |---|---|---|
@@ -21,12 +21,12 @@ use crate::error::ModelError;
 const BLOCK: usize = 32;
 const BLOCK_BYTES: usize = 16;
 
-/// One matrix of one expert, its shapes checked.
+/// One matrix of one expert, with checked shapes.
 #[derive(Clone, Debug)]
 pub(super) struct Stacked {
     rows: usize,
     cols: usize,
-    /// Its rows are every `step`th from `first` on, of the tensor's outputs.
+    /// Its rows are every `step`th output of the tensor, starting at `first`.
     first: usize,
     step: usize,
     stored: Layout,
@@ -41,7 +41,7 @@ enum Layout {
     Mxfp4 { blocks: Bytes, scales: Bytes },
 }
 
-/// Where a matrix of an expert is: `model.layers.0.mlp.experts`, 3, `gate_up_proj`, and which of its outputs.
+/// Which matrix of which expert: `model.layers.0.mlp.experts`, 3, `gate_up_proj`, and which of its outputs.
 struct Part<'a> {
     experts: &'a str,
     expert: usize,
@@ -64,7 +64,7 @@ impl<'a> Part<'a> {
         Some(Self { experts, expert, tensor, first, step })
     }
 
-    /// The expert's part of the tensor with this ending; none if there is no such tensor.
+    /// The expert's part of the tensor with this suffix; none if there is no such tensor.
     fn slice(&self, checkpoint: &Checkpoint, ending: &str) -> Result<Option<(String, Tensor)>, ModelError> {
         let name = format!("{}.{}{ending}", self.experts, self.tensor);
         let Ok(whole) = checkpoint.tensor(&name) else { return Ok(None) };
@@ -75,10 +75,10 @@ impl<'a> Part<'a> {
 }
 
 impl Stacked {
-    /// The (rows, cols) matrix called `stem`; none if the checkpoint has no stacked experts.
+    /// Finds the (rows, cols) matrix called `stem`; none if the checkpoint has no stacked experts.
     ///
     /// # Errors
-    /// The tensor that is of another shape or type, or has no such expert.
+    /// If a tensor has another shape or type, or lacks the expert.
     pub(super) fn find(
         checkpoint: &Checkpoint,
         stem: &str,
@@ -110,7 +110,7 @@ impl Stacked {
         }
     }
 
-    /// What it is turned into: nothing is rounded.
+    /// The format it is converted to, without rounding.
     pub(super) fn format(&self) -> WeightFormat {
         match &self.stored {
             Layout::Floats(format, _) => *format,
@@ -118,7 +118,7 @@ impl Stacked {
         }
     }
 
-    /// Its rows, one after the other.
+    /// Its rows, one after another.
     pub(super) fn convert(&self) -> Vec<u8> {
         let outputs = (0..self.rows).map(|row| row * self.step + self.first);
         match &self.stored {
@@ -139,7 +139,7 @@ impl Stacked {
         }
     }
 
-    /// What there is in the folder, in order: for telling one matrix from another.
+    /// The stored bytes, in order, for a fingerprint.
     pub(super) fn stored(&self) -> [&[u8]; 3] {
         match &self.stored {
             Layout::Floats(_, bytes) => [bytes, &[], &[]],

@@ -1,7 +1,7 @@
-//! What an opened checkpoint is: its spec, its text's files, and its tensors by name.
+//! An opened checkpoint: its spec, its tokenizer's files, and its tensors by name.
 //!
-//! Tensors are asked for by the names that most families share ([`crate::families`]); what the folder's family or a GGUF
-//! calls them is found here.
+//! Callers use the tensor names that most families share ([`crate::families`]); this file maps them to the names of the
+//! folder's family or of a GGUF.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -20,32 +20,32 @@ use crate::{
 
 /// An opened checkpoint.
 pub struct Checkpoint {
-    /// What it is called: the folder's or the file's name, or "moex-demo".
+    /// Its name: the folder's or the file's, or "moex-demo".
     pub name: String,
-    /// What `config.json` says of the model, or a GGUF's metadata.
+    /// The model's spec, from `config.json` or a GGUF's metadata.
     pub spec: ModelSpec,
     /// Tokenizer, chat template and generation.
     pub text: TextFiles,
-    /// What its texts look like.
+    /// The format of its output.
     pub output: OutputFormat,
     pub(crate) tensors: HashMap<String, Tensor>,
     pub(crate) naming: Naming,
-    /// None if its matrices are as `Stored` says.
+    /// None if its matrices are stored plainly, as `Stored` says.
     pub(crate) quantisation: Option<Quantisation>,
     /// The files that the tensors lie in.
     pub(crate) files: Vec<Mapped>,
 }
 
-/// What `text` reads, as it is.
+/// The files that `text` reads.
 #[derive(Default)]
 pub struct TextFiles {
-    /// The tokenizer; what needs only token ids does without.
+    /// The tokenizer; optional, since token ids alone need none.
     pub tokenizer: Option<TokenizerSource>,
     /// `tokenizer_config.json`.
     pub tokenizer_config: Option<Cow<'static, [u8]>>,
     /// `generation_config.json`.
     pub generation_config: Option<Cow<'static, [u8]>>,
-    /// `chat_template.jinja`, which comes before the template in `tokenizer_config.json`; or a GGUF's.
+    /// `chat_template.jinja`, which takes precedence over the template in `tokenizer_config.json`; or a GGUF's.
     pub chat_template: Option<Cow<'static, [u8]>>,
 }
 
@@ -55,14 +55,14 @@ pub enum TokenizerSource {
     Json(Cow<'static, [u8]>),
     /// A GGUF's metadata.
     Vocabulary(Vocabulary),
-    /// A GGUF's, of a kind that is not known: why, in a sentence.
+    /// A GGUF's of an unsupported kind: the reason, in a sentence.
     Unknown(String),
 }
 
-/// What the tensors are called.
+/// How the tensors are named.
 #[derive(Clone, Copy)]
 pub(crate) enum Naming {
-    /// `model.layers.0.mlp.experts.7.up_proj.weight`: a tensor for each matrix, named as the family does.
+    /// `model.layers.0.mlp.experts.7.up_proj.weight`: one tensor per matrix, with the family's names.
     HuggingFace(&'static Family),
     /// `blk.0.ffn_up_exps.weight`: all experts of a layer in one tensor.
     Gguf(&'static GgufForm),
@@ -77,22 +77,22 @@ pub(crate) struct Tensor {
     pub(crate) bytes: Bytes,
 }
 
-/// What a tensor's bytes are.
+/// The type of a tensor's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
-    /// Weights, each by itself or in blocks along the last dimension.
+    /// Weights, single or in blocks along the last dimension.
     Weights(WeightFormat),
-    /// Something else, by the name that its file gives it.
+    /// Another type, by its name in the file.
     Other(String),
 }
 
 impl Checkpoint {
-    /// Bytes of all tensors.
+    /// Total bytes of all tensors.
     pub fn weight_bytes(&self) -> u64 {
         self.tensors.values().map(|tensor| tensor.bytes.len() as u64).sum()
     }
 
-    /// The tensor that Hugging Face calls `name`, or that part of a larger one.
+    /// The tensor with Hugging Face's `name`, or that part of a larger one.
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, ModelError> {
         let missing = |tensor: String| ModelError::MissingTensor { tensor };
         let (own_name, expert) = match self.naming {
@@ -111,7 +111,7 @@ impl Checkpoint {
 }
 
 impl Tensor {
-    /// Index `at` of the first dimension, where it lies.
+    /// Index `at` of the first dimension, mapped in place.
     pub(super) fn slice(&self, at: usize) -> Option<Self> {
         let (n, shape) = self.shape.split_first()?;
         let each = self.bytes.len().checked_div(*n)?;

@@ -1,8 +1,7 @@
-//! Tensors of a checkpoint with the shapes the config gives them.
+//! Matrices and vectors of a checkpoint, with the shapes that the config requires.
 //!
-//! Matrices stay in the checkpoint's format, where they lie, but for those of GPTQ, AWQ and FP8 folders, which are turned
-//! into our int4 or into bf16 when they are needed, and for tensors whose rows are in another order than here;
-//! vectors, being small, become f32.
+//! Matrices stay mapped in the checkpoint's format, with two exceptions, which are converted when needed: GPTQ, AWQ and
+//! FP8 matrices become int4 or bf16, and rows in another order are rearranged. Vectors are small and become f32.
 
 use std::sync::{Arc, OnceLock};
 
@@ -29,16 +28,16 @@ pub struct Matrix {
     bytes: Storage,
 }
 
-/// Where a matrix's bytes are.
+/// Location of a matrix's bytes.
 #[derive(Clone, Debug)]
 enum Storage {
-    /// In the file.
+    /// Mapped from the file.
     Mapped(Bytes),
-    /// To be made from what is in the file, when they are first asked for; then they are kept.
+    /// Converted on first use, and then kept.
     Converted { from: Source, bytes: Arc<OnceLock<Vec<u8>>> },
 }
 
-/// What a matrix is made of, where its file has none that kernels take.
+/// The source of a matrix that kernels cannot use as stored.
 #[derive(Clone, Debug)]
 enum Source {
     Int4(Quantised),
@@ -77,7 +76,7 @@ impl Source {
 }
 
 impl Matrix {
-    /// As the kernels take it.
+    /// The matrix in a form that kernels can use.
     pub fn view(&self) -> MatrixView<'_> {
         self.view_of(match &self.bytes {
             Storage::Mapped(bytes) => bytes,
@@ -85,7 +84,7 @@ impl Matrix {
         })
     }
 
-    /// The same for `read` alone: what has to be made for it is not kept.
+    /// The same for `read` only: a converted matrix is not kept.
     pub(crate) fn read<R>(&self, read: impl FnOnce(MatrixView<'_>) -> R) -> R {
         match &self.bytes {
             Storage::Converted { from, bytes } if bytes.get().is_none() => {
@@ -95,22 +94,22 @@ impl Matrix {
         }
     }
 
-    /// Its height, the width of what comes out.
+    /// Number of rows: the output width.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Its width, that of what goes in.
+    /// Number of columns: the input width.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Its bytes in this format.
+    /// Bytes in this format.
     pub fn n_bytes(&self) -> usize {
         self.format.matrix_bytes(self.rows, self.cols)
     }
 
-    /// What is in the file.
+    /// The stored bytes.
     fn stored(&self) -> [&[u8]; 3] {
         match &self.bytes {
             Storage::Mapped(bytes) => [bytes, &[], &[]],
@@ -151,14 +150,14 @@ pub struct Expert {
     pub up: Matrix,
     /// `down_proj` (D, F).
     pub down: Matrix,
-    /// What is done between them.
+    /// The function between them.
     pub kind: ExpertKind,
-    /// The biases of gate (F), up (F) and down (D), if it is of a kind that has them.
+    /// The biases of gate (F), up (F) and down (D), for kinds that have them.
     biases: Option<Arc<[Vec<f32>; 3]>>,
 }
 
 impl Expert {
-    /// As the kernels take it.
+    /// The expert in a form that kernels can use.
     pub fn view(&self) -> ExpertView<'_> {
         ExpertView {
             gate: self.gate.view(),
@@ -168,7 +167,7 @@ impl Expert {
         }
     }
 
-    /// The same for `read` alone: of a GPTQ, AWQ or FP8 folder nothing is kept in memory.
+    /// The same for `read` only: converted matrices are not kept in memory.
     pub fn read<R>(&self, read: impl FnOnce(&ExpertView<'_>) -> R) -> R {
         let biases = self.biases();
         self.gate.read(|gate| {
@@ -183,8 +182,8 @@ impl Expert {
         Some(ExpertBiases { kind: self.kind, gate, up, down })
     }
 
-    /// Gives to `part` what tells this expert from another: shapes, formats, and at most `max_bytes` of each tensor's bytes
-    /// in the file.
+    /// Feeds `part` with the fingerprint of this expert: shapes, formats, and at most `max_bytes` of each tensor's
+    /// stored bytes.
     pub fn describe(&self, max_bytes: usize, mut part: impl FnMut(&[u8])) {
         for matrix in [&self.gate, &self.up, &self.down] {
             part(format!("{} {} {};", matrix.format.name(), matrix.rows, matrix.cols).as_bytes());
@@ -199,18 +198,18 @@ impl Expert {
         }
     }
 
-    /// Its formats in the checkpoint; none if gate and up have different ones.
+    /// Its formats in the checkpoint; none if gate and up differ.
     pub fn format(&self) -> Option<ExpertFormat> {
         let format = ExpertFormat::new(self.gate.format, self.down.format).of_kind(self.kind);
         (self.up.format == format.gate_up).then_some(format)
     }
 
-    /// Whether any of its matrices has less than 16 bits a weight.
+    /// Whether any of its matrices has fewer than 16 bits per weight.
     pub fn is_quantised(&self) -> bool {
         [&self.gate, &self.up, &self.down].iter().any(|matrix| matrix.format.is_quantised())
     }
 
-    /// Its bytes, in the formats it is computed in.
+    /// Bytes in the formats that it is computed in.
     pub fn n_bytes(&self) -> usize {
         self.gate.n_bytes() + self.up.n_bytes() + self.down.n_bytes()
     }
@@ -236,7 +235,7 @@ impl Checkpoint {
         rearranged::vector(self, name, values)
     }
 
-    /// The weights (len) of the RMSNorm called `name`, as rows are multiplied by them: a GGUF has them so.
+    /// The weights (len) of the RMSNorm called `name`, as rows are multiplied by them: a GGUF stores them in this form.
     pub(crate) fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let mut weights = self.vector(name, len)?;
         let is_folder = matches!(self.naming, Naming::HuggingFace(_));
@@ -246,7 +245,7 @@ impl Checkpoint {
         Ok(weights)
     }
 
-    /// The weights (columns, `kernel`) of a convolution of each column by itself, stored as (columns, 1, `kernel`).
+    /// The weights (columns, `kernel`) of a depthwise convolution, stored as (columns, 1, `kernel`).
     pub(crate) fn conv(&self, name: &str, columns: usize, kernel: usize) -> Result<Vec<f32>, ModelError> {
         let (tensor, format) = self.checked(name, &[columns, 1, kernel])?;
         let bytes = Storage::Mapped(tensor.bytes);
@@ -277,7 +276,7 @@ impl Checkpoint {
         })
     }
 
-    /// Whether its experts, or its MLP where it has none, are stored in less than 16 bits a weight.
+    /// Whether its experts, or its MLP if it has none, have fewer than 16 bits per weight.
     pub fn is_quantised(&self) -> bool {
         let first = match self.spec.sparse_layers().next() {
             Some(layer) => {
@@ -287,7 +286,7 @@ impl Checkpoint {
                 .matrix("model.layers.0.mlp.down_proj.weight", self.spec.hidden, self.spec.dense_inner)
                 .map(|matrix| matrix.format.is_quantised()),
         };
-        // What is missing is said when the model is loaded.
+        // Missing tensors are reported when the model is loaded.
         first.unwrap_or(false)
     }
 
@@ -317,7 +316,7 @@ impl Checkpoint {
                 });
             }
         };
-        // Dimensions of one come and go in a GGUF.
+        // A GGUF may omit or add dimensions of size one.
         let is_alike = matches!(self.naming, Naming::Gguf(_))
             && tensor.shape.iter().filter(|n| **n != 1).eq(shape.iter().filter(|n| **n != 1));
         if tensor.shape != shape && !is_alike {

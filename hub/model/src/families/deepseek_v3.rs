@@ -56,12 +56,12 @@ pub(super) const DEEPSEEK_V3: Family = Family {
 
 fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     const SIGMOID: usize = 2;
-    // A file without the key is of DeepSeek-V2, which chooses by softmax.
+    // A file without the key is a DeepSeek-V2, which uses softmax.
     let scoring = fields.integer("expert_gating_func")?.unwrap_or(1);
     if scoring != SIGMOID {
-        return Err(fields.invalid("expert_gating_func", scoring, "and 2, sigmoid, is supported"));
+        return Err(fields.invalid("expert_gating_func", scoring, "but only 2, sigmoid, is supported"));
     }
-    // Older files have no key for a head's own width, and say it as that of keys.
+    // Older files have no key for a head's own width, and store it as that of keys.
     let mla = "attention.key_length_mla";
     let (key, head) = match fields.integer(mla)? {
         Some(head) => (mla, head),
@@ -69,14 +69,14 @@ fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     };
     let rotated = fields.needed("rope.dimension_count")?;
     let own = head.checked_sub(rotated).filter(|own| *own > 0);
-    let own = own.ok_or_else(|| fields.invalid(key, head, "and more columns than these are rotated"))?;
+    let own = own.ok_or_else(|| fields.invalid(key, head, "but RoPE needs more columns than that"))?;
     fields.set("qk_nope_head_dim", own);
-    // Keys of the latent rows, that all heads share, are said as one head.
+    // Keys of the latent rows, shared by all heads, are stored as one head.
     fields.set("head_dim", head);
     fields.set("num_key_value_heads", fields.needed("attention.head_count")?);
     fields.set_absent("norm_topk_prob", false);
     if let Some(multiplier) = fields.number("rope.scaling.yarn_log_multiplier")? {
-        // A tenth of it is written; cosines and sines are not scaled, which says that `mscale` is the same.
+        // llama.cpp stores a tenth of it; cosines and sines are not scaled, which implies that `mscale` is the same.
         let mscale = f64::from(multiplier as f32 * 10.0);
         fields.set("rope_scaling.mscale", mscale);
         fields.set("rope_scaling.mscale_all_dim", mscale);
@@ -90,7 +90,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         [("scoring_func", &raw.scoring_func, "sigmoid"), ("topk_method", &raw.topk_method, "noaux_tc")]
     {
         if let Some(value) = value.as_deref().filter(|value| *value != only) {
-            return Err(invalid(field, format!("{value:?}"), format!("and {only:?} is supported")));
+            return Err(invalid(field, format!("{value:?}"), format!("but only {only:?} is supported")));
         }
     }
     let mut moe = raw.moe(true, None)?;
@@ -119,14 +119,14 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         _ => raw.dense(Activation::Silu)?,
     };
     let is_sparse = |layer: usize| layer >= n_dense && layer.is_multiple_of(step);
-    // Transformers 5 says the rotated columns' count where others say a head's.
+    // Transformers 5 stores the number of rotated columns in the field that elsewhere is a head's width.
     let heads = raw.num_attention_heads;
     let own = bounded("qk_nope_head_dim", raw.qk_nope_head_dim, MAX_WIDTH)?;
     let rotated = bounded("qk_rope_head_dim", raw.qk_rope_head_dim, MAX_WIDTH)?;
     let head_width = bounded("qk_nope_head_dim", Some(own + rotated), MAX_WIDTH)?;
     let value_width = bounded("v_head_dim", raw.v_head_dim, head_width)?;
     if !rotated.is_multiple_of(2) {
-        return Err(invalid("qk_rope_head_dim", rotated, "and RoPE rotates pairs"));
+        return Err(invalid("qk_rope_head_dim", rotated, "but RoPE needs an even number"));
     }
     if heads.is_some_and(|heads| heads.saturating_mul(head_width) > MAX_INNER) {
         return Err(invalid("num_attention_heads", heads.unwrap_or_default(), "too many"));
@@ -151,7 +151,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     Ok(spec)
 }
 
-/// What YaRN's `mscale_all_dim` makes of the scores' scale.
+/// The factor of the attention scale from YaRN's `mscale_all_dim`.
 fn score_factor(scaling: Option<&RopeScaling>) -> f32 {
     match scaling {
         Some(RopeScaling::Yarn(yarn)) => {

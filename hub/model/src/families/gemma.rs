@@ -1,5 +1,5 @@
-//! Gemma 2 and Gemma 3 (text): norms that multiply by one plus their weights, before and after each half of a layer; GELU;
-//! scaled embeddings; layers with windows among those without.
+//! Gemma 2 and Gemma 3 (text): norms multiply by one plus their weights, before and after each half of a layer; GELU;
+//! scaled embeddings; some layers with sliding windows.
 
 use super::{
     Family, Fields, GgufForm, Raw,
@@ -17,7 +17,7 @@ pub(super) const GEMMA: Family = Family {
     architecture: "Gemma2ForCausalLM",
     output: OutputFormat::Text,
     spec,
-    // The norm before the second half has the name that other families give it after the first.
+    // The norm before the second half has the name that other families give to the norm after the first.
     names: &[
         (".post_attention_layernorm.", ".pre_feedforward_layernorm."),
         (".attention_output_layernorm.", ".post_attention_layernorm."),
@@ -28,7 +28,7 @@ pub(super) const GEMMA: Family = Family {
             keys: GGUF_KEYS,
             reads: &["attention.scale"],
             fields: |fields| {
-                // What llama.cpp takes where older files are silent.
+                // llama.cpp's defaults for older files without these keys.
                 fields.set_absent("attn_logit_softcapping", 50.0);
                 fields.set_absent("final_logit_softcapping", 30.0);
                 gguf_fields(fields, 46)
@@ -66,8 +66,8 @@ const GGUF_NAMES: &[(&str, &str)] = &[
 
 const GGUF_ENDS: &[&str] = &["<end_of_turn>", "<eos>"];
 
-/// Windows, and the scores' scale: where no key says it, the 27B of each generation, known by its layers, scales by D / H
-/// and all others by a head's columns.
+/// Sets windows and the attention scale: without a key, the 27B of each generation, recognised by its number of layers,
+/// scales by D / H, and all others by a head's columns.
 fn gguf_fields(fields: &mut Fields<'_>, n_layers_of_27b: usize) -> Result<(), ConfigError> {
     fields.windows()?;
     let scalar = match fields.number("attention.scale")?.filter(|scale| *scale != 0.0) {
@@ -90,7 +90,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         return Err(invalid(
             "hidden_activation",
             format!("{act:?}"),
-            "and \"gelu_pytorch_tanh\" is supported",
+            "but only \"gelu_pytorch_tanh\" is supported",
         ));
     }
     let dense = raw.dense(Activation::GeluTanh)?;
@@ -98,14 +98,14 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     spec.norm_weights = NormWeights::OnePlus;
     spec.embedding_scale = (spec.hidden as f32).sqrt();
     spec.logit_softcap = positive("final_logit_softcapping", raw.final_logit_softcapping)?;
-    // The families' default, which older configs leave out.
+    // The family's default, which older configs omit.
     spec.tied_head = raw.tie_word_embeddings.unwrap_or(true);
     let window = bounded("sliding_window", raw.sliding_window, MAX_POSITIONS)?;
     let pattern = raw.sliding_window_pattern.unwrap_or(if is_third { 6 } else { 2 });
     let pattern = bounded("sliding_window_pattern", Some(pattern), MAX_POSITIONS)?;
     let scalar = raw.query_pre_attn_scalar.ok_or(ConfigError::Missing("query_pre_attn_scalar".into()))?;
     if !(scalar.is_finite() && scalar > 0.0) {
-        return Err(invalid("query_pre_attn_scalar", scalar, "and must be more than 0"));
+        return Err(invalid("query_pre_attn_scalar", scalar, "but must be more than 0"));
     }
     let kinds = raw.layer_kinds(|layer| if (layer + 1).is_multiple_of(pattern) { FULL } else { SLIDING })?;
     for (layer, kind) in spec.layers.iter_mut().zip(&kinds) {
@@ -118,7 +118,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         if is_third {
             attention.qk_norm = QkNorm::Head;
             attention.rope = raw.rope(if slides { SLIDING } else { FULL }, attention.head_width)?;
-            // To transformers 4 layers with windows have a theta of their own, and no scaling.
+            // In transformers 4, layers with windows have their own theta, and no scaling.
             if let Some(theta) = raw.rope_local_base_freq.filter(|_| slides && raw.rope_parameters.is_none())
             {
                 attention.rope.theta = theta;
@@ -132,7 +132,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
 fn positive(field: &'static str, value: Option<f32>) -> Result<Option<f32>, ConfigError> {
     match value {
         Some(value) if !(value.is_finite() && value > 0.0) => {
-            Err(invalid(field, value, "and must be more than 0"))
+            Err(invalid(field, value, "but must be more than 0"))
         }
         value => Ok(value),
     }

@@ -1,6 +1,6 @@
-//! How llama.cpp writes families as GGUF: the keys that stand for fields of a config, and the names and values of tensors.
+//! Reads families from llama.cpp's GGUFs: maps keys to config fields, and tensors' names and values to a folder's.
 //!
-//! What families share is here; what is a family's own stands in its file, as a [`GgufForm`].
+//! This file holds what families share; each family's file holds its own differences, as a [`GgufForm`].
 
 use serde_json::{Map, Value as Json};
 
@@ -14,39 +14,39 @@ use crate::{
 pub(crate) struct GgufForm {
     /// `general.architecture`.
     pub(crate) architecture: &'static str,
-    /// The `model_type` that it stands for.
+    /// The corresponding `model_type`.
     pub(crate) model_type: &'static str,
-    /// Whether it is this form with experts only, or without only, where two forms are of one architecture.
+    /// Whether this form applies only with experts, or only without, if two forms share an architecture.
     pub(crate) has_experts: Option<bool>,
-    /// Fields beside the shared ones, and their keys.
+    /// Fields besides the shared ones, with their keys.
     pub(crate) keys: &'static [(&'static str, &'static str)],
     /// Keys that [`Self::fields`] reads.
     pub(crate) reads: &'static [&'static str],
-    /// Sets the fields that take more than a key.
+    /// Sets the fields that need more than one key.
     pub(crate) fields: fn(&mut Fields<'_>) -> Result<(), ConfigError>,
-    /// Parts of tensors' names beside the shared ones, or other than these: (as most families name it, as a GGUF does).
+    /// Parts of tensor names that are added to the shared ones or differ from them: (shared name, GGUF's name).
     pub(crate) names: &'static [(&'static str, &'static str)],
-    /// The parts whose values are written otherwise than in a folder.
+    /// The parts whose values are stored differently than in a folder.
     pub(crate) changes: &'static [(&'static str, Change)],
-    /// The tokens that end an answer, whatever the file names.
+    /// Tokens that end an answer, in addition to the file's.
     pub(crate) ends: &'static [&'static str],
 }
 
-/// What a GGUF has in place of a folder's values.
+/// A difference between a GGUF's values and a folder's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The rows of each head in another order: those that RoPE turns together, `i` and `i + C / 2`, beside each other.
+    /// The rows of each head in another order: `i` and `i + C / 2`, which RoPE rotates together, are adjacent.
     PairedRows,
     /// `-exp` of each value.
     MinusExp,
-    /// Two tensors in place of `kv_b_proj`: of each head the keys' rows, transposed, and the values' rows.
+    /// Two tensors instead of `kv_b_proj`: for each head the keys' rows, transposed, and the values' rows.
     KeysAndValues(&'static [&'static str; 2]),
-    /// Two tensors in place of `in_proj_qkvz`: the rows of all queries, keys and values; and those of all gates.
+    /// Two tensors instead of `in_proj_qkvz`: the rows of all queries, keys and values, and those of all gates.
     ByKind(&'static [&'static str; 2]),
 }
 
 impl Change {
-    /// The tensors that stand for one, where there are several.
+    /// The tensors that replace one, if there are several.
     pub(crate) fn parts(self) -> &'static [&'static str] {
         match self {
             Self::PairedRows | Self::MinusExp => &[],
@@ -56,7 +56,7 @@ impl Change {
 }
 
 impl GgufForm {
-    /// A form without anything of its own.
+    /// A form without differences.
     pub(super) const fn of(architecture: &'static str, model_type: &'static str) -> Self {
         Self {
             architecture,
@@ -71,7 +71,7 @@ impl GgufForm {
         }
     }
 
-    /// Whether the metadata is of this form.
+    /// Whether the metadata has this form.
     pub(super) fn is_of(&self, gguf: &Gguf<'_>) -> Result<bool, GgufError> {
         let n_experts = gguf.integer(&format!("{}.expert_count", self.architecture));
         Ok(gguf.text("general.architecture")? == Some(self.architecture)
@@ -81,7 +81,7 @@ impl GgufForm {
             })
     }
 
-    /// What a GGUF calls `part` of a layer, with `suffix`: (`self_attn.q_proj`, `weight`) is `attn_q.weight`.
+    /// GGUF's name for `part` of a layer, with `suffix`: (`self_attn.q_proj`, `weight`) is `attn_q.weight`.
     pub(crate) fn own_part(&self, part: &str, suffix: &str) -> Option<String> {
         let whole = format!("{part}.{suffix}");
         let find = |wanted: &str| {
@@ -94,12 +94,12 @@ impl GgufForm {
         }
     }
 
-    /// How `part` of a layer is written otherwise.
+    /// How `part` of a layer is stored differently.
     pub(crate) fn change(&self, part: &str) -> Option<Change> {
         self.changes.iter().find(|(changed, _)| *changed == part).map(|(_, change)| *change)
     }
 
-    /// The key of a field, or the field where no key stands for it.
+    /// The key of a field, or the field's name if it has no key.
     pub(crate) fn key(&self, field: &str) -> String {
         let of_field = |(known, _): &&(&str, &str)| known.rsplit('.').next() == Some(field);
         let key = self.keys.iter().chain(KEYS).find(of_field);
@@ -107,7 +107,7 @@ impl GgufForm {
     }
 }
 
-/// A field of `config.json`, and the key that stands for it.
+/// A field of `config.json`, and its key.
 const KEYS: &[(&str, &str)] = &[
     ("hidden_size", "embedding_length"),
     ("num_hidden_layers", "block_count"),
@@ -130,8 +130,8 @@ const KEYS: &[(&str, &str)] = &[
     ("rope_scaling.beta_slow", "rope.scaling.yarn_beta_slow"),
 ];
 
-/// Keys that change what is computed, and the value that changes nothing; 0 stands for "none" as well. A family that reads
-/// one lists it there.
+/// Keys that change the computation, with their neutral value; 0 also means "none". A family that supports one lists it
+/// there.
 const NEUTRAL: [(&str, f64); 15] = [
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
@@ -150,7 +150,7 @@ const NEUTRAL: [(&str, f64); 15] = [
     ("rope.scaling.yarn_ext_factor", 1.0),
 ];
 
-/// What tensors of a layer are called: a part as most families name it, without `.weight` or `.bias`, and as a GGUF does.
+/// Names of a layer's tensors: the shared name of a part, without `.weight` or `.bias`, and GGUF's.
 const NAMES: &[(&str, &str)] = &[
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
@@ -173,33 +173,33 @@ const NAMES: &[(&str, &str)] = &[
     ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
 ];
 
-/// What a GGUF's tensors say of its model, and no key does.
+/// What only a GGUF's tensors reveal about its model.
 #[derive(Default)]
 pub(crate) struct FromTensors {
     /// V, rows of the embedding.
     pub(crate) vocab: usize,
-    /// There is no `output.weight`.
+    /// Whether there is no `output.weight`.
     pub(crate) tied_head: bool,
-    /// There is an `attn_q.bias`.
+    /// Whether there is an `attn_q.bias`.
     pub(crate) has_attention_bias: bool,
-    /// `rope_freqs.weight`, what each frequency is divided by.
+    /// `rope_freqs.weight`, the divisors of RoPE's frequencies.
     pub(crate) rope_factors: Option<Vec<f32>>,
 }
 
-/// The fields of a config as they are read from keys.
+/// Builds a config's fields from keys.
 pub(crate) struct Fields<'a> {
     gguf: &'a Gguf<'a>,
     form: &'static GgufForm,
     fields: Map<String, Json>,
-    /// What the tensors say.
+    /// What the tensors reveal.
     pub(crate) tensors: &'a FromTensors,
 }
 
 impl<'a> Fields<'a> {
-    /// The config that the metadata of a GGUF of this form says.
+    /// Builds the config from the metadata of a GGUF with this form.
     ///
     /// # Errors
-    /// The key that is of another type or says what is not computed.
+    /// If a key has another type or an unsupported value.
     pub(crate) fn read(
         gguf: &'a Gguf<'a>,
         form: &'static GgufForm,
@@ -210,7 +210,7 @@ impl<'a> Fields<'a> {
         for (field, key) in KEYS.iter().chain(form.keys) {
             fields.take(field, key)?;
         }
-        // Layers that predict further tokens follow the model's own.
+        // `block_count` includes the multi-token-prediction layers after the model's own.
         if let (Some(more), Some(all)) =
             (fields.integer("nextn_predict_layers")?, fields.integer("block_count")?)
         {
@@ -226,7 +226,7 @@ impl<'a> Fields<'a> {
         Ok(raw)
     }
 
-    /// Sets a field of the config, one of `rope_scaling` as `rope_scaling.factor`.
+    /// Sets a field of the config; a field of `rope_scaling` is written `rope_scaling.factor`.
     pub(crate) fn set(&mut self, field: &str, value: impl Into<Json>) {
         let (outer, inner) =
             field.split_once('.').map_or((field, None), |(outer, inner)| (outer, Some(inner)));
@@ -241,14 +241,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Sets a field that no key says.
+    /// Sets a field that has no key.
     pub(crate) fn set_absent(&mut self, field: &str, value: impl Into<Json>) {
         if !self.fields.contains_key(field) {
             self.set(field, value);
         }
     }
 
-    /// Which layers have windows, where a key says it: every one but each nth, or a flag for each.
+    /// Sets the layers with windows if a key gives them: all except every nth, or a flag per layer.
     pub(crate) fn windows(&mut self) -> Result<(), ConfigError> {
         let key = "attention.sliding_window_pattern";
         match self.value(key) {
@@ -278,7 +278,7 @@ impl<'a> Fields<'a> {
         Ok(self.gguf.integer(&self.name(key))?.map(|value| value as usize))
     }
 
-    /// The integer of a key without which there is no model.
+    /// The integer of a required key.
     pub(crate) fn needed(&self, key: &str) -> Result<usize, ConfigError> {
         self.integer(key)?.ok_or_else(|| ConfigError::Missing(self.name(key).into()))
     }
@@ -288,12 +288,12 @@ impl<'a> Fields<'a> {
         self.gguf.number(&self.name(key))
     }
 
-    /// What a key of this architecture says.
+    /// The value of a key of this architecture.
     pub(crate) fn value(&self, key: &str) -> Option<Value<'a>> {
         self.gguf.get(&self.name(key))
     }
 
-    /// The error of a key that cannot be as it is.
+    /// The error for an invalid or unsupported key.
     pub(crate) fn invalid(&self, key: &str, value: impl ToString, reason: &str) -> ConfigError {
         ConfigError::Invalid {
             field: self.name(key).into(),
@@ -306,7 +306,7 @@ impl<'a> Fields<'a> {
         format!("{}.{key}", self.form.architecture)
     }
 
-    /// Sets a field to the value of a key, where there is one.
+    /// Sets a field to the value of a key, if the file has it.
     fn take(&mut self, field: &str, key: &str) -> Result<(), ConfigError> {
         let Some(value) = self.value(key) else { return Ok(()) };
         let json: Json = match value {
@@ -316,7 +316,7 @@ impl<'a> Fields<'a> {
             Value::Bool(value) => value.into(),
             Value::Text(value) => value.into(),
             Value::Array(_) => {
-                return Err(self.invalid(key, "an array", "and one value for all layers is supported"));
+                return Err(self.invalid(key, "an array", "but only one value for all layers is supported"));
             }
         };
         let shown = json.to_string().chars().take(64).collect::<String>();
@@ -327,7 +327,7 @@ impl<'a> Fields<'a> {
         if is_typed { Ok(()) } else { Err(self.invalid(key, shown, "which is of another type")) }
     }
 
-    /// Frequencies of RoPE: how they are scaled, and which columns of a head turn.
+    /// Sets RoPE's scaling, and the number of rotated columns per head.
     fn rope(&mut self) -> Result<(), ConfigError> {
         let kind = self.gguf.text(&self.name("rope.scaling.type"))?;
         let factor = self.number("rope.scaling.factor")?.or(self.number("rope.scale_linear")?);
@@ -355,7 +355,7 @@ impl<'a> Fields<'a> {
                 Err(self.invalid("rope.dimension_count", turned, &format!("of heads of {width} columns")))
             }
             Some((turned, width)) if turned < width => {
-                // Half a column more, so that the width times it is never rounded to a column less.
+                // Half a column is added so that rounding never loses a column.
                 self.set("partial_rotary_factor", (turned as f64 + 0.5) / width as f64);
                 Ok(())
             }
@@ -363,7 +363,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Nothing that a file says of its arithmetic is passed over.
+    /// Refuses keys that change the arithmetic in unsupported ways.
     fn refuse_what_is_not_read(&self) -> Result<(), ConfigError> {
         let is_read =
             |key: &str| self.form.reads.contains(&key) || self.form.keys.iter().any(|(_, read)| *read == key);
@@ -376,14 +376,14 @@ impl<'a> Fields<'a> {
             }
         }
         if self.value("attention.causal") == Some(Value::Bool(false)) {
-            return Err(self.invalid("attention.causal", false, "and text is written from left to right"));
+            return Err(self.invalid("attention.causal", false, "but only causal models are supported"));
         }
         if !is_read("attention.value_length") {
             let width = self.integer("attention.key_length")?;
             if let Some(values) =
                 self.integer("attention.value_length")?.filter(|values| Some(*values) != width)
             {
-                return Err(self.invalid("attention.value_length", values, "and keys are of another width"));
+                return Err(self.invalid("attention.value_length", values, "but keys have another width"));
             }
         }
         Ok(())

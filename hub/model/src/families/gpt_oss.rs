@@ -37,14 +37,14 @@ pub(super) const GPT_OSS: Family = Family {
     }],
 };
 
-/// What is true of every GPT-OSS and no key says.
+/// Fields that every GPT-OSS has and no key stores.
 fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     const SOFTMAX_OF_THE_CHOSEN: usize = 3;
     if let Some(other) = fields.integer("expert_gating_func")?.filter(|kind| *kind != SOFTMAX_OF_THE_CHOSEN) {
         return Err(fields.invalid(
             "expert_gating_func",
             other,
-            "and 3, softmax of the chosen, is supported",
+            "but only 3, softmax of the chosen, is supported",
         ));
     }
     fields.set("attention_bias", true);
@@ -61,10 +61,10 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
         [("swiglu_limit", raw.swiglu_limit, SWIGLU_LIMIT), ("swiglu_alpha", raw.swiglu_alpha, SWIGLU_ALPHA)]
     {
         if let Some(value) = value.filter(|value| *value != only) {
-            return Err(invalid(field, value, format!("and {only} is supported")));
+            return Err(invalid(field, value, format!("but only {only} is supported")));
         }
     }
-    // Softmax over the chosen logits is softmax over all, made to sum to one.
+    // Softmax over the chosen logits equals softmax over all, renormalised.
     let mut moe = raw.moe(true, raw.intermediate_size)?;
     moe.kind = ExpertKind::ClampedSwiglu;
     moe.has_router_bias = true;

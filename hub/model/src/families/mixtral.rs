@@ -15,7 +15,7 @@ pub(super) const MIXTRAL: Family = Family {
         raw.only_silu()?;
         let mut spec = raw.spec("mixtral", |_| FfnSpec::Sparse, raw.moe(true, raw.intermediate_size)?)?;
         for attention in spec.attentions_mut() {
-            // Null as published, a number in some that others trained.
+            // Null in the published configs, a number in some derived ones.
             attention.window = raw.sliding_window.filter(|window| *window > 0);
         }
         Ok(spec)

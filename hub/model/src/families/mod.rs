@@ -1,7 +1,7 @@
-//! The families of models that can be run: how the config of each becomes a [`ModelSpec`], and what its tensors are called.
+//! The supported model families: each converts its config to a [`ModelSpec`] and maps its tensor names.
 //!
-//! A family is one file. Tensors are asked for by the names that most families share, those of Qwen and Llama; a family
-//! that calls some otherwise lists them in [`Family::names`]. What is a family's own in a GGUF is a [`GgufForm`] beside that.
+//! Each family is one file. Callers use the tensor names that most families share, those of Qwen and Llama; a family
+//! with other names lists them in [`Family::names`], and its GGUF differences in a [`GgufForm`].
 
 mod gguf;
 mod raw;
@@ -28,13 +28,13 @@ pub(crate) struct Family {
     pub(crate) model_types: &'static [&'static str],
     /// `architectures` in `config.json`, where there is no `model_type`.
     pub(crate) architecture: &'static str,
-    /// Its spec by the fields of its config.
+    /// Builds its spec from the fields of its config.
     pub(crate) spec: fn(&Raw) -> Result<ModelSpec, ConfigError>,
     /// Parts of tensors' names that differ from the shared ones: (shared, its own).
     pub(crate) names: &'static [(&'static str, &'static str)],
-    /// How llama.cpp writes it.
+    /// Its form in llama.cpp.
     pub(crate) gguf: &'static [GgufForm],
-    /// What its texts look like.
+    /// The format of its output.
     pub(crate) output: OutputFormat,
 }
 
@@ -52,10 +52,10 @@ const FAMILIES: [&Family; 10] = [
 ];
 
 impl Family {
-    /// The family that a config is of.
+    /// Finds the family of a config.
     ///
     /// # Errors
-    /// If it is of none that is known; the sentence names those that are.
+    /// If the family is not supported; names those that are.
     pub(crate) fn of(raw: &Raw) -> Result<&'static Self, ConfigError> {
         let architectures = raw.architectures.as_deref().unwrap_or_default();
         let is = |family: &&&Self| match raw.model_type.as_deref() {
@@ -84,10 +84,10 @@ impl Family {
         Ok((family, (family.spec)(&raw)?))
     }
 
-    /// The family that a GGUF's metadata is of, and how it is written.
+    /// Finds the family and form of a GGUF's metadata.
     ///
     /// # Errors
-    /// If it is of none that is known; the sentence names those that are.
+    /// If the architecture is not supported; names those that are.
     pub(crate) fn of_gguf(gguf: &Gguf<'_>) -> Result<(&'static Self, &'static GgufForm), ConfigError> {
         for (family, form) in Self::gguf_forms() {
             if form.is_of(gguf)? {
@@ -100,22 +100,22 @@ impl Family {
         Err(ConfigError::Architecture { found, known: known.join(", ") })
     }
 
-    /// How every family is written as GGUF.
+    /// The GGUF forms of all families.
     pub(crate) fn gguf_forms() -> impl Iterator<Item = (&'static Self, &'static GgufForm)> {
         FAMILIES.iter().flat_map(|family| family.gguf.iter().map(|form| (*family, form)))
     }
 
-    /// What this family calls the tensor with the shared name `name`.
+    /// This family's name for the tensor with the shared name `name`.
     pub(crate) fn own_name(&self, name: &str) -> String {
         self.names.iter().fold(name.to_owned(), |name, (shared, own)| name.replace(shared, own))
     }
 }
 
 impl ModelSpec {
-    /// What a `config.json` says.
+    /// Parses a `config.json`.
     ///
     /// # Errors
-    /// The first thing that makes it no model that can be run.
+    /// If the model is invalid or not supported; names the first reason.
     pub fn from_json(json: &[u8]) -> Result<Self, ConfigError> {
         Family::read(json).map(|(_, spec)| spec)
     }

@@ -14,7 +14,7 @@ pub(super) const OLMOE: Family = Family {
     spec: |raw| {
         raw.only_silu()?;
         if let Some(clip) = raw.clip_qkv.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
-            return Err(invalid("clip_qkv", clip, "and must be more than 0"));
+            return Err(invalid("clip_qkv", clip, "but must be more than 0"));
         }
         let mut spec = raw.spec("olmoe", |_| FfnSpec::Sparse, raw.moe(false, raw.intermediate_size)?)?;
         for attention in spec.attentions_mut() {
@@ -26,7 +26,7 @@ pub(super) const OLMOE: Family = Family {
     names: &[],
     gguf: &[GgufForm {
         keys: &[("clip_qkv", "attention.clamp_kqv")],
-        // No key says so: llama.cpp never renormalises this architecture's gates.
+        // Without a key: llama.cpp never renormalises this architecture's gates.
         fields: |fields| {
             fields.set("norm_topk_prob", false);
             Ok(())

@@ -29,7 +29,7 @@ pub(super) const QWEN2_MOE: Family = Family {
     names: &[],
     gguf: &[GgufForm {
         keys: &[("shared_expert_intermediate_size", "expert_shared_feed_forward_length")],
-        // No key says so: llama.cpp never renormalises this architecture's gates.
+        // Without a key: llama.cpp never renormalises this architecture's gates.
         fields: |fields| {
             fields.set("norm_topk_prob", false);
             Ok(())

@@ -14,16 +14,16 @@ pub(super) const QWEN3_MOE: Family = Family {
     output: OutputFormat::Tagged(OutputFormat::TAGS),
     spec: |raw| {
         let kinds = raw.sparse_or_dense()?;
-        // `norm_topk_prob` is false where it is absent: transformers' default.
+        // `norm_topk_prob` is false if absent, transformers' default.
         with_head_norms(raw, raw.spec("qwen3_moe", |layer| kinds[layer], raw.moe(false, None)?))
     },
     names: &[],
     gguf: &[QWEN3_MOE_GGUF],
 };
 
-/// The one that GGUFs are written of.
+/// The form that this crate writes as well.
 pub(crate) const QWEN3_MOE_GGUF: GgufForm = GgufForm {
-    // No key says so: llama.cpp always renormalises this architecture's gates.
+    // Without a key: llama.cpp always renormalises this architecture's gates.
     fields: |fields| {
         fields.set("norm_topk_prob", true);
         Ok(())

@@ -1,5 +1,5 @@
-//! Qwen3-Next: three layers of gated delta nets to one of attention with an output gate, norms that multiply by one plus their
-//! weights, a gated shared expert.
+//! Qwen3-Next: three layers of gated delta nets to one of attention with an output gate; norms multiply by one plus
+//! their weights; a gated shared expert.
 
 use moex_kernels::cpu::DeltaNetShape;
 
@@ -50,7 +50,7 @@ pub(super) const QWEN3_NEXT: Family = Family {
     }],
 };
 
-/// The width of a value head: all of them together are `ssm.inner_size`.
+/// The width of a value head: `ssm.inner_size` is that of all heads together.
 fn gguf_fields(fields: &mut Fields<'_>) -> Result<(), ConfigError> {
     let (inner, heads) = (fields.needed("ssm.inner_size")?, fields.needed("ssm.time_step_rank")?);
     match inner.checked_div(heads) {
@@ -77,7 +77,7 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
     let interval = bounded("full_attention_interval", raw.full_attention_interval.or(Some(4)), MAX_LAYERS)?;
     let kinds = raw.layer_kinds(|layer| if (layer + 1).is_multiple_of(interval) { FULL } else { LINEAR })?;
     if !kinds.iter().any(|kind| kind == FULL) {
-        return Err(invalid("layer_types", LINEAR, "and at least one layer must have full attention"));
+        return Err(invalid("layer_types", LINEAR, "but at least one layer must have full attention"));
     }
     let shape = delta_net(raw)?;
     for (layer, kind) in spec.layers.iter_mut().zip(&kinds) {
@@ -85,7 +85,11 @@ fn spec(raw: &Raw) -> Result<ModelSpec, ConfigError> {
             FULL => {}
             LINEAR => layer.mixer = Mixer::DeltaNet(shape),
             other => {
-                return Err(invalid("layer_types", format!("{other:?}"), "which this family does not have"));
+                return Err(invalid(
+                    "layer_types",
+                    format!("{other:?}"),
+                    "which this family does not support",
+                ));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The fields of a `config.json` as they may stand there, as transformers 4 and 5 write it, and what families share in
-//! reading them. Every size is bounded.
+//! The fields of a `config.json` as transformers 4 and 5 write them, and the parts of a spec that families share. Every
+//! size is bounded.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub(crate) struct Raw {
     pub(crate) tie_word_embeddings: Option<bool>,
     pub(crate) eos_token_id: Option<OneOrMany>,
     pub(crate) clip_qkv: Option<f32>,
-    // Windows: every layer's by `layer_types` to transformers 5, a pattern or a switch before.
+    // Windows: transformers 5 lists every layer's in `layer_types`; earlier configs have a pattern or a switch.
     pub(crate) sliding_window: Option<usize>,
     pub(crate) use_sliding_window: Option<bool>,
     pub(crate) sliding_window_pattern: Option<usize>,
@@ -51,7 +51,7 @@ pub(crate) struct Raw {
     pub(crate) attn_logit_softcapping: Option<f32>,
     pub(crate) final_logit_softcapping: Option<f32>,
     pub(crate) rope_local_base_freq: Option<f32>,
-    // The experts' count is `num_experts` to transformers 4 and `num_local_experts` to transformers 5 and to Mixtral.
+    // The number of experts is `num_experts` in transformers 4 and `num_local_experts` in transformers 5 and Mixtral.
     #[serde(alias = "n_routed_experts")]
     pub(crate) num_experts: Option<usize>,
     pub(crate) num_local_experts: Option<usize>,
@@ -87,16 +87,16 @@ pub(crate) struct Raw {
     pub(crate) qk_rope_head_dim: Option<usize>,
     pub(crate) v_head_dim: Option<usize>,
     pub(crate) rope_interleave: Option<bool>,
-    // RoPE is `rope_theta` and `rope_scaling` to transformers 4, `rope_parameters` with both inside to transformers 5.
+    // RoPE is `rope_theta` and `rope_scaling` in transformers 4, and `rope_parameters` with both in transformers 5.
     pub(crate) rope_theta: Option<f32>,
     pub(crate) rope_scaling: Option<RawRope>,
     pub(crate) rope_parameters: Option<RopeParameters>,
-    /// What each frequency is divided by: a GGUF has these in place of Llama 3's scaling.
+    /// Divisors of RoPE's frequencies: a GGUF has these instead of Llama 3's scaling.
     #[serde(skip)]
     pub(crate) rope_factors: Option<Vec<f32>>,
 }
 
-/// One set for all layers, or one for each kind of layer.
+/// One set for all layers, or one per kind of layer.
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum RopeParameters {
@@ -123,7 +123,7 @@ pub(crate) struct RawRope {
     pub(crate) high_freq_factor: Option<f64>,
 }
 
-/// What layers are called in `layer_types`.
+/// Names of layer kinds in `layer_types`.
 pub(crate) const FULL: &str = "full_attention";
 /// See [`FULL`].
 pub(crate) const SLIDING: &str = "sliding_attention";
@@ -131,7 +131,7 @@ pub(crate) const SLIDING: &str = "sliding_attention";
 pub(crate) const LINEAR: &str = "linear_attention";
 
 impl Raw {
-    /// A spec of layers that are all alike: separate projections, rotated whole, full attention, `ffn(layer)` after it.
+    /// A spec whose layers are all alike: separate projections, full rotation, full attention, then `ffn(layer)`.
     pub(crate) fn spec(
         &self,
         family: &'static str,
@@ -168,19 +168,19 @@ impl Raw {
         })
     }
 
-    /// A dense layer's second half.
+    /// The second half of a dense layer.
     pub(crate) fn dense(&self, activation: Activation) -> Result<FfnSpec, ConfigError> {
         let inner = bounded("intermediate_size", self.intermediate_size, MAX_INNER)?;
         Ok(FfnSpec::Dense { inner, activation })
     }
 
-    /// Which layers have experts: `decoder_sparse_step` and `mlp_only_layers`.
+    /// The layers with experts, by `decoder_sparse_step` and `mlp_only_layers`.
     pub(crate) fn sparse_or_dense(&self) -> Result<Vec<FfnSpec>, ConfigError> {
         let n_layers = self.n_layers()?;
         let step = bounded("decoder_sparse_step", Some(self.decoder_sparse_step.unwrap_or(1)), MAX_LAYERS)?;
         let dense_only = self.mlp_only_layers.as_deref().unwrap_or_default();
         if let Some(layer) = dense_only.iter().find(|layer| **layer >= n_layers) {
-            return Err(invalid("mlp_only_layers", layer, format!("and there are {n_layers} layers")));
+            return Err(invalid("mlp_only_layers", layer, format!("but there are {n_layers} layers")));
         }
         let of = |layer: usize| match !dense_only.contains(&layer) && (layer + 1).is_multiple_of(step) {
             true => Ok(FfnSpec::Sparse),
@@ -189,7 +189,7 @@ impl Raw {
         (0..n_layers).map(of).collect()
     }
 
-    /// Experts chosen by softmax; `norm_topk_prob` is `renormalise` where it is absent.
+    /// Experts chosen by softmax; `renormalise` is the default of `norm_topk_prob`.
     pub(crate) fn moe(&self, renormalise: bool, inner: Option<usize>) -> Result<MoeSpec, ConfigError> {
         let n_experts = bounded("num_experts", self.num_experts.or(self.num_local_experts), MAX_EXPERTS)?;
         let n_chosen = bounded("num_experts_per_tok", self.num_experts_per_tok, MAX_EXPERTS)?;
@@ -218,31 +218,31 @@ impl Raw {
         })
     }
 
-    /// The activation must be SiLU.
+    /// Requires SiLU.
     pub(crate) fn only_silu(&self) -> Result<(), ConfigError> {
         match self.hidden_act.as_deref().filter(|act| *act != "silu") {
             None => Ok(()),
             Some(act) => {
-                Err(invalid("hidden_act", format!("{act:?}"), "and \"silu\" is supported for this family"))
+                Err(invalid("hidden_act", format!("{act:?}"), "but this family supports only \"silu\""))
             }
         }
     }
 
-    /// No layer may have a window.
+    /// Requires that no layer has a window.
     pub(crate) fn no_window(&self) -> Result<(), ConfigError> {
         let slides = self.layer_types.as_ref().is_some_and(|types| types.iter().any(|kind| kind == SLIDING));
         match (self.sliding_window.filter(|window| *window > 0), self.use_sliding_window) {
-            (Some(window), Some(true)) => Err(invalid(
-                "sliding_window",
-                window,
-                "and attention over all positions is what is supported for this family",
-            )),
-            _ if slides => Err(invalid("layer_types", SLIDING, "and this family has full attention")),
+            (Some(window), Some(true)) => {
+                Err(invalid("sliding_window", window, "but this family supports only full attention"))
+            }
+            _ if slides => {
+                Err(invalid("layer_types", SLIDING, "but this family supports only full attention"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// What `layer_types` says of each layer, or `otherwise` where it is absent.
+    /// Each layer's kind by `layer_types`, or `otherwise` if it is absent.
     pub(crate) fn layer_kinds(
         &self,
         otherwise: impl Fn(usize) -> &'static str,
@@ -273,7 +273,7 @@ impl Raw {
         }
         let head_width = bounded("head_dim", self.head_dim.or(Some(hidden / n_heads)), MAX_WIDTH)?;
         if !head_width.is_multiple_of(2) {
-            return Err(invalid("head_dim", head_width, "and RoPE rotates pairs"));
+            return Err(invalid("head_dim", head_width, "but RoPE needs an even number"));
         }
         if n_heads * head_width > MAX_INNER {
             return Err(invalid("num_attention_heads", n_heads, format!("too many of {head_width} columns")));
@@ -297,7 +297,7 @@ impl Raw {
         })
     }
 
-    /// The rotations of layers of one kind, of heads of `width` columns.
+    /// RoPE of one kind of layer, for heads of `width` columns.
     pub(crate) fn rope(&self, kind: &str, width: usize) -> Result<RopeSpec, ConfigError> {
         let of_kind = match &self.rope_parameters {
             Some(RopeParameters::One(rope)) => Some(rope),
@@ -305,21 +305,25 @@ impl Raw {
             None => None,
         };
         let scaling = of_kind.or(self.rope_scaling.as_ref());
-        // 10,000 is transformers' default where no theta is given.
+        // 10,000 is transformers' default theta.
         let theta = scaling.and_then(|rope| rope.rope_theta).or(self.rope_theta).unwrap_or(10_000.0);
         if !(theta.is_finite() && theta > 1.0) {
-            return Err(invalid("rope_theta", theta, "and it must be more than 1"));
+            return Err(invalid("rope_theta", theta, "but must be more than 1"));
         }
         let factor = scaling.and_then(|rope| rope.partial_rotary_factor).or(self.partial_rotary_factor);
         let width = match factor {
             None => width,
             Some(factor) if factor > 0.0 && factor <= 1.0 => (width as f64 * factor) as usize,
             Some(factor) => {
-                return Err(invalid("partial_rotary_factor", factor, "and a part is above 0 and at most 1"));
+                return Err(invalid("partial_rotary_factor", factor, "but must be above 0 and at most 1"));
             }
         };
         if width == 0 || !width.is_multiple_of(2) {
-            return Err(invalid("partial_rotary_factor", factor.unwrap_or(1.0), "and RoPE rotates pairs"));
+            return Err(invalid(
+                "partial_rotary_factor",
+                factor.unwrap_or(1.0),
+                "but RoPE needs an even number",
+            ));
         }
         let scaling = match scaling {
             None => self.rope_factors.as_deref().map(|factors| rope_factors(factors, width)).transpose()?,
@@ -327,7 +331,7 @@ impl Raw {
                 return Err(invalid(
                     "rope_type",
                     "not alone",
-                    "and there are factors for each frequency as well",
+                    "but there are factors for each frequency too",
                 ));
             }
             Some(rope) => rope.scaling(self.declared_positions()?)?,
@@ -336,7 +340,7 @@ impl Raw {
     }
 }
 
-/// A factor for each pair of `width` rotated columns.
+/// A factor per pair of `width` rotated columns.
 fn rope_factors(factors: &[f32], width: usize) -> Result<RopeScaling, ConfigError> {
     let is_factor = |factor: &f32| factor.is_finite() && *factor > 0.0;
     match factors.len() == width / 2 && factors.iter().all(is_factor) {
@@ -355,7 +359,7 @@ impl RawRope {
             other => Err(invalid(
                 "rope_type",
                 format!("{other:?}"),
-                "and \"default\", \"linear\", \"llama3\" and \"yarn\" are supported",
+                "but only \"default\", \"linear\", \"llama3\" and \"yarn\" are supported",
             )),
         }
     }
@@ -364,7 +368,7 @@ impl RawRope {
         let factor = self.factor.or(default).ok_or(ConfigError::Missing("factor".into()))?;
         match (1.0..=1e6).contains(&factor) {
             true => Ok(factor),
-            false => Err(invalid("factor", factor, "and a context is stretched by 1 or more")),
+            false => Err(invalid("factor", factor, "but must be at least 1")),
         }
     }
 
@@ -377,7 +381,7 @@ impl RawRope {
             return Err(invalid(
                 "high_freq_factor",
                 high,
-                format!("and must be more than low_freq_factor, {low}"),
+                format!("but must be more than low_freq_factor, {low}"),
             ));
         }
         Ok(Llama3 { factor: self.at_least_one(None)?, low, high, original_max_positions: original as f64 })
@@ -401,7 +405,7 @@ impl RawRope {
     }
 }
 
-/// A size that must be there, from 1 to `most`.
+/// A required size, from 1 to `most`.
 pub(crate) fn bounded(field: &'static str, value: Option<usize>, most: usize) -> Result<usize, ConfigError> {
     match value {
         None => Err(ConfigError::Missing(field.into())),
@@ -412,7 +416,7 @@ pub(crate) fn bounded(field: &'static str, value: Option<usize>, most: usize) ->
     }
 }
 
-/// A field that cannot be as it is.
+/// The error for an invalid or unsupported field.
 pub(crate) fn invalid(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {
     ConfigError::Invalid { field: field.into(), value: value.to_string(), reason: reason.into() }
 }

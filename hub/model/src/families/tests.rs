@@ -101,7 +101,7 @@ fn a_family_that_is_not_known_is_named_beside_those_that_are() {
     let sentence = |config: &Value| parse(config).unwrap_err().to_string();
     let unknown = sentence(&with("model_type", json!("mamba")));
     assert!(
-        unknown.starts_with("its model_type is \"mamba\", and these can be run: qwen3_moe, qwen3, "),
+        unknown.starts_with("its model_type is \"mamba\", but moex supports only qwen3_moe, qwen3, "),
         "{unknown}"
     );
     assert!(sentence(&json!({"layers": 3})).starts_with("its model_type is absent"));

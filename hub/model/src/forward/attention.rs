@@ -1,5 +1,5 @@
-//! The first half of a layer: attention over cached positions, by a matrix each for queries, keys and values or through narrow
-//! rows, or a gated delta net.
+//! The first half of a layer: attention over cached positions, with separate projections or latent (low-rank) ones, or
+//! a gated delta net.
 
 use moex_kernels::{
     cpu::DeltaNetShape,
@@ -70,7 +70,7 @@ impl Forward<'_> {
         self.linear(heads, (name, "o_proj"), self.checkpoint.spec.hidden, (spec.output_bias, ALLOWED))
     }
 
-    /// A matrix each.
+    /// Separate projections.
     fn separate(&mut self, rows: TensorId, spec: &AttentionSpec, name: &str) -> Result<Heads, ModelError> {
         let &AttentionSpec { n_heads, head_width, .. } = spec;
         let has_bias = (spec.qkv_bias, ALLOWED);
@@ -92,8 +92,8 @@ impl Forward<'_> {
         Ok(Heads { q, k, v, gate: Some(gate) })
     }
 
-    /// Multi-head latent attention (DeepSeek-V2, section 2.1, <https://arxiv.org/abs/2405.04434>): each head has columns of its
-    /// own and rotated ones, those of the keys shared by all heads. Keys and values are cached as every head reads them.
+    /// Multi-head latent attention (DeepSeek-V2, section 2.1, <https://arxiv.org/abs/2405.04434>): each head has its
+    /// own columns and rotated ones; all heads share the keys' rotated columns. Keys and values are cached per head.
     fn latent(
         &mut self,
         rows: TensorId,
@@ -131,7 +131,7 @@ impl Forward<'_> {
         Ok(Heads { q, k, v, gate: None })
     }
 
-    /// From normalised `rows` (T, D) to a gated delta net's output (T, D); its sequences' states move on.
+    /// From normalised `rows` (T, D) to a gated delta net's output (T, D); updates the sequences' states.
     pub(super) fn delta_net(
         &mut self,
         rows: TensorId,
@@ -139,7 +139,7 @@ impl Forward<'_> {
         name: &str,
     ) -> Result<TensorId, ModelError> {
         let qkvz = self.linear(rows, (name, "in_proj_qkvz"), shape.qkvz_width(), (false, ALLOWED))?;
-        // They decide how fast a state forgets.
+        // They control how fast a state decays.
         let ba = self.linear(rows, (name, "in_proj_ba"), shape.ba_width(), (false, Rounding::Never))?;
         let conv =
             self.checkpoint.conv(&format!("{name}.conv1d.weight"), shape.conv_width(), shape.kernel)?;
@@ -166,7 +166,7 @@ impl Forward<'_> {
     }
 }
 
-/// What attention is computed of, neither normed nor rotated.
+/// Queries, keys and values, neither normed nor rotated.
 struct Heads {
     q: TensorId,            // (T, H*C)
     k: TensorId,            // (T, G*C)

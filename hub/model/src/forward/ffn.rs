@@ -1,5 +1,4 @@
-//! The second half of a layer: one gated MLP for every row, or a router and experts, with an expert that every row goes to if
-//! the model has one.
+//! The second half of a layer: a gated MLP, or a router and experts, optionally with a shared expert.
 
 use moex_kernels::graph::{Activation, Rounding, RouterKind, Stage, TensorId};
 
@@ -19,7 +18,7 @@ impl Forward<'_> {
         Ok(out)
     }
 
-    /// From normalised `rows` (T, D) to the gated sum of the experts that the router chose (T, D): the step pauses for it.
+    /// From normalised `rows` (T, D) to the gated sum of the chosen experts (T, D): the step pauses for it.
     pub(super) fn experts(
         &mut self,
         rows: TensorId,

@@ -1,4 +1,4 @@
-//! A position in a file's bytes that never passes their end.
+//! A position in a file's bytes that never exceeds their end.
 
 use super::{GgufError, MAX_STRING_BYTES};
 
@@ -19,7 +19,7 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// The next `n` bytes, of `what`.
+    /// Returns the next `n` bytes; `what` names them in errors.
     pub(super) fn take(&mut self, n: u64, what: &str) -> Result<&'a [u8], GgufError> {
         let end = (self.at as u64).saturating_add(n);
         let taken = usize::try_from(end).ok().and_then(|end| self.bytes.get(self.at..end));
@@ -45,7 +45,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A count of `what` that no file's count exceeds.
+    /// Reads a count of `what`, which is limited.
     pub(super) fn count(&mut self, what: &str, most: u64) -> Result<u64, GgufError> {
         let count = self.u64(what)?;
         if count > most {

@@ -1,20 +1,20 @@
-//! What can be wrong with a GGUF file, each as a sentence that names the key or the tensor; the file's name comes before it.
+//! Errors of a GGUF file; each is a sentence that names the key or the tensor. The caller adds the file's name.
 
 use moex_kernels::WeightFormat;
 
 /// Why a file could not be read as GGUF.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GgufError {
-    /// It begins with something else.
-    #[error("no GGUF file: it does not begin with \"GGUF\"")]
+    /// It does not begin with the magic.
+    #[error("not a GGUF file: it does not begin with \"GGUF\"")]
     Magic,
-    /// It is of a version with another layout.
-    #[error("GGUF version {0}, and versions 2 and 3 are read")]
+    /// It has an unsupported version.
+    #[error("GGUF version {0}, but only versions 2 and 3 are supported")]
     Version(u32),
-    /// Its numbers have the other byte order.
-    #[error("a big-endian GGUF, and only little-endian ones are read")]
+    /// It has the other byte order.
+    #[error("a big-endian GGUF, but only little-endian ones are supported")]
     BigEndian,
-    /// It ends before something that it announces.
+    /// It ends before something that its header announces.
     #[error("truncated: {what} ends at byte {end} and the file at byte {len}")]
     Truncated {
         /// The key, the tensor, or the part of the header.
@@ -24,17 +24,17 @@ pub enum GgufError {
         /// The file's length.
         len: u64,
     },
-    /// A count or a length is beyond every file's.
-    #[error("{what} {count}, and at most {most} are read")]
+    /// A count or a length exceeds its limit.
+    #[error("{what} {count}, but at most {most} are supported")]
     TooMany {
-        /// What is counted, with its verb.
+        /// What is counted, with the verb.
         what: String,
         /// How many.
         count: u64,
         /// The limit.
         most: u64,
     },
-    /// A value of a type that is in no version.
+    /// A value has an unknown type.
     #[error("{key} has the unknown value type {kind}")]
     ValueType {
         /// The key.
@@ -42,24 +42,24 @@ pub enum GgufError {
         /// The type's number.
         kind: u32,
     },
-    /// A string is no text.
+    /// A string is not UTF-8.
     #[error("{0} is no UTF-8")]
     Utf8(String),
-    /// A key or a tensor that stands there twice.
-    #[error("{0} stands there twice")]
+    /// A key or a tensor occurs twice.
+    #[error("{0} occurs twice")]
     Duplicate(String),
-    /// An alignment that is none.
-    #[error("general.alignment is {0}, no power of two up to {most}", most = super::MAX_ALIGNMENT)]
+    /// An invalid alignment.
+    #[error("general.alignment is {0}, not a power of two up to {most}", most = super::MAX_ALIGNMENT)]
     Alignment(u64),
     /// A tensor with too many dimensions, or none.
-    #[error("{tensor} has {n} dimensions, and 1 to {most} are read", most = super::MAX_DIMENSIONS)]
+    #[error("{tensor} has {n} dimensions, but only 1 to {most} are supported", most = super::MAX_DIMENSIONS)]
     Dimensions {
         /// The tensor.
         tensor: String,
         /// How many.
         n: u32,
     },
-    /// A tensor whose size cannot be counted.
+    /// A tensor whose size overflows.
     #[error("the size of {tensor} overflows: its dimensions are {dimensions:?}")]
     Overflow {
         /// The tensor.
@@ -67,16 +67,16 @@ pub enum GgufError {
         /// Columns first.
         dimensions: Vec<u64>,
     },
-    /// A tensor in a type that is not read.
-    #[error("{tensor} has the type {kind}: {known} are supported", known = super::kind::known())]
+    /// A tensor with an unsupported type.
+    #[error("{tensor} has the type {kind}, but only {known} are supported", known = super::kind::known())]
     Type {
         /// The tensor.
         tensor: String,
         /// The type's name, or its number.
         kind: String,
     },
-    /// A tensor whose rows are no whole blocks.
-    #[error("{tensor} has rows of {cols}, no whole blocks of {format}")]
+    /// A tensor whose rows are not whole blocks.
+    #[error("{tensor} has rows of {cols}, which are not whole blocks of {format}")]
     Ragged {
         /// The tensor.
         tensor: String,
@@ -85,8 +85,8 @@ pub enum GgufError {
         /// Its type.
         format: WeightFormat,
     },
-    /// A tensor that starts where none may.
-    #[error("{tensor} starts at byte {offset} of the data, no multiple of {alignment}")]
+    /// A tensor that starts at an unaligned offset.
+    #[error("{tensor} starts at byte {offset} of the data, which is not a multiple of {alignment}")]
     Misaligned {
         /// The tensor.
         tensor: String,
@@ -95,7 +95,7 @@ pub enum GgufError {
         /// `general.alignment`.
         alignment: u64,
     },
-    /// A key that is not there.
+    /// A missing key.
     #[error("the key {0} is missing")]
     MissingKey(String),
     /// A key with a value of another type, or out of its range.

@@ -1,4 +1,4 @@
-//! Everything before the tensors' bytes, and where those lie.
+//! Reads everything before the tensors' bytes, and locates those.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -16,24 +16,24 @@ pub struct Gguf<'a> {
     tensors: Vec<TensorInfo<'a>>,
 }
 
-/// A tensor in a file. Its bytes are whole and in the file.
+/// A tensor in a file. Its bytes are checked to be within the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorInfo<'a> {
-    /// As the file calls it.
+    /// Its name in the file.
     pub name: &'a str,
-    /// Rows are whole blocks of it.
+    /// Its format; rows are whole blocks.
     pub format: WeightFormat,
     /// Rows before columns: the reverse of how the file lists them.
     pub shape: Vec<usize>,
-    /// Where it lies in the file.
+    /// Location in the file.
     pub bytes: Range<usize>,
 }
 
 impl<'a> Gguf<'a> {
-    /// Reads the header of a whole file.
+    /// Reads the header of a file.
     ///
     /// # Errors
-    /// The first thing that makes it no GGUF that can be used, tensors past its end included.
+    /// If the GGUF is invalid, including tensors past its end; names the first problem.
     pub fn parse(file: &'a [u8]) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(file);
         if file.get(..4) != Some(&MAGIC) {
@@ -42,7 +42,7 @@ impl<'a> Gguf<'a> {
         cursor.take(4, "the magic")?;
         match cursor.u32("the version")? {
             2 | 3 => {}
-            // Version 2 or 3, seen from the other end.
+            // Version 2 or 3 in the other byte order.
             0x0200_0000 | 0x0300_0000 => return Err(GgufError::BigEndian),
             other => return Err(GgufError::Version(other)),
         }
@@ -83,7 +83,7 @@ impl<'a> Gguf<'a> {
         self.metadata.get(key).copied()
     }
 
-    /// The text of a key; none if it is not there.
+    /// The text of a key; none if the key is missing.
     ///
     /// # Errors
     /// If it is no text.
@@ -91,7 +91,7 @@ impl<'a> Gguf<'a> {
         self.typed(key, "a text", Value::as_str)
     }
 
-    /// The integer of a key; none if it is not there.
+    /// The integer of a key; none if the key is missing.
     ///
     /// # Errors
     /// If it is no integer from 0 to `u32::MAX`.
@@ -100,7 +100,7 @@ impl<'a> Gguf<'a> {
         self.typed(key, "an integer from 0 to 4,294,967,295", integer)
     }
 
-    /// The number of a key; none if it is not there.
+    /// The number of a key; none if the key is missing.
     ///
     /// # Errors
     /// If it is no number.
@@ -133,7 +133,7 @@ fn alignment(metadata: &HashMap<&str, Value<'_>>) -> Result<u64, GgufError> {
     Ok(alignment)
 }
 
-/// A tensor as the table has it, its `bytes` from 0 on, and its offset in the data.
+/// A tensor from the table, with `bytes` starting at 0, and its offset in the data.
 fn read_tensor<'a>(cursor: &mut Cursor<'a>) -> Result<(TensorInfo<'a>, u64), GgufError> {
     let name = cursor.string_within("a tensor's name", MAX_NAME_BYTES)?;
     let tensor = || name.to_owned();
@@ -153,7 +153,7 @@ fn read_tensor<'a>(cursor: &mut Cursor<'a>) -> Result<(TensorInfo<'a>, u64), Ggu
     let rows = dimensions[1..].iter().try_fold(1, |rows: u64, n| rows.checked_mul(*n));
     let sizes = rows.zip(usize::try_from(cols).ok()).and_then(|(rows, cols)| {
         let n_bytes = format.matrix_bytes(usize::try_from(rows).ok()?, cols);
-        // `usize::MAX` stands for what cannot be counted.
+        // `usize::MAX` represents an overflow.
         (n_bytes < usize::MAX && rows.checked_mul(cols as u64).is_some()).then_some(n_bytes)
     });
     let Some(n_bytes) = sizes else { return Err(GgufError::Overflow { tensor: tensor(), dimensions }) };
@@ -162,7 +162,7 @@ fn read_tensor<'a>(cursor: &mut Cursor<'a>) -> Result<(TensorInfo<'a>, u64), Ggu
     Ok((TensorInfo { name, format, shape, bytes: 0..n_bytes }, offset))
 }
 
-/// Moves a tensor's bytes to where they lie in the file.
+/// Moves a tensor's range to its location in the file.
 fn place(
     tensor: &mut TensorInfo<'_>,
     data: u64,

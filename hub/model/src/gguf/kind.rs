@@ -1,8 +1,8 @@
-//! The tensor types of GGUF by their numbers, and which of them are weight formats here.
+//! Maps GGUF's tensor type numbers to weight formats.
 
 use moex_kernels::WeightFormat;
 
-/// Other types that files have, for those who ask why theirs is not read.
+/// Types that are not supported, with names for errors.
 const OTHERS: [(u32, &str); 14] = [
     (9, "q8_1"),
     (15, "q8_K"),
@@ -20,14 +20,14 @@ const OTHERS: [(u32, &str); 14] = [
     (35, "tq2_0"),
 ];
 
-/// The format of a type's number, or what to call a type that is not read.
+/// The format of a type number, or the name of an unsupported type.
 pub(super) fn format(kind: u32) -> Result<WeightFormat, String> {
     let other = || OTHERS.iter().find(|(number, _)| *number == kind).map(|(_, name)| (*name).to_owned());
     let known = WeightFormat::ALL.into_iter().find(|format| format.gguf_type() == Some(kind));
     known.ok_or_else(|| other().unwrap_or_else(|| kind.to_string()))
 }
 
-/// The types that are read, in words, in the order of their numbers.
+/// The supported types in words, in the order of their numbers.
 pub(super) fn known() -> String {
     let mut formats = WeightFormat::ALL;
     formats.sort_by_key(|format| format.gguf_type());

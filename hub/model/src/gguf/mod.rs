@@ -1,6 +1,6 @@
-//! GGUF, the file format of llama.cpp: metadata by key and tensors by name, read where they lie and written front to back.
+//! Reads and writes GGUF, llama.cpp's file format: metadata by key and tensors by name.
 //!
-//! What lives here knows the container and what its keys are called; which of them make a Qwen3-MoE is `model`'s matter.
+//! This module knows the container and the keys' names; `families` and `checkpoint` interpret them as models.
 //!
 //! ```text
 //! magic "GGUF"   version u32   tensors u64   keys u64
@@ -9,8 +9,8 @@
 //! padding to general.alignment, then the tensors' bytes, each at a multiple of it
 //! ```
 //!
-//! Reading borrows from the file and allocates a list of keys and one of tensors, both within what the file's own length
-//! allows. Every length is checked before it is used: no file makes it panic.
+//! Reading borrows from the file and allocates only a list of keys and one of tensors, both bounded by the file's
+//! length. Every length is checked before use, so no file causes a panic.
 
 mod cursor;
 mod error;

@@ -1,11 +1,11 @@
-//! The files of one model: `NAME.gguf`, or `NAME-00001-of-0000N.gguf` and those that follow it.
+//! Finds the files of one model: `NAME.gguf`, or `NAME-00001-of-0000N.gguf` and its successors.
 
 use std::path::{Path, PathBuf};
 
-/// The most files of one model.
+/// Maximum files of one model.
 const MAX_SHARDS: usize = 1024;
 
-/// All files of the model that `path` is a file of, in order: itself alone unless its name says that it is one of several.
+/// All files of the model that `path` belongs to, in order: only itself unless its name is that of a split file.
 pub fn shards(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match numbered(name) {

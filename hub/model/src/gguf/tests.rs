@@ -96,7 +96,7 @@ fn every_truncation_is_named() {
     for n in 0..file.len() {
         let error = error(&file[..n]);
         match n {
-            0..4 => assert!(error.starts_with("no GGUF file"), "{n}: {error}"),
+            0..4 => assert!(error.starts_with("not a GGUF file"), "{n}: {error}"),
             _ => assert!(error.starts_with("truncated: ") && error.ends_with(&n.to_string()), "{n}: {error}"),
         }
     }
@@ -117,27 +117,33 @@ fn what_is_wrong_is_named() {
     };
     // After a tensor's name: dimensions u32, each u64, type u32, offset u64.
     for (file, expected) in [
-        (replaced(0, b"GGML"), "no GGUF file: it does not begin with \"GGUF\""),
-        (replaced(4, &[1, 0, 0, 0]), "GGUF version 1, and versions 2 and 3 are read"),
-        (replaced(4, &[0, 0, 0, 3]), "a big-endian GGUF, and only little-endian ones are read"),
-        (replaced(8, &u64s(u64::MAX)), "the tensors are 18446744073709551615, and at most 65536 are read"),
-        (replaced(16, &u64s(1 << 40)), "the keys are 1099511627776, and at most 65536 are read"),
-        (replaced(24, &u64s(1 << 40)), "the bytes of a key are 1099511627776, and at most 1024 are read"),
+        (replaced(0, b"GGML"), "not a GGUF file: it does not begin with \"GGUF\""),
+        (replaced(4, &[1, 0, 0, 0]), "GGUF version 1, but only versions 2 and 3 are supported"),
+        (replaced(4, &[0, 0, 0, 3]), "a big-endian GGUF, but only little-endian ones are supported"),
+        (
+            replaced(8, &u64s(u64::MAX)),
+            "the tensors are 18446744073709551615, but at most 65536 are supported",
+        ),
+        (replaced(16, &u64s(1 << 40)), "the keys are 1099511627776, but at most 65536 are supported"),
+        (
+            replaced(24, &u64s(1 << 40)),
+            "the bytes of a key are 1099511627776, but at most 1024 are supported",
+        ),
         (with("a.text", 0, &[99, 0, 0, 0]), "a.text has the unknown value type 99"),
         (
             with("a.text", 4, &u64s(1 << 60)),
-            "the bytes of a.text are 1152921504606846976, and at most 16777216 are read",
+            "the bytes of a.text are 1152921504606846976, but at most 16777216 are supported",
         ),
         (with("a.text", 12, &[0xff]), "a.text is no UTF-8"),
         (with("a.texts", 0, &[9, 0, 0, 0, 9]), "the key a.texts is not an array of plain values"),
         (
             with("a.texts", 8, &u64s(1 << 50)),
-            "the elements of a.texts are 1125899906842624, and at most 8388608 are read",
+            "the elements of a.texts are 1125899906842624, but at most 8388608 are supported",
         ),
-        (with("first", 0, &[0]), "first has 0 dimensions, and 1 to 4 are read"),
-        (with("first", 0, &[9]), "first has 9 dimensions, and 1 to 4 are read"),
-        (with("first", 20, &[77, 0, 0, 0]), "first has the type 77: f32, f16, q4_0,"),
-        (with("first", 20, &[16, 0, 0, 0]), "first has the type iq2_xxs: f32, f16, q4_0,"),
+        (with("first", 0, &[0]), "first has 0 dimensions, but only 1 to 4 are supported"),
+        (with("first", 0, &[9]), "first has 9 dimensions, but only 1 to 4 are supported"),
+        (with("first", 20, &[77, 0, 0, 0]), "first has the type 77, but only f32, f16, q4_0,"),
+        (with("first", 20, &[16, 0, 0, 0]), "first has the type iq2_xxs, but only f32, f16, q4_0,"),
         (
             with("first", 4, &u64s(1 << 62)),
             "the size of first overflows: its dimensions are [4611686018427387904, 2]",
@@ -146,10 +152,10 @@ fn what_is_wrong_is_named() {
             with("first", 12, &u64s(u64::MAX)),
             "the size of first overflows: its dimensions are [3, 18446744073709551615]",
         ),
-        (with("first", 24, &u64s(8)), "first starts at byte 8 of the data, no multiple of 32"),
+        (with("first", 24, &u64s(8)), "first starts at byte 8 of the data, which is not a multiple of 32"),
         (with("first", 24, &u64s(1 << 40)), "truncated: first ends at byte 1099511628"),
         (with("first", 24, &u64s(u64::MAX - 31)), "truncated: first ends at byte 18446744073709551615"),
-        (with("second", 4, &u64s(33)), "second has rows of 33, no whole blocks of q4_0"),
+        (with("second", 4, &u64s(33)), "second has rows of 33, which are not whole blocks of q4_0"),
         (with("second", 4, &u64s(1 << 63)), "the size of second overflows"),
     ] {
         let error = error(&file);
@@ -161,10 +167,10 @@ fn what_is_wrong_is_named() {
 fn names_stand_there_once() {
     let twice = |header: &mut Header| error(&[header.encode(), vec![0; 64]].concat());
     let mut keys = Header::default();
-    assert_eq!(twice(keys.key("k", MetaValue::U32(1)).key("k", MetaValue::U32(2))), "k stands there twice");
+    assert_eq!(twice(keys.key("k", MetaValue::U32(1)).key("k", MetaValue::U32(2))), "k occurs twice");
     let mut tensors = Header::default();
     tensors.tensor("t", WeightFormat::F32, &[1]).tensor("t", WeightFormat::F32, &[1]);
-    assert_eq!(twice(&mut tensors), "t stands there twice");
+    assert_eq!(twice(&mut tensors), "t occurs twice");
 }
 
 #[test]
@@ -179,7 +185,7 @@ fn another_alignment_moves_the_data() {
         assert_eq!(Gguf::parse(&file).unwrap().tensors()[0].bytes.start, start, "{alignment}");
     }
     for alignment in [0, 3, 1 << 17] {
-        let expected = format!("general.alignment is {alignment}, no power of two up to 65536");
+        let expected = format!("general.alignment is {alignment}, not a power of two up to 65536");
         assert_eq!(error(&file(alignment)), expected);
     }
 }

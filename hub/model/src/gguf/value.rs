@@ -19,7 +19,7 @@ pub enum Value<'a> {
     Array(Array<'a>),
 }
 
-/// Values of one scalar type, or strings: their bytes as they lie, checked.
+/// Values of one scalar type, or strings, as checked bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'a> {
     element: Kind,

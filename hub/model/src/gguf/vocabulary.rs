@@ -10,7 +10,7 @@ use super::{Gguf, GgufError, Header, MAX_ELEMENTS, MetaValue, Value};
 pub struct Vocabulary {
     /// Each id's token: in the alphabet of byte-level BPE, or with `▁` for a space.
     pub tokens: Vec<String>,
-    /// Each id's kind; as many as tokens.
+    /// Each id's kind; as many as there are tokens.
     pub kinds: Vec<TokenKind>,
     /// What makes tokens of a text.
     pub merges: Merges,
@@ -18,11 +18,11 @@ pub struct Vocabulary {
     pub bos: Option<u32>,
     /// The token that ends an answer.
     pub eos: Option<u32>,
-    /// The token that ends a turn, where it is another one.
+    /// The token that ends a turn, if it is a different one.
     pub eot: Option<u32>,
-    /// The token that fills a batch.
+    /// The padding token.
     pub pad: Option<u32>,
-    /// Whether a plain text begins with `bos`. A chat's prompt is what the template makes of it.
+    /// Whether plain text begins with `bos`. In a chat, the template decides.
     pub add_bos: bool,
 }
 
@@ -68,7 +68,7 @@ pub enum Words {
 }
 
 impl Words {
-    /// By their names; of several the first is written.
+    /// By their names; the first of several is used for writing.
     const NAMES: [(&'static str, Self); 9] = [
         ("qwen2", Self::Qwen2),
         ("deepseek-r1-qwen", Self::Qwen2),
@@ -99,7 +99,7 @@ impl Words {
     }
 }
 
-/// What a token is there for.
+/// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// A piece of text, made by merges.
@@ -108,9 +108,9 @@ pub enum TokenKind {
     Unknown = 2,
     /// Marks where something begins or ends; never shown.
     Control = 3,
-    /// Found in the text as it stands, and shown.
+    /// Matched verbatim in the text, and shown.
     UserDefined = 4,
-    /// Fills the vocabulary up; never made and never found.
+    /// A filler, never generated or matched.
     Unused = 5,
     /// A byte, `<0x0A>`, of a character that no other token stands for.
     Byte = 6,
@@ -133,7 +133,7 @@ impl Vocabulary {
     /// The vocabulary of a file; none if it has no tokenizer.
     ///
     /// # Errors
-    /// If it is of a kind that is not known, or not whole.
+    /// If its kind is unknown, or it is incomplete.
     pub fn read(gguf: &Gguf<'_>) -> Result<Option<Self>, GgufError> {
         let Some(model) = gguf.text(MODEL)? else { return Ok(None) };
         let wrong = |key: &str, expected| GgufError::WrongValue { key: key.to_owned(), expected };
@@ -196,7 +196,7 @@ impl Vocabulary {
         }))
     }
 
-    /// Adds its keys to a header.
+    /// Adds the vocabulary's keys to a header.
     pub fn write(self, header: &mut Header) {
         let (model, how, ranks) = match self.merges {
             Merges::Listed { words, pairs } => {
@@ -220,8 +220,7 @@ impl Vocabulary {
             .key(TOKENS, MetaValue::Texts(self.tokens));
     }
 
-    /// The vocabulary of a `tokenizer.json`, filled up to `n_ids` with tokens that nothing makes; it names no special
-    /// tokens.
+    /// The vocabulary of a `tokenizer.json`, padded to `n_ids` with unused tokens; without special tokens.
     ///
     /// # Errors
     /// If it is none, or has more ids than [`MAX_ELEMENTS`].
@@ -292,7 +291,7 @@ struct Model {
     merges: Vec<Merge>,
 }
 
-/// A pair, or in older files a text with a space between its halves.
+/// A pair, or in older files a string with a space between its halves.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Merge {

@@ -57,10 +57,10 @@ impl Header {
         self
     }
 
-    /// Adds a tensor of `shape`, rows before columns, whose bytes are to follow in their turn.
+    /// Adds a tensor of `shape`, rows before columns; its bytes follow in this order.
     ///
     /// # Panics
-    /// If GGUF has no such format, or rows are no whole blocks of it.
+    /// If GGUF has no such format, or rows are not whole blocks of it.
     pub fn tensor(&mut self, name: impl Into<String>, format: WeightFormat, shape: &[usize]) -> &mut Self {
         assert!(format.gguf_type().is_some(), "a format of GGUF");
         assert!(
@@ -95,7 +95,7 @@ impl Header {
     }
 }
 
-/// The zeros that follow `n_bytes` bytes of a tensor.
+/// The padding after `n_bytes` bytes of a tensor.
 pub fn padding(n_bytes: usize) -> usize {
     n_bytes.next_multiple_of(DEFAULT_ALIGNMENT as usize) - n_bytes
 }

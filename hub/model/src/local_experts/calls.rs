@@ -1,26 +1,26 @@
-//! A routing sorted by expert: which rows each expert gets, and where each row's answers then lie.
+//! Sorts a routing by expert: each expert's rows, and the position of each row's results.
 
 use half::f16;
 use moex_kernels::engine::Pair;
 use moex_protocol::Routing;
 
-/// A sorted routing, in memory that is kept.
+/// A sorted routing, in reused memory.
 #[derive(Default)]
 pub(super) struct SortedCalls {
     /// By expert, then row (P).
     chosen: Vec<(u16, Pair)>,
     pairs: Vec<Pair>,
-    /// Experts, and the end of their pairs.
+    /// Experts, with the end of their pairs.
     ends: Vec<(u16, usize)>,
     k: usize,
-    /// Where each row's answers lie, in ascending expert order (T, K).
+    /// Positions of each row's results, in ascending expert order (T, K).
     of_row: Vec<u32>,
-    /// How many of them are known (T).
+    /// Number of known positions per row (T).
     n_of_row: Vec<u32>,
 }
 
 impl SortedCalls {
-    /// Sorts `routing`; its gates as they cross the wire if they do.
+    /// Sorts `routing`; rounds its gates as on the wire, if there is one.
     pub(super) fn sort(&mut self, routing: &Routing, crosses_wire: bool) {
         self.k = routing.k.max(1);
         let n_rows = routing.experts.len() / self.k;
@@ -68,7 +68,7 @@ impl SortedCalls {
         self.ends.iter().zip(starts).map(|((expert, end), start)| (*expert, &self.pairs[start..*end]))
     }
 
-    /// Which pairs are row `t`'s, in ascending expert order (K).
+    /// The pairs of row `t`, in ascending expert order (K).
     pub(super) fn of_row(&self, t: usize) -> &[u32] {
         &self.of_row[t * self.k..][..self.k]
     }

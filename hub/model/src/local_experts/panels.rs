@@ -1,5 +1,5 @@
-//! Experts repacked for this machine's vector instructions, and computed there with int8 activations: what a worker with
-//! such activations answers, to the bit.
+//! Repacks experts for this machine's vector instructions and computes them with int8 activations: the same bits as a
+//! worker's answer.
 
 use std::{fmt, io, sync::Arc};
 
@@ -11,10 +11,10 @@ use moex_kernels::{
 use super::ExpertSource;
 use crate::memory::Keep;
 
-/// What may be resident of experts both as they lie in their file and in panels.
+/// Maximum bytes of experts that are resident both as file pages and as panels.
 const MAX_UNRELEASED_BYTES: usize = 64 << 20;
 
-/// Experts in panels, or on their way there.
+/// Experts in panels, or repacked on use.
 pub struct ExpertPanels {
     processor: Arc<Processor>,
     source: Box<dyn ExpertSource>,
@@ -25,7 +25,7 @@ struct LayerPanels {
     n_experts: usize,
     /// None for a dense layer.
     shape: Option<PackedExpertShape>,
-    /// All experts of the layer, if they are kept.
+    /// All experts of the layer, if they are kept in memory.
     kept: Option<Slab>,
 }
 
@@ -36,10 +36,10 @@ impl fmt::Debug for ExpertPanels {
 }
 
 impl ExpertPanels {
-    /// The experts of `source`. To keep them all, they are all repacked now.
+    /// The experts of `source`. If all are kept, they are repacked now.
     ///
     /// # Errors
-    /// If an expert cannot be read, or there is no memory.
+    /// If an expert cannot be read, or memory is exhausted.
     pub fn new(
         source: impl ExpertSource + 'static,
         processor: Arc<Processor>,
@@ -74,7 +74,7 @@ impl ExpertPanels {
         Ok(Self { processor, source: Box::new(source), layers })
     }
 
-    /// What computes them.
+    /// The processor that computes them.
     pub fn processor(&self) -> &Arc<Processor> {
         &self.processor
     }
@@ -89,7 +89,7 @@ impl ExpertPanels {
     /// `pairs`, `rows` (R, D), `out` (P, D).
     ///
     /// # Errors
-    /// The expert that does not exist or cannot be read, and why.
+    /// If the expert does not exist or cannot be read; with the reason.
     pub fn compute(
         &self,
         layer: usize,
@@ -138,17 +138,17 @@ impl ExpertPanels {
     }
 }
 
-/// What [`ExpertPanels::compute`] needs in between.
+/// Buffers of [`ExpertPanels::compute`].
 #[derive(Default)]
 pub struct PanelSpace {
     scratch: ExpertScratch,
-    /// Empty between computations: only its memory is kept.
+    /// Empty between computations: only its memory is reused.
     calls: Vec<ExpertCall<'static>>,
     /// An expert that is not kept.
     spare: Vec<u8>,
 }
 
-/// The memory of a vector of one lifetime for one of another: collecting a vector's own iterator allocates nothing.
+/// Reuses a vector's memory for another lifetime: collecting a vector's own iterator does not allocate.
 fn recycled<'b>(mut calls: Vec<ExpertCall<'_>>) -> Vec<ExpertCall<'b>> {
     calls.clear();
     calls.into_iter().map(|_| ExpertCall { expert: &[], pairs: &[] }).collect()

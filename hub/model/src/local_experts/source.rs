@@ -1,4 +1,4 @@
-//! Where experts come from: the checkpoint, or blocks packed for workers.
+//! Provides experts from the checkpoint, or from blocks packed for workers.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,28 +7,28 @@ use moex_protocol::{Block, ExpertId, LayerId};
 
 use crate::{packing::Packing, transformer::Model};
 
-/// Where experts lie.
+/// A source of experts.
 pub trait ExpertSource: Send + Sync {
-    /// (L): the experts of each layer, none in dense ones.
+    /// (L): the number of experts per layer, none in dense ones.
     fn n_experts(&self) -> Vec<usize>;
 
-    /// What the experts of a layer look like.
+    /// The shape of a layer's experts.
     ///
     /// # Errors
-    /// If the layer has none, or if they do not all look alike.
+    /// If the layer has none, or their shapes differ.
     fn shape(&self, layer: usize) -> Result<ExpertShape, String>;
 
-    /// Gives an expert's matrices to `read`.
+    /// Passes an expert's matrices to `read`.
     ///
     /// # Errors
-    /// Why there is no such expert, or why it cannot be read.
+    /// If there is no such expert, or it cannot be read.
     fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&ExpertView<'_>)) -> Result<(), String>;
 
-    /// Gives back the memory that files were read into; experts are there as before.
+    /// Frees the memory that files were read into; experts stay available.
     fn release(&self);
 }
 
-/// The checkpoint's own, in its formats.
+/// The checkpoint's own experts, in its formats.
 impl ExpertSource for Arc<Model> {
     fn n_experts(&self) -> Vec<usize> {
         (0..self.spec().layers.len()).map(|layer| self.experts(layer).len()).collect()
@@ -48,7 +48,7 @@ impl ExpertSource for Arc<Model> {
     }
 }
 
-/// The checkpoint's own; what has to be made for one is kept.
+/// The checkpoint's own experts; converted matrices are kept.
 pub(super) struct Resident(pub(super) Arc<Model>);
 
 impl ExpertSource for Resident {
@@ -70,12 +70,12 @@ impl ExpertSource for Resident {
     }
 }
 
-/// Where packed experts lie, as workers hold them.
+/// A source of packed experts, as workers hold them.
 pub trait Blocks: Send + Sync {
-    /// (L): the experts of each layer up to the last that has any.
+    /// (L): the number of experts per layer, up to the last layer with experts.
     fn n_experts(&self) -> Vec<usize>;
 
-    /// What a layer's blocks look like.
+    /// The shape of a layer's blocks.
     ///
     /// # Errors
     /// If the layer has none.
@@ -84,10 +84,10 @@ pub trait Blocks: Send + Sync {
     /// The bytes of a block.
     ///
     /// # Errors
-    /// Why there is no such block, or why it cannot be read.
+    /// If there is no such block, or it cannot be read.
     fn block(&self, block: Block) -> Result<&[u8], String>;
 
-    /// Gives back the memory that files were read into; blocks are there as before.
+    /// Frees the memory that files were read into; blocks stay available.
     fn release(&self) {}
 }
 
@@ -134,7 +134,7 @@ fn number(n: usize) -> Result<u16, String> {
     u16::try_from(n).map_err(|_| "the model has no such expert".to_owned())
 }
 
-/// The blocks of a model's experts, each packed when it is first asked for and kept.
+/// The blocks of a model's experts, packed on first use and kept.
 pub struct MemoryBlocks {
     model: Arc<Model>,
     packing: Packing,

@@ -9,9 +9,9 @@ use serde_json::{Map, Value as Json};
 
 use super::{TextError, clock, json};
 
-/// Instructions a template may run: a long conversation needs thousands, an endless loop all of them.
+/// Maximum instructions of a template: a long conversation needs thousands, and an endless loop hits the limit.
 const FUEL: u64 = 20_000_000;
-/// The longest template that is compiled.
+/// Maximum bytes of a template.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 
 const NAME: &str = "chat_template";
@@ -22,16 +22,16 @@ pub struct ChatTemplate {
     tokens: Vec<(&'static str, String)>,
 }
 
-/// What a template is given.
+/// Inputs of a template.
 #[derive(Clone, Copy, Debug)]
 pub struct ChatInput<'a> {
     /// The conversation: objects with `role`, `content` and whatever else the template reads.
     pub messages: &'a [Json],
-    /// Tools as the API has them, if any.
+    /// Tools in the API's format, if any.
     pub tools: Option<&'a [Json]>,
-    /// Whether the prompt ends where the assistant begins to speak.
+    /// Whether the prompt ends with the start of the assistant's message.
     pub generation_prompt: bool,
-    /// Further variables, `enable_thinking` for one.
+    /// Further variables, such as `enable_thinking`.
     pub variables: &'a Map<String, Json>,
     /// Seconds since 1970, for templates that write the date.
     pub unix_seconds: u64,
@@ -41,7 +41,7 @@ impl ChatTemplate {
     /// Compiles `source`; `tokens` are the tokenizer's special tokens by their names in its config.
     ///
     /// # Errors
-    /// What makes it no template.
+    /// If the template is invalid.
     pub fn new(source: String, tokens: Vec<(&'static str, String)>) -> Result<Self, TextError> {
         if source.len() > MAX_TEMPLATE_BYTES {
             return Err(TextError::Template(format!("{} bytes are too many", source.len())));
@@ -62,10 +62,11 @@ impl ChatTemplate {
         Ok(Self { environment, tokens })
     }
 
-    /// The prompt.
+    /// Renders the prompt.
     ///
     /// # Errors
-    /// [`TextError::Refused`] with the template's words if it raises an exception, [`TextError::Template`] if it fails.
+    /// [`TextError::Refused`] with the template's message if it raises an exception, [`TextError::Template`] if it
+    /// fails.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TextError> {
         let mut variables = input.variables.clone();
         for (name, token) in &self.tokens {
@@ -84,10 +85,10 @@ impl ChatTemplate {
     }
 }
 
-/// `tojson` as transformers has it: Python's separators and nothing escaped for HTML.
+/// `tojson` as in transformers: Python's separators, without HTML escapes.
 fn to_json(value: &Value, indent: Option<usize>, options: Kwargs) -> Result<String, Error> {
     let indent = indent.or(options.get("indent")?);
-    // Read, so that templates may pass it: false is what they pass, and what is done anyway.
+    // Templates may pass `ensure_ascii=false`, which is the behaviour anyway.
     options.get::<Option<bool>>("ensure_ascii")?;
     options.assert_all_used()?;
     let value = serde_json::to_value(value)

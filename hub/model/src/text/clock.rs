@@ -1,4 +1,4 @@
-//! A time that was given, written as Python's `strftime` writes it, in UTC: for templates that put the date into a prompt.
+//! Formats a given time like Python's `strftime`, in UTC, for templates that put the date into a prompt.
 
 const MONTHS: [&str; 12] = [
     "January",
@@ -56,7 +56,7 @@ pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
 
 /// Year, month, day and day of the year of a day since 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64, u64) {
-    // A clock that says more than the year 9999 says nothing.
+    // Years after 9999 are not supported.
     let mut left = days.min(2_932_896);
     let is_leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
     let mut year = 1970;

@@ -1,22 +1,22 @@
-//! Ids to text as they come, never half a character.
+//! Decodes ids to text incrementally, only whole characters.
 
 use super::{Special, Tokenizer};
 
-/// Decodes one sequence. What it gives, put together, is what [`Tokenizer::decode`] gives for all ids at once.
+/// Decodes one sequence. The concatenated output equals [`Tokenizer::decode`] of all ids.
 #[derive(Debug)]
 pub struct Detokenizer {
     special: Special,
-    /// The beginning of a character: at most three bytes.
+    /// The beginning of an incomplete character: at most three bytes.
     pending: Vec<u8>,
 }
 
 impl Detokenizer {
-    /// At the beginning of a text.
+    /// Starts a new text.
     pub fn new(special: Special) -> Self {
         Self { special, pending: Vec::new() }
     }
 
-    /// The text that `id` completes, often empty in the middle of a character.
+    /// Returns the text that `id` completes; often empty in the middle of a character.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
         self.pending.extend_from_slice(tokenizer.bytes(id, self.special));
         let mut text = String::new();
@@ -32,7 +32,7 @@ impl Detokenizer {
             let n_valid = error.valid_up_to();
             text.push_str(&String::from_utf8_lossy(&self.pending[..n_valid]));
             match error.error_len() {
-                // A character that later bytes may complete.
+                // Later bytes may complete this character.
                 None => {
                     self.pending.drain(..n_valid);
                     return text;
@@ -45,7 +45,7 @@ impl Detokenizer {
         }
     }
 
-    /// What is left when no more ids come: nothing, or the sign for a character that was never completed.
+    /// Returns the rest at the end: nothing, or the replacement character for an incomplete one.
     pub fn finish(&mut self) -> String {
         let rest = std::mem::take(&mut self.pending);
         String::from_utf8_lossy(&rest).into_owned()

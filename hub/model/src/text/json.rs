@@ -1,4 +1,4 @@
-//! JSON as Python's `json.dumps(value, ensure_ascii=False)` writes it: what models saw tools in.
+//! Writes JSON like Python's `json.dumps(value, ensure_ascii=False)`, the format of tools in training data.
 
 use std::io;
 

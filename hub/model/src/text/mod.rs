@@ -1,7 +1,6 @@
-//! Text to tokens and back: tokenizer, chat template, incremental detokenisation.
+//! Text processing of a model: tokenizer, chat template, incremental detokenisation.
 //!
-//! All of it comes from the checkpoint's own files. What the tokens mean to a model is `model`'s matter, and what ends a
-//! text is `engine`'s.
+//! Everything comes from the checkpoint's own files. `moex-engine` decides what ends a text.
 
 mod alphabet;
 mod byte_level;
@@ -23,15 +22,15 @@ use serde::Deserialize;
 
 use crate::{Checkpoint, TextFiles, TokenizerSource};
 
-/// Everything about a model's text.
+/// Text processing of a model.
 pub struct Text {
-    /// Text to ids and back.
+    /// Tokenizer.
     pub tokenizer: Tokenizer,
-    /// Messages to a prompt, if the checkpoint has a template.
+    /// Chat template, if the checkpoint has one.
     pub template: Option<ChatTemplate>,
-    /// The tokens that end a text.
+    /// Tokens that end a text.
     pub eos: Vec<u32>,
-    /// Where reasoning, calls and the answer stand in what the model writes.
+    /// The format of the model's output.
     pub output: OutputFormat,
 }
 
@@ -39,7 +38,7 @@ impl Text {
     /// Reads the tokenizer, template and generation config of `checkpoint`.
     ///
     /// # Errors
-    /// The file that is missing or cannot be used.
+    /// If a file is missing or invalid.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, TextError> {
         let files = &checkpoint.text;
         let tokenizer = match files.tokenizer.as_ref().ok_or(TextError::NoTokenizer)? {
@@ -66,16 +65,16 @@ impl Text {
         Ok(Self { tokenizer, template, eos, output: checkpoint.output })
     }
 
-    /// The chat template of a checkpoint's files, as it is written.
+    /// The source of a checkpoint's chat template.
     ///
     /// # Errors
-    /// The file that cannot be read.
+    /// If the file cannot be read.
     pub fn template_source(files: &TextFiles) -> Result<Option<String>, TextError> {
         let config = parse("tokenizer_config.json", files.tokenizer_config.as_deref())?;
         template_source(files.chat_template.as_deref(), config)
     }
 
-    /// The ids of the prompt that the checkpoint's template makes of a conversation.
+    /// Renders a conversation with the chat template and tokenises it.
     ///
     /// # Errors
     /// If there is no template, or it refuses the messages.
@@ -85,7 +84,7 @@ impl Text {
     }
 }
 
-/// Why a text could not be made of tokens, or tokens of a text.
+/// Why text processing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     /// The checkpoint has no `tokenizer.json`, or no vocabulary in its metadata.
@@ -93,27 +92,27 @@ pub enum TextError {
         "the model has no tokenizer: a folder has it in tokenizer.json, a GGUF under tokenizer.ggml.model"
     )]
     NoTokenizer,
-    /// `tokenizer.json` is none that can be used.
+    /// `tokenizer.json` is invalid or not supported.
     #[error("tokenizer.json: {0}")]
     Tokenizer(String),
-    /// A GGUF's vocabulary does not fit together.
+    /// A GGUF's vocabulary is inconsistent.
     #[error("the GGUF's tokenizer: {0}")]
     Vocabulary(String),
-    /// Another JSON file is none.
+    /// Another JSON file is invalid.
     #[error("{file}: {source}")]
     Json {
         /// Its name.
         file: &'static str,
-        /// What is wrong.
+        /// The reason.
         source: serde_json::Error,
     },
     /// The checkpoint has no chat template.
     #[error("the model has no chat template")]
     NoTemplate,
-    /// The chat template is no Jinja, or needs more than it may.
+    /// The chat template is invalid Jinja, or exceeds a limit.
     #[error("the chat template failed: {0}")]
     Template(String),
-    /// The chat template refuses the messages, in its own words.
+    /// The chat template refuses the messages, with its own message.
     #[error("{0}")]
     Refused(String),
 }

@@ -1,20 +1,20 @@
-//! What the texts of a family look like: where reasoning, calls of tools and the answer stand in them.
+//! Output formats of model families: where reasoning, tool calls and the answer are in a text.
 
 use super::Special;
 
-/// The form of a model's texts.
+/// The output format of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// All of it is the answer.
+    /// Plain text: all of it is the answer.
     #[default]
     Text,
-    /// Reasoning and calls stand between tags.
+    /// Reasoning and calls are between tags.
     Tagged(Tags),
     /// Messages with channels: GPT-OSS's.
     Harmony,
 }
 
-/// What stands before and after a part of a text.
+/// Tags before and after parts of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tags {
     /// Around the reasoning, which comes first.
@@ -68,7 +68,7 @@ impl OutputFormat {
         },
     };
 
-    /// The tags of a text: Qwen's where the family has none of its own, since a template may open them all the same.
+    /// The tags of a text: Qwen's if the family has none of its own, since a template may still open them.
     pub fn tags(self) -> Tags {
         match self {
             Self::Tagged(tags) => tags,
@@ -76,7 +76,7 @@ impl OutputFormat {
         }
     }
 
-    /// What becomes of special tokens in a text: channels are told by them alone.
+    /// How special tokens are decoded: channels need them.
     pub fn special(self) -> Special {
         match self {
             Self::Harmony => Special::Keep,

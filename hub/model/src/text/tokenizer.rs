@@ -8,23 +8,23 @@ use tokenizers::{
 use super::{Detokenizer, TextError, alphabet::Alphabet, byte_level, sentence_piece};
 use crate::gguf::{Merges, TokenKind, Vocabulary};
 
-/// The longest text that is tokenized.
+/// Maximum bytes of a text to tokenise.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
 
 /// A BPE tokenizer.
 pub struct Tokenizer {
     inner: Inner,
-    /// What each id adds to a text, by id; empty where the vocabulary has a hole.
+    /// The bytes of each id; empty for gaps in the vocabulary.
     bytes: Vec<Vec<u8>>,
     special: Vec<bool>,
 }
 
-/// What becomes of special tokens in a decoded text.
+/// How special tokens are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// They are written out.
+    /// They are included.
     Keep,
-    /// They are left out.
+    /// They are omitted.
     Skip,
 }
 
@@ -43,11 +43,11 @@ impl Tokenizer {
         Ok(Self::of(inner, alphabet))
     }
 
-    /// The tokenizer of a GGUF: what the same model's `tokenizer.json` is, whose normaliser and cutting of words no key
-    /// says in full.
+    /// Builds the tokenizer of a GGUF. It equals the model's `tokenizer.json`, whose normaliser and pre-tokenizer GGUF
+    /// only names.
     ///
     /// # Errors
-    /// If a merge makes no token of the vocabulary.
+    /// If a merge's result is not in the vocabulary.
     pub fn from_vocabulary(vocabulary: &Vocabulary) -> Result<Self, TextError> {
         let failed = |error: tokenizers::Error| TextError::Vocabulary(error.to_string());
         let tokens = || vocabulary.tokens.iter().zip(&vocabulary.kinds).zip(0_u32..);
@@ -87,10 +87,10 @@ impl Tokenizer {
         Self { inner, bytes, special }
     }
 
-    /// The ids of `text`; special tokens written in it count as such, and none is added.
+    /// Tokenises `text`; special tokens in it are parsed, and none is added.
     ///
     /// # Errors
-    /// If the text is longer than [`MAX_TEXT_BYTES`], or the tokenizer's own rules fail on it.
+    /// If the text is longer than [`MAX_TEXT_BYTES`], or the tokenizer fails on it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         self.ids(text, false)
     }
@@ -112,7 +112,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of `ids`; bytes that are no UTF-8 become U+FFFD.
+    /// Decodes `ids`; invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32], special: Special) -> String {
         let mut stream = Detokenizer::new(special);
         let mut text: String = ids.iter().map(|id| stream.push(self, *id)).collect();
@@ -130,7 +130,7 @@ impl Tokenizer {
         self.bytes.len()
     }
 
-    /// What `id` adds to a text: bytes, not always whole characters; nothing for an id that is no token.
+    /// The bytes of `id`, not always whole characters; empty if there is no such token.
     pub fn bytes(&self, id: u32, special: Special) -> &[u8] {
         match (self.bytes.get(id as usize), special, self.special.get(id as usize)) {
             (Some(_), Special::Skip, Some(true)) | (None, ..) => &[],

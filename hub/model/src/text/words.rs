@@ -1,17 +1,17 @@
-//! How a text is cut into words before merges, as the `tokenizer.json` of each family says it: a GGUF has the name alone.
+//! Pre-tokenizers of the families, as in their `tokenizer.json`: a GGUF only names them.
 
 use crate::gguf::Words;
 
-/// What is done to a text before merges.
+/// Text processing before merges.
 pub(super) struct Cuts {
-    /// Each cuts what the one before it left.
+    /// Patterns, each applied to the parts from the one before.
     pub(super) patterns: &'static [&'static str],
-    /// The text is brought into NFC first.
+    /// Whether the text is normalised to NFC first.
     pub(super) normal_form: bool,
 }
 
 impl Cuts {
-    /// Those of this name.
+    /// The pre-tokenizer with this name.
     pub(super) fn of(words: Words) -> Self {
         let (patterns, normal_form): (&[&str], _) = match words {
             Words::Qwen2 => (&[QWEN], true),

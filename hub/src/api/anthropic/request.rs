@@ -1,4 +1,4 @@
-//! The body of a message's request, turned into a chat completion's.
+//! Converts the body of a messages request to that of a chat completion.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::super::fields::{Fields, shown, text, wrong};
 /// The type of blocks that are text.
 const TEXT: &[&str] = &["text"];
 
-/// Fields that are read as they are, by the same name or by another.
+/// Fields that are read unchanged, by the same name or another.
 const SAME: [(&str, &str); 8] = [
     ("model", "model"),
     ("max_tokens", "max_tokens"),
@@ -19,18 +19,18 @@ const SAME: [(&str, &str); 8] = [
     ("top_p", "top_p"),
     ("seed", "seed"),
 ];
-/// Fields that are read here.
+/// Fields that this file reads.
 const READ: [&str; 5] = ["messages", "system", "thinking", "tool_choice", "tools"];
-/// Fields without which the answer is as good.
+/// Fields that do not change the answer.
 const HARMLESS: [&str; 4] = ["metadata", "service_tier", "cache_control", "inference_geo"];
-/// Fields that ask for what is not done here.
+/// Fields whose feature does not exist here.
 const REFUSED: [(&str, &str); 3] = [
     ("mcp_servers", "tools are called by the client"),
     ("container", "nothing is run here"),
     ("output_config", "/v1/chat/completions has \"response_format\""),
 ];
 
-/// A chat completion's body, and the names of fields that nobody knows.
+/// Returns the body of a chat completion, and the names of unknown fields.
 pub(super) fn chat(asked: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
     let fields = Fields(asked);
     for (name, why) in REFUSED {
@@ -99,7 +99,7 @@ pub(super) fn chat(asked: &Map<String, Value>) -> Result<(Map<String, Value>, Ve
             chat.insert("parallel_tool_calls".to_owned(), json!(false));
         }
     }
-    // An answer begun by the client goes on where it ends, as there.
+    // As in Anthropic's API, an answer that the client began is continued.
     let begun =
         chat["messages"].as_array().and_then(|m| m.last()).is_some_and(|last| last["role"] == "assistant");
     if begun {
@@ -146,7 +146,7 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     Ok(messages)
 }
 
-/// What a user's message says, and before it the results of tools.
+/// Adds a user's message, and before it the results of tools.
 fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
     let Value::Array(blocks) = content else {
         let text = content.as_str().ok_or("must have a string or a list of blocks as \"content\"")?;
@@ -204,7 +204,7 @@ fn assistant(content: &Value) -> Result<Value, String> {
             })),
             _ => {
                 return Err(format!(
-                    "has a block of type {}, which no answer here has",
+                    "has a block of type {}, which this server does not support in an answer",
                     shown(&block["type"])
                 ));
             }

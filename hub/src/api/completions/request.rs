@@ -1,4 +1,4 @@
-//! The body of `POST /v1/completions`, parsed.
+//! Parses the body of `POST /v1/completions`.
 
 use serde_json::Value;
 
@@ -8,12 +8,12 @@ use super::super::generate::MAX_TEXTS;
 use super::super::parameters::{refuse_for_completions, unknown_to_completions};
 use super::super::request::{SamplingFields, logit_bias, n, object, stop, stream};
 
-/// The most alternatives told beside each token.
+/// Maximum alternatives per token.
 const MAX_LOGPROBS: i64 = 20;
-/// Tokens of a text where nothing is said: OpenAI's.
+/// Default of `max_tokens`, as in OpenAI's API.
 const DEFAULT_TOKENS: u32 = 16;
 
-/// A completion, as asked for.
+/// A parsed completion request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CompletionRequest {
     pub(super) model: Option<String>,
@@ -24,19 +24,19 @@ pub(super) struct CompletionRequest {
     pub(super) logit_bias: Vec<(u32, f32)>,
     pub(super) ignore_eos: bool,
     pub(super) seed: Option<u64>,
-    /// Texts after each prompt.
+    /// Completions per prompt.
     pub(super) n: usize,
-    /// Say the prompt before each text.
+    /// Whether to repeat the prompt before each completion.
     pub(super) echo: bool,
-    /// Tell how probable each token was, those of an echoed prompt too, and so many others.
+    /// Return log probabilities of each token (with `echo`, of the prompt too) and of this many alternatives.
     pub(super) logprobs: Option<u8>,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
-    /// Fields that nobody knows.
+    /// Names of unknown fields.
     pub(super) ignored: Vec<String>,
 }
 
-/// What is to be continued.
+/// The prompt to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Prompt {
     Text(String),
@@ -44,7 +44,7 @@ pub(super) enum Prompt {
 }
 
 impl CompletionRequest {
-    /// Parses a body.
+    /// Parses the body.
     pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let map = object(body)?;
         let fields = Fields(&map);
@@ -63,7 +63,7 @@ impl CompletionRequest {
         {
             return Err(ApiError::unsupported(
                 "best_of",
-                "\"best_of\" must be \"n\" here: every text that is written is given. Leave it out.",
+                "\"best_of\" must equal \"n\" here, since every completion is returned. Leave it out.",
             ));
         }
         let echo = fields.boolean("echo")?.unwrap_or(false);
@@ -124,7 +124,7 @@ fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
     Ok(prompts)
 }
 
-/// How many alternatives; `true` and `false` are what newer clients send.
+/// Number of alternatives; newer clients send `true` or `false`.
 fn logprobs(fields: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     match fields.value("logprobs") {
         Some(Value::Bool(false)) => Ok(None),

@@ -1,10 +1,10 @@
-//! What answers say, as types for the description alone.
+//! Types of responses, used only for the OpenAPI description.
 #![expect(dead_code, reason = "read by the derive alone")]
 
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-/// A field that is always there, and may be null.
+/// A field that is always present and may be null.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Nullable<T> {
@@ -12,7 +12,7 @@ enum Nullable<T> {
     Null(()),
 }
 
-/// An answer to a conversation.
+/// A chat completion.
 #[derive(JsonSchema)]
 pub(super) struct ChatCompletion {
     id: String,
@@ -22,7 +22,7 @@ pub(super) struct ChatCompletion {
     system_fingerprint: String,
     choices: Vec<ChatChoice>,
     usage: Usage,
-    /// What the engine measured, of an answer with one choice.
+    /// Timings of the engine, for an answer with one choice.
     timings: Option<Map<String, Value>>,
 }
 
@@ -63,7 +63,7 @@ struct CompletionDetails {
     reasoning_tokens: u64,
 }
 
-/// Texts after prompts.
+/// Completions of prompts.
 #[derive(JsonSchema)]
 pub(super) struct Completion {
     id: String,
@@ -83,7 +83,7 @@ struct CompletionChoice {
     finish_reason: FinishReason,
 }
 
-/// An answer in the shape of OpenAI's Responses.
+/// A response of OpenAI's Responses API.
 #[derive(JsonSchema)]
 pub(super) struct Response {
     id: String,
@@ -95,7 +95,7 @@ pub(super) struct Response {
     usage: Map<String, Value>,
 }
 
-/// An answer in Anthropic's shape.
+/// A message of Anthropic's Messages API.
 #[derive(JsonSchema)]
 pub(super) struct Message {
     id: String,
@@ -110,7 +110,7 @@ pub(super) struct Message {
 
 #[derive(JsonSchema)]
 struct MessageUsage {
-    /// Of the prompt, but for those that were cached.
+    /// Prompt tokens that were not cached.
     input_tokens: u64,
     cache_creation_input_tokens: u64,
     cache_read_input_tokens: u64,
@@ -122,7 +122,7 @@ pub(super) struct TokenCount {
     input_tokens: u64,
 }
 
-/// Token ids, or with their pieces.
+/// Token ids, alone or with their pieces.
 #[derive(JsonSchema)]
 pub(super) struct Tokens {
     tokens: Vec<Value>,
@@ -176,7 +176,7 @@ pub(super) struct Health {
     coverage: Map<String, Value>,
 }
 
-/// What went wrong, in one sentence.
+/// An error, in one sentence.
 #[derive(JsonSchema)]
 pub(super) struct Error {
     error: ErrorObject,
@@ -190,7 +190,7 @@ struct ErrorObject {
     code: Nullable<String>,
 }
 
-/// The same in Anthropic's shape.
+/// An error in the format of Anthropic's API.
 #[derive(JsonSchema)]
 pub(super) struct MessageError {
     r#type: String,

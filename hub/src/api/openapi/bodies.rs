@@ -1,4 +1,4 @@
-//! What requests of OpenAI's older shapes and of llama.cpp's may say, as types for the description alone.
+//! Types of request bodies of OpenAI's older APIs and of llama.cpp's, used only for the OpenAPI description.
 #![expect(dead_code, reason = "read by the derive alone")]
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-/// A chat completion, as asked for.
+/// A chat completion request.
 #[derive(JsonSchema)]
 #[schemars(rename = "ChatCompletionBody")]
 pub(super) struct ChatCompletion {
@@ -21,7 +21,7 @@ pub(super) struct ChatCompletion {
     presence_penalty: Option<f64>,
     #[schemars(range(min = 0.01, max = 10))]
     repetition_penalty: Option<f64>,
-    /// Numbers from -100 to 100 by token id.
+    /// Bias from -100 to 100 per token id.
     logit_bias: Option<Biases>,
     logprobs: Option<bool>,
     #[schemars(range(min = 0, max = 20))]
@@ -32,11 +32,11 @@ pub(super) struct ChatCompletion {
     max_tokens: Option<i64>,
     #[schemars(range(min = 1, max = 8))]
     n: Option<i64>,
-    /// Whether several tools may be called at once; true where nothing is said.
+    /// Whether several tools may be called at once; true by default.
     parallel_tool_calls: Option<bool>,
-    /// What the answer is expected to be much like.
+    /// Text that the answer probably resembles.
     prediction: Option<Prediction>,
-    /// For models whose chat template has it.
+    /// Only for models whose chat template supports it.
     reasoning_effort: Option<ReasoningEffort>,
     response_format: Option<ResponseFormat>,
     #[schemars(range(min = -9223372036854775808_i64, max = 9223372036854775807_i64))]
@@ -58,7 +58,7 @@ pub(super) struct ChatCompletion {
     /// Variables of the model's chat template.
     chat_template_kwargs: Option<TemplateVariables>,
     add_generation_prompt: Option<bool>,
-    /// The answer goes on where the last message ends.
+    /// Whether the answer continues the last message.
     continue_final_message: Option<bool>,
     ignore_eos: Option<bool>,
 }
@@ -88,7 +88,7 @@ pub(super) enum TextPart {
     Text { text: String },
 }
 
-/// A call that an earlier answer made.
+/// A tool call of an earlier answer.
 #[derive(JsonSchema)]
 struct Call {
     id: Option<String>,
@@ -102,7 +102,7 @@ struct CalledFunction {
     arguments: Arguments,
 }
 
-/// JSON in a string, or as it is.
+/// JSON in a string, or a JSON object.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Arguments {
@@ -110,7 +110,7 @@ enum Arguments {
     Plain(Map<String, Value>),
 }
 
-/// Whether tools are called, or which one.
+/// Whether tools are called, or which tool.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum ToolChoice {
@@ -142,7 +142,7 @@ pub(super) enum ReasoningEffort {
     Xhigh,
 }
 
-/// What an answer is expected to be much like.
+/// Text that the answer probably resembles.
 #[derive(JsonSchema)]
 struct Prediction {
     r#type: PredictionKind,
@@ -155,7 +155,7 @@ enum PredictionKind {
     Content,
 }
 
-/// What an answer must be.
+/// Required format of the answer.
 #[derive(JsonSchema)]
 #[schemars(tag = "type", rename_all = "snake_case")]
 enum ResponseFormat {
@@ -179,7 +179,7 @@ pub(super) enum AnySchema {
     Any(bool),
 }
 
-/// A string or several.
+/// One string or several.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Stop {
@@ -192,7 +192,7 @@ enum Stop {
 #[schemars(transparent)]
 pub(super) struct StopText(#[schemars(length(min = 1, max = 1024))] String);
 
-/// Numbers from -100 to 100 by token id.
+/// Bias from -100 to 100 per token id.
 #[derive(JsonSchema)]
 #[schemars(extend("maxProperties" = 1024, "propertyNames" = { "pattern": "^[0-9]{1,9}$" }))]
 struct Biases {
@@ -238,7 +238,7 @@ struct Function {
     strict: Option<bool>,
 }
 
-/// A completion, as asked for.
+/// A completion request.
 #[derive(JsonSchema)]
 #[schemars(rename = "CompletionBody")]
 pub(super) struct Completion {
@@ -246,7 +246,7 @@ pub(super) struct Completion {
     model: Option<String>,
     echo: Option<bool>,
     logprobs: Option<Alternatives>,
-    /// 0 tells of the prompt alone, with `echo`; 16 where nothing is said.
+    /// Default 16; with `echo`, 0 returns only the prompt.
     #[schemars(range(min = 0, max = 9223372036854775807_i64))]
     max_tokens: Option<i64>,
     #[schemars(range(min = 1, max = 8))]
@@ -274,7 +274,7 @@ pub(super) struct Completion {
     repetition_penalty: Option<f64>,
 }
 
-/// How many alternatives are told beside each token; true is none.
+/// Number of alternatives per token; true means none.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Alternatives {
@@ -282,7 +282,7 @@ enum Alternatives {
     Any(bool),
 }
 
-/// What is continued.
+/// The prompt to continue.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum PromptInput {
@@ -304,7 +304,7 @@ struct PromptIds(#[schemars(length(min = 1))] Vec<TokenId>);
 #[schemars(transparent)]
 struct TokenId(#[schemars(range(max = 4294967295_u64))] u32);
 
-/// A text.
+/// A text to tokenise.
 #[derive(JsonSchema)]
 #[schemars(rename = "TokenizeBody")]
 pub(super) struct Tokenize {
@@ -312,7 +312,7 @@ pub(super) struct Tokenize {
     with_pieces: Option<bool>,
 }
 
-/// Tokens.
+/// Tokens to convert to text.
 #[derive(JsonSchema)]
 #[schemars(rename = "DetokenizeBody")]
 pub(super) struct Detokenize {

@@ -1,4 +1,4 @@
-//! What requests of the Responses and the Messages API may say, as types for the description alone.
+//! Types of request bodies of the Responses and the Messages API, used only for the OpenAPI description.
 #![expect(dead_code, reason = "read by the derive alone")]
 
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::bodies::{AnySchema, ReasoningEffort, StopText, Text, ToolMode};
 
-/// A response, as asked for.
+/// A Responses request.
 #[derive(JsonSchema)]
 #[schemars(rename = "ResponseBody")]
 pub(super) struct Response {
@@ -28,7 +28,7 @@ pub(super) struct Response {
     top_p: Option<f64>,
 }
 
-/// A string, or the history as items: one message fewer than a chat's 4096, for the instructions are one.
+/// A string, or the history as items: at most one fewer than a chat's 4096 messages, since the instructions are one.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Input {
@@ -36,7 +36,7 @@ enum Input {
     Items(#[schemars(length(min = 1, max = 4095))] Vec<Item>),
 }
 
-/// A message, which need not say that it is one, or another item.
+/// A message, whose `type` is optional, or another item.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Item {
@@ -50,7 +50,7 @@ enum MessageItem {
     Message,
 }
 
-/// A call, what a call gave, or thinking.
+/// A tool call, its result, or thinking.
 #[derive(JsonSchema)]
 #[schemars(tag = "type", rename_all = "snake_case")]
 enum OtherItem {
@@ -86,7 +86,7 @@ enum ItemPart {
 
 #[derive(JsonSchema)]
 struct Reasoning {
-    /// For models whose chat template has it.
+    /// Only for models whose chat template supports it.
     effort: Option<ReasoningEffort>,
 }
 
@@ -122,7 +122,7 @@ enum FlatTool {
     },
 }
 
-/// A message, as asked for.
+/// A messages request.
 #[derive(JsonSchema)]
 #[schemars(rename = "MessageBody")]
 pub(super) struct Message {
@@ -147,7 +147,7 @@ pub(super) struct Message {
     top_p: Option<f64>,
 }
 
-/// A message whose prompt is counted.
+/// A request to count a prompt's tokens.
 #[derive(JsonSchema)]
 #[schemars(rename = "CountTokensBody")]
 pub(super) struct CountTokens {

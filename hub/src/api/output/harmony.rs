@@ -1,5 +1,5 @@
-//! GPT-OSS's messages (<https://cookbook.openai.com/articles/openai-harmony>): each has a header with its channel, and with
-//! whom it is to where that is a tool.
+//! Parses GPT-OSS's messages (<https://cookbook.openai.com/articles/openai-harmony>): each has a header with its
+//! channel, and with its recipient if that is a tool.
 //!
 //! ```text
 //! <|channel|>analysis<|message|>…<|end|>
@@ -7,7 +7,7 @@
 //! <|start|>assistant<|channel|>final<|message|>…<|return|>
 //! ```
 //!
-//! The prompt ends with `<|start|>assistant`, and the last tag ends the answer, so that it is seldom seen.
+//! The prompt ends with `<|start|>assistant`. The last tag ends the answer, so it is usually not in the text.
 
 use serde_json::value::RawValue;
 
@@ -15,23 +15,23 @@ use super::{Piece, ToolCall, give};
 
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";
-/// What an answer may begin with, if it has a header at all.
+/// Possible beginnings of an answer with a header.
 const BEGINNINGS: [&str; 3] = [CHANNEL, "<|start|>", " to="];
-/// What a message ends with: the beginning of the next one too.
+/// Tags that end a message, including the start of the next one.
 const ENDS: [&str; 4] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>"];
 
-/// The parser of such messages.
+/// The parser.
 #[derive(Debug)]
 pub(in crate::api) struct Harmony {
     reads_calls: bool,
     mode: Mode,
-    /// Text not yet given out.
+    /// Text held back.
     held: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mode {
-    /// Nothing yet.
+    /// Before any text.
     Start,
     /// Before `<|message|>`.
     Header,
@@ -39,7 +39,7 @@ enum Mode {
     Reasoning,
     /// The channel "final", or "commentary" to the user.
     Content,
-    /// To a tool of this name.
+    /// A message to the tool of this name.
     Call(String),
 }
 
@@ -48,7 +48,7 @@ impl Harmony {
         Self { reads_calls, mode: Mode::Start, held: String::new() }
     }
 
-    /// Takes text, gives what is certain by now.
+    /// Adds text and returns the pieces that are certain.
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
         let mut pieces = Vec::new();
@@ -56,7 +56,7 @@ impl Harmony {
         pieces
     }
 
-    /// The answer has ended: gives what was held back. A header that was cut off is no text.
+    /// Ends the answer and returns the text held back. A truncated header is dropped.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         let rest = std::mem::take(&mut self.held);
         let mut pieces = Vec::new();
@@ -108,7 +108,7 @@ impl Harmony {
         }
     }
 
-    /// What follows a header.
+    /// Mode after a header.
     fn mode_of(&self, header: &str) -> Mode {
         let channel = header.split_once(CHANNEL).map_or("", |(_, after)| after);
         let channel = channel.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default();
@@ -121,7 +121,7 @@ impl Harmony {
         }
     }
 
-    /// Gives a part of the message, or all of it if it is a call.
+    /// Emits part of a message, or a whole call.
     fn give(&self, pieces: &mut Vec<Piece>, text: String) {
         let piece = match &self.mode {
             Mode::Start | Mode::Header => return,
@@ -137,7 +137,7 @@ impl Harmony {
         give(pieces, piece);
     }
 
-    /// Bytes at the end that may yet become a tag.
+    /// Bytes at the end that may be the beginning of a tag.
     fn n_uncertain(&self) -> usize {
         let of = |tag: &str| (1..tag.len()).rev().find(|&n| self.held.ends_with(&tag[..n])).unwrap_or(0);
         ENDS.iter().map(|tag| of(tag)).max().unwrap_or(0)

@@ -7,19 +7,19 @@ use serde_json::value::RawValue;
 use super::{Piece, ToolCall, give, is_empty};
 use moex_model::text::{CallForm, Tags};
 
-/// The parser of such a text.
+/// The parser.
 #[derive(Debug)]
 pub(in crate::api) struct Tagged {
     tags: Tags,
     reads_calls: bool,
     mode: Mode,
-    /// Text not yet given out.
+    /// Text held back.
     held: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Nothing but white space yet: `<think>` may come.
+    /// Only white space so far: `<think>` may follow.
     Start,
     Thinking {
         begun: bool,
@@ -39,7 +39,7 @@ impl Tagged {
         Self { tags, reads_calls, mode, held: String::new() }
     }
 
-    /// Takes text, gives what is certain by now.
+    /// Adds text and returns the pieces that are certain.
     pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
         let mut pieces = Vec::new();
@@ -47,7 +47,7 @@ impl Tagged {
         pieces
     }
 
-    /// The answer has ended: gives what was held back.
+    /// Ends the answer and returns the text held back.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         let rest = std::mem::take(&mut self.held);
         let piece = match self.mode {
@@ -137,7 +137,7 @@ impl Tagged {
         !self.held.is_empty()
     }
 
-    /// What stands before `tag`, if the tag is there; both are taken.
+    /// Removes and returns the text before `tag`, with the tag, if the tag is present.
     fn take_through(&mut self, tag: &str) -> Option<String> {
         let at = self.held.find(tag)?;
         let rest = self.held.split_off(at + tag.len());
@@ -146,7 +146,7 @@ impl Tagged {
         Some(before)
     }
 
-    /// What cannot be part of `tag` nor the white space before it.
+    /// Removes and returns text that cannot be part of `tag` or of white space before it.
     fn take_certain(&mut self, tag: &str) -> String {
         let is_partial = |n: &usize| tag.get(..*n).is_some_and(|part| self.held.ends_with(part));
         let partial = (1..tag.len()).rev().find(is_partial).unwrap_or(0);
@@ -155,7 +155,7 @@ impl Tagged {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// The call written in `inside`, or, when it is none, the text as the model wrote it.
+    /// The call in `inside`, or the text as the model wrote it if that is not a valid call.
     fn call_or_text(&self, inside: &str, end: &str) -> Piece {
         let call = match self.tags.form {
             CallForm::Json => parse_json(inside),
@@ -179,7 +179,7 @@ fn parse_json(text: &str) -> Option<ToolCall> {
     let arguments = match written.arguments.map(RawValue::get) {
         None => "{}".to_owned(),
         Some(object) if object.starts_with('{') => object.to_owned(),
-        // Some write the object into a string, as the API itself does.
+        // Some models write the object into a string, as the API itself does.
         Some(other) => serde_json::from_str::<String>(other).ok()?,
     };
     Some(ToolCall { name: written.name, arguments })

@@ -1,18 +1,18 @@
-//! `response_format`: free text, some JSON object, or JSON by a schema.
+//! Parses `response_format`: free text, any JSON object, or JSON by a schema.
 
 use serde_json::Value;
 
 use super::super::error::ApiError;
 use super::super::fields::{Fields, wrong};
 
-/// What an answer must be.
+/// Required format of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::api) enum Format {
     /// Anything.
     Text,
     /// A JSON object.
     JsonObject,
-    /// JSON that keeps to this schema.
+    /// JSON that matches this schema.
     JsonSchema(Value),
 }
 
@@ -22,14 +22,14 @@ pub(super) fn parse(fields: &Fields<'_>) -> Result<Format, ApiError> {
     let invalid = |what: &str| ApiError::invalid("response_format", format!("\"response_format\" {what}."));
     match format.value("type").and_then(Value::as_str) {
         Some("text") => Ok(Format::Text),
-        // llama.cpp's servers take the schema here too.
+        // llama.cpp's servers accept a schema here too.
         Some("json_object") => match format.value("schema") {
             None => Ok(Format::JsonObject),
             Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(Format::JsonSchema(schema.clone())),
             Some(_) => Err(invalid("must hold an object as its \"schema\"")),
         },
         Some("json_schema") => {
-            // Whether it is to be strict changes nothing: every schema is kept to.
+            // `strict` is ignored, since every schema is enforced.
             let named = format.object("json_schema")?;
             if let Some(named) = &named {
                 named.string("name")?;

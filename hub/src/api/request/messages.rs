@@ -1,6 +1,6 @@
-//! The conversation of a request, turned into what chat templates read.
+//! Converts a request's conversation to what chat templates read.
 //!
-//! Templates index `message.content` as a string, so text parts are joined and an absent content becomes "".
+//! Templates read `message.content` as a string, so text parts are joined and missing content becomes "".
 
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ fn one(index: usize, message: &Value) -> Result<Value, ApiError> {
     };
     let role = match map.get("role") {
         Some(Value::String(role)) => match role.as_str() {
-            // What newer clients call the system message.
+            // Newer clients' name for the system message.
             "developer" => "system",
             known @ ("system" | "user" | "assistant" | "tool") => known,
             other => {
@@ -94,7 +94,7 @@ fn text_part(index: usize, part: &Value) -> Result<&str, ApiError> {
     }
 }
 
-/// The calls an earlier answer made; their arguments are JSON in a string, as OpenAI has them, or plain JSON.
+/// The tool calls of an earlier answer; their arguments are JSON in a string, as in OpenAI's API, or plain JSON.
 fn tool_calls(index: usize, calls: &Value) -> Result<Value, ApiError> {
     let well_formed = |call: &Value| {
         call.pointer("/function/name").is_some_and(Value::is_string)

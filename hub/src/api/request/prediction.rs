@@ -1,11 +1,11 @@
-//! `prediction`: what the answer is expected to be much like.
+//! Parses `prediction`: text that the answer probably resembles.
 
 use serde_json::Value;
 
 use super::super::error::ApiError;
 use super::super::fields::{Fields, text};
 
-/// Reads `prediction`: a text, or text parts, which are one text.
+/// Reads `prediction`: a string, or text parts, which are joined.
 pub(super) fn parse(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
     let Some(prediction) = fields.object("prediction")? else { return Ok(None) };
     let wrong = || {

@@ -1,4 +1,4 @@
-//! What chat completions and completions say alike: how tokens are drawn, and what ends a text.
+//! Fields that chat completions and completions share: sampling parameters, and what ends a text.
 
 use serde_json::Value;
 
@@ -12,22 +12,22 @@ use moex_engine::{MAX_STOP_BYTES, MAX_STOPS};
 pub(in crate::api) struct SamplingFields {
     /// 0 is greedy.
     pub(in crate::api) temperature: Option<f32>,
-    /// Nucleus mass.
+    /// Probability mass of nucleus sampling.
     pub(in crate::api) top_p: Option<f32>,
     /// Candidates kept; 0 keeps all.
     pub(in crate::api) top_k: Option<u32>,
-    /// Least probability relative to the best.
+    /// Minimum probability relative to the most likely token.
     pub(in crate::api) min_p: Option<f32>,
-    /// Divides the logits of tokens seen; 1 is none.
+    /// Divides the logits of tokens that occurred; 1 does nothing.
     pub(in crate::api) repetition_penalty: Option<f32>,
-    /// Subtracted once from a token seen.
+    /// Subtracted once from a token that occurred.
     pub(in crate::api) presence_penalty: Option<f32>,
-    /// Subtracted for each time a token was seen.
+    /// Subtracted for each occurrence of a token.
     pub(in crate::api) frequency_penalty: Option<f32>,
 }
 
 impl SamplingFields {
-    /// Reads them.
+    /// Reads the fields.
     pub(in crate::api) fn parse(fields: &Fields<'_>) -> Result<Self, ApiError> {
         Ok(Self {
             temperature: fields.number("temperature", 0.0..=2.0)?,
@@ -42,7 +42,7 @@ impl SamplingFields {
     }
 }
 
-/// `stop`: a string or several.
+/// `stop`: one string or several.
 pub(in crate::api) fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     const WHAT: &str = "a string or a list of strings";
     let strings = match fields.value("stop") {
@@ -67,7 +67,7 @@ pub(in crate::api) fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError>
     Ok(strings)
 }
 
-/// OpenAI's form: an object of token ids, as strings, and what each gets.
+/// OpenAI's format: an object from token ids, as strings, to biases.
 pub(in crate::api) fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
     let Some(Fields(map)) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     if map.len() > MAX_BIASES {

@@ -11,17 +11,17 @@ const MAX_TOOLS: usize = 128;
 /// Which tools must be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::api) enum ToolChoice {
-    /// None may be.
+    /// No tool may be called.
     None,
     /// The model chooses.
     Auto,
-    /// One at least, whichever.
+    /// At least one tool must be called.
     Required,
-    /// This one.
+    /// This tool must be called.
     Named(String),
 }
 
-/// The tools offered, as they came and none of them when none may be called, and the choice.
+/// Returns the tools offered, as received (none if `tool_choice` is `none`), and the choice.
 pub(super) fn parse(fields: &Fields<'_>) -> Result<(Vec<Value>, ToolChoice), ApiError> {
     let tools = fields.list("tools")?.unwrap_or_default();
     if tools.len() > MAX_TOOLS {
@@ -53,7 +53,7 @@ pub(super) fn parse(fields: &Fields<'_>) -> Result<(Vec<Value>, ToolChoice), Api
     match &choice {
         ToolChoice::None => return Ok((Vec::new(), choice)),
         ToolChoice::Required if tools.is_empty() => {
-            return invalid("\"tool_choice\" is \"required\", and \"tools\" offers none.".to_owned());
+            return invalid("\"tool_choice\" is \"required\", but \"tools\" is empty.".to_owned());
         }
         ToolChoice::Named(named) if !tools.iter().any(|tool| name(tool) == Some(named)) => {
             let named: String = named.chars().take(64).collect();

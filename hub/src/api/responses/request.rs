@@ -1,4 +1,4 @@
-//! The body of a response's request, turned into a chat completion's.
+//! Converts the body of a Responses request to that of a chat completion.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use super::super::request::MAX_MESSAGES;
 /// The types of parts that are text.
 const TEXT: &[&str] = &["input_text", "output_text", "text", "reasoning_text"];
 
-/// Fields that are read as they are by the same name, or by another.
+/// Fields that are read unchanged, by the same name or another.
 const SAME: [(&str, &str); 10] = [
     ("model", "model"),
     ("max_output_tokens", "max_completion_tokens"),
@@ -23,9 +23,9 @@ const SAME: [(&str, &str); 10] = [
     ("parallel_tool_calls", "parallel_tool_calls"),
     ("chat_template_kwargs", "chat_template_kwargs"),
 ];
-/// Fields that are read here.
+/// Fields that this file reads.
 const READ: [&str; 6] = ["input", "instructions", "tools", "tool_choice", "text", "reasoning"];
-/// Fields without which the answer is as good.
+/// Fields that do not change the answer.
 const HARMLESS: [&str; 9] = [
     "metadata",
     "store",
@@ -37,19 +37,19 @@ const HARMLESS: [&str; 9] = [
     "safety_identifier",
     "stream_options",
 ];
-/// Fields that ask for what is not done here, and what of them asks for nothing.
+/// Fields whose feature does not exist here, and their values that ask for nothing.
 const REFUSED: [(&str, &str, &str); 8] = [
-    ("previous_response_id", "null", "nothing is kept here: send the whole history as \"input\""),
-    ("conversation", "null", "nothing is kept here: send the whole history as \"input\""),
-    ("background", "false", "every answer is written while its client waits"),
-    ("prompt", "null", "no templates are kept here"),
+    ("previous_response_id", "null", "nothing is stored here: send the whole history as \"input\""),
+    ("conversation", "null", "nothing is stored here: send the whole history as \"input\""),
+    ("background", "false", "every answer is generated while its client waits"),
+    ("prompt", "null", "no templates are stored here"),
     ("truncation", "\"disabled\"", "nothing is cut from the history"),
     ("max_tool_calls", "null", "tools are called by the client"),
-    ("top_logprobs", "0", "/v1/chat/completions tells log probabilities"),
+    ("top_logprobs", "0", "/v1/chat/completions returns log probabilities"),
     ("stop", "null", "/v1/chat/completions has it"),
 ];
 
-/// A chat completion's body, and the names of fields that nobody knows.
+/// Returns the body of a chat completion, and the names of unknown fields.
 pub(super) fn chat(asked: &Map<String, Value>) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
     let fields = Fields(asked);
     for (name, neutral, why) in REFUSED {
@@ -95,7 +95,7 @@ pub(super) fn chat(asked: &Map<String, Value>) -> Result<(Map<String, Value>, Ve
     Ok((chat, asked.keys().filter(|name| !is_known(name)).cloned().collect()))
 }
 
-/// Functions are flat there; other tools run on OpenAI's machines.
+/// Functions are flat objects in this API; other tools run on OpenAI's machines.
 fn tool((index, tool): (usize, &Value)) -> Result<Value, ApiError> {
     if tool["type"] != "function" {
         return Err(ApiError::unsupported(
@@ -124,7 +124,7 @@ fn messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
         Some(Value::Array(items)) if items.is_empty() => {
             return Err(ApiError::invalid("input", "\"input\" is empty: it must hold at least one item."));
         }
-        // One message of a chat is the instructions.
+        // The instructions take one of a chat's messages.
         Some(Value::Array(items)) if items.len() >= MAX_MESSAGES => {
             return Err(ApiError::invalid(
                 "input",
@@ -203,7 +203,7 @@ fn item(index: usize, item: &Value, messages: &mut Vec<Value>) -> Result<(), Api
     Ok(())
 }
 
-/// The assistant's message that is being put together, or a new one.
+/// The assistant's message being assembled, or a new one.
 fn assistant(messages: &mut Vec<Value>) -> &mut Value {
     let is_open = messages.last().is_some_and(|last| {
         last["role"] == "assistant" && (last["content"] == "" || last["tool_calls"].is_array())

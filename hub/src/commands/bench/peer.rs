@@ -1,4 +1,4 @@
-//! Another program measured beside ours.
+//! Runs another program's benchmark beside ours.
 
 use std::{
     collections::BTreeMap,
@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 
-/// A command, and what it printed.
+/// A command, and the figures that it printed.
 pub(super) struct Peer {
     command: String,
-    /// Its best tokens a second of each test that it names.
+    /// Best tokens/s of each test that the command names.
     pub(super) best: BTreeMap<String, f64>,
 }
 
@@ -19,7 +19,7 @@ impl Peer {
         Self { command, best: BTreeMap::new() }
     }
 
-    /// Runs it once.
+    /// Runs the command once.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
         let mut shell = match cfg!(windows) {
             true => Command::new("cmd"),
@@ -30,12 +30,15 @@ impl Peer {
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .output()
-            .with_context(|| format!("the peer {:?} cannot be run", self.command))?;
-        ensure!(output.status.success(), "the peer {:?} ended with {}", self.command, output.status);
+            .with_context(|| format!("the peer command {:?} does not start", self.command))?;
+        ensure!(output.status.success(), "the peer command {:?} ended with {}", self.command, output.status);
         let printed = String::from_utf8_lossy(&output.stdout);
         let figures = figures(&printed);
         if figures.is_empty() {
-            bail!("the peer {:?} printed no tokens a second: a number, or llama-bench's table", self.command);
+            bail!(
+                "the peer command {:?} printed no tokens/s: neither a number nor llama-bench's table",
+                self.command
+            );
         }
         for (test, tokens_per_s) in figures {
             let best = self.best.entry(test).or_insert(tokens_per_s);
@@ -45,7 +48,8 @@ impl Peer {
     }
 }
 
-/// The rows of a table whose last cell is a number and its deviation, by the cell before; else the last number there is.
+/// Reads the tokens/s of each table row whose last cell is a number with a deviation, named by the cell before; without
+/// such a row, the last number printed.
 fn figures(printed: &str) -> Vec<(String, f64)> {
     let row = |line: &str| {
         let mut cells = line.trim().trim_matches('|').rsplit('|').map(str::trim);

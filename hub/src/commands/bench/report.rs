@@ -1,4 +1,4 @@
-//! What a benchmark says, to people and to programs.
+//! Prints the results of a benchmark, as text or JSON.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
@@ -18,14 +18,14 @@ pub(super) struct Report {
     generated_tokens: usize,
     decode_tokens_per_s: f64,
     at_depth: Vec<AtDepth>,
-    /// Medians of single tokens: of a layer, but for `embed` and `head`.
+    /// Median time of each stage for single tokens: per layer, except `embed` and `head`, which run once a step.
     layer_micros: BTreeMap<&'static str, f64>,
-    /// The hub's own weights as they are computed with, the experts as they are in the checkpoint.
+    /// The hub's weights in the format they are computed with, and the experts as the checkpoint stores them.
     weight_bytes: usize,
     kv_bytes: usize,
-    /// The most memory that was resident at once; none where the system does not say.
+    /// Peak resident memory; none where the system does not report it.
     peak_resident_bytes: Option<usize>,
-    /// A peer's tokens a second, by its own names.
+    /// Tokens/s of the peer, by its own test names.
     peer: BTreeMap<String, f64>,
 }
 
@@ -100,7 +100,7 @@ impl Report {
     }
 }
 
-/// What Linux counted.
+/// Reads the peak that Linux counted.
 fn peak_resident_bytes() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,4 @@
-//! What is measured: prompts and single tokens through the model, by the clock.
+//! Times prefill and decode.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -9,17 +9,17 @@ use anyhow::ensure;
 
 use moex_model::{Experts, KvPool, KvTable, Model, Span, Stage, Wanted, Workspace};
 
-/// How much is run.
+/// How much each run computes.
 pub(super) struct Lengths {
     pub(super) prompt: usize,
     pub(super) generate: usize,
-    /// Tokens of context before those that are generated.
+    /// Context lengths before the decoded tokens.
     pub(super) depths: Vec<usize>,
     /// T, the most rows of a step.
     pub(super) max_rows: usize,
 }
 
-/// A model, its cache, and what was measured so far.
+/// A model, its KV cache, and the best times so far.
 pub(super) struct Runs {
     model: Arc<Model>,
     pub(super) lengths: Lengths,
@@ -27,15 +27,15 @@ pub(super) struct Runs {
     table: KvTable,
     space: Workspace,
     stages: Arc<Mutex<Stages>>,
-    /// The best times of the prompt, of the tokens after nothing, and of those at each depth.
+    /// Best times of prefill, of decode with an empty context, and of decode at each depth.
     pub(super) prefill: Duration,
     pub(super) decode: Duration,
     pub(super) at_depth: Vec<Duration>,
 }
 
-/// When each stage took how long.
+/// Times of each stage.
 struct Stages {
-    /// While single tokens after nothing are measured.
+    /// Whether to record: only while single tokens with an empty context are measured.
     is_counting: bool,
     last: Instant,
     times: Vec<(Stage, Duration)>,
@@ -47,7 +47,7 @@ impl Runs {
         let mut table = KvTable::default();
         let longest =
             lengths.depths.iter().copied().max().unwrap_or(0).max(lengths.prompt) + lengths.generate;
-        ensure!(kv.reserve(&mut table, longest), "there is no memory for {longest} tokens of context");
+        ensure!(kv.reserve(&mut table, longest), "not enough memory for {longest} tokens of context");
         let stages =
             Arc::new(Mutex::new(Stages { is_counting: false, last: Instant::now(), times: Vec::new() }));
         let mut space = Workspace::default();
@@ -75,7 +75,7 @@ impl Runs {
         })
     }
 
-    /// Fills the cache to the greatest depth, so that nothing is met for the first time later.
+    /// Fills the cache to the greatest depth, so that no measured run pays for first use.
     pub(super) fn warm_up(&mut self, experts: &mut dyn Experts) -> anyhow::Result<()> {
         let deepest = self.lengths.depths.iter().copied().max().unwrap_or(0).max(self.lengths.prompt);
         self.prompt(deepest, experts)?;
@@ -100,7 +100,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Median microseconds of each stage of a layer, or of a step for those outside of layers, of single tokens.
+    /// Median microseconds of each stage for single tokens: per layer, or per step for stages outside of layers.
     pub(super) fn stage_micros(&self) -> Vec<(Stage, f64)> {
         let stages = locked(&self.stages);
         let median = |stage: Stage| {
@@ -149,7 +149,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Any token of the vocabulary: what the model says does not matter.
+    /// Returns some token of the vocabulary; the text does not matter here.
     fn id(&self, position: usize) -> u32 {
         ((position * 7919 + 17) % self.model.spec().vocab) as u32
     }

@@ -1,4 +1,4 @@
-//! What was said so far, and the next question.
+//! Holds a conversation's messages and asks the next question.
 
 use std::future::Future;
 
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use crate::commands::answer_printer::AnswerPrinter;
 use crate::commands::hub_client::{Ending, HubClient};
 
-/// How every question is to be answered.
+/// How the hub is to answer each question.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// The most tokens of an answer.
+    /// Maximum number of tokens in an answer.
     pub(super) max_tokens: Option<u32>,
-    /// 0 always takes the likeliest token.
+    /// 0 always takes the most likely token.
     pub(super) temperature: Option<f64>,
     /// Think before answering.
     pub(super) thinking: bool,
@@ -32,27 +32,27 @@ pub(super) struct Conversation {
 pub(super) enum Answered {
     /// The answer is whole.
     Whole(Ending),
-    /// It was stopped; what had come of it stays part of the conversation.
+    /// The user stopped it; the text so far stays part of the conversation.
     Stopped,
 }
 
 impl Conversation {
-    /// An empty one with the hub's model.
+    /// Starts an empty conversation with the hub's model.
     pub(super) fn new(client: HubClient, model: String, settings: Settings) -> Self {
         Self { client, model, settings, system: None, messages: Vec::new() }
     }
 
-    /// The model it is held with.
+    /// Name of the hub's model.
     pub(super) fn model(&self) -> &str {
         &self.model
     }
 
-    /// Forgets what was said; what the model is told to be stays.
+    /// Forgets all messages but the system prompt.
     pub(super) fn begin_anew(&mut self) {
         self.messages.clear();
     }
 
-    /// What the model is told to be from here on; empty for nothing.
+    /// Sets the system prompt; empty for none.
     pub(super) fn instruct(&mut self, system: &str) {
         self.system = Some(system.to_owned()).filter(|system| !system.is_empty());
     }
@@ -65,10 +65,10 @@ impl Conversation {
         question
     }
 
-    /// Asks, prints the answer as it comes, and keeps both. A question that fails is forgotten.
+    /// Asks, prints the answer as it arrives, and keeps both. A question that fails is forgotten.
     ///
     /// # Errors
-    /// If the hub refuses or goes away, or nobody reads what is printed.
+    /// If the hub refuses or disconnects, or stdout is closed.
     pub(super) async fn ask(
         &mut self,
         question: &str,

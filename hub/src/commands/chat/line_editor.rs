@@ -1,4 +1,4 @@
-//! Lines typed by a person: edited, remembered between runs, or hidden.
+//! Reads lines from the terminal: edited, kept in a history, or hidden.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
@@ -15,51 +15,51 @@ use rustyline::{Behavior, ColorMode, Config, DefaultEditor, Editor, Helper};
 
 use crate::door::kept::{StateFolder, make_private_folder};
 
-/// Lines that are remembered.
+/// Most lines in the history.
 const MAX_HISTORY: usize = 1000;
-/// Its name in the state folder.
+/// Name of the history file in the state folder.
 const HISTORY_FILE: &str = "chat-history";
 
 /// What a person typed.
 pub(super) enum Typed {
     /// A line, without its end.
     Line(String),
-    /// Ctrl-C: the line is given up.
+    /// Ctrl-C: the line is discarded.
     Interrupt,
-    /// Ctrl-D: there is no more.
+    /// Ctrl-D: end of input.
     End,
 }
 
 /// Reads lines from the terminal.
 pub(super) struct LineEditor {
     editor: DefaultEditor,
-    /// Where lines are remembered; none once that has failed.
+    /// The history file; none after an error with it.
     history: Option<PathBuf>,
 }
 
 impl LineEditor {
-    /// Opens the terminal, with the lines of earlier runs.
+    /// Opens the terminal and loads the history.
     pub(super) fn open() -> anyhow::Result<Self> {
         let config = Config::builder()
             .behavior(behavior())
             .max_history_size(MAX_HISTORY)
             .context("the history has a size")?
-            // As in a shell: what begins with a space is not remembered.
+            // As in a shell, lines that begin with a space stay out of the history.
             .history_ignore_space(true)
             .build();
         let mut editor = DefaultEditor::with_config(config).context("the terminal cannot be used")?;
         let folder = StateFolder::default_path();
         let made = make_private_folder(&folder);
         if let Err(error) = &made {
-            eprintln!("moex: lines are not remembered: {}: {error}", folder.display());
+            eprintln!("moex: the history is not kept: {}: {error}", folder.display());
         }
         let history = made.is_ok().then(|| folder.join(HISTORY_FILE));
-        // Not there at the first run; what cannot be read is begun anew.
+        // The file is missing at the first run; an unreadable one is replaced.
         let _ = history.as_ref().map(|history| editor.load_history(history));
         Ok(Self { editor, history })
     }
 
-    /// The next line.
+    /// Reads the next line.
     pub(super) fn read(&mut self) -> anyhow::Result<Typed> {
         match self.editor.readline("> ") {
             Ok(line) => {
@@ -74,24 +74,24 @@ impl LineEditor {
 
     fn remember(&mut self, line: &str) {
         let Some(history) = &self.history else { return };
-        // The editor makes the file for its owner alone.
+        // The editor creates the file readable by its owner alone.
         let remembered =
             self.editor.add_history_entry(line).and_then(|_| self.editor.append_history(history));
         if let Err(error) = remembered {
-            eprintln!("moex: lines are not remembered: {}: {error}", history.display());
+            eprintln!("moex: the history is not kept: {}: {error}", history.display());
             self.history = None;
         }
     }
 }
 
-/// Asks for a line that the screen shows as stars and nothing remembers; none if it is left empty.
+/// Asks for a line that is shown as stars and not kept; none if the user leaves it empty.
 ///
 /// # Errors
 /// If the terminal cannot be used.
 pub(super) fn read_hidden(prompt: &str) -> anyhow::Result<Option<String>> {
     let config = Config::builder()
         .behavior(Behavior::PreferTerm)
-        // Without colours the editor would not ask how to show the line.
+        // The editor masks the line only if colours are on.
         .color_mode(ColorMode::Forced)
         .auto_add_history(false)
         .build();
@@ -105,7 +105,7 @@ pub(super) fn read_hidden(prompt: &str) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// The prompt belongs to the terminal, also where answers go into a file.
+/// The prompt goes to the terminal even if answers go to a file.
 fn behavior() -> Behavior {
     if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm }
 }

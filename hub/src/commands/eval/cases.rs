@@ -1,4 +1,4 @@
-//! Questions with right answers, and when an answer counts as right.
+//! Reads questions with their right answers, and decides whether an answer is right.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ pub(super) struct Case {
     pub(super) answer: String,
 }
 
-/// The cases of a file, one JSON object a line.
+/// Reads the cases of a file, one JSON object per line.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Case>> {
     let lines = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let parse = |(index, line): (usize, &str)| {
@@ -29,15 +29,15 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Case>> {
 }
 
 impl Case {
-    /// What the chat template is told beside the messages.
+    /// Variables for the chat template beside the messages.
     pub(super) fn variables(&self) -> Map<String, Value> {
         self.enable_thinking.map(|on| ("enable_thinking".to_owned(), Value::from(on))).into_iter().collect()
     }
 
-    /// Whether `text` is the right answer: after the thoughts, and but for white space around it, it is `answer`.
+    /// Whether `text`, without thinking and surrounding white space, equals `answer`.
     ///
-    /// A story has no one answer. It is right when it is the asked one, told to its end: its first five words ("Once
-    /// there was a bear") and its last two ("were friends.") are the answer's.
+    /// A story has no single right answer: it is right if its first five words ("Once there was a bear") and its last
+    /// two ("were friends.") are those of `answer`.
     pub(super) fn is_right(&self, text: &str) -> bool {
         let (said, answer) = (after_thoughts(text), after_thoughts(&self.answer));
         if self.task != "story" {
@@ -51,7 +51,7 @@ impl Case {
     }
 }
 
-/// What follows the last `</think>`.
+/// The text after the last `</think>`.
 fn after_thoughts(text: &str) -> &str {
     text.rsplit_once("</think>").map_or(text, |(_, rest)| rest).trim()
 }

@@ -1,4 +1,4 @@
-//! How far logits are from a reference's, by rows.
+//! Compares logits with a reference, row by row.
 
 use std::{fmt::Write, path::Path};
 
@@ -10,21 +10,21 @@ use safetensors::{Dtype, SafeTensors};
 use moex_model::ModelSpec;
 use moex_model::mapped::Mapped;
 
-/// A reference, and what was compared with it so far.
+/// A reference, and the rows compared with it so far.
 pub(super) struct Against {
     name: String,
     /// f32 (T, V).
     logits: Bytes,
-    /// (sparse layers)(T, K), if the reference has them all; experts of a row in ascending order.
+    /// (MoE layers)(T, K), if the reference has them for every layer; experts of a row in ascending order.
     choices: Option<Vec<Vec<u16>>>,
     rows: Vec<Row>,
 }
 
-/// A row that was compared.
+/// A compared row.
 #[derive(Clone, Copy)]
 struct Row {
     nmse: f64,
-    /// The sum of the reference's squares.
+    /// Sum of the squared reference logits.
     power: f64,
 }
 
@@ -67,7 +67,7 @@ impl Against {
         }
     }
 
-    /// What there is to say once all rows were added, with the choices (L)(T, K) of the router.
+    /// Returns the report once all rows are added; `chosen` are the router's choices (L)(T, K).
     pub(super) fn report(&self, spec: &ModelSpec, chosen: &[Vec<u16>]) -> String {
         let mut text = format!("{} rows against {}: {}\n", self.rows.len(), self.name, measures(&self.rows));
         let k = spec.moe.n_chosen;

@@ -1,11 +1,11 @@
-//! The shapes of published models, and of one small enough for a test.
+//! Shapes of published models, and of one small enough for tests.
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use crate::commands::safetensors_file::Planned;
 
-/// Models whose shape is known.
+/// Models with a known shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Like {
     /// 48 layers of 128 experts, hidden 2048: 61 GB.
@@ -17,15 +17,15 @@ pub(super) enum Like {
     /// 2 layers of 8 experts, hidden 128: 2 MB.
     #[value(name = "tiny")]
     Tiny,
-    /// 4 layers, 8 of 16 experts for a row, hidden 2048, and little else, to time the way to workers and back: 60 MB.
+    /// 4 layers, 8 of 16 experts per row, hidden 2048, all else small, to time dispatch to workers: 60 MB.
     #[value(name = "dispatch")]
     Dispatch,
-    /// 48 layers with Qwen3-30B-A3B's keys and values and little else, to try long contexts: 30 MB.
+    /// 48 layers with Qwen3-30B-A3B's keys and values, all else small, to try long contexts: 30 MB.
     #[value(name = "context")]
     Context,
 }
 
-/// What tells one model of the family from another.
+/// Sizes in which models of the family differ.
 pub(super) struct Geometry {
     pub(super) layers: usize,
     hidden: usize,
@@ -41,7 +41,7 @@ pub(super) struct Geometry {
 }
 
 impl Like {
-    /// Its shape, with another number of layers if one is given.
+    /// Sizes of the model, with `layers` in place of its own number if given.
     pub(super) fn geometry(self, layers: Option<usize>) -> Geometry {
         let qwen3 = Geometry {
             layers: 48,
@@ -101,7 +101,7 @@ impl Like {
 }
 
 impl Geometry {
-    /// Its `config.json`, as published ones are written.
+    /// Its `config.json`, as published.
     pub(super) fn config(&self) -> Value {
         json!({
             "architectures": ["Qwen3MoeForCausalLM"],

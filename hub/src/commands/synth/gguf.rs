@@ -1,4 +1,4 @@
-//! The same random model as a GGUF: quantised as llama.cpp's own quantiser chooses formats, for both to run.
+//! Writes the same random model as a GGUF, with llama.cpp's choice of formats, so that both programs can run it.
 
 use std::{io, path::Path};
 
@@ -15,10 +15,10 @@ use moex_model::{
     llama_cpp::{GgufTensor, tensors, write_keys},
 };
 
-/// Values quantised at a time, more or less: enough for every thread.
+/// Values quantised at a time, approximately: enough for every thread.
 const BATCH: usize = 1 << 20;
 
-/// Which format each tensor gets, by llama.cpp's names.
+/// Format of each tensor, by llama.cpp's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Mix {
     /// All matrices in bf16.
@@ -35,7 +35,7 @@ pub(super) enum Mix {
     Q4KM,
 }
 
-/// Writes the file. It lies beside its place as `.part` until it is whole.
+/// Writes the file. It is named `.part` until complete.
 pub(super) fn write(
     path: &Path,
     geometry: &Geometry,
@@ -43,8 +43,8 @@ pub(super) fn write(
     seed: u64,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
-    let spec =
-        ModelSpec::from_json(&serde_json::to_vec(&geometry.config())?).context("the geometry is no model")?;
+    let spec = ModelSpec::from_json(&serde_json::to_vec(&geometry.config())?)
+        .context("the geometry is not a valid model")?;
     let tensors = tensors(&spec);
     let formats: Vec<WeightFormat> =
         tensors.iter().map(|tensor| mix.format(tensor, spec.layers.len())).collect();
@@ -82,7 +82,7 @@ impl Mix {
             Self::Q4KM if is_head || has_more_bits(&tensor.name, n_layers) => WeightFormat::Q6K,
             Self::Q4KM => WeightFormat::Q4K,
         };
-        // Where rows are no whole blocks, the next format of blocks of 32, as llama.cpp has it.
+        // If rows are not whole blocks, llama.cpp falls back to the next format with blocks of 32.
         match wanted {
             format if cols.is_multiple_of(format.block_cols()) => format,
             WeightFormat::Q4K if cols.is_multiple_of(32) => WeightFormat::Q5_0,
@@ -92,8 +92,8 @@ impl Mix {
     }
 }
 
-/// Whether q4_K_M gives this tensor q6_K: attn_v and ffn_down of the first and last eighth of the layers, and of every
-/// third between.
+/// Whether q4_K_M stores this tensor in q6_K: attn_v and ffn_down of the first and last eighth of the layers, and of
+/// every third layer between.
 fn has_more_bits(name: &str, n_layers: usize) -> bool {
     let part = |part: &str| name.ends_with(&format!(".{part}.weight"));
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
@@ -121,7 +121,7 @@ fn header(spec: &ModelSpec, tensors: &[GgufTensor], formats: &[WeightFormat]) ->
     Ok(header)
 }
 
-/// Takes a tensor's values in order and writes them in their format, whole rows at a time, on every thread.
+/// Takes a tensor's values in order, and quantises and writes whole rows on all threads.
 struct Quantizer<'a> {
     format: WeightFormat,
     cols: usize,
@@ -141,7 +141,7 @@ impl<'a> Quantizer<'a> {
         if self.pending.len() >= BATCH { self.write() } else { Ok(()) }
     }
 
-    /// Writes the rows that are whole.
+    /// Writes the complete rows.
     fn write(&mut self) -> io::Result<()> {
         let n_rows = self.pending.len() / self.cols;
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -165,7 +165,7 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Writes what is left, and the padding behind the tensor.
+    /// Writes the rest and the padding after the tensor.
     fn finish(mut self) -> io::Result<()> {
         self.write()?;
         if !self.pending.is_empty() {

@@ -1,5 +1,5 @@
-//! Random bf16 weights: norms of ones, and matrices whose products stay about as large as what goes in. A tensor's come from
-//! the seed and its name alone, so that it is the same in whatever file and order it is written.
+//! Random bf16 weights: norms are ones, and matrices keep products about as large as their input. A tensor's values
+//! depend only on the seed and its name, so they are the same in any file and order.
 
 use half::bf16;
 use rand::{Rng, SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -14,7 +14,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Of the tensor that a folder calls `name`.
+    /// Weights of the tensor that a folder calls `name`.
     pub(super) fn new(seed: u64, name: &str, shape: &[usize]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_le_bytes()).update(name.as_bytes());
@@ -22,7 +22,7 @@ impl Weights {
         Self { rng, shape: shape.to_vec() }
     }
 
-    /// Gives the tensor's values to `out` in order, piece by piece.
+    /// Passes the tensor's values to `out` in order, piece by piece.
     pub(super) fn for_each<E>(mut self, mut out: impl FnMut(&[bf16]) -> Result<(), E>) -> Result<(), E> {
         let mut piece = Vec::with_capacity(CHUNK);
         let columns = *self.shape.last().unwrap_or(&1);
@@ -45,7 +45,7 @@ impl Weights {
     }
 
     fn fill(&mut self, n: usize, half_width: f32, piece: &mut Vec<bf16>) {
-        // Four weights of 16 bits from every draw.
+        // Each draw gives four weights of 16 bits.
         for start in (0..n).step_by(4) {
             let bits = self.rng.next_u64().to_le_bytes();
             for bits in &bits.as_chunks::<2>().0[..(n - start).min(4)] {

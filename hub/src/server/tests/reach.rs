@@ -31,7 +31,7 @@ async fn while_a_hub_gets_ready_everybody_is_told_how_far_it_is() {
         let page = get(path).await;
         assert_eq!(page.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(page.headers().contains_key(header::CONTENT_SECURITY_POLICY));
-        assert!(page.text().await.unwrap().contains("moex is getting ready: 43 %"), "{path}");
+        assert!(page.text().await.unwrap().contains("moex is loading: 43 %"), "{path}");
     }
     assert_eq!(get("/assets/loading.js").await.status(), StatusCode::OK);
     let asked = http.post(format!("{url}/v1/chat/completions")).json(&ask("Hi")).send().await.unwrap();
@@ -46,7 +46,7 @@ async fn while_a_hub_gets_ready_everybody_is_told_how_far_it_is() {
     while get("/health").await.status() != StatusCode::OK {
         assert!(Instant::now() < deadline, "it is ready");
     }
-    assert!(!get("/").await.text().await.unwrap().contains("getting ready"));
+    assert!(!get("/").await.text().await.unwrap().contains("moex is loading"));
     drop(stop);
     serving.await.unwrap().unwrap();
 }

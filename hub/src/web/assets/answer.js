@@ -50,7 +50,7 @@ export async function write(answer, messages, options, signal, changed) {
 
 function inWords(error) {
   if (!(error instanceof HubError)) return "The hub cannot be reached. Is it still running?";
-  return error.status === 401 ? "This hub wants its API key." : error.message;
+  return error.status === 401 ? "This hub needs its API key." : error.message;
 }
 
 /** Messages as the API takes them: reasoning is not sent again, and an answer without a word is none. */

@@ -27,6 +27,6 @@ export function showHealth({ state, model }) {
 
 function inWords({ phase, percent, workers, coverage }, isReady) {
   if (isReady) return `ready, ${workers ? plural(workers, "worker") : "no worker yet"}`;
-  if (!coverage) return ["getting ready", phase, percent && `${percent}\u00a0%`].filter(Boolean).join(", ");
+  if (!coverage) return ["loading", phase, percent && `${percent}\u00a0%`].filter(Boolean).join(", ");
   return `waiting for workers: ${count(coverage.covered)} of ${count(coverage.blocks)} experts held`;
 }

@@ -19,7 +19,7 @@ function ask() {
   const wrong = element("p", "wrong");
   const cancel = element("button", "", "Not now");
   const use = element("button", "primary", "Use this key");
-  const title = element("h2", "", "This hub wants its API key");
+  const title = element("h2", "", "This hub needs its API key");
   title.id = "key-title";
   dialog.setAttribute("aria-labelledby", title.id);
   input.type = "password";
@@ -32,11 +32,11 @@ function ask() {
   use.type = "submit";
   const row = element("div", "row");
   row.append(cancel, use);
-  const words = "It was printed where the hub was started; whoever runs the hub can tell it. This tab keeps it until it is closed.";
+  const words = "The hub printed it at its start; ask the person who runs the hub. This tab keeps it until it is closed.";
   form.append(title, element("p", "", words), label, wrong, row);
   dialog.append(form);
   document.body.append(dialog);
-  if (apiKey.read()) wrong.textContent = "The key that this tab had is not the hub's.";
+  if (apiKey.read()) wrong.textContent = "This tab's API key is wrong.";
 
   return new Promise((resolve) => {
     const done = (given) => {
@@ -57,7 +57,7 @@ function ask() {
         done(true);
         return;
       }
-      wrong.textContent = verdict === false ? "That is not the hub's key. Try again." : "The hub cannot be reached. Is it still running?";
+      wrong.textContent = verdict === false ? "That key is wrong. Try again." : "The hub cannot be reached. Is it still running?";
       input.select();
     });
     cancel.addEventListener("click", () => done(false));

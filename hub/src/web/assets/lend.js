@@ -35,7 +35,7 @@ async function start() {
     if (mine !== turn) return;
     if (error.status === 401) {
       if (await askForKey()) return start();
-      say("Lending needs the hub's API key, which tells how to join.");
+      say("Lending needs the hub's API key, which gives access to the join link.");
     } else {
       say(error instanceof HubError ? error.message : "The hub cannot be reached. Is it still running?");
     }

@@ -7,8 +7,8 @@ const bar = document.getElementById("bar");
 
 function show({ phase, percent, eta_seconds: eta }) {
   const parts = [percent === null ? null : `${percent} %`, phase, eta === null ? null : `about ${eta} s left`];
-  progress.textContent = `moex is getting ready: ${parts.filter(Boolean).join(", ")}`;
-  document.title = percent === null ? "moex is getting ready" : `${percent} %: moex is getting ready`;
+  progress.textContent = `moex is loading: ${parts.filter(Boolean).join(", ")}`;
+  document.title = percent === null ? "moex is loading" : `${percent} %: moex is loading`;
   if (percent === null) {
     bar.removeAttribute("value");
   } else {
@@ -26,7 +26,7 @@ async function look() {
     }
     show(health);
   } catch {
-    progress.textContent = "The hub does not answer: it may have stopped. This page goes on trying.";
+    progress.textContent = "The hub does not answer: it may have stopped. This page keeps trying.";
   }
   setTimeout(look, INTERVAL_MS);
 }

@@ -39,8 +39,8 @@ function showCoverage({ coverage, workers, hub_compute: hubComputes }) {
   at("coverage-text").textContent = rest && workers.length ? `${held}, ${wanted}; the rest ${missing}.` : `${held}, ${wanted}.`;
 }
 
-const ALONE = "Nobody has joined yet: the hub computes alone. Open a join link above to lend a machine.";
-const ALONE_WAITING = "Nobody has joined yet, and this hub does not compute experts itself: open a join link above to lend a machine.";
+const ALONE = "No worker has joined yet: the hub computes alone. Open a join link above to lend a machine.";
+const ALONE_WAITING = "No worker has joined yet, and this hub does not compute experts itself: open a join link above to lend a machine.";
 
 // ---- facts --------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ async function poll() {
     } else if (error.status === 401) {
       at("live").textContent = "needs the API key";
       if (!(await askForKey())) {
-        trouble("Who computes is told to those who have the hub's API key.", true);
+        trouble("The list of workers needs the hub's API key.", true);
         return;
       }
     } else {

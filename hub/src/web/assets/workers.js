@@ -7,7 +7,7 @@ const GOOD = { serving: "good", joining: "warn", syncing: "warn", paused: "warn"
 
 /** What a worker is asked for, when it is not everything. */
 const TIER = { prefill: "for prompts", fallback: "fallback" };
-const TIER_IN_WORDS = { decode: "everything", prefill: "prompts", fallback: "what no other holds" };
+const TIER_IN_WORDS = { decode: "everything", prefill: "prompts", fallback: "experts that no other worker holds" };
 
 /** Cards by worker id: updated in place, so that a selection and the scroll position stay. */
 const cards = new Map();
@@ -68,7 +68,7 @@ function whyNot(worker, state) {
     case "draining":
       return "It leaves once its last answers are given.";
     case "unhealthy":
-      return "It failed several times in a row; it is tried again from time to time.";
+      return "It failed several times in a row; it gets occasional probes.";
     case "closed":
       return "Its connection is closed.";
     default:

@@ -60,7 +60,7 @@ const memory = () => (isOnCpu() ? Math.min(chosenMemory(), MAX_WASM_MEMORY) : ch
 const TERMS_RETRY_MILLIS = 2000;
 const TERMS_TIMEOUT_MILLIS = 10_000;
 const WRONG_TOKEN =
-  "The token in this link is not, or no longer, the hub's. Ask whoever runs the hub for its present join link, or copy it from the terminal in which the hub runs.";
+  "The token in this link is wrong or outdated. Ask the person who runs the hub for its current join link, or copy it from the hub's terminal.";
 
 /** Asks the hub what joining means: the terms; null if it does not say; throws words if the token is wrong. */
 async function askTerms() {
@@ -160,7 +160,7 @@ function report(message) {
   }
   window.moexStatus = { ...window.moexStatus, ...status, ...rest, device };
   if (rest.phase === "crashed" && device === "auto") {
-    fallBack(`The GPU does not do here (${rest.note.replace(/\.$/, "")}), so this tab computes on the CPU.`);
+    fallBack(`The GPU cannot be used here (${rest.note.replace(/\.$/, "")}), so this tab computes on the CPU.`);
     return lend();
   }
   if (rest.phase === "crashed" || rest.phase === "stopped") stop();

@@ -49,7 +49,7 @@ export function lacksOf({ note, backend, setback, keeps_blocks: keepsBlocks, pha
   else if (device === "auto" && !navigator.gpu) lacks.push("This browser has no WebGPU, so this tab computes on the CPU. A current Chrome, Edge or Safari has it.");
   else if (backend === "wasm-simd" && note) lacks.push(`${note} This tab computes on the CPU.`);
   if (phase === "connected" && !keepsBlocks) {
-    lacks.push("This browser gives no storage (a private window?): experts are loaded anew at each visit.");
+    lacks.push("This browser gives no storage (a private window?): experts are loaded again at each visit.");
   }
   return lacks;
 }

@@ -1,4 +1,4 @@
-//! Takes what workers and the hub answer. What ends without an answer, and what follows, is in `endings`.
+//! Handles answers from workers and the hub. `endings` handles attempts that end without an answer, and what follows.
 //!
 //! ```text
 //! answer --> of the shape asked for? --no--> the attempt failed: asked elsewhere, a failure of the worker
@@ -23,24 +23,24 @@ use super::trace_recorder::answer_bytes;
 use super::{Dispatcher, Order};
 use crate::{ComputeId, ConnectionId, JobId};
 
-/// An answer in time, of the shape asked for. [`Dispatcher::accept`] is to follow.
+/// A timely answer of the right shape. Pass it to [`Dispatcher::accept`].
 #[derive(Debug)]
 pub(crate) struct ValidAnswer {
     pub job: JobId,
     pub items: Vec<usize>,
     pub answer: WorkerAnswer,
     attempt: AttemptId,
-    /// Of the items, those that another worker was asked for before.
+    /// Those of the items that another worker was asked for before.
     copies: Vec<usize>,
     n_bytes: u64,
 }
 
-/// What came after its attempt was settled or abandoned.
+/// An answer that arrived after its attempt was settled or abandoned.
 #[derive(Debug)]
 pub(crate) enum LateAnswer {
     /// There is nothing to compare it with.
     Incomparable,
-    /// It is to be compared with what was used. [`Dispatcher::answered_since`] is to follow.
+    /// To be compared with the answer that was used. [`Dispatcher::answered_since`] is to follow.
     Duplicate { job: JobId, answer: WorkerAnswer, sent: Duration },
     /// A value in it is not finite.
     NotFinite(NotFinite),
@@ -50,11 +50,11 @@ pub(crate) enum LateAnswer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotFinite {
     pub worker: WorkerId,
-    /// The first block that it was asked for.
+    /// The first block of its request.
     pub block: Block,
 }
 
-/// What the hub computed for a job. [`Dispatcher::accept_from_hub`] is to follow.
+/// The hub's result for a job. Pass it to [`Dispatcher::accept_from_hub`].
 #[derive(Debug)]
 pub(crate) struct HubAnswer {
     pub job: JobId,
@@ -106,7 +106,7 @@ impl Dispatcher {
         Some((*job_id, job.hub.take()?))
     }
 
-    /// Uses what the hub computed for a job, also in place of workers' answers.
+    /// Uses the hub's result for a job, also in place of workers' answers.
     pub(crate) fn accept_from_hub(&mut self, now: Duration, answer: HubAnswer) {
         let HubAnswer { job: id, parts, is_hedge, .. } = answer;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -115,7 +115,7 @@ impl Dispatcher {
         self.after_answer(now, id);
     }
 
-    /// Uses what the hub computed to check an answer to a job, if that is still in flight.
+    /// Uses the hub's check of an answer to a job, if the job is still in flight.
     pub(crate) fn accept_check(&mut self, now: Duration, id: JobId, parts: Vec<Part>) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.accept_from_hub(parts);
@@ -125,12 +125,12 @@ impl Dispatcher {
 
     // Workers' answers.
 
-    /// Whether an attempt at this worker is out.
+    /// Whether an attempt at this worker is in flight.
     pub(crate) fn is_out(&self, from: ConnectionId, id: AttemptId) -> bool {
         self.attempts.get(id).is_some_and(|attempt| attempt.worker == from)
     }
 
-    /// A worker answered an attempt that is out. None if the answer cannot be used, or not yet.
+    /// A worker answered an attempt in flight. None if the answer cannot be used, or not yet.
     pub(crate) fn answered(
         &mut self,
         now: Duration,
@@ -141,7 +141,7 @@ impl Dispatcher {
         let attempt = self.attempts.get(id)?;
         let job = self.jobs.get(&attempt.job)?;
         let Some(parts) = job.layer.read(&attempt.items, answer) else {
-            warn!(connection = from.0, attempt = id.0, "an answer is not of the shape asked for");
+            warn!(connection = from.0, attempt = id.0, "an answer has the wrong shape");
             self.worker_failed(now, from);
             self.attempt_failed(now, id, true);
             return None;
@@ -186,7 +186,7 @@ impl Dispatcher {
         WorkerAnswer { worker, parts: redundant }
     }
 
-    /// Counts a worker's answer that was used, or that the hub agrees with.
+    /// Counts a worker's answer that was used, or that the hub confirmed.
     pub(crate) fn credit(&mut self, worker: WorkerId, n_pairs: usize) {
         if let Some(worker) = self.workers.by_id_mut(worker) {
             worker.counts.answers += 1;
@@ -195,8 +195,8 @@ impl Dispatcher {
         self.counts.answers += 1;
     }
 
-    /// A worker answered with values that are not finite: honest workers say instead that they cannot compute. None if
-    /// it is not known what it was asked.
+    /// A worker answered with values that are not finite; honest workers report instead that they cannot compute. None
+    /// if its request is not known any more.
     pub(crate) fn not_finite(
         &mut self,
         now: Duration,
@@ -238,11 +238,11 @@ impl Dispatcher {
         }
         self.classify(from);
         let Some(layer) = self.layer_of(abandoned.job) else {
-            // Too late to be compared with anything, yet it is an answer.
+            // Too late to compare, but still an answer.
             self.answered_since(from, abandoned.sent);
             return LateAnswer::Incomparable;
         };
-        // Answers in time were scanned by their session.
+        // The session already scanned answers that were in time.
         if answer.has_non_finite() {
             let block = abandoned.items.first().map(|item| layer.block(*item));
             return block.map_or(LateAnswer::Incomparable, |block| {
@@ -258,7 +258,7 @@ impl Dispatcher {
         }
     }
 
-    /// A worker gave a valid answer to what it was asked at `sent`: it may be healthy again.
+    /// A worker gave a valid answer to a request sent at `sent`: it may be healthy again.
     pub(crate) fn answered_since(&mut self, from: ConnectionId, sent: Duration) {
         let Some(worker) = self.workers.get_mut(from) else { return };
         if worker.health.answered(sent) {
@@ -267,7 +267,7 @@ impl Dispatcher {
         }
     }
 
-    /// A worker said that it will not answer an attempt.
+    /// A worker refused an attempt.
     pub(crate) fn refused(&mut self, now: Duration, from: ConnectionId, id: AttemptId, error: &WireError) {
         let Some(attempt) = self.attempts.get(id).filter(|attempt| attempt.worker == from).cloned() else {
             self.counts.late += 1;
@@ -280,11 +280,11 @@ impl Dispatcher {
         let said = peer_text(&error.message);
         info!(connection = from.0, attempt = id.0, code = ?error.code, message = %said, "an attempt failed");
         match error.code {
-            // Its own queue said so: no fault of the worker.
+            // Its queue was full, which is not the worker's fault.
             ErrorCode::Preempted | ErrorCode::Draining => {
                 self.counts.errors += 1;
             }
-            // It does not say which block; it reports what it still holds at once.
+            // It does not name the block; it reports its resident blocks at once.
             ErrorCode::NotResident => {
                 self.counts.errors += 1;
                 let blocks = self

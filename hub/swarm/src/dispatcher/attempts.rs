@@ -1,12 +1,13 @@
-//! The attempt table: which message to which worker is out, for which work items of which job, and until when.
+//! The attempt table: which messages are in flight, to which worker, for which work items of which job, and until when.
 //!
 //! ```text
 //!           deadline                    answered, failed, cancelled, socket closed
 //! InTime ------------> Overdue -----------------------------------------------------> (removed)
 //!    \___________________________________________________________________________________^
 //! ```
-//! An overdue attempt's items are asked of others, yet its answer is still used if it comes first. Before that, once, an
-//! attempt may become due for a hedge: a second copy elsewhere, while the first is still in time.
+//! Items of an overdue attempt are requested from other workers, but its answer is still used if it comes first. Before
+//! that, once, an attempt may become due for a hedge: a second copy to another worker, while the first is still in
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -22,47 +23,47 @@ pub(crate) struct Attempt {
     pub worker: ConnectionId,
     /// Indices of the job's work items, ascending, in the order of the message.
     pub items: Vec<usize>,
-    /// Of these, those that another worker was asked for already.
+    /// Those of the items that another worker was asked for already.
     pub copies: Vec<usize>,
     pub kind: Kind,
-    /// Whether it asks again for what another attempt was asked before.
+    /// Whether it repeats a request of an earlier attempt.
     pub is_retry: bool,
     pub sent: Duration,
-    /// When a second copy is to leave, if one is.
+    /// When to send a second copy, if at all.
     pub hedge_at: Option<Duration>,
     pub deadline: Duration,
     pub is_overdue: bool,
 }
 
-/// Why a message was sent.
+/// The purpose of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// To get an answer; with copies, to get one sooner.
+    /// To get an answer; copies are to get it sooner.
     Ask,
     /// A second copy, because the first one is late.
     Hedge,
-    /// To learn how fast a worker is now; its answer is used if it comes, and nobody waits for it.
+    /// To measure how fast a worker is now; its answer is used if it comes first, but no layer waits for it.
     Probe,
 }
 
-/// All attempts that may still be answered. Bounded by jobs in flight times workers asked for each.
+/// All attempts that may still be answered. Bounded by jobs in flight times workers per job.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptTable {
     attempts: BTreeMap<AttemptId, Attempt>,
-    /// Of those in time.
+    /// Deadlines of the attempts in time.
     deadlines: BTreeSet<(Duration, AttemptId)>,
     hedges: BTreeSet<(Duration, AttemptId)>,
     last: AttemptId,
 }
 
 impl AttemptTable {
-    /// A table whose last attempt was this one.
+    /// An empty table whose last id was this one.
     #[cfg(test)]
     pub(crate) fn after(last: AttemptId) -> Self {
         Self { last, ..Self::default() }
     }
 
-    /// Enters an attempt under a fresh id: counting upwards, and around.
+    /// Inserts an attempt with a new id, which counts up and wraps.
     pub(crate) fn insert(&mut self, attempt: Attempt) -> AttemptId {
         loop {
             self.last = self.last.next();
@@ -76,7 +77,7 @@ impl AttemptTable {
         self.last
     }
 
-    /// Takes an attempt out.
+    /// Removes an attempt.
     pub(crate) fn remove(&mut self, id: AttemptId) -> Option<Attempt> {
         let attempt = self.attempts.remove(&id)?;
         self.deadlines.remove(&(attempt.deadline, id));
@@ -86,13 +87,13 @@ impl AttemptTable {
         Some(attempt)
     }
 
-    /// The attempts whose second copy is to leave now, each once.
+    /// Returns the attempts whose second copy is due now, each once.
     pub(crate) fn due_for_hedge(&mut self, now: Duration) -> Vec<AttemptId> {
         let later = self.hedges.split_off(&(now + Duration::from_nanos(1), AttemptId(0)));
         std::mem::replace(&mut self.hedges, later).into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Marks the attempts whose deadline has come as overdue and gives their ids.
+    /// Marks attempts past their deadline as overdue and returns their ids.
     pub(crate) fn expire(&mut self, now: Duration) -> Vec<AttemptId> {
         let mut expired = Vec::new();
         while let Some((deadline, id)) = self.deadlines.first().copied()
@@ -113,17 +114,17 @@ impl AttemptTable {
         first(&self.deadlines).into_iter().chain(first(&self.hedges)).min()
     }
 
-    /// An attempt that is still out.
+    /// Returns an attempt in flight.
     pub(crate) fn get(&self, id: AttemptId) -> Option<&Attempt> {
         self.attempts.get(&id)
     }
 
-    /// All that are out.
+    /// All attempts in flight.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (AttemptId, &Attempt)> {
         self.attempts.iter().map(|(id, attempt)| (*id, attempt))
     }
 
-    /// By worker: attempts in time, which is what occupies its input slots as far as the hub knows, and all that are out.
+    /// By worker: attempts in time, which occupy its input slots as far as the hub knows, and all attempts in flight.
     pub(crate) fn load(&self) -> HashMap<ConnectionId, Load> {
         let mut loads: HashMap<ConnectionId, Load> = HashMap::new();
         for attempt in self.attempts.values() {
@@ -135,7 +136,7 @@ impl AttemptTable {
     }
 }
 
-/// What is out with one worker.
+/// Attempts in flight at one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub n_in_time: usize,

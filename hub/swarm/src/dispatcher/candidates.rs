@@ -1,13 +1,12 @@
-//! Chooses whom to ask for a work item: the worker that is expected to answer first.
+//! Chooses the worker for each work item: the one expected to answer first.
 //!
-//! What counts, in this order: whether a worker has failed at the item; whether it is fit for a job of so many rows
-//! (`tier`); the time until its answer is expected, which is its median for as much as it is given, behind what it is at
-//! already, or the timeout while it is late with another (`health`); and the order of the ring, which spreads the work of
-//! equals. The hub is one more replica of everything: it is asked when it will be done well before the best worker, or
-//! when there is no worker.
+//! The criteria, in order: whether a worker has failed at the item; whether its `tier` fits a job of this many rows;
+//! its expected time to answer, which is its median for this size, after its current work, or the timeout while it is
+//! late (`health`); and the order of the ring, which spreads work among equals. The hub is one more replica of every
+//! block: it is used when it would be done well before the best worker, or if there is no worker.
 //!
-//! A worker that has not answered often enough to be known gets its part beside a known worker or the hub, and never
-//! instead: what it says of itself is no reason to wait for it.
+//! A worker with too few answers to be measured works in parallel with a known worker or the hub, never instead of one:
+//! nothing waits for it on the basis of its own claims.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,46 +19,47 @@ use super::workers::Workers;
 use crate::fleet::Fleet;
 use crate::{ConnectionId, SwarmConfig};
 
-/// Times one worker is asked for the same item when there is no hub to fall back on.
+/// Times one worker is asked for the same item if the hub does not compute.
 const MAX_TRIES_WITHOUT_HUB: usize = 3;
-/// Attempts of one worker, overdue ones included, beyond which it is left alone.
+/// Attempts at one worker, overdue ones included, beyond which it gets no more.
 const MAX_ATTEMPTS_PER_WORKER: usize = 2 * moex_protocol::limits::MAX_SLOTS as usize;
-/// Computations of the hub under way beyond which new workers are waited for: those before were too fast for it.
+/// Computations of the hub in progress beyond which it is not used beside new workers: it is too slow for more.
 const MAX_COMPUTES_BESIDE_TRIALS: usize = 4;
-/// Two workers within a quarter of each other, or this, are equals: medians of so few samples say no more.
+/// Two workers whose medians differ by less than a quarter, or than this, are equal: so few samples are not more
+/// precise.
 const EQUALS_WITHIN: Duration = Duration::from_micros(500);
 
-/// Who is asked for which work items.
+/// The workers for a set of work items.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// Items with the workers to ask, the best first; with none where all who could be asked are busy.
+    /// Items with their workers, the best first; empty lists where all possible workers are busy.
     pub candidates: Vec<(usize, Vec<ConnectionId>)>,
-    /// Items to ask of new workers as well, whose speed is not known yet.
+    /// Items to send to new workers as well, whose speed is not known yet.
     pub trials: Vec<(usize, ConnectionId)>,
     /// Items for the hub.
     pub for_hub: Vec<usize>,
-    /// Whether some of these have no worker that could be asked at all.
+    /// Whether some item has no possible worker at all.
     pub is_uncovered: bool,
 }
 
-/// A worker that could be asked for a work item.
+/// A possible worker for a work item.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     worker: ConnectionId,
-    /// Times it has failed at this item.
+    /// Times it failed at this item.
     n_failures: usize,
     /// Place among the wanted holders.
     rank: usize,
     is_fit: bool,
     is_free: bool,
     is_measured: bool,
-    /// Whether a trial of it is out.
+    /// Whether a trial of it is in flight.
     is_on_trial: bool,
-    /// Until its answer.
+    /// Expected time to its answer.
     expected: Duration,
 }
 
-/// All that a choice depends on.
+/// Everything that a choice depends on.
 #[derive(Clone, Copy)]
 pub(super) struct Chooser<'a> {
     pub config: &'a SwarmConfig,
@@ -70,7 +70,7 @@ pub(super) struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// Chooses for these items of a job, in order. `asked`: by item, the workers that are at it already.
+    /// Chooses for these items of a job, in order. `asked`: for each item, the workers that already work on it.
     pub(super) fn choose(self, job: &Job, items: &[usize], asked: &[Vec<ConnectionId>]) -> Choice {
         let loads = self.attempts.load();
         let mut given: HashMap<ConnectionId, usize> = HashMap::new();
@@ -104,17 +104,17 @@ impl Chooser<'_> {
         choice
     }
 
-    /// Whether there is a worker that could be asked for a work item.
+    /// Whether a work item has a possible worker.
     pub(super) fn is_askable(self, job: &Job, item: usize) -> bool {
         !self.candidates(job, item, &[], &HashMap::new(), &HashMap::new()).is_empty()
     }
 
-    /// Whether a worker may be given work now: healthy, or, where nobody could stand in for it, at least alive.
+    /// Whether a worker may get work now: it is healthy or, if nobody can replace it, at least alive.
     pub(super) fn is_usable(self, id: ConnectionId) -> bool {
         self.workers.is_usable(self.fleet, id, self.config.hub_compute)
     }
 
-    /// The new worker that an item is tried with, if it would be asked for it were it known, and somebody else can be.
+    /// The new worker to try an item with, if it ranks best and someone else can compute the item too.
     fn on_trial(self, all: &[Candidate], known: &[Candidate]) -> Option<ConnectionId> {
         if known.is_empty() && !self.may_compute_beside() {
             return None;
@@ -124,12 +124,12 @@ impl Chooser<'_> {
         all.iter().find(is_new).map(|candidate| candidate.worker)
     }
 
-    /// Whether the hub can be asked for what new workers are tried with.
+    /// Whether the hub can compute items in parallel with new workers.
     fn may_compute_beside(self) -> bool {
         self.config.hub_compute && self.hub.n_computing() < MAX_COMPUTES_BESIDE_TRIALS
     }
 
-    /// Holders that serve, have not failed at the item, and are not at it.
+    /// Holders that serve, have not failed at the item, and are not working on it.
     fn candidates(
         self,
         job: &Job,
@@ -152,12 +152,12 @@ impl Chooser<'_> {
             let is_late = worker.health.is_late();
             let mut expected = worker.expected(n_pairs, n_pairs as f64 * self.config.flops_per_pair());
             if is_late {
-                // It owes an answer already, and may owe it for long.
+                // It already owes an answer, and may for long.
                 expected = expected.max(self.config.timeout);
             }
             Some(Candidate {
                 worker: *id,
-                // The last resort comes after everybody.
+                // The last resort comes after all others.
                 n_failures: if worker.health.is_healthy() { n_failures } else { usize::MAX },
                 rank: self.fleet.rank(index, worker.id()).unwrap_or(usize::MAX),
                 is_fit: worker.tier().takes(job.layer.n_rows),
@@ -170,7 +170,7 @@ impl Chooser<'_> {
         self.fleet.holders(index).iter().filter_map(candidate).collect()
     }
 
-    /// Whether an item that these could be asked for is the hub's instead.
+    /// Whether the hub should compute an item instead of these workers.
     fn is_for_hub(self, all: &[Candidate], hub: Option<Duration>) -> bool {
         let best = |is_fit| all.iter().filter(|c| c.is_fit == is_fit).map(|c| c.expected).min();
         match (best(true), best(false)) {
@@ -184,14 +184,14 @@ impl Chooser<'_> {
     }
 }
 
-/// The free candidates in the order in which to ask them: the fit ones, or the others if none is fit.
+/// The free candidates in order of preference: the fitting ones, or the others if none fits.
 fn best_first(all: &[Candidate]) -> Option<Vec<ConnectionId>> {
     let any_fit = all.iter().any(|candidate| candidate.is_fit);
     let mut free: Vec<&Candidate> = all.iter().filter(|c| c.is_fit == any_fit && c.is_free).collect();
     let best = free.iter().map(|candidate| candidate.expected).min().unwrap_or_default();
     let near = best.saturating_mul(5) / 4 + EQUALS_WITHIN;
     free.sort_by_key(|candidate| {
-        // A worker that has not been measured yet gets its chance to be.
+        // An unmeasured worker gets its chance to be measured.
         let is_near = candidate.expected <= near || !candidate.is_measured;
         let order = if is_near { Duration::ZERO } else { candidate.expected };
         (candidate.n_failures, !is_near, order, candidate.rank, candidate.worker)

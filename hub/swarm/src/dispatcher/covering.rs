@@ -1,9 +1,9 @@
-//! Turns jobs into messages: what is asked, of which workers, and when it is asked again.
+//! Turns jobs into messages: which items are requested, from which workers, and when they are requested again.
 //!
-//! [`Dispatcher::cover_next`] is the one place that asks: it looks at a job's items that are neither settled nor being
-//! asked in time, and asks the workers that `candidates` chooses for each, else the hub. Everything that happens (an answer, a failure,
-//! a timeout, a closed socket, a new holder, a free slot) only marks jobs to be covered again. [`Dispatcher::hedge`] adds
-//! a second copy to what is late.
+//! Only [`Dispatcher::cover_next`] sends requests: it takes a job's items that are neither settled nor requested in
+//! time, and requests them from the workers that `candidates` chooses, otherwise from the hub. Every event (an answer,
+//! a failure, a timeout, a closed socket, a new holder, a free slot) only marks jobs to be covered again.
+//! [`Dispatcher::hedge`] sends second copies of late requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::{ConnectionId, JobId};
 pub const MAX_JOBS: usize = 64;
 
 impl Dispatcher {
-    /// Starts a layer. Its end comes as [`Order::Finish`]. None if it ends at once, with an error.
+    /// Starts a layer. Its result comes as [`Order::Finish`]. None if it fails at once.
     pub(crate) fn start(
         &mut self,
         now: Duration,
@@ -59,14 +59,14 @@ impl Dispatcher {
         missing.map_or(Ok(()), |block| Err(JobError::NoSuchBlock { block }))
     }
 
-    /// Covers the next job that is marked. False if none is.
+    /// Covers the next marked job. False if none is marked.
     pub(crate) fn cover_next(&mut self, now: Duration, fleet: &Fleet) -> bool {
         let Some(id) = self.to_cover.pop_first() else { return false };
         self.cover(now, fleet, id);
         true
     }
 
-    /// Asks for every item of the job that nobody is being asked for in time.
+    /// Requests every item of the job that is not requested in time.
     fn cover(&mut self, now: Duration, fleet: &Fleet, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         if job.is_settled() {
@@ -116,7 +116,7 @@ impl Dispatcher {
         self.ask_workers(now, id, probes, Kind::Probe);
     }
 
-    /// Sends second copies of what is later than usual, as far as the budget goes.
+    /// Sends second copies of late requests, within the budget.
     pub(super) fn hedge(&mut self, now: Duration, fleet: &Fleet) {
         for late in self.attempts.due_for_hedge(now) {
             let Some(attempt) = self.attempts.get(late).cloned() else { continue };
@@ -145,7 +145,7 @@ impl Dispatcher {
             let hub_is_in_time =
                 self.hub.usual(n_pairs).is_none_or(|expected| now + expected < attempt.deadline);
             let may_hub = self.config.hub_compute && job.hub.is_none() && hub_is_in_time;
-            debug!(attempt = late.0, connection = attempt.worker.0, "late: asked for again elsewhere");
+            debug!(attempt = late.0, connection = attempt.worker.0, "late: hedged at another worker");
             if may_hub {
                 self.ask_hub(now, attempt.job, choice.for_hub, Kind::Hedge);
             }
@@ -153,7 +153,7 @@ impl Dispatcher {
         }
     }
 
-    /// The workers that are asked for each item of a job. Probes are not counted as in time: nobody waits for them.
+    /// The workers that are asked for each item of a job. Probes do not count as in time, since nothing waits for them.
     fn asked(&self, id: JobId, job: &Job) -> Asked {
         let n = job.items.len();
         let mut asked = Asked { by: vec![Vec::new(); n], n_in_time: vec![0; n] };
@@ -166,13 +166,13 @@ impl Dispatcher {
         asked
     }
 
-    /// Whether a worker that has not been asked for long may be probed now.
+    /// Whether a worker that has been idle for long may be probed now.
     fn may_sweep(&self, now: Duration) -> bool {
         self.config.hedge.is_adaptive() && self.workers.may_sweep(now)
     }
 
-    /// Workers to probe, each with an item that it holds and another is asked for: those that were late or out and are
-    /// alive, and now and then one that has not been asked for long.
+    /// Workers to probe, each with an item that it holds and another worker is asked for: late or unhealthy ones that
+    /// are alive, and occasionally one that has been idle for long.
     fn probes(
         &self,
         now: Duration,
@@ -204,7 +204,7 @@ impl Dispatcher {
         probes
     }
 
-    /// What the hub, or the swarm, usually takes for so many pairs, as far as either was measured.
+    /// The usual time of the hub or the swarm for this many pairs, if it was measured.
     fn usual(&self, n_pairs: usize) -> Option<Duration> {
         let hub = self.config.hub_compute.then(|| self.hub.usual(n_pairs)).flatten();
         [hub, self.workers.usual(n_pairs)].into_iter().flatten().min()
@@ -292,7 +292,7 @@ impl Dispatcher {
     }
 }
 
-/// Who is asked for the items of a job.
+/// The workers asked for a job's items.
 struct Asked {
     by: Vec<Vec<ConnectionId>>,
     n_in_time: Vec<usize>,

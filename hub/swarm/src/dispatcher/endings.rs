@@ -1,4 +1,4 @@
-//! How attempts and jobs end: timeouts, failures, workers that go, answers that turn out wrong, and results.
+//! How attempts and jobs end: timeouts, failures, disconnects, wrong answers, and results.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::trace::Outcome;
 use crate::{ConnectionId, JobId};
 
 impl Dispatcher {
-    /// Marks attempts whose time is up: their items are asked of others, and their answers are still used.
+    /// Marks attempts past their deadline: their items are requested from others, and their answers are still used.
     pub(super) fn expire_attempts(&mut self, now: Duration) {
         for id in self.attempts.expire(now) {
             let Some(attempt) = self.attempts.get(id) else { continue };
             let (job, from) = (attempt.job, attempt.worker);
-            // Nobody waits for a probe: it has a deadline of its own.
+            // Nothing waits for a probe: it has a separate deadline.
             if attempt.kind == Kind::Probe {
                 continue;
             }
@@ -28,7 +28,11 @@ impl Dispatcher {
             if let Some(worker) = self.workers.get_mut(from) {
                 worker.counts.timeouts += 1;
                 worker.health.late();
-                info!(worker = worker.id().short(), attempt = id.0, "not answered in time: asked of another");
+                info!(
+                    worker = worker.id().short(),
+                    attempt = id.0,
+                    "not answered in time: asking another worker"
+                );
                 self.failure(now, from);
             }
             self.cover_waiting();
@@ -46,7 +50,7 @@ impl Dispatcher {
         }
     }
 
-    /// Fails the jobs that have waited for a holder for as long as they may.
+    /// Fails the jobs that have waited too long for a holder.
     pub(crate) fn expire_jobs(&mut self, now: Duration, fleet: &Fleet) {
         let wait = self.config.coverage_wait;
         let chooser = self.chooser(fleet);
@@ -57,7 +61,7 @@ impl Dispatcher {
             .filter_map(|(id, job)| {
                 let is_open = |item: &usize| !job.items[*item].is_settled;
                 let is_orphan = |item: &usize| is_open(item) && !chooser.is_askable(job, *item);
-                // A block held by a worker that hangs at it counts as uncovered too; then any open item will do.
+                // A block held by a worker that hangs on it counts as uncovered too; then any open item is named.
                 let items = || 0..job.items.len();
                 let item = items().find(is_orphan).or_else(|| items().find(is_open))?;
                 Some((*id, JobError::Uncovered { block: job.block(item), waited: wait }))
@@ -68,8 +72,8 @@ impl Dispatcher {
         }
     }
 
-    /// Ends an attempt without an answer; its items are asked of others. If `is_blamed`, the worker is asked for them again
-    /// only where there is no hub.
+    /// Ends an attempt without an answer; its items are requested from others. If `is_blamed`, the worker is asked for
+    /// them again only if the hub does not compute.
     pub(super) fn attempt_failed(&mut self, now: Duration, id: AttemptId, is_blamed: bool) {
         let Some(attempt) = self.attempts.remove(id) else { return };
         self.workers.end_probe(attempt.worker, |probe| probe == id);
@@ -85,7 +89,7 @@ impl Dispatcher {
         self.cover_waiting();
     }
 
-    /// Ends all attempts of a worker that is gone, or about to be; their items are asked of others.
+    /// Ends all attempts of a worker that has left or is leaving; their items are requested from others.
     pub(crate) fn reassign(&mut self, now: Duration, worker: ConnectionId) {
         self.workers.end_probe(worker, |_| true);
         let ids: Vec<_> =
@@ -96,7 +100,7 @@ impl Dispatcher {
         }
     }
 
-    /// A worker failed at something, or answered wrong.
+    /// A worker failed or answered wrong.
     pub(crate) fn worker_failed(&mut self, now: Duration, from: ConnectionId) {
         self.counts.errors += 1;
         if let Some(worker) = self.workers.get_mut(from) {
@@ -109,7 +113,7 @@ impl Dispatcher {
         self.counts.unhealthy += u64::from(self.workers.failed(now, from));
     }
 
-    /// Discards what a worker settled of a job in flight: its answer was wrong.
+    /// Discards a worker's results for a job in flight, because its answer was wrong.
     pub(crate) fn retract(&mut self, worker: WorkerId, connection: Option<ConnectionId>, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         for item in job.retract(worker) {
@@ -118,13 +122,13 @@ impl Dispatcher {
         self.to_cover.insert(id);
     }
 
-    /// Discards what a worker settled of every job in flight.
+    /// Discards a worker's results for every job in flight.
     pub(crate) fn retract_all(&mut self, worker: WorkerId, connection: Option<ConnectionId>) {
         let jobs: Vec<_> = self.jobs.keys().copied().collect();
         jobs.into_iter().for_each(|job| self.retract(worker, connection, job));
     }
 
-    /// Finishes a job that is settled. Else abandons its attempts that are not needed any more, and covers what is left.
+    /// Finishes a settled job. Otherwise abandons its attempts that are not needed any more, and covers the rest.
     pub(crate) fn after_answer(&mut self, now: Duration, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         if job.is_settled() {
@@ -136,7 +140,7 @@ impl Dispatcher {
         self.cover_waiting();
     }
 
-    /// Finishes a job and abandons whatever is still out for it.
+    /// Finishes a job and abandons its attempts in flight.
     pub(super) fn finish(&mut self, id: JobId, now: Duration, result: Result<(), JobError>) {
         let out = self.attempts_of(id, |_, _| true);
         self.abandon(now, &out);
@@ -160,7 +164,7 @@ impl Dispatcher {
             .collect()
     }
 
-    /// Abandons attempts. An answer that comes all the same is compared with the one that was used.
+    /// Abandons attempts. If an answer still comes, it is compared with the one that was used.
     fn abandon(&mut self, now: Duration, attempts: &[AttemptId]) {
         let flops_per_pair = self.config.flops_per_pair();
         for id in attempts {
@@ -168,12 +172,13 @@ impl Dispatcher {
             let outcome = if attempt.is_overdue { Outcome::TimedOut } else { Outcome::GivenUp };
             self.record(|recorder| recorder.ended(now, attempt.job, *id, outcome));
             let n_pairs = self.jobs.get(&attempt.job).map_or(0, |job| job.layer.n_pairs(&attempt.items));
-            // A probe is there to be answered.
+            // Probes stay in flight, since they measure their worker.
             if attempt.kind != Kind::Probe {
                 self.orders.push_back(Order::Cancel { at: attempt.worker, attempt: *id });
             }
             let Some(worker) = self.workers.get_mut(attempt.worker) else { continue };
-            // A worker that is always beaten would look as fast as it once was. What is overdue was counted as a timeout.
+            // Records its time so far, or a worker that always loses would look as fast as it once was. Overdue ones
+            // were counted as timeouts.
             let so_far = now.saturating_sub(attempt.sent);
             let is_timed = !attempt.is_overdue
                 && attempt.kind != Kind::Probe
@@ -185,13 +190,13 @@ impl Dispatcher {
         }
     }
 
-    /// Finds a worker's tier anew.
+    /// Recomputes a worker's tier.
     pub(super) fn classify(&mut self, id: ConnectionId) {
         let hub = self.config.hub_compute.then_some(self.hub.latencies());
         let Some(worker) = self.workers.get_mut(id) else { return };
         if worker.classify(hub) {
             let reason = worker.tier_reason().unwrap_or_default();
-            info!(worker = worker.id().short(), tier = ?worker.tier(), reason, "used for something else now");
+            info!(worker = worker.id().short(), tier = ?worker.tier(), reason, "the worker's tier changed");
         }
     }
 }

@@ -1,32 +1,32 @@
-//! Why a layer has no result.
+//! Errors of a layer.
 
 use std::time::Duration;
 
 use moex_protocol::{Block, LayerId};
 
-/// Why a job has no result. Each is one sentence for the one who asked.
+/// Why a job has no result. Each is one sentence for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// Nobody could be asked for a block, for as long as one may wait.
+    /// No worker could be asked for a block within the allowed wait.
     #[error(
-        "{block} is held by no worker that answers, and none came within {} s: open more workers, give them more \
-         memory, or let the hub compute what is missing",
+        "no responsive worker held {block} within {} s: add workers, give them more \
+         memory, or let the hub compute missing experts",
         waited.as_secs_f32()
     )]
     Uncovered {
         /// The first such block.
         block: Block,
-        /// How long it was waited for.
+        /// How long the job waited.
         waited: Duration,
     },
-    /// Rows, experts and gates do not fit together.
-    #[error("layer {layer}: the rows, experts and gates are not of one shape")]
+    /// Rows, experts and gates have inconsistent shapes.
+    #[error("layer {layer}: rows, experts and gates have inconsistent shapes")]
     Shape {
         /// The layer.
         layer: LayerId,
     },
     /// More rows than workers have planned memory for.
-    #[error("{rows} rows in one step where workers take {max}: use smaller prefill chunks")]
+    #[error("{rows} rows in one step, but workers take {max}: use smaller prefill chunks")]
     TooManyRows {
         /// Rows of the job.
         rows: usize,
@@ -45,12 +45,12 @@ pub enum JobError {
         /// The layer.
         layer: LayerId,
     },
-    /// The hub failed to compute what no worker could.
+    /// The hub failed to compute an item that no worker could.
     #[error("layer {layer}: computing on the hub failed: {message}")]
     Hub {
         /// The layer.
         layer: LayerId,
-        /// What went wrong.
+        /// The reason.
         message: String,
     },
     /// Too many jobs at once.
@@ -59,7 +59,7 @@ pub enum JobError {
         /// The bound.
         max: usize,
     },
-    /// The hub is going down.
+    /// The hub is shutting down.
     #[error("the hub is shutting down")]
     ShuttingDown,
 }

@@ -1,42 +1,42 @@
-//! Whether a worker is asked: failures in a row, and the way back.
+//! Decides whether a worker gets work: failures in a row, and recovery.
 //!
 //! ```text
 //!       failure x n in a row           heartbeat, and the back-off is over        valid answer to what it was asked since
 //! Healthy ------------------> Out ----------------------------------------> tried --------------------------------> Healthy
 //!    ^  any answer clears the failures                                        \--> failure: Out, for twice as long
 //! ```
-//! A worker that is *tried* is asked beside others, and nobody waits for it. A heartbeat alone brings no worker back: one
-//! that answers pings need not answer anything else. A worker is also *late* while it owes an answer for longer than it
-//! usually takes and has answered nothing since. A layer asks a late worker last, or each layer after a stall would wait
-//! for it again; after a heartbeat it may be tried.
+//! A worker that is *tried* gets probes that nothing waits for. A heartbeat alone does not restore a worker: one that
+//! answers pings may still answer nothing else. A worker is also *late* while it owes an answer for longer than it
+//! usually takes and has answered nothing since. A layer asks a late worker last, or each layer after a stall would
+//! wait for it again; after a heartbeat it may be tried.
 
 use std::time::Duration;
 
-/// How long a worker that is out a second time in a row is left alone; it doubles each time. The first time its next
+/// How long a worker that is out a second time in a row gets nothing; it doubles each time. The first time, its next
 /// heartbeat suffices.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(2);
 /// The longest such time.
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
-/// Answers in a row after which it is forgotten how often a worker was out.
+/// Answers in a row after which earlier outages are forgotten.
 const FORGIVEN_AFTER: u32 = 100;
 
-/// Whether one worker answers.
+/// The health of one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
-    /// Failures in a row that take a worker out.
+    /// Failures in a row after which a worker is out.
     max_failures: u32,
     failures: u32,
     is_late: bool,
-    /// Whether a heartbeat was answered since it became late or went out.
+    /// Whether it answered a heartbeat since it became late or went out.
     is_alive: bool,
     out: Option<Out>,
-    /// Times it went out, or failed when it was tried, with few answers between.
+    /// Times it went out, or failed when tried, with few answers between.
     n_outs: u32,
-    /// Answers since.
+    /// Answers since then.
     n_answers: u32,
 }
 
-/// A worker that is not asked.
+/// A worker that gets no work.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     since: Duration,
@@ -44,7 +44,7 @@ struct Out {
 }
 
 impl Health {
-    /// Healthy, out after `max_failures` in a row (at least one).
+    /// A healthy worker that goes out after `max_failures` in a row (at least one).
     pub(crate) fn new(max_failures: u32) -> Self {
         Self {
             max_failures: max_failures.max(1),
@@ -57,7 +57,7 @@ impl Health {
         }
     }
 
-    /// It has not answered within the time that it usually takes.
+    /// It has not answered within its usual time.
     pub(crate) fn late(&mut self) {
         if !std::mem::replace(&mut self.is_late, true) {
             self.is_alive = false;
@@ -69,7 +69,7 @@ impl Health {
         self.is_late
     }
 
-    /// A timeout, or an answer that could not be used. True when this one took a healthy worker out.
+    /// Records a timeout or an unusable answer. True if this took a healthy worker out.
     pub(crate) fn failed(&mut self, now: Duration) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.n_answers = 0;
@@ -85,8 +85,8 @@ impl Health {
         was_healthy && !self.is_healthy()
     }
 
-    /// A valid answer to what was asked at `sent`. True when it brought the worker back: a late answer to what it was asked
-    /// before it went out does not.
+    /// Records a valid answer to a request sent at `sent`. True if it restored the worker; a late answer to a request
+    /// from before it went out does not.
     pub(crate) fn answered(&mut self, sent: Duration) -> bool {
         self.is_late = false;
         if self.out.is_some_and(|out| sent < out.since) {
@@ -101,22 +101,22 @@ impl Health {
         was_out
     }
 
-    /// A heartbeat answered the hub's.
+    /// The worker answered a heartbeat.
     pub(crate) fn heartbeat(&mut self) {
         self.is_alive = true;
     }
 
-    /// Whether the worker may be asked.
+    /// Whether the worker may get work.
     pub(crate) fn is_healthy(&self) -> bool {
         self.out.is_none()
     }
 
-    /// Whether the worker is out, yet answers heartbeats: better than no worker.
+    /// Whether the worker is out but answers heartbeats, which is better than no worker.
     pub(crate) fn is_last_resort(&self) -> bool {
         !self.is_healthy() && self.is_alive
     }
 
-    /// Whether the worker, late or out, is to be tried beside others now.
+    /// Whether the late or out worker should get a probe now.
     pub(crate) fn is_to_be_tried(&self, now: Duration) -> bool {
         let is_due = self.out.map_or(self.is_late, |out| out.try_at <= now);
         is_due && self.is_alive

@@ -1,15 +1,15 @@
-//! When a second copy of a message is sent, and how many bytes such copies may take.
+//! Hedging: when a second copy of a message is sent, and how many bytes such copies may take.
 //!
-//! With adaptive hedging, a message that its worker has not answered by `Latencies::hedge_delay` is also sent to the best of
-//! the other replicas, as far as the budget allows. The first valid answer to each work item is used, and the other worker
-//! is told to forget it. `candidates` chooses the other replica.
+//! With adaptive hedging, a message that its worker has not answered by `Latencies::hedge_delay` is also sent to the
+//! best other replica, if the budget allows. The first valid answer to each work item is used, and the other worker is
+//! told to cancel it. `candidates` chooses the other replica.
 
 use crate::policy::{DEFAULT_HEDGE_BUDGET, Hedge};
 
-/// The budget may save up the bytes of so many messages, since stalls come in runs.
+/// The budget may save up the bytes of this many messages, since stalls come in bursts.
 const BURST_MESSAGES: f64 = 16.0;
 
-/// Bytes that second copies may take: earned by first copies, never more than was earned.
+/// Bytes that second copies may take: a fraction of first copies' bytes.
 #[derive(Clone, Debug)]
 pub(super) struct HedgeBudget {
     rate: f64,
@@ -26,13 +26,13 @@ impl HedgeBudget {
         Self { rate, saved_bytes: 0.0 }
     }
 
-    /// A first copy was sent.
+    /// Adds to the budget for a first copy.
     pub(super) fn earn(&mut self, bytes: u64) {
         let most = (BURST_MESSAGES * bytes as f64).max(self.saved_bytes);
         self.saved_bytes = (self.saved_bytes + self.rate * bytes as f64).min(most);
     }
 
-    /// Whether a copy of so many bytes may be sent; then it is paid for.
+    /// Whether a copy of this many bytes may be sent; if so, it is charged.
     pub(super) fn spend(&mut self, bytes: u64) -> bool {
         let may = bytes as f64 <= self.saved_bytes;
         if may {

@@ -1,4 +1,4 @@
-//! The hub as a replica of every block: what it is computing, how fast it is, and what it answers.
+//! The hub as a replica of every block: its computations in progress, its speed, and its results.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use moex_protocol::Answer;
 use super::latency::Latencies;
 use crate::ComputeId;
 
-/// The hub as the dispatcher knows it.
+/// The hub as seen by the dispatcher.
 #[derive(Debug, Default)]
 pub(super) struct HubReplica {
     last: ComputeId,
-    /// Computations that the hub was asked for and has not done.
+    /// Computations requested and not finished.
     n_computing: usize,
     latencies: Latencies,
     pub counts: HubCounts,
 }
 
-/// What the hub has computed of layers; checks are not counted.
+/// Counts of the hub's computations for layers, without checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HubCounts {
     /// Computations, each as large as a message to a worker.
@@ -27,34 +27,34 @@ pub(crate) struct HubCounts {
 }
 
 impl HubReplica {
-    /// The hub is asked for a computation, which gets this id.
+    /// Starts a computation and returns its id.
     pub(super) fn begin(&mut self) -> ComputeId {
         self.last = ComputeId(self.last.0 + 1);
         self.n_computing += 1;
         self.last
     }
 
-    /// A computation has ended, well or not.
+    /// Ends a computation, successful or not.
     pub(super) fn end(&mut self) {
         self.n_computing = self.n_computing.saturating_sub(1);
     }
 
-    /// Computations under way.
+    /// Number of computations in progress.
     pub(super) fn n_computing(&self) -> usize {
         self.n_computing
     }
 
-    /// A computation of `n_pairs` took this long.
+    /// Records the time of a computation of `n_pairs`.
     pub(super) fn took(&mut self, n_pairs: usize, latency: Duration) {
         self.latencies.record(n_pairs, latency);
     }
 
-    /// What a computation of `n_pairs` usually takes, once it was measured.
+    /// Usual time for `n_pairs`, once measured.
     pub(super) fn usual(&self, n_pairs: usize) -> Option<Duration> {
         self.latencies.expected(n_pairs)
     }
 
-    /// When the hub would have computed so many more pairs, behind what it is computing already.
+    /// Expected time until the hub would have computed `n_pairs` more, after its current work.
     pub(super) fn expected(&self, n_pairs: usize) -> Option<Duration> {
         Some(self.usual(n_pairs)?.saturating_mul(1 + self.n_computing as u32))
     }
@@ -64,8 +64,8 @@ impl HubReplica {
     }
 }
 
-/// What the hub computed, scanned for values that are not finite. Made on the thread that computed it, so that the thread
-/// that drives the swarm scans nothing of it.
+/// The hub's result, already scanned for values that are not finite. The computing thread creates it, so that the
+/// swarm's thread scans nothing.
 #[derive(Clone, Debug)]
 pub struct HubResult {
     answer: Answer,

@@ -23,7 +23,7 @@ pub struct LayerJob {
 }
 
 impl LayerJob {
-    /// Encodes it; see [`EncodedLayer::encode`].
+    /// Encodes the job; see [`EncodedLayer::encode`].
     ///
     /// # Errors
     /// As [`EncodedLayer::encode`].
@@ -32,8 +32,8 @@ impl LayerJob {
     }
 }
 
-/// A finished layer: the experts' results, still in the wire's number format and not summed yet. To be summed where the sum
-/// is wanted, so that the thread that drives the swarm adds nothing up.
+/// A finished layer: the experts' results, still in the wire's number format and not summed. The receiver sums them, so
+/// that the swarm's thread does not.
 #[derive(Clone, Debug)]
 pub struct LayerResult {
     parts: Vec<Part>,
@@ -64,40 +64,40 @@ impl LayerResult {
 pub(super) struct Job {
     pub layer: Arc<EncodedLayer>,
     pub started: Duration,
-    /// One for each work item of `layer`, in its order.
+    /// One state per work item of `layer`, in its order.
     pub items: Vec<ItemState>,
-    /// The hub computation that is running for it: at most one at a time.
+    /// The hub's computation for it: at most one at a time.
     pub hub: Option<HubWork>,
-    /// Answers that are not used before the hub has checked them: one an attempt at most.
+    /// Answers withheld until the hub has checked them: at most one per attempt.
     pub withheld: Vec<WorkerAnswer>,
-    /// Since when there is a work item that nobody can be asked for.
+    /// Since when some work item has no possible worker.
     pub uncovered_since: Option<Duration>,
     /// Whether a work item waits for a worker, a slot or the hub.
     pub is_waiting: bool,
     winners: Vec<Winner>,
 }
 
-/// How far one work item is.
+/// State of one work item.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ItemState {
     pub is_settled: bool,
-    /// Whether anybody was asked.
+    /// Whether any worker was asked.
     pub was_asked: bool,
-    /// The workers that were asked and failed, once for each time.
+    /// The workers that failed at it, one entry per failure.
     pub failures: Vec<ConnectionId>,
 }
 
-/// What the hub computes for a job.
+/// The hub's computation for a job.
 #[derive(Clone, Debug)]
 pub(super) struct HubWork {
     pub id: ComputeId,
     pub items: Vec<usize>,
-    /// Whether a worker was asked for them and is late.
+    /// Whether a worker was asked for the items and is late.
     pub is_hedge: bool,
     pub sent: Duration,
 }
 
-/// Who an answer is from.
+/// The origin of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Hub,
@@ -118,12 +118,12 @@ pub(crate) struct Winner {
     pub part: Part,
 }
 
-/// What became of an answer's parts.
+/// Result of accepting an answer's parts.
 #[derive(Debug, Default)]
 pub(super) struct Acceptance {
     /// The items that it settled.
     pub settled: Vec<usize>,
-    /// Parts whose item another answer had settled before, to be compared with it.
+    /// Parts whose item another answer settled before, for comparison.
     pub redundant: Vec<Part>,
 }
 
@@ -147,7 +147,7 @@ impl Job {
         self.layer.block(item)
     }
 
-    /// Takes what the hub computed, also in place of a worker's answer to the same items. Returns the items that were open.
+    /// Accepts the hub's result, also in place of a worker's. Returns the items that were open.
     pub(super) fn accept_from_hub(&mut self, parts: Vec<Part>) -> Vec<usize> {
         let mut opened = Vec::new();
         for Part { item, .. } in &parts {
@@ -162,7 +162,7 @@ impl Job {
         settled
     }
 
-    /// Takes the parts of a valid answer: the first answer to a work item wins.
+    /// Accepts the parts of a valid answer: the first answer to a work item wins.
     pub(super) fn accept(&mut self, source: Source, parts: Vec<Part>) -> Acceptance {
         let mut acceptance = Acceptance::default();
         for part in parts {
@@ -176,7 +176,7 @@ impl Job {
         acceptance
     }
 
-    /// Discards what a worker settled. Returns the items that are open again.
+    /// Discards a worker's results. Returns the items that are open again.
     pub(super) fn retract(&mut self, worker: WorkerId) -> Vec<usize> {
         let is_its = |winner: &Winner| winner.source == Source::Worker(worker);
         let its = self.winners.iter().filter(|winner| is_its(winner));
@@ -202,7 +202,7 @@ impl Job {
         &self.winners
     }
 
-    /// What was accepted, to be summed.
+    /// The accepted results, to be summed.
     pub(super) fn into_result(self) -> LayerResult {
         let parts = self.winners.into_iter().map(|winner| winner.part).collect();
         LayerResult { parts, n_rows: self.layer.n_rows, hidden: self.layer.hidden }

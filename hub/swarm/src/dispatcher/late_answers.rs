@@ -1,5 +1,5 @@
-//! Remembers attempts that were abandoned and the jobs they were for, so that a late answer still shows how fast its worker
-//! is, and whether it agrees with the answer that was used. Bounded by number and by bytes.
+//! Remembers abandoned attempts and their jobs, so that a late answer still measures its worker's speed and is compared
+//! with the answer that was used. Bounded by number and by bytes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::{ConnectionId, JobId};
 
 /// Attempts remembered; the oldest are forgotten first.
 const MAX_ABANDONED: usize = 1024;
-/// Finished jobs whose answers are kept for comparison, and their bytes; the oldest are forgotten first.
+/// Finished jobs whose answers are kept for comparison; the oldest are forgotten first.
 const MAX_FINISHED: usize = 64;
 const MAX_FINISHED_BYTES: usize = 16 << 20;
 
-/// An attempt that nobody waits for any more.
+/// An abandoned attempt.
 #[derive(Debug)]
 pub(super) struct AbandonedAttempt {
     pub job: JobId,
@@ -43,7 +43,7 @@ pub(super) struct FinishedJob {
 /// See the [module's description](self).
 #[derive(Debug, Default)]
 pub(super) struct LateAnswers {
-    /// By age, which ids do not tell: they wrap.
+    /// Keyed by age, since ids wrap.
     abandoned: BTreeMap<u64, (AttemptId, AbandonedAttempt)>,
     /// The age of each attempt in `abandoned`.
     ages: HashMap<AttemptId, u64>,
@@ -56,9 +56,9 @@ pub(super) struct LateAnswers {
 }
 
 impl LateAnswers {
-    /// Remembers an attempt that was abandoned. `is_timed`: its latency so far has been recorded.
+    /// Remembers an abandoned attempt. `is_timed`: its latency so far has been recorded.
     pub(super) fn abandon(&mut self, id: AttemptId, attempt: Attempt, n_pairs: usize, is_timed: bool) {
-        // An attempt of the same id is four billion attempts old.
+        // An attempt with the same id would be four billion attempts old.
         self.remove(id);
         if self.abandoned.len() >= MAX_ABANDONED
             && let Some(oldest) = self.abandoned.first_key_value().map(|(_, (oldest, _))| *oldest)
@@ -73,12 +73,12 @@ impl LateAnswers {
         *self.by_job.entry(job).or_default() += 1;
     }
 
-    /// A new attempt is given this id: what is remembered under it is another's.
+    /// A new attempt takes this id: forgets the old one.
     pub(super) fn reuse(&mut self, id: AttemptId) {
         self.remove(id);
     }
 
-    /// Keeps the answers that a finished job used, if another answer to it may still come.
+    /// Keeps the answers that a finished job used, if another answer may still come.
     pub(super) fn keep_finished(&mut self, job: JobId, layer: &Arc<EncodedLayer>, winners: &[Winner]) {
         if !self.by_job.contains_key(&job) {
             return;
@@ -94,7 +94,7 @@ impl LateAnswers {
         }
     }
 
-    /// What is known of an attempt that is answered after all; each is taken once.
+    /// Takes what is known of an attempt that is answered late; each is taken once.
     pub(super) fn take(&mut self, id: AttemptId, worker: ConnectionId) -> Option<AbandonedAttempt> {
         let (_, abandoned) = self.abandoned.get(self.ages.get(&id)?)?;
         if abandoned.worker != worker { None } else { self.remove(id) }
@@ -106,12 +106,12 @@ impl LateAnswers {
         Some(abandoned)
     }
 
-    /// A finished job whose answers were kept.
+    /// A finished job with kept answers.
     pub(super) fn finished(&self, job: JobId) -> Option<&FinishedJob> {
         self.finished.iter().rev().find(|finished| finished.job == job)
     }
 
-    /// A worker is gone: no answer of it will come.
+    /// A worker has left: no more answers of it will come.
     pub(super) fn forget(&mut self, worker: ConnectionId) {
         let its = self.abandoned.values().filter(|(_, abandoned)| abandoned.worker == worker);
         for id in its.map(|(id, _)| *id).collect::<Vec<AttemptId>>() {

@@ -1,27 +1,27 @@
-//! Latency percentiles of the last answers, by size of message, in bounded memory.
+//! Latency percentiles of recent answers, by message size, in bounded memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Samples kept: enough for a p99, small enough for a thousand workers.
 const MAX_SAMPLES: usize = 256;
-/// Samples before a median says anything.
+/// Samples needed for a meaningful median.
 const ENOUGH: usize = 8;
-/// Classes of message size, each of four times the pairs of the one before: 1 to 4, 5 to 16, and so on.
+/// Classes of message size, each four times as large as the one before: 1 to 4 pairs, 5 to 16, and so on.
 const N_CLASSES: usize = 8;
-/// The last class of a decode step: at most 64 pairs. Beyond it are a prompt's chunks.
+/// The last class of decode steps: at most 64 pairs. Larger messages are chunks of prompts.
 const LAST_DECODE_CLASS: usize = 2;
-/// No second copy leaves sooner: below it a timer's wake-up is most of the wait.
+/// Minimum delay of a second copy: below it, a timer's wake-up is most of the wait.
 const HEDGE_FLOOR: Duration = Duration::from_millis(2);
-/// A second copy that leaves before this many medians can hardly win: it takes one itself.
+/// A second copy sent before this many medians can hardly win, since it takes one median itself.
 const HEDGE_MIN_MEDIANS: u32 = 2;
-/// An answer that is later than this many medians is not slow but stuck, whatever the worker's p95 has become.
+/// An answer later than this many medians is stuck, whatever the worker's p95.
 const HEDGE_MAX_MEDIANS: u32 = 3;
 
 /// The last [`MAX_SAMPLES`] latencies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latency {
-    /// Microseconds in the order they came.
+    /// Microseconds in order of arrival.
     recent: VecDeque<u32>,
     /// The same, ascending.
     sorted: Vec<u32>,
@@ -42,7 +42,7 @@ impl Latency {
         self.sorted.insert(at, micros);
     }
 
-    /// How many samples there are.
+    /// Number of samples.
     pub(crate) fn len(&self) -> usize {
         self.sorted.len()
     }
@@ -60,7 +60,7 @@ impl Latency {
     }
 }
 
-/// Latencies of one worker, or of the hub, by (row, expert) pairs in a message.
+/// Latencies of one worker or of the hub, by (row, expert) pairs of the message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latencies([Latency; N_CLASSES]);
 
@@ -69,18 +69,18 @@ impl Latencies {
         self.0[class(n_pairs)].record(latency);
     }
 
-    /// Those of messages of this size.
+    /// Latencies of messages of this size.
     pub(super) fn of(&self, n_pairs: usize) -> &Latency {
         &self.0[class(n_pairs)]
     }
 
-    /// Whether there are enough to expect anything by.
+    /// Whether there are enough samples.
     pub(super) fn is_measured(&self) -> bool {
         self.0.iter().any(|latency| latency.len() >= ENOUGH)
     }
 
-    /// The median for messages of this size; of the next larger one with enough samples, which is no less; else that of
-    /// the next smaller one, in proportion. None before there are enough of any.
+    /// The median for messages of this size; otherwise of the next larger size with enough samples, which is no less;
+    /// otherwise of the next smaller one, scaled. None if no size has enough.
     pub(super) fn expected(&self, n_pairs: usize) -> Option<Duration> {
         let class = class(n_pairs);
         let median = |at: usize| Some(&self.0[at]).filter(|l| l.len() >= ENOUGH).map(|l| l.quantile(0.5));
@@ -90,8 +90,8 @@ impl Latencies {
         })
     }
 
-    /// How long after the first copy of a message of this size the second one leaves: the worker's own p95, within
-    /// two and three medians. None before there is a median.
+    /// Delay of the second copy of a message of this size: the worker's own p95, between two and three medians. None
+    /// before there is a median.
     pub(super) fn hedge_delay(&self, n_pairs: usize) -> Option<Duration> {
         let median = self.expected(n_pairs)?;
         let most = median.saturating_mul(HEDGE_MAX_MEDIANS);
@@ -100,17 +100,18 @@ impl Latencies {
         Some(p95.clamp(median.saturating_mul(HEDGE_MIN_MEDIANS), most).max(HEDGE_FLOOR))
     }
 
-    /// Of the class of decode steps with the most samples, if one has enough: its largest number of pairs and its median.
+    /// Of the class of decode steps with the most samples, if it has enough: its largest number of pairs and its
+    /// median.
     pub(super) fn decode_median(&self) -> Option<(usize, Duration)> {
         self.median_of(0..LAST_DECODE_CLASS + 1)
     }
 
-    /// The same of a prompt's chunks.
+    /// The same for chunks of prompts.
     pub(super) fn prefill_median(&self) -> Option<(usize, Duration)> {
         self.median_of(LAST_DECODE_CLASS + 1..N_CLASSES)
     }
 
-    /// The class with the most samples, the smallest of them.
+    /// The class with the most samples; of equals, the smallest.
     pub(super) fn busiest(&self) -> &Latency {
         self.0.iter().rev().max_by_key(|latency| latency.len()).unwrap_or(&self.0[0])
     }

@@ -1,7 +1,7 @@
-//! A layer's rows and routing in the wire's number format, cut into work items: an expert with its rows. Work items become
-//! one [`Dispatch`] per worker.
+//! Encodes a layer's rows and routing in the wire's number format as work items (an expert with its rows), and combines
+//! work items into one [`Dispatch`] per worker.
 //!
-//! `candidates` chooses the workers; `parts` holds what they answer.
+//! `candidates` chooses the workers; `parts` holds their answers.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::error::JobError;
 use super::parts::{Part, wire_gate};
 use crate::{ConnectionId, SwarmConfig};
 
-/// Header bytes of a frame, for comparing the forms.
+/// Header bytes of a frame, for choosing the smaller form.
 const FRAME_BYTES: usize = 28;
 
 /// A row index and a gate.
 const PAIR_BYTES: usize = 4;
 
-/// How layers are encoded for one swarm.
+/// How layers are encoded for a swarm.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerEncoding {
     /// D.
@@ -34,7 +34,7 @@ pub struct LayerEncoding {
 }
 
 impl LayerEncoding {
-    /// For a swarm of this config.
+    /// The encoding for a swarm with this config.
     pub fn new(config: &SwarmConfig) -> Self {
         Self {
             hidden: config.model.hidden as usize,
@@ -45,8 +45,8 @@ impl LayerEncoding {
     }
 }
 
-/// A layer's work as it goes over the wire: its rows, and for each expert that the router chose, which of them with which
-/// gates. Made where the rows are, so that the thread that drives the swarm encodes nothing.
+/// A layer's work in the wire's format: its rows, and for each chosen expert its rows and gates. Created on the
+/// caller's thread, so that the swarm's thread encodes nothing.
 #[derive(Clone, Debug)]
 pub struct EncodedLayer {
     pub(crate) layer: LayerId,
@@ -100,7 +100,7 @@ impl EncodedLayer {
         Ok(Self { layer, n_rows, hidden, dtype, rows, experts, items })
     }
 
-    /// The message that asks one worker for these items, ascending: only the rows they need, each once.
+    /// The message that requests these items, ascending, from one worker: only the rows they need, each once.
     pub(crate) fn dispatch(&self, items: &[usize]) -> Dispatch {
         const UNUSED: u16 = u16::MAX;
         let mut place = vec![UNUSED; self.n_rows];
@@ -131,8 +131,8 @@ impl EncodedLayer {
         Dispatch { layer, hidden, dtype, form, rows, calls }
     }
 
-    /// What an answer says of `items`, those that its dispatch asked for: a part an item. None if it has another shape than
-    /// was asked for. Values are not looked at.
+    /// Splits an answer to `items` into one part per item. None if its shape differs from the request. Does not read
+    /// the values.
     pub(crate) fn read(&self, items: &[usize], answer: &Answer) -> Option<Vec<Part>> {
         let is_of_shape = answer.parts.len() == items.len()
             && (answer.layer, answer.dtype, usize::from(answer.hidden))
@@ -165,7 +165,7 @@ impl EncodedLayer {
         items.iter().map(|item| self.items[*item].pairs.len()).sum()
     }
 
-    /// Bytes of these items on the wire, there and back: what a copy of them costs.
+    /// Bytes of these items' request and answer: the cost of a copy.
     pub(super) fn message_bytes(&self, items: &[usize]) -> u64 {
         let row_bytes = self.dtype.row_bytes(self.hidden);
         let n_pairs = self.n_pairs(items);
@@ -183,7 +183,7 @@ impl EncodedLayer {
     }
 }
 
-/// Rows once if rows shared between experts save more than the extra frame and the row indices cost.
+/// Rows once, if shared rows save more than the extra frame and the row indices cost.
 fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
     let n_pairs: usize = calls.iter().map(|call| call.pairs.len()).sum();
     let plain = n_pairs * (row_bytes + 2);
@@ -191,16 +191,16 @@ fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
     if rows_once < plain { Form::RowsOnce } else { Form::Plain }
 }
 
-/// What one worker is asked in one message.
+/// The items for one worker in one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     /// Indices of work items, ascending.
     pub items: Vec<usize>,
-    /// Of these, those that another worker is asked for at the same time, and before this one.
+    /// Those of the items that another worker is asked for at the same time, and before this one.
     pub copies: Vec<usize>,
 }
 
-/// Groups work items, ascending, by the workers to ask: one message a worker, however many items it is asked for.
+/// Groups ascending work items by worker: one message per worker.
 pub(super) fn group_by_worker(
     items: impl IntoIterator<Item = (usize, Vec<ConnectionId>)>,
 ) -> BTreeMap<ConnectionId, Share> {

@@ -5,11 +5,11 @@
 //!                     ^                    |                                     |
 //!                     +---- failed, late, worker gone, audited as wrong <--------+          hub: --Compute-->
 //! ```
-//! In: layers to compute, what workers answered or failed to, what the hub computed, joins and leaves, and the auditor's
-//! findings. Out: [`Order`]s, which the swarm carries out in order ([`Dispatcher::poll_order`]).
+//! Inputs: layers, workers' answers and failures, the hub's results, joins and leaves, and the auditor's findings.
+//! Outputs: [`Order`]s, which the swarm carries out in order ([`Dispatcher::poll_order`]).
 //!
-//! The dispatcher reads the [`Fleet`] to choose workers and never changes it. It does not decide whether an answer is
-//! right; that is the auditor's.
+//! The dispatcher reads the [`Fleet`] to choose workers and never changes it. The auditor decides whether an answer is
+//! right.
 
 mod answers;
 mod attempts;
@@ -72,7 +72,7 @@ pub(crate) struct Dispatcher {
     workers: Workers,
     hub: HubReplica,
     budget: HedgeBudget,
-    /// Jobs with work items that may have to be asked for.
+    /// Jobs with work items that may need to be requested.
     to_cover: BTreeSet<JobId>,
     orders: VecDeque<Order>,
     is_shutting_down: bool,
@@ -81,22 +81,22 @@ pub(crate) struct Dispatcher {
     recorder: Option<Box<TraceRecorder>>,
 }
 
-/// What the dispatcher wants done.
+/// An instruction of the dispatcher to the swarm.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Send a worker an attempt; [`Dispatcher::sent`] or [`Dispatcher::not_sent`] is to follow.
+    /// Send an attempt to a worker; answer with [`Dispatcher::sent`] or [`Dispatcher::not_sent`].
     Send { to: ConnectionId, attempt: AttemptId, dispatch: Dispatch },
-    /// Tell a worker to forget an attempt.
+    /// Tell a worker to cancel an attempt.
     Cancel { at: ConnectionId, attempt: AttemptId },
-    /// A worker said that it does not hold one of these blocks.
+    /// A worker reported that it does not hold one of these blocks.
     NotResident { at: ConnectionId, blocks: Vec<Block> },
     /// Compute on the hub.
     Compute(ComputeId, Dispatch),
-    /// A job is finished: its result, or why there is none.
+    /// A job is finished, with its result or error.
     Finish(JobId, Result<LayerResult, JobError>),
 }
 
-/// Counts since the start. [`super::Totals`] says what each is.
+/// Counts since the start, explained in [`super::Totals`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DispatchCounts {
     pub layers: u64,
@@ -135,7 +135,7 @@ impl Dispatcher {
         }
     }
 
-    /// The next order. Carry out all of them after each call.
+    /// The next order. Carry out all orders after each call.
     pub(crate) fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }
@@ -148,15 +148,15 @@ impl Dispatcher {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Acts on deadlines that have come: of attempts, of probes, and of first copies that are late.
-    /// [`Self::expire_jobs`] comes after all that follows from these.
+    /// Handles due deadlines: of attempts, of probes, and of late first copies. [`Self::expire_jobs`] must be called
+    /// after everything that follows from these.
     pub(crate) fn handle_timeout(&mut self, now: Duration, fleet: &Fleet) {
         self.expire_attempts(now);
         self.expire_probes(now);
         self.hedge(now, fleet);
     }
 
-    /// Ends every job. New ones are refused from now on.
+    /// Ends every job and refuses new ones.
     pub(crate) fn shut_down(&mut self, now: Duration) {
         self.is_shutting_down = true;
         let jobs: Vec<_> = self.jobs.keys().copied().collect();
@@ -173,7 +173,7 @@ impl Dispatcher {
         self.record(|recorder| recorder.joined(now, join));
     }
 
-    /// A connection is gone. What its worker was asked goes to others at once.
+    /// A connection ended. Its worker's items are requested from others at once.
     pub(crate) fn connection_gone(&mut self, now: Duration, id: ConnectionId) {
         if let Some(worker) = self.workers.left(id) {
             self.record(|recorder| recorder.left(now, worker.id()));
@@ -182,7 +182,7 @@ impl Dispatcher {
         self.late_answers.forget(id);
     }
 
-    /// A heartbeat came; `round_trip` is known if it answers one of the last pings.
+    /// A heartbeat arrived; `round_trip` is known if it answers one of the last pings.
     pub(crate) fn heartbeat(&mut self, now: Duration, id: ConnectionId, round_trip: Option<Duration>) {
         if let Some((worker, took)) = self.workers.get_mut(id).zip(round_trip) {
             worker.health.heartbeat();
@@ -191,23 +191,23 @@ impl Dispatcher {
         }
     }
 
-    /// What is known of a worker.
+    /// The measurements of a worker.
     pub(crate) fn worker(&self, id: ConnectionId) -> Option<&Performance> {
         self.workers.get(id)
     }
 
-    /// As [`Self::worker`], for tests that set what is known.
+    /// As [`Self::worker`], mutable, for tests.
     #[cfg(test)]
     pub(crate) fn worker_mut(&mut self, id: ConnectionId) -> Option<&mut Performance> {
         self.workers.get_mut(id)
     }
 
-    /// Whether a worker may be given work now.
+    /// Whether a worker may get work now.
     pub(crate) fn is_usable(&self, fleet: &Fleet, id: ConnectionId) -> bool {
         self.workers.is_usable(fleet, id, self.config.hub_compute)
     }
 
-    /// Workers that take several times as long as their peers, and are asked for what those do not hold: with the reason.
+    /// Workers several times as slow as their peers, which only get items that the others do not hold; with the reason.
     pub(crate) fn passed_over(&self) -> BTreeMap<WorkerId, String> {
         let mut medians: Vec<(Duration, WorkerId)> =
             self.workers.iter().filter_map(|worker| Some((worker.decode_median()?, worker.id()))).collect();
@@ -220,7 +220,7 @@ impl Dispatcher {
 
     // The hub's own computing.
 
-    /// Whether layers are taken and no trace of them is kept.
+    /// Whether layers are accepted and not traced.
     pub(crate) fn may_be_bypassed(&self) -> bool {
         self.recorder.is_none() && !self.is_shutting_down
     }
@@ -235,14 +235,14 @@ impl Dispatcher {
         self.layer_latency.record(took);
     }
 
-    /// Orders a computation that is not part of a job: a check.
+    /// Orders a computation outside of jobs: a check.
     pub(crate) fn compute_check(&mut self, dispatch: Dispatch) -> ComputeId {
         let id = self.hub.begin();
         self.orders.push_back(Order::Compute(id, dispatch));
         id
     }
 
-    /// The hub has ended a computation, well or not.
+    /// A computation of the hub ended, successful or not.
     pub(crate) fn hub_ended(&mut self) {
         self.hub.end();
     }
@@ -266,23 +266,23 @@ impl Dispatcher {
         self.counts
     }
 
-    /// What the hub has computed of layers.
+    /// The hub's computations for layers.
     pub(crate) fn hub_counts(&self) -> HubCounts {
         self.hub.counts
     }
 
-    /// Times of the last layers.
+    /// Latency of recent layers.
     pub(crate) fn layer_latency(&self) -> &Latency {
         &self.layer_latency
     }
 
-    /// The layer of a job in flight, or just finished.
+    /// The layer of a job in flight or just finished.
     pub(crate) fn layer_of(&self, job: JobId) -> Option<&Arc<EncodedLayer>> {
         let in_flight = self.jobs.get(&job).map(|job| &job.layer);
         in_flight.or_else(|| self.late_answers.finished(job).map(|finished| &finished.layer))
     }
 
-    /// What was accepted of a job in flight, or just finished.
+    /// The accepted answers of a job in flight or just finished.
     pub(crate) fn winners_of(&self, job: JobId) -> Option<(&EncodedLayer, &[Winner])> {
         let in_flight = self.jobs.get(&job).map(|job| (&*job.layer, job.winners()));
         in_flight.or_else(|| {
@@ -290,17 +290,17 @@ impl Dispatcher {
         })
     }
 
-    /// The next record of the trace, if one is kept.
+    /// The next trace record, if tracing is on.
     pub(crate) fn poll_trace(&mut self) -> Option<Record> {
         self.recorder.as_mut()?.poll()
     }
 
-    /// Records of the trace that were lost because nobody polled them.
+    /// Trace records dropped because nobody polled them.
     pub(crate) fn trace_dropped(&self) -> u64 {
         self.recorder.as_ref().map_or(0, |recorder| recorder.n_dropped())
     }
 
-    /// Attempts get ids after this one.
+    /// Makes new attempts get ids after this one.
     #[cfg(test)]
     pub(crate) fn start_attempts_after(&mut self, last: AttemptId) {
         self.attempts = AttemptTable::after(last);
@@ -318,19 +318,19 @@ impl Dispatcher {
         }
     }
 
-    /// Records something, if a trace is kept.
+    /// Records something if tracing is on.
     fn record(&mut self, note: impl FnOnce(&mut TraceRecorder)) {
         if let Some(recorder) = &mut self.recorder {
             note(recorder);
         }
     }
 
-    /// Something changed for the better: covers again every job that waits.
+    /// Something improved: marks every waiting job to be covered again.
     pub(crate) fn cover_waiting(&mut self) {
         self.to_cover.extend(self.jobs.iter().filter(|(_, job)| job.is_waiting).map(|(id, _)| *id));
     }
 
-    /// An attempt could not be sent: its items are asked of others.
+    /// An attempt could not be sent: its items are requested from others.
     pub(crate) fn not_sent(&mut self, now: Duration, id: AttemptId, error: &SendError) {
         let worker = self.attempts.get(id).and_then(|attempt| self.workers.id(attempt.worker));
         warn!(worker = worker.map(WorkerId::short), %error, "a dispatch could not be sent");

@@ -1,16 +1,16 @@
-//! Parts of answers, and their sum in f32. The sum is taken in ascending order of experts, so that it does not depend on
-//! which workers answered.
+//! Parts of answers, and their sum in f32. Parts are summed in ascending order of experts, so the sum does not depend
+//! on which workers answered.
 
 use bytes::Bytes;
 use half::f16;
 use moex_protocol::{AnswerPart, Dtype, tensor};
 
-/// One answer's rows for a work item of a job, still in the wire's number format. Gates are applied already.
+/// An answer's rows for one work item, still in the wire's number format, with gates applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     /// Index of the job's work item.
     pub item: usize,
-    /// The job's row that each of these rows adds to.
+    /// For each of these rows, the job's row that it is added to.
     rows: Vec<u16>,
     hidden: usize,
     dtype: Dtype,
@@ -19,7 +19,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// What `answer` says of this item's rows. None if its bytes do not fit. Values are not looked at.
+    /// Extracts this item's rows from `answer`. None if the bytes do not fit. Does not read the values.
     pub(super) fn read(
         item: usize,
         rows: Vec<u16>,
@@ -35,16 +35,16 @@ impl Part {
 
     /// (rows, D)
     pub(crate) fn values(&self) -> Vec<f32> {
-        // Its length was checked when it was read.
+        // The length was checked by `read`.
         tensor::decode_rows(self.dtype, &self.payload, self.hidden).unwrap_or_default()
     }
 
-    /// Bytes of the answer itself.
+    /// Bytes of the rows.
     pub(super) fn n_bytes(&self) -> usize {
         self.payload.len()
     }
 
-    /// A copy in memory of its own: the message that it is a slice of may be much larger, and is then freed.
+    /// A copy with its own memory, so that the possibly much larger message is freed.
     pub(super) fn detached(&self) -> Self {
         Self { payload: Bytes::copy_from_slice(&self.payload), ..self.clone() }
     }
@@ -54,14 +54,13 @@ impl Part {
         let payloads = self.payload.chunks_exact(self.dtype.row_bytes(self.hidden));
         for (row, payload) in self.rows.iter().zip(payloads) {
             let row = &mut sum[usize::from(*row) * self.hidden..][..self.hidden];
-            // A row's length was checked when it was read.
+            // The length was checked by `read`.
             let _ = tensor::add_rows(self.dtype, payload, self.hidden, row);
         }
     }
 }
 
-/// Makes `sum` (T, D) the sum of the parts, ascending by item and so by expert: the result does not depend on the order of
-/// arrival.
+/// Sets `sum` (T, D) to the sum of the parts, ascending by item and thus by expert, whatever their order of arrival.
 pub(super) fn combine<'a>(parts: impl IntoIterator<Item = &'a Part>, sum: &mut [f32]) {
     let mut parts: Vec<&Part> = parts.into_iter().collect();
     parts.sort_by_key(|part| part.item);
@@ -69,7 +68,7 @@ pub(super) fn combine<'a>(parts: impl IntoIterator<Item = &'a Part>, sum: &mut [
     parts.into_iter().for_each(|part| part.add_to(sum));
 }
 
-/// A gate as it goes on the wire.
+/// A gate in the wire's format.
 pub(super) fn wire_gate(gate: f32) -> f16 {
     f16::from_f32(gate)
 }

@@ -1,4 +1,4 @@
-//! What the dispatcher has learned about one worker: how fast it answers, and whether it does.
+//! Measurements of one worker: its speed and its reliability.
 
 use std::time::Duration;
 
@@ -8,42 +8,42 @@ use super::health::Health;
 use super::latency::{Latencies, Latency};
 use super::tier::{self, Tier};
 
-/// Samples before a worker's own percentiles say anything about its timeouts.
+/// Samples needed before a worker's own percentiles determine its timeouts.
 const ENOUGH_SAMPLES: usize = 32;
-/// A worker's own p99 times this is its timeout, where that is more than the configured one.
+/// A worker's timeout is this multiple of its own p99, if that exceeds the configured one.
 const P99_FACTOR: u32 = 3;
-/// The arithmetic of a message may take this many times what the worker's measured speed makes it.
+/// A message's arithmetic may take this multiple of the time by the worker's measured speed.
 const COMPUTE_FACTOR: f64 = 4.0;
-/// The speed of a slow CPU core. A worker that states a higher speed is given less time; one that states a lower speed is
-/// not given more.
+/// The speed of a slow CPU core. A worker that reports a higher speed gets less time; one that reports a lower speed
+/// does not get more.
 const ASSUMED_TERAFLOPS: f64 = 0.005;
-/// The longest timeout, as a multiple of what the swarm or the hub takes for as much.
+/// The maximum timeout, as a multiple of the swarm's or the hub's time for the same size.
 const SWARM_FACTOR: u32 = 8;
-/// How often a worker that is passed over is probed: asked for something that another worker is asked for too.
+/// Interval of probes to a worker that gets no work: requests that another worker gets too.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// The longest timeout of any worker, unless the configured one is longer.
+/// The maximum timeout of any worker, unless the configured one is longer.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One worker, as the dispatcher knows it.
+/// One worker as seen by the dispatcher.
 #[derive(Debug)]
 pub(crate) struct Performance {
     id: WorkerId,
-    /// Messages it can have waiting or in work without preempting one; at least 1.
+    /// Messages that it can queue or compute without preempting one; at least 1.
     input_slots: usize,
-    /// What one GPU sync costs it, as measured when it joined.
+    /// Time of one GPU sync, measured at its join.
     sync_latency: Duration,
-    /// What it says it computes.
+    /// Its reported speed.
     teraflops: f64,
     pub health: Health,
     pub counts: WorkerCounts,
-    /// What it is asked for.
+    /// Its tier.
     tier: Tier,
-    /// Why it is not of the first tier.
+    /// Why it is not in the first tier.
     tier_reason: Option<String>,
-    /// The probe that is out, and when it is overdue. It is not cancelled when its job is finished.
+    /// The probe in flight, and when it is overdue. It is not cancelled when its job finishes.
     pub probe: Option<(AttemptId, Duration)>,
     latencies: Latencies,
-    /// When it was last asked for anything, or joined.
+    /// When it was last asked, or joined.
     asked_at: Duration,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct WorkerCounts {
 }
 
 impl Performance {
-    /// A worker that has just joined. It counts as unhealthy after `max_failures` in a row.
+    /// A newly joined worker. It becomes unhealthy after `max_failures` in a row.
     pub(crate) fn new(now: Duration, join: &Join, max_failures: u32) -> Self {
         let sync_latency = Duration::from_micros(join.sync_latency_micros);
         let (tier, tier_reason) = tier::classify(sync_latency, &Latencies::default(), None);
@@ -89,12 +89,12 @@ impl Performance {
         self.tier
     }
 
-    /// An answer took this long, or at least this long when it was not waited for any more.
+    /// Records an answer's latency, or a lower bound if the attempt was abandoned.
     pub(crate) fn took(&mut self, n_pairs: usize, latency: Duration) {
         self.latencies.record(n_pairs, latency);
     }
 
-    /// A probe was answered. What was measured while a worker was slow says nothing of one that is fast again.
+    /// Records a probe's latency. Measurements from when the worker was slow are discarded if it is fast again.
     pub(crate) fn probed(&mut self, n_pairs: usize, latency: Duration) {
         if self.latencies.expected(n_pairs).is_some_and(|was| latency < was / 2) {
             self.latencies = Latencies::default();
@@ -102,31 +102,31 @@ impl Performance {
         self.took(n_pairs, latency);
     }
 
-    /// It is asked for something now.
+    /// Records that it is asked now.
     pub(crate) fn asked(&mut self, now: Duration) {
         self.asked_at = now;
         self.counts.dispatches += 1;
     }
 
-    /// Whether it has not been asked for so long that nobody knows how fast it is now.
+    /// Whether its last request is so long ago that its speed is unknown.
     pub(crate) fn is_due_for_probe(&self, now: Duration) -> bool {
         self.tier != Tier::Prefill && now.saturating_sub(self.asked_at) >= PROBE_INTERVAL
     }
 
-    /// How long a message of `n_pairs` that takes `flops` of arithmetic will take: as measured, else by what its device
-    /// said of itself.
+    /// Expected time of a message of `n_pairs` with `flops` of arithmetic: as measured, or by the device's reported
+    /// speed.
     pub(crate) fn expected(&self, n_pairs: usize, flops: f64) -> Duration {
         self.latencies
             .expected(n_pairs)
             .unwrap_or_else(|| self.sync_latency.saturating_add(self.compute_time(flops)))
     }
 
-    /// Whether it has answered often enough to be compared with others.
+    /// Whether it has answered often enough for comparisons.
     pub(crate) fn is_measured(&self) -> bool {
         self.latencies.is_measured()
     }
 
-    /// How long after a message of `n_pairs` another worker is asked for the same, if that can be said.
+    /// Delay before another worker gets a copy of a message of `n_pairs`, if known.
     pub(crate) fn hedge_delay(&self, n_pairs: usize) -> Option<Duration> {
         self.latencies.hedge_delay(n_pairs)
     }
@@ -136,12 +136,12 @@ impl Performance {
         self.latencies.decode_median().map(|(_, median)| median)
     }
 
-    /// Its latencies for messages of the size that it answers most often.
+    /// Its latencies for the message size that it answers most often.
     pub(crate) fn usual_latency(&self) -> &Latency {
         self.latencies.busiest()
     }
 
-    /// Finds its tier anew beside a hub of these latencies. True when it changed.
+    /// Recomputes its tier against a hub with these latencies. True if it changed.
     pub(crate) fn classify(&mut self, hub: Option<&Latencies>) -> bool {
         let (tier, reason) = tier::classify(self.sync_latency, &self.latencies, hub);
         let changed = tier != self.tier;
@@ -149,17 +149,15 @@ impl Performance {
         changed
     }
 
-    /// Why it is not of the first tier.
+    /// Why it is not in the first tier.
     pub(crate) fn tier_reason(&self) -> Option<&str> {
         self.tier_reason.as_deref()
     }
 
-    /// Why it is not of the first tier, or not asked at all, given its visibility.
+    /// Why it is not in the first tier, or gets no work, given its visibility.
     pub(crate) fn reason(&self, visibility: Visibility) -> Option<String> {
         if !self.health.is_healthy() {
-            return Some(
-                "it failed to answer several times in a row: tried now and then beside others".to_owned(),
-            );
+            return Some("it failed several times in a row and now gets occasional probes".to_owned());
         }
         match visibility {
             Visibility::Visible => self.tier_reason.clone(),
@@ -169,8 +167,8 @@ impl Performance {
         }
     }
 
-    /// How long to wait for an answer to a message of `n_pairs` that takes `flops` of arithmetic: `base`, or longer if
-    /// the worker has been slower than that, or any device may be; within a multiple of `usual`, which is what others take.
+    /// Timeout of a message of `n_pairs` with `flops` of arithmetic: `base`, or longer if the worker has been slower,
+    /// or the arithmetic needs it; limited to a multiple of `usual`, the others' time.
     pub(crate) fn timeout(
         &self,
         base: Duration,
@@ -189,7 +187,7 @@ impl Performance {
         (base + compute).max(learned).min(most.max(base))
     }
 
-    /// How long so much arithmetic takes at the speed it says it has, or on a slow core if that is less.
+    /// Time of this arithmetic at the worker's reported speed, or on a slow core if that is faster.
     fn compute_time(&self, flops: f64) -> Duration {
         // A NaN is not the larger one.
         let speed = self.teraflops.max(ASSUMED_TERAFLOPS);

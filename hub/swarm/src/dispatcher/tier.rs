@@ -1,4 +1,4 @@
-//! What a worker is asked for: decode steps, a prompt's chunks, or only what nobody else can answer.
+//! Tiers of workers: decode steps, prompts' chunks, or only items that nobody else can compute.
 //!
 //! ```text
 //!                 sync >= 20 ms              its chunks are slower than the hub's
@@ -6,7 +6,7 @@
 //!      \---------------> Decode ---------------------------------------------------/
 //!          sync < 20 ms            its steps are slower than the hub's
 //! ```
-//! A tier is a preference, not a ban: a worker of any tier is asked for what no other worker can answer.
+//! A tier is a preference: a worker of any tier gets items that no other worker can compute.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use super::latency::Latencies;
 
-/// Rows from which a job is a prompt's chunk rather than a step of a few sequences: a slow sync is shared by so many.
+/// Jobs of at least this many rows are chunks of prompts: that many rows share a slow sync.
 const PREFILL_ROWS: usize = 16;
 /// A GPU sync as long as this costs a model of 48 layers a second a token. Chrome takes 0.5 ms, Firefox 100 ms.
 const SLOW_SYNC: Duration = Duration::from_millis(20);
-/// The hub leaves to workers whatever they answer within this time: its cores are better used for attention, which only the
-/// hub computes, and a difference below it is noise.
+/// The hub leaves to workers what they answer within this time: its cores are better used for attention, which only the
+/// hub computes, and smaller differences are noise.
 pub(super) const HUB_YIELDS_WITHIN: Duration = Duration::from_millis(10);
-/// Beyond that, a worker that takes this many times as long as the hub makes the swarm slower.
+/// Beyond that time, a worker this many times as slow as the hub makes the swarm slower.
 pub(super) const HUB_MARGIN: u32 = 2;
-/// A worker that takes this many times as long as the others' median is asked only for what they do not hold.
+/// A worker this many times as slow as the others' median gets only items that they do not hold.
 const PEER_MARGIN: u32 = 3;
 
-/// What a worker is asked for.
+/// The kind of work that a worker gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
@@ -35,12 +35,12 @@ pub enum Tier {
     Decode,
     /// Jobs of many rows.
     Prefill,
-    /// Only what no other worker can answer. It keeps its blocks.
+    /// Only items that no other worker can compute. It keeps its blocks.
     Fallback,
 }
 
 impl Tier {
-    /// Whether a job of so many rows is for this tier.
+    /// Whether this tier gets jobs of this many rows.
     pub(super) fn takes(self, n_rows: usize) -> bool {
         match self {
             Self::Decode => true,
@@ -50,7 +50,8 @@ impl Tier {
     }
 }
 
-/// The tier of a worker with this sync latency and these latencies beside a hub with those, and why it is not the first.
+/// The tier of a worker with this sync latency and these latencies, compared with the hub's, and why it is not the
+/// first.
 pub(super) fn classify(
     sync: Duration,
     worker: &Latencies,
@@ -62,7 +63,8 @@ pub(super) fn classify(
         && let Some(alone) = hub.and_then(|hub| hub.expected(n_pairs))
         && is_slower(median, alone, HUB_MARGIN)
     {
-        let reason = format!("slower than the hub alone: {} a message, {} there", show(median), show(alone));
+        let reason =
+            format!("slower than the hub: {} per message, the hub takes {}", show(median), show(alone));
         return (Tier::Fallback, Some(reason));
     }
     if is_slow {
@@ -72,18 +74,18 @@ pub(super) fn classify(
     (Tier::Decode, None)
 }
 
-/// Why a worker with this median is passed over beside others with that one, if it is.
+/// Why a worker with this median gets only what others do not hold, given their median; none if it does not.
 pub(super) fn passed_over(median: Duration, others: Duration) -> Option<String> {
     is_slower(median, others, PEER_MARGIN).then(|| {
         format!(
-            "slower than the others: {} a message, {} there; asked for what they do not hold",
+            "slower than the others: {} per message, they take {}; used only for experts that they do not hold",
             show(median),
             show(others)
         )
     })
 }
 
-/// Whether `median` is so far above `other` that waiting for it would be slower.
+/// Whether `median` is so far above `other` that waiting for it is slower.
 fn is_slower(median: Duration, other: Duration, margin: u32) -> bool {
     median > HUB_YIELDS_WITHIN && median > other.saturating_mul(margin)
 }

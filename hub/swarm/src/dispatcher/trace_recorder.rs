@@ -1,4 +1,4 @@
-//! Collects the records of a trace as things happen.
+//! Collects the records of a trace.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::trace::{
 };
 use crate::{ComputeId, JobId, SwarmConfig};
 
-/// Records that wait to be polled; what comes beyond them is counted and lost.
+/// Maximum records waiting to be polled; more are counted and dropped.
 const MAX_WAITING: usize = 4 * MAX_JOBS;
 /// Bytes of a frame's header.
 const FRAME_BYTES: u64 = 28;
@@ -22,7 +22,7 @@ const FRAME_BYTES: u64 = 28;
 const GATE_BYTES: u64 = 2;
 const INDEXED_GATE_BYTES: u64 = 4;
 
-/// The records of layers in flight, and those that are ready.
+/// The records of layers in flight, and completed ones.
 #[derive(Debug, Default)]
 pub(super) struct TraceRecorder {
     /// By job; as many as there are jobs.
@@ -32,7 +32,7 @@ pub(super) struct TraceRecorder {
 }
 
 impl TraceRecorder {
-    /// A recorder whose first record is what the hub serves. None if no trace is wanted.
+    /// A recorder that begins with the hub's record. None if tracing is off.
     pub(super) fn new(config: &SwarmConfig) -> Option<Box<Self>> {
         let hub = HubRecord {
             version: TRACE_VERSION,
@@ -53,7 +53,7 @@ impl TraceRecorder {
         self.ready.pop_front()
     }
 
-    /// Records lost because nobody polled them.
+    /// Records dropped because nobody polled them.
     pub(super) fn n_dropped(&self) -> u64 {
         self.dropped
     }
@@ -91,7 +91,7 @@ impl TraceRecorder {
         self.open.insert(id, record);
     }
 
-    /// A message left.
+    /// A message was sent.
     pub(super) fn asked(&mut self, id: AttemptId, attempt: &Attempt, worker: WorkerId, dispatch: &Dispatch) {
         let Some(layer) = self.open.get_mut(&attempt.job) else { return };
         layer.attempts.push(AttemptRecord {
@@ -115,7 +115,7 @@ impl TraceRecorder {
         });
     }
 
-    /// An answer of `n_bytes` came, the first to settle `won` work items.
+    /// An answer of `n_bytes` arrived and was the first to settle `won` work items.
     pub(super) fn answered(&mut self, now: Duration, job: JobId, id: AttemptId, n_bytes: u64, won: usize) {
         if let Some(attempt) = self.attempt(job, id) {
             attempt.ended = micros(now);
@@ -132,7 +132,7 @@ impl TraceRecorder {
         }
     }
 
-    /// A late answer came.
+    /// A late answer arrived.
     pub(super) fn late(&mut self, now: Duration, id: AttemptId) {
         self.push(Record::Late { attempt: id.0, at: micros(now) });
     }
@@ -157,7 +157,7 @@ impl TraceRecorder {
         }
     }
 
-    /// A layer is finished: its record is ready but for what only the driver knows.
+    /// A layer finished: its record is complete except for the driver's times.
     pub(super) fn finished(&mut self, now: Duration, id: JobId, is_ok: bool) {
         if let Some(layer) = self.open.remove(&id) {
             self.push(Record::Layer(LayerRecord { done: micros(now), is_ok, ..layer }));
@@ -165,7 +165,7 @@ impl TraceRecorder {
     }
 
     fn attempt(&mut self, job: JobId, id: AttemptId) -> Option<&mut AttemptRecord> {
-        // The last ones are the likely ones.
+        // Recent ones are the most likely.
         self.open.get_mut(&job)?.attempts.iter_mut().rev().find(|attempt| attempt.id == id.0)
     }
 
@@ -183,7 +183,7 @@ fn dispatch_bytes(dispatch: &Dispatch) -> u64 {
     let (calls, pairs) = (dispatch.calls.len() as u64, dispatch.n_pairs() as u64);
     let rows = dispatch.rows.len() as u64;
     match dispatch.form {
-        // Each expert's rows beside it, however often a row is asked for.
+        // In the plain form, each expert's frame carries its own rows.
         Form::Plain => {
             let row = rows.checked_div(dispatch.n_rows() as u64).unwrap_or(0);
             calls * FRAME_BYTES + pairs * (row + GATE_BYTES)

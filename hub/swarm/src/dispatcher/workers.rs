@@ -1,4 +1,4 @@
-//! What the dispatcher has learned about all joined workers, and the probes that are out.
+//! Measurements of all joined workers, and the probes in flight.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,20 +12,20 @@ use super::performance::Performance;
 use crate::ConnectionId;
 use crate::fleet::Fleet;
 
-/// One worker at most is probed in this time only because it has not been asked for long.
+/// Minimum interval between probes of idle workers.
 const PROBE_SWEEP: Duration = Duration::from_secs(1);
 
 /// All joined workers.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     workers: BTreeMap<ConnectionId, Performance>,
-    /// The last connection on which each worker has joined.
+    /// The last connection that each worker joined on.
     connections: HashMap<WorkerId, ConnectionId>,
-    /// Of all workers' answers.
+    /// Latencies over all workers.
     latencies: Latencies,
-    /// By when probes are to be answered: at most one a worker.
+    /// Deadlines of probes: at most one per worker.
     probes: BTreeSet<(Duration, AttemptId, ConnectionId)>,
-    /// When a worker that has not been asked for long may be probed again.
+    /// When an idle worker may be probed again.
     next_sweep: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Workers {
         self.get(id).map(Performance::id)
     }
 
-    /// Whether a worker may be given work now: healthy, or, where no hub could stand in for it, at least alive.
+    /// Whether a worker may get work: it is healthy or, if no hub can replace it, at least alive.
     pub(super) fn is_usable(&self, fleet: &Fleet, id: ConnectionId, hub_compute: bool) -> bool {
         let is_asked = |worker: &Performance| {
             worker.health.is_healthy() || (!hub_compute && worker.health.is_last_resort())
@@ -71,12 +71,12 @@ impl Workers {
         fleet.is_present(id) && self.get(id).is_some_and(is_asked)
     }
 
-    /// What workers usually take for a message of `n_pairs`, once it was measured.
+    /// Usual time of workers for a message of `n_pairs`, once measured.
     pub(super) fn usual(&self, n_pairs: usize) -> Option<Duration> {
         self.latencies.expected(n_pairs)
     }
 
-    /// An answer to a message of this kind took this long.
+    /// Records the latency of an answer to a message of this kind.
     pub(super) fn timed(&mut self, from: ConnectionId, kind: Kind, n_pairs: usize, latency: Duration) {
         self.latencies.record(n_pairs, latency);
         let Some(worker) = self.get_mut(from) else { return };
@@ -86,22 +86,22 @@ impl Workers {
         }
     }
 
-    /// A worker failed to answer, or answered wrong. True if it is unhealthy by this.
+    /// Records that a worker failed or answered wrong. True if this made it unhealthy.
     pub(super) fn failed(&mut self, now: Duration, id: ConnectionId) -> bool {
         let Some(worker) = self.get_mut(id) else { return false };
         let is_news = worker.health.failed(now);
         if is_news {
-            warn!(worker = worker.id().short(), "unhealthy: tried beside others until it answers again");
+            warn!(worker = worker.id().short(), "unhealthy: gets only probes until it answers again");
         }
         is_news
     }
 
-    /// Whether a worker that has not been asked for long may be probed now.
+    /// Whether an idle worker may be probed now.
     pub(super) fn may_sweep(&self, now: Duration) -> bool {
         now >= self.next_sweep
     }
 
-    /// Workers were looked through for one to probe.
+    /// Idle workers were searched for one to probe.
     pub(super) fn swept(&mut self, now: Duration) {
         self.next_sweep = now + PROBE_SWEEP;
     }
@@ -114,7 +114,7 @@ impl Workers {
         }
     }
 
-    /// A probe is answered, or will not be: it counts no more.
+    /// A probe was answered, or will not be.
     pub(super) fn end_probe(&mut self, id: ConnectionId, is_it: impl Fn(AttemptId) -> bool) {
         let Some(worker) = self.workers.get_mut(&id) else { return };
         if let Some((attempt, deadline)) = worker.probe.take_if(|(probe, _)| is_it(*probe)) {
@@ -122,7 +122,7 @@ impl Workers {
         }
     }
 
-    /// The next worker whose probe is overdue; each is given once.
+    /// The next worker with an overdue probe; each is returned once.
     pub(super) fn next_overdue_probe(&mut self, now: Duration) -> Option<ConnectionId> {
         while let Some((deadline, attempt, id)) = self.probes.first().copied()
             && deadline <= now

@@ -1,4 +1,4 @@
-//! Who may connect and join, and how much each connection may send.
+//! Admission: who may connect and join, and how much each connection may send.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{Action, ConnectionId, Fleet};
 /// Connections at a time, joined or not.
 pub const MAX_CONNECTIONS: usize = 2048;
 
-/// WebSocket close codes of the swarm's own; those of the wire's rules are the session's.
+/// The swarm's own WebSocket close codes; the protocol's are the session's.
 pub mod close_code {
     /// The same worker id has joined on another connection.
     pub const REPLACED: u16 = 4001;
@@ -23,22 +23,22 @@ pub mod close_code {
     pub const TRY_AGAIN_LATER: u16 = 1013;
 }
 
-/// What a quarantined worker is told.
+/// The message to a quarantined worker.
 pub(crate) const QUARANTINED: &str =
-    "this worker's results differ from the hub's: its GPU or driver computes wrong";
+    "this worker's results differ from the hub's: its GPU or driver computes wrong results";
 
-/// What became of a message that came.
+/// What happened to a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receipt {
-    /// Nobody is known by this connection.
+    /// The connection is unknown.
     Unknown,
-    /// Its session has it.
+    /// Its session accepted it.
     Taken,
-    /// It passed a limit: the session ends.
+    /// It exceeded a limit: the session ends.
     Refused,
 }
 
-/// What became of a join.
+/// The result of a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinOutcome {
     /// The worker was refused; its session ends.
@@ -51,7 +51,7 @@ pub(crate) enum JoinOutcome {
 }
 
 impl Fleet {
-    /// A connection was opened from this address. True if its session has something to say already: it is refused.
+    /// A connection was opened from this address. True if it is refused, so that its session has a message to send.
     pub(crate) fn connected(
         &mut self,
         now: Duration,
@@ -77,7 +77,7 @@ impl Fleet {
         refusal.is_some()
     }
 
-    /// A binary message came.
+    /// A binary message arrived.
     pub(crate) fn handle_message(&mut self, now: Duration, id: ConnectionId, message: Bytes) -> Receipt {
         self.counts.bytes_received += message.len() as u64;
         let Some(connection) = self.connections.get_mut(&id) else { return Receipt::Unknown };
@@ -90,7 +90,7 @@ impl Fleet {
         Receipt::Taken
     }
 
-    /// A text message came: a violation of the protocol.
+    /// A text message arrived, which violates the protocol.
     pub(crate) fn handle_text(&mut self, now: Duration, id: ConnectionId) -> Receipt {
         let Some(connection) = self.connections.get_mut(&id) else { return Receipt::Unknown };
         connection.session.handle_text(now);
@@ -98,7 +98,7 @@ impl Fleet {
         Receipt::Taken
     }
 
-    /// A worker asks to join: accepts it as a member or refuses it.
+    /// Accepts a worker's join as a member, or refuses it.
     pub(crate) fn join(
         &mut self,
         now: Duration,
@@ -109,10 +109,7 @@ impl Fleet {
         let block_bytes = self.catalog.block_bytes().max(1);
         let capacity = (join.memory_budget_bytes / block_bytes).min(self.catalog.len() as u64) as usize;
         let refusal = if !self.config.token.matches(&join.token) {
-            Some((
-                ErrorCode::Unauthorized,
-                "the join token is not the hub's: open the join link again".to_owned(),
-            ))
+            Some((ErrorCode::Unauthorized, "the join token is wrong: open the join link again".to_owned()))
         } else if !join.self_test.passed {
             Some((ErrorCode::SelfTest, format!("the self-test failed: {}", join.self_test.detail)))
         } else if capacity == 0 {
@@ -124,7 +121,7 @@ impl Fleet {
         } else {
             None
         };
-        // Last, so that only a worker with the token uses up its joins.
+        // Checked last, so that only a worker with the token uses up its rate of joins.
         if refusal.is_none()
             && let Err(refusal) = self.limits.join(now, join.worker)
         {
@@ -134,7 +131,7 @@ impl Fleet {
         let Some(connection) = self.connections.get_mut(&id) else { return JoinOutcome::Refused };
         if let Some((code, message)) = refusal {
             let said = peer_text(&message);
-            warn!(connection = id.0, address = connection.address, message = %said, "a worker was turned away");
+            warn!(connection = id.0, address = connection.address, message = %said, "a worker was refused");
             connection.session.reject(now, code, message);
             self.counts.refused += 1;
             return JoinOutcome::Refused;
@@ -159,7 +156,7 @@ impl Fleet {
     }
 
     fn refuse_beyond_limit(&mut self, now: Duration, id: ConnectionId, refusal: &str) {
-        warn!(connection = id.0, address = self.address(id), refusal, "a limit was passed");
+        warn!(connection = id.0, address = self.address(id), refusal, "a limit was exceeded");
         self.counts.limited += 1;
         self.reject(now, id, ErrorCode::TooLarge, refusal);
     }

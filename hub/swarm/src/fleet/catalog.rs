@@ -1,8 +1,8 @@
-//! The blocks that exist, and where a worker fetches each of them. Packing them is left to the hub's `shards`.
+//! The model's blocks, and where workers fetch them. The hub's `shards` packs them.
 
 use moex_protocol::{Block, BlockSource};
 
-/// Every (layer, expert) of the model's sparse layers, ascending, with its source.
+/// Every (layer, expert) of the model's MoE layers, ascending, with its source.
 #[derive(Clone, Debug, Default)]
 pub struct BlockCatalog {
     /// Ascending by block, each block once.
@@ -10,14 +10,14 @@ pub struct BlockCatalog {
     block_bytes: u64,
 }
 
-/// A block's place in the catalog; dense, so that per-block tables are plain vectors.
+/// A block's index in the catalog; dense, so that per-block tables are plain vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockIndex(pub u32);
 
 impl BlockCatalog {
-    /// A catalog of these sources in any order. `block_bytes`: what one block takes in a worker's memory.
+    /// Creates a catalog from sources in any order. `block_bytes`: memory of one block on a worker.
     ///
-    /// A block that comes twice keeps its first source.
+    /// Of duplicate blocks, the first source is kept.
     pub fn new(mut sources: Vec<BlockSource>, block_bytes: u64) -> Self {
         sources.sort_by_key(|source| source.block);
         sources.dedup_by_key(|source| source.block);

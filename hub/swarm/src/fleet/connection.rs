@@ -1,11 +1,11 @@
-//! One connection, and the worker that has joined on it.
+//! A connection, and its worker once it has joined.
 
 use moex_protocol::{HubSession, Join, Visibility, WorkerId};
 
 use super::limits::Allowance;
 use super::residency::Residency;
 
-/// One connection, and the worker at its other end once it has joined.
+/// A connection, and its worker once it has joined.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub session: HubSession,
@@ -16,7 +16,7 @@ pub(crate) struct Connection {
     pub member: Option<Member>,
 }
 
-/// A worker that has joined: what it said of itself, and what it holds.
+/// A joined worker: its own description, and its blocks.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub join: Join,
@@ -24,7 +24,7 @@ pub(crate) struct Member {
     pub visibility: Visibility,
     /// Dispatches it had waiting at its last heartbeat.
     pub queue_depth: u32,
-    /// Bytes of weights it says it has downloaded.
+    /// Bytes of weights that it reports as downloaded.
     pub bytes_downloaded: u64,
 }
 

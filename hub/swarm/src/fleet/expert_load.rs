@@ -1,13 +1,13 @@
-//! How often the router has chosen each block lately. The blocks used most are loaded first.
+//! How often the router has recently chosen each block. The most used blocks are loaded first.
 
 use std::cmp::Reverse;
 
 use super::catalog::BlockIndex;
 
-/// After so many layers every count is halved: some twenty tokens of a model of 48 layers.
+/// Every count is halved after this many layers: some twenty tokens of a model with 48 layers.
 const HALF_LIFE_LAYERS: u32 = 1024;
 
-/// (row, expert) pairs by block, decayed. One number a block of the catalog.
+/// (row, expert) pairs by block, decayed. One number per block of the catalog.
 #[derive(Debug)]
 pub(super) struct ExpertLoad {
     pairs: Vec<u32>,
@@ -33,12 +33,12 @@ impl ExpertLoad {
         }
     }
 
-    /// A sort key that puts the block used most first.
+    /// A sort key with the most used block first.
     pub(super) fn most_used_first(&self, index: BlockIndex) -> Reverse<u32> {
         Reverse(self.pairs(index))
     }
 
-    /// (row, expert) pairs of a block lately.
+    /// Recent (row, expert) pairs of a block.
     pub(super) fn pairs(&self, index: BlockIndex) -> u32 {
         self.pairs.get(index.0 as usize).copied().unwrap_or(0)
     }

@@ -1,5 +1,5 @@
-//! Limits on what one address or one worker may ask of the hub: connections, joins, messages, bytes. No honest worker comes
-//! near them. What passes a limit is refused with an ERROR and a close, and counted.
+//! Limits per address and per worker: connections, joins, messages, bytes. Honest workers stay far below. What exceeds
+//! a limit is refused with an ERROR and a close, and counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -9,15 +9,15 @@ use moex_protocol::WorkerId;
 
 /// Connections of one address at a time, joined or not.
 pub const MAX_CONNECTIONS_PER_ADDRESS: usize = 1536;
-/// Connections that one address may open at once, and then a minute.
+/// Connections that one address may open: burst, and rate per minute.
 const CONNECTIONS: Rate = Rate { burst: 4096.0, per_second: 4096.0 / 60.0 };
-/// Joins of one worker id at once, and then a minute.
+/// Joins of one worker id: burst, and rate per minute.
 const JOINS: Rate = Rate { burst: 120.0, per_second: 2.0 };
 /// Messages of one connection: a fast worker answers a thousand layers a second.
 const MESSAGES: Rate = Rate { burst: 50_000.0, per_second: 20_000.0 };
 /// Bytes of one connection: 10-gigabit Ethernet.
 const BYTES: Rate = Rate { burst: 1.25e9, per_second: 1.25e9 };
-/// How often the placement may be computed anew, whatever workers do.
+/// Maximum rate of recomputing the placement.
 const REBALANCES: Rate = Rate { burst: 64.0, per_second: 8.0 };
 /// Addresses, and separately worker ids, remembered; the oldest are forgotten first.
 const MAX_REMEMBERED: usize = 4096;
@@ -29,7 +29,7 @@ struct Rate {
     per_second: f64,
 }
 
-/// What is left of a rate.
+/// The remaining tokens of a rate.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: f64,
@@ -41,7 +41,7 @@ impl Bucket {
         Self { left: rate.burst, at: now }
     }
 
-    /// Takes `amount` if it is there.
+    /// Takes `amount` if available.
     fn take(&mut self, rate: Rate, now: Duration, amount: f64) -> bool {
         let earned = rate.per_second * now.saturating_sub(self.at).as_secs_f64();
         self.left = (self.left + earned).min(rate.burst);
@@ -66,7 +66,7 @@ impl Allowance {
         Self { messages: Bucket::full(MESSAGES, now), bytes: Bucket::full(BYTES, now) }
     }
 
-    /// A message of so many bytes came. The refusal, in words, if it was one too many.
+    /// Charges a message of this many bytes. Fails with the reason if it exceeds a limit.
     pub(super) fn message(&mut self, now: Duration, n_bytes: usize) -> Result<(), &'static str> {
         if !self.messages.take(MESSAGES, now, 1.0) {
             return Err("too many messages in too short a time");
@@ -78,7 +78,7 @@ impl Allowance {
     }
 }
 
-/// How often the placement may be computed anew.
+/// Rate limit of recomputing the placement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RebalanceRate(Bucket);
 
@@ -89,15 +89,15 @@ impl Default for RebalanceRate {
 }
 
 impl RebalanceRate {
-    /// Whether it may be done now; then it counts.
+    /// Whether it may be recomputed now; if so, it is charged.
     pub(super) fn take(&mut self, now: Duration) -> bool {
         self.0.take(REBALANCES, now, 1.0)
     }
 
-    /// When it may be done next, as of the last time that it was tried.
+    /// When it may be recomputed next, as of the last attempt.
     pub(super) fn next(&self) -> Duration {
         let lacking = (1.0 - self.0.left).max(0.0);
-        // Rounded up: a deadline that comes a little early would come again and again.
+        // Rounded up: a deadline slightly too early would fire again and again.
         self.0.at + Duration::from_secs_f64(lacking / REBALANCES.per_second) + Duration::from_micros(1)
     }
 }
@@ -110,7 +110,7 @@ pub(super) struct AdmissionLimits {
 }
 
 impl AdmissionLimits {
-    /// A connection is opened from an address that has `n_open` already.
+    /// Checks a connection from an address with `n_open` open ones.
     pub(super) fn connect(&mut self, now: Duration, host: &str, n_open: usize) -> Result<(), &'static str> {
         if n_open >= MAX_CONNECTIONS_PER_ADDRESS {
             return Err("too many connections from this address");
@@ -121,7 +121,7 @@ impl AdmissionLimits {
         }
     }
 
-    /// A worker joins.
+    /// Checks a worker's join.
     pub(super) fn join(&mut self, now: Duration, worker: WorkerId) -> Result<(), &'static str> {
         match self.workers.bucket(worker, JOINS, now).take(JOINS, now, 1.0) {
             true => Ok(()),
@@ -130,13 +130,13 @@ impl AdmissionLimits {
     }
 }
 
-/// The host of an address: the same machine has another port each time.
+/// The host of an address, since the same machine uses different ports.
 pub(super) fn host(address: &str) -> String {
     let ip = address.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| address.parse::<IpAddr>());
     ip.map_or_else(|_| address.to_owned(), |ip| ip.to_canonical().to_string())
 }
 
-/// A bucket for each of the last keys.
+/// A bucket for each of the most recent keys.
 #[derive(Debug)]
 struct Remembered<K> {
     buckets: HashMap<K, Bucket>,

@@ -1,5 +1,5 @@
-//! Which loads of one worker failed, when they are tried again, and which blocks the worker loses by that. No other worker's
-//! blocks move.
+//! Tracks a worker's failed block loads: when they are retried, and which blocks the worker loses. Other workers'
+//! blocks do not move.
 //!
 //! ```text
 //! a load fails --> tried again after 1 s, 2 s --> the third time: the worker loses this block
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use super::catalog::BlockIndex;
 
-/// Loads of one block that may fail before the worker is not asked for it again.
+/// Failed loads after which a worker loses a block.
 const MAX_FAILURES: u32 = 3;
-/// The wait before a load that failed is tried again; it doubles.
+/// Wait before a failed load is retried; it doubles.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Loads that may fail in a row before the worker is given no more blocks.
+/// Failed loads in a row after which the worker gets no more blocks for a while.
 const MAX_FAILURES_IN_A_ROW: u32 = 32;
-/// How long a worker is given no more blocks, the first time; it doubles.
+/// How long a worker gets no more blocks, the first time; it doubles.
 const FIRST_BAR: Duration = Duration::from_secs(30);
 /// The longest such time.
 const MAX_BAR: Duration = Duration::from_mins(30);
@@ -28,7 +28,7 @@ pub(super) struct LoadFailures {
     /// Bounded by the catalog.
     blocks: HashMap<BlockIndex, Failure>,
     in_a_row: u32,
-    /// Until when the worker is given no more blocks.
+    /// Until when the worker gets no more blocks.
     barred_until: Option<Duration>,
     n_bars: u32,
 }
@@ -40,7 +40,7 @@ struct Failure {
 }
 
 impl LoadFailures {
-    /// A load failed. True if the worker loses blocks by it.
+    /// Records a failed load. True if the worker loses blocks by it.
     pub(super) fn failed(&mut self, block: BlockIndex, now: Duration) -> bool {
         let failure = self.blocks.entry(block).or_default();
         failure.retry_at = now + RETRY_DELAY.saturating_mul(1 << failure.n.min(MAX_FAILURES));
@@ -55,7 +55,7 @@ impl LoadFailures {
         true
     }
 
-    /// A load succeeded.
+    /// Records a successful load.
     pub(super) fn loaded(&mut self, block: BlockIndex) {
         self.blocks.remove(&block);
         self.in_a_row = 0;
@@ -67,27 +67,27 @@ impl LoadFailures {
         self.blocks.get(&block).is_some_and(|failure| failure.n >= MAX_FAILURES)
     }
 
-    /// Whether the worker is given no blocks beyond those that it holds.
+    /// Whether the worker gets no blocks beyond those it holds.
     pub(super) fn is_barred(&self) -> bool {
         self.barred_until.is_some()
     }
 
-    /// Whether nothing has failed that counts.
+    /// Whether there are no failures on record.
     pub(super) fn is_clean(&self) -> bool {
         self.blocks.is_empty() && !self.is_barred()
     }
 
-    /// Whether the worker may be asked for this block now.
+    /// Whether the worker may be asked to load this block now.
     pub(super) fn may_ask(&self, block: BlockIndex, now: Duration) -> bool {
         !self.is_barred() && self.blocks.get(&block).is_none_or(|f| f.n < MAX_FAILURES && f.retry_at <= now)
     }
 
-    /// Whether a block that failed may be asked for again now.
+    /// Whether a failed block may be retried now.
     pub(super) fn has_due(&self, now: Duration) -> bool {
         self.blocks.keys().any(|block| self.may_ask(*block, now))
     }
 
-    /// Gives the worker another chance if its time has come, and says whether it has: the next failure bars it again.
+    /// Ends the bar if its time is over, and returns whether it did: the next failure bars the worker again.
     pub(super) fn end_bar(&mut self, now: Duration) -> bool {
         let is_over = self.barred_until.is_some_and(|until| until <= now);
         if is_over {

@@ -1,10 +1,10 @@
-//! The fleet: who is connected, who should hold which block, and who does.
+//! The fleet: connections, the placement of blocks, and the blocks that workers hold.
 //!
-//! In: connections, messages, heartbeats and block reports. Out: messages to workers and closed connections
+//! Inputs: connections, messages, heartbeats and block reports. Outputs: messages to workers and closed connections
 //! ([`Action`]s), the sessions' events ([`Fleet::poll_event`]), and what the dispatcher reads to choose workers:
 //! [`Fleet::holders`], [`Fleet::rank`], [`Fleet::is_present`].
 //!
-//! The fleet does not know what workers are asked, how fast they answer, or whether their answers are right.
+//! The fleet does not know workers' requests, their speed, or whether their answers are right.
 
 mod admission;
 mod catalog;
@@ -58,7 +58,7 @@ pub(crate) struct Fleet {
     rebalance_rate: RebalanceRate,
     /// Connections whose session may have events or messages.
     to_poll: BTreeSet<ConnectionId>,
-    /// Workers whose blocks may have a next step.
+    /// Workers whose blocks may need another sync.
     to_sync: BTreeSet<ConnectionId>,
     is_draining: bool,
     counts: FleetCounts,
@@ -108,7 +108,7 @@ impl Fleet {
         self.holders.of(index)
     }
 
-    /// How often the router chose this block lately.
+    /// How often the router has recently chosen this block.
     pub(crate) fn load(&self, index: BlockIndex) -> u32 {
         self.expert_load.pairs(index)
     }
@@ -118,7 +118,7 @@ impl Fleet {
         self.placement.rank(index, worker)
     }
 
-    /// Whether a worker's session can carry work now: it serves and is visible.
+    /// Whether a worker's session can accept work now: it serves and is visible.
     pub(crate) fn is_present(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|connection| {
             connection.session.state() == State::Serving
@@ -126,7 +126,7 @@ impl Fleet {
         })
     }
 
-    /// Whether a worker has joined on this connection, and is still there.
+    /// Whether a worker has joined on this connection and is still connected.
     pub(crate) fn has_joined(&self, id: ConnectionId) -> bool {
         self.member(id).is_some()
     }
@@ -136,7 +136,7 @@ impl Fleet {
         self.by_id.get(&worker).copied()
     }
 
-    /// Where a connection comes from.
+    /// The address of a connection.
     pub(crate) fn address(&self, id: ConnectionId) -> Option<&str> {
         self.connections.get(&id).map(|connection| connection.address.as_str())
     }
@@ -160,7 +160,7 @@ impl Fleet {
         self.counts
     }
 
-    /// When something is due: a session's deadline, or a rebalance that had to wait.
+    /// When the next deadline is due: a session's, or that of a delayed rebalance.
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
         let sessions = self.connections.values().filter_map(|c| c.session.poll_timeout()).min();
         let rebalance = self.must_rebalance.then(|| self.rebalance_rate.next());
@@ -169,7 +169,7 @@ impl Fleet {
 
     // What happens to sessions.
 
-    /// Lets sessions act on deadlines that have come.
+    /// Lets sessions handle due deadlines.
     pub(crate) fn handle_timeout(&mut self, now: Duration) {
         for (id, connection) in &mut self.connections {
             if connection.session.poll_timeout().is_some_and(|deadline| deadline <= now) {
@@ -179,7 +179,7 @@ impl Fleet {
         }
     }
 
-    /// Asks every worker to finish and leave. New connections are refused from now on.
+    /// Asks every worker to finish and leave; refuses new connections.
     pub(crate) fn drain(&mut self, now: Duration) {
         self.is_draining = true;
         for (id, connection) in &mut self.connections {
@@ -191,7 +191,7 @@ impl Fleet {
     /// Sends a dispatch to a worker.
     ///
     /// # Errors
-    /// When the session cannot take it now, or is gone. Nothing was sent.
+    /// If the session cannot accept it now, or has ended. Nothing was sent.
     pub(crate) fn send(
         &mut self,
         now: Duration,
@@ -204,7 +204,7 @@ impl Fleet {
         connection.session.dispatch(now, attempt, dispatch)
     }
 
-    /// Tells a worker to forget an attempt.
+    /// Tells a worker to cancel an attempt.
     pub(crate) fn cancel(&mut self, now: Duration, at: ConnectionId, attempt: AttemptId) {
         if let Some(connection) = self.connections.get_mut(&at) {
             connection.session.cancel(now, attempt);
@@ -220,7 +220,7 @@ impl Fleet {
         }
     }
 
-    /// A connection whose session may have events or messages; each is given once.
+    /// A connection whose session may have events or messages; each is returned once.
     pub(crate) fn next_to_poll(&mut self) -> Option<ConnectionId> {
         self.to_poll.pop_first()
     }
@@ -234,7 +234,7 @@ impl Fleet {
         Some(event)
     }
 
-    /// Moves a session's messages, and its end, to `out`. True if it has ended: the connection is then to be removed.
+    /// Moves a session's messages, and its close, to `out`. True if it has ended and the connection must be removed.
     pub(crate) fn flush(&mut self, id: ConnectionId, out: &mut VecDeque<Action>) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         while let Some(message) = connection.session.poll_transmit() {
@@ -246,14 +246,14 @@ impl Fleet {
         code.is_some()
     }
 
-    /// The connection is closed: its session ends, and its last events can be polled.
+    /// The connection was closed: its session ends, and its last events can be polled.
     pub(crate) fn handle_closed(&mut self, now: Duration, id: ConnectionId) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         connection.session.handle_closed(now);
         true
     }
 
-    /// Forgets a connection; its blocks go to the workers that follow on the ring. False if it was not known.
+    /// Removes a connection; its blocks go to the next workers on the ring. False if it was unknown.
     pub(crate) fn remove(&mut self, id: ConnectionId) -> bool {
         let Some(mut connection) = self.connections.remove(&id) else { return false };
         if let Some(member) = connection.member.as_mut() {
@@ -269,7 +269,7 @@ impl Fleet {
 
     // What workers say of themselves, and what they should hold.
 
-    /// A heartbeat. True if the worker will not answer what it was asked: it is frozen or leaving, which is news.
+    /// Handles a heartbeat. True if the worker newly is frozen or leaving, and will not answer its requests.
     pub(crate) fn beat(&mut self, now: Duration, id: ConnectionId, beat: &Beat) -> bool {
         let Some(member) = self.connections.get_mut(&id).and_then(|c| c.member.as_mut()) else {
             return false;
@@ -288,7 +288,7 @@ impl Fleet {
         is_news && matches!(beat.visibility, Visibility::Frozen | Visibility::Leaving)
     }
 
-    /// A worker reports blocks that it has loaded, or could not load.
+    /// Handles a report of blocks that a worker has loaded or failed to load.
     pub(crate) fn blocks_reported(&mut self, now: Duration, id: ConnectionId, report: BlockReport) {
         let Some(member) = self.connections.get_mut(&id).and_then(|c| c.member.as_mut()) else { return };
         member.bytes_downloaded = report.bytes_downloaded;
@@ -305,7 +305,7 @@ impl Fleet {
                 new.push(index);
             }
         }
-        // A worker that held one of them in this worker's stead may let go of it now.
+        // A worker that held one of them temporarily may drop it now.
         let stands_in =
             |m: &Member| new.iter().any(|index| m.residency.holds(*index) && !m.residency.wants(*index));
         let stand_ins = self.connections.iter().filter(|(_, c)| c.member.as_ref().is_some_and(stands_in));
@@ -313,7 +313,7 @@ impl Fleet {
         self.to_sync.insert(id);
     }
 
-    /// A worker said that it does not hold one of these. It reports anew what it still holds.
+    /// A worker reported that it does not hold one of these; it reports its resident blocks again.
     pub(crate) fn not_resident(&mut self, id: ConnectionId, blocks: &[Block]) {
         if let Some(member) = self.connections.get_mut(&id).and_then(|c| c.member.as_mut()) {
             for index in blocks.iter().filter_map(|block| self.catalog.index(*block)) {
@@ -330,9 +330,9 @@ impl Fleet {
             .count(chosen.into_iter().filter_map(|(block, n_pairs)| Some((catalog.index(block)?, n_pairs))));
     }
 
-    /// Computes anew who should hold what, if that is due. True if it was.
+    /// Recomputes the placement if it is due. True if it was.
     ///
-    /// Workers that leave keep nothing. Workers that are hidden or unhealthy keep their blocks: they may be back.
+    /// Leaving workers keep nothing. Hidden or unhealthy workers keep their blocks, since they may return.
     pub(crate) fn rebalance_if_due(&mut self, now: Duration) -> bool {
         let is_due = self.must_rebalance && self.rebalance_rate.take(now);
         if is_due {
@@ -358,7 +358,7 @@ impl Fleet {
         let mut wanted = self.placement.by_worker();
         for (id, connection) in &mut self.connections {
             let Some(member) = &mut connection.member else { continue };
-            // Among a thousand workers, a join changes what a few of them should hold.
+            // Among a thousand workers, a join changes the placement of only a few.
             let is_news = member.residency.want(wanted.remove(&member.id()).unwrap_or_default());
             if is_news || member.residency.stands_in() {
                 self.to_sync.insert(*id);
@@ -366,7 +366,7 @@ impl Fleet {
         }
     }
 
-    /// Sends one worker the next step towards what it should hold. False if no worker has one.
+    /// Sends one worker the next step towards its placement. False if no worker has one.
     pub(crate) fn sync_next(&mut self, now: Duration) -> bool {
         let Some(id) = self.to_sync.pop_first() else { return false };
         self.sync(now, id);

@@ -1,12 +1,13 @@
-//! Which worker should hold which block: a pure function of the workers and the catalog.
+//! Placement: which worker should hold which block, as a pure function of the workers and the catalog.
 //!
-//! Replica by replica, each block goes to the first worker after its key on the ring that has room and does not hold
-//! it yet. All first replicas are placed before any second one, so that scarce memory buys coverage first. Blocks that a
-//! worker lost go to workers that have room left after that, so that no other blocks move. `residency` knows what is
-//! resident now, and plans the way from there to here.
+//! Replica by replica, each block goes to the first worker after its key on the ring with free memory that does not
+//! hold it yet. All first replicas are placed before any second one, so that scarce memory improves coverage first.
+//! Blocks that a worker lost then go to workers with free memory, so that no other blocks move. `residency` tracks the
+//! resident blocks and plans the transition.
 //!
-//! A join places everything anew: 1,000 workers that join a catalog of 48 x 128 blocks one after another take 14 s all
-//! together in the dev profile on two busy cores, scripted workers included (`a_thousand_workers_join_a_catalog_of_6144`).
+//! A join recomputes the placement: 1,000 workers that join a catalog of 48 x 128 blocks one after another take 14 s in
+//! total in the dev profile on two busy cores, including scripted workers
+//! (`a_thousand_workers_join_a_catalog_of_6144`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,13 +16,13 @@ use moex_protocol::WorkerId;
 use super::catalog::{BlockCatalog, BlockIndex};
 use super::ring::Ring;
 
-/// A worker as placement sees it.
+/// A worker's properties for placement.
 #[derive(Clone, Debug)]
 pub(super) struct PlacementMember {
     pub id: WorkerId,
-    /// Blocks that fit its memory budget: never exceeded.
+    /// Blocks that fit its memory budget; never exceeded.
     pub capacity: u64,
-    /// Blocks that it lost because it could not load them.
+    /// Blocks that it lost after failed loads.
     pub lost: HashSet<BlockIndex>,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Places `replicas` copies of each block of the catalog on `members`, who are those on the ring.
+    /// Places `replicas` copies of each block of the catalog on `members`, the workers on the ring.
     pub(super) fn compute(
         ring: &Ring,
         catalog: &BlockCatalog,
@@ -85,7 +86,7 @@ impl Placement {
     }
 }
 
-/// The first worker after a replica's key that has room and may take it. Its room shrinks by one.
+/// The first worker after a replica's key with free memory that may hold it; its free memory shrinks by one block.
 fn take(
     ring: &Ring,
     catalog: &BlockCatalog,
@@ -95,7 +96,7 @@ fn take(
     may_take: impl Fn(&PlacementMember) -> bool,
 ) -> Option<WorkerId> {
     let takes = |id: &WorkerId| open.get(id).is_some_and(|(_, member)| may_take(member));
-    // Without this a block that nobody can take would cost a walk around the whole ring.
+    // Otherwise a block that no worker can hold would cost a walk around the whole ring.
     if !open.values().any(|(_, member)| may_take(member)) {
         return None;
     }

@@ -1,7 +1,7 @@
-//! The blocks that one worker holds, is loading and should hold, and the next step towards what it should hold.
+//! The blocks that one worker holds, loads and should hold, and the next step towards that.
 //!
-//! Blocks are asked for in windows, in the order in which coverage rises fastest. A block is dropped once those who
-//! should hold it instead have reported it; the memory budget bounds what is resident and what is loading together.
+//! Blocks are requested in windows, in the order that raises coverage fastest. A block is dropped once its new holders
+//! have reported it; the memory budget bounds resident and loading blocks together.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -12,10 +12,10 @@ use super::expert_load::ExpertLoad;
 use super::load_failures::LoadFailures;
 use crate::ConnectionId;
 
-/// Blocks asked for and not reported yet, at most: a window is re-planned as coverage changes.
+/// Maximum blocks requested and not reported yet: later windows adapt to the coverage.
 const MAX_LOADING: usize = 512;
 
-/// Who has reported which block resident, by block index.
+/// The workers that have reported each block resident, by block index.
 #[derive(Debug, Default)]
 pub(super) struct Holders(Vec<Vec<ConnectionId>>);
 
@@ -40,7 +40,7 @@ impl Holders {
     }
 }
 
-/// How far a block is that a worker was told to hold.
+/// State of a block that a worker was told to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockState {
     Loading,
@@ -61,7 +61,7 @@ pub(crate) struct Residency {
     epoch: u64,
 }
 
-/// Blocks to load, in order, and blocks to forget.
+/// Blocks to load, in order, and blocks to drop.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResidencyStep {
     pub hold: Vec<BlockIndex>,
@@ -80,21 +80,21 @@ impl Residency {
         Self { worker, capacity, blocks, n_loading: 0, wanted, failures, epoch: 0 }
     }
 
-    /// What the worker should hold from now on, with its rank for each. Whether that is news.
+    /// Sets the blocks that the worker should hold, with its rank for each. True if they changed.
     pub(super) fn want(&mut self, wanted: impl IntoIterator<Item = (BlockIndex, usize)>) -> bool {
         let wanted = wanted.into_iter().collect();
         let before = std::mem::replace(&mut self.wanted, wanted);
         before != self.wanted
     }
 
-    /// Whether it holds blocks that it should not keep: it holds them until other workers do.
+    /// Whether it holds blocks temporarily, until other workers hold them.
     pub(super) fn stands_in(&self) -> bool {
         self.blocks.keys().any(|block| !self.wanted.contains_key(block))
     }
 
-    /// The next step. It loads first what no worker holds, then first replicas, and among these the blocks used most lately.
-    /// `is_replaced(block)`: the workers that should hold it instead of this one do.
-    /// `may_uncover`: the hub computes what no worker holds, so that a swap between two full workers may begin with a drop.
+    /// The next step. It loads blocks that no worker holds first, then first replicas, and among these the most used
+    /// blocks. `is_replaced(block)`: the workers that should hold it instead of this one do. `may_uncover`: the hub
+    /// computes uncovered blocks, so that a swap between two full workers may begin with a drop.
     pub(super) fn next_step(
         &mut self,
         now: Duration,
@@ -125,7 +125,7 @@ impl Residency {
             .collect();
         lacking.sort_unstable();
         let n = lacking.len().min(MAX_LOADING - self.n_loading);
-        // Two full workers that want each other's blocks would wait for ever: let go of what another one holds too.
+        // Two full workers that want each other's blocks would wait forever: drop blocks that another worker holds too.
         for (block, _) in unwanted {
             if self.blocks.len() + n <= self.capacity {
                 break;
@@ -144,7 +144,7 @@ impl Residency {
         step
     }
 
-    /// The worker has this block. False if it was not asked for it, or was told to drop it since.
+    /// The worker has loaded this block. False if it was not requested, or has been dropped since.
     pub(super) fn loaded(&mut self, block: BlockIndex, holders: &mut Holders) -> bool {
         match self.blocks.get_mut(&block) {
             Some(held @ BlockState::Loading) => {
@@ -158,7 +158,7 @@ impl Residency {
         }
     }
 
-    /// The worker could not load this block. True if it loses blocks by it.
+    /// The worker could not load this block. True if it loses blocks by that.
     pub(super) fn failed(&mut self, now: Duration, block: BlockIndex, holders: &mut Holders) -> bool {
         if self.blocks.get(&block) != Some(&BlockState::Loading) {
             return false;
@@ -167,17 +167,17 @@ impl Residency {
         self.failures.failed(block, now)
     }
 
-    /// Whether a worker that was given no more blocks has another chance from now on.
+    /// Whether a barred worker may load blocks again from now on.
     pub(super) fn may_load_again(&mut self, now: Duration) -> bool {
         self.failures.end_bar(now)
     }
 
-    /// Whether a load that failed may be tried again now.
+    /// Whether a failed load may be retried now.
     pub(super) fn has_retry_due(&self, now: Duration) -> bool {
         self.failures.has_due(now)
     }
 
-    /// The worker does not have this block.
+    /// The worker does not hold this block.
     pub(super) fn forget(&mut self, block: BlockIndex, holders: &mut Holders) {
         if self.blocks.remove(&block) == Some(BlockState::Loading) {
             self.n_loading -= 1;
@@ -185,7 +185,7 @@ impl Residency {
         holders.remove(block, self.worker);
     }
 
-    /// The worker is gone.
+    /// The worker has left.
     pub(super) fn clear(&mut self, holders: &mut Holders) {
         for block in std::mem::take(&mut self.blocks).into_keys() {
             holders.remove(block, self.worker);
@@ -199,7 +199,7 @@ impl Residency {
         self.epoch
     }
 
-    /// Of all blocks, those that the worker has lost: it failed to load them, or to load anything, too often.
+    /// The lost ones among all blocks: loading them, or any blocks, failed too often.
     pub(super) fn lost(&self, all: impl Iterator<Item = BlockIndex>) -> HashSet<BlockIndex> {
         let is_lost = |block: &BlockIndex| {
             let is_resident = self.blocks.get(block) == Some(&BlockState::Resident);
@@ -220,7 +220,7 @@ impl Residency {
         self.blocks.len() - self.n_loading
     }
 
-    /// Whether the block is here or on its way.
+    /// Whether the block is resident or being loaded.
     pub(super) fn holds(&self, block: BlockIndex) -> bool {
         self.blocks.contains_key(&block)
     }

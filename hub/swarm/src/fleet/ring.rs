@@ -1,7 +1,7 @@
 //! The consistent-hash ring: stable worker ids as virtual nodes, keys hashed from explicit bytes.
 //!
-//! `hashring` gives the hash, and a test holds the order to that crate's own; weights, distinctness and bounds are built on
-//! top, in `placement`.
+//! The hash is that of `hashring`, and a test compares the order with that crate's; `placement` adds weights,
+//! distinctness and bounds.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -11,31 +11,31 @@ use moex_protocol::{Block, WorkerId};
 
 /// Virtual nodes of a worker that can hold the whole model.
 const MAX_VIRTUAL_NODES: u64 = 2048;
-/// Virtual nodes of the smallest worker: fewer would make its share of the ring a matter of luck.
+/// Virtual nodes of the smallest worker: with fewer, its share of the ring would be too random.
 const MIN_VIRTUAL_NODES: u64 = 256;
 
 /// Worker ids on a ring; a key's successors are walked in ring order.
 ///
-/// Points are hashed once, when their worker comes, and stay sorted: a join among a thousand workers merges a few hundred
-/// points into the others and rebuilds nothing.
+/// Points are hashed once, when their worker joins, and stay sorted: a join among a thousand workers merges a few
+/// hundred points into the others and rebuilds nothing.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
-    /// Ascending: where, and whose.
+    /// Ascending: position and worker.
     points: Vec<(u64, WorkerId)>,
     /// Virtual nodes of each worker on it.
     counts: HashMap<WorkerId, u32>,
 }
 
-/// How many virtual nodes a worker gets that can hold `capacity` of the model's `total` blocks.
+/// Number of virtual nodes of a worker that can hold `capacity` of the model's `total` blocks.
 ///
-/// It depends on the worker alone, so that a join or a leave moves nobody else's points.
+/// Depends on the worker alone, so that a join or a leave moves no other points.
 pub(super) fn virtual_nodes(capacity: u64, total: u64) -> u32 {
     let share = MAX_VIRTUAL_NODES.saturating_mul(capacity.min(total)) / total.max(1);
     share.clamp(MIN_VIRTUAL_NODES, MAX_VIRTUAL_NODES) as u32
 }
 
 impl Ring {
-    /// Makes the ring one of these workers, each with its number of virtual nodes.
+    /// Updates the ring to these workers, each with its number of virtual nodes.
     pub(super) fn update(&mut self, workers: impl IntoIterator<Item = (WorkerId, u32)>) {
         let counts: HashMap<WorkerId, u32> = workers.into_iter().collect();
         let before = std::mem::replace(&mut self.counts, counts);
@@ -47,9 +47,9 @@ impl Ring {
             let point = |number| (hash(&Point { worker: *worker, number }), *worker);
             self.points.extend((0..*count).map(point));
         }
-        // Two sorted runs of which one is short: little more than a merge.
+        // Two sorted runs, one of them short: little more than a merge.
         self.points.sort();
-        // A thousand workers' points are 8 MB: not kept for those who have left.
+        // The points of a thousand workers take 8 MB: freed once workers have left.
         if self.points.capacity() > 4 * self.points.len() {
             self.points.shrink_to_fit();
         }
@@ -63,7 +63,7 @@ impl Ring {
     }
 }
 
-/// As `hashring` hashes its nodes and keys: SipHash without a secret, the same in every process.
+/// The hash of `hashring`'s nodes and keys: SipHash without a secret, the same in every process.
 fn hash(value: &impl Hash) -> u64 {
     DefaultHashBuilder.hash_one(value)
 }

@@ -1,4 +1,4 @@
-//! What a session's event, a result of the hub or a finding of the auditor leads to: the calls from part to part.
+//! Handles sessions' events, the hub's results and the auditor's findings: the calls between the parts.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Swarm {
             HubEvent::Beat { beat, round_trip } => {
                 let is_unavailable = self.fleet.beat(now, id, &beat);
                 self.dispatcher.heartbeat(now, id, round_trip);
-                // It will not answer: others are asked now and not at the timeout.
+                // It will not answer: its items are requested from others now and not at the timeout.
                 if is_unavailable {
                     self.dispatcher.reassign(now, id);
                 }
@@ -107,7 +107,7 @@ impl Swarm {
         }
     }
 
-    /// The hub computed what a job of its own waited for.
+    /// The hub computed a job's items.
     pub(super) fn on_hub_answer(&mut self, now: Duration, id: ComputeId, answer: &HubResult) {
         if let Some(mut answer) = self.dispatcher.hub_answered(now, id, answer) {
             let job = answer.job;
@@ -134,7 +134,7 @@ impl Swarm {
         self.carry_out(now);
     }
 
-    /// Has the hub compute what these workers answered for a job in flight, or just finished.
+    /// Lets the hub compute what these workers answered for a job in flight or just finished.
     fn start_check(&mut self, now: Duration, job: JobId, items: Vec<usize>, answers: Vec<WorkerAnswer>) {
         let Some(layer) = self.dispatcher.layer_of(job).filter(|_| self.auditor.may_check()).cloned() else {
             return;
@@ -143,7 +143,7 @@ impl Swarm {
         self.auditor.check_started(id, Check { job, layer, items, answers, sent: now });
     }
 
-    /// Compares an answer that came second with what was used.
+    /// Compares a second answer with the one that was used.
     fn cross_check(&mut self, now: Duration, job: JobId, answer: &WorkerAnswer) {
         let Some((layer, winners)) = self.dispatcher.winners_of(job) else { return };
         let findings = self.auditor.cross_check(job, layer, winners, answer);
@@ -164,7 +164,7 @@ impl Swarm {
         }
     }
 
-    /// A worker answered wrong: a strike, and a quarantine if it is one too many.
+    /// A worker answered wrong: records a strike, and quarantines the worker after too many.
     fn on_wrong_answer(&mut self, now: Duration, worker: WorkerId, evidence: Evidence) {
         let connection = self.fleet.connection_of(worker);
         let address = connection.and_then(|id| self.fleet.address(id)).unwrap_or("gone").to_owned();
@@ -177,10 +177,7 @@ impl Swarm {
         if !self.auditor.strike(worker, &address, evidence) {
             return;
         }
-        warn!(
-            worker = worker.short(),
-            address, "quarantined: its answers differ beyond what honest kernels do"
-        );
+        warn!(worker = worker.short(), address, "quarantined: its answers differ by more than rounding");
         self.dispatcher.retract_all(worker, connection);
         if let Some(id) = connection {
             self.fleet.reject(now, id, ErrorCode::SelfTest, QUARANTINED);

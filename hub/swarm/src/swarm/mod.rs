@@ -1,4 +1,4 @@
-//! The swarm: joins fleet, dispatcher and auditor, and is what a driver calls.
+//! The swarm: joins fleet, dispatcher and auditor; a driver calls it.
 
 mod events;
 mod snapshot;
@@ -16,7 +16,7 @@ use super::fleet::{BlockCatalog, Fleet, Receipt};
 use super::trace::Record;
 use super::{Action, ComputeId, ConnectionId, JobId, LayerEncoding, SwarmConfig};
 
-/// The swarm. See the [crate's description](crate) for what a driver calls, and in which order.
+/// The swarm. The [crate's description](crate) lists a driver's calls and their order.
 #[derive(Debug)]
 pub struct Swarm {
     config: Arc<SwarmConfig>,
@@ -27,7 +27,7 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// A swarm with no workers. `replicas` is brought to at least 1.
+    /// A swarm without workers. `replicas` is raised to at least 1.
     pub fn new(mut config: SwarmConfig, catalog: BlockCatalog) -> Self {
         config.replicas = config.replicas.max(1);
         let config = Arc::new(config);
@@ -49,18 +49,18 @@ impl Swarm {
         }
     }
 
-    /// Whether a worker has joined on this connection, and is still there.
+    /// Whether a worker has joined on this connection and is still connected.
     pub fn has_joined(&self, id: ConnectionId) -> bool {
         self.fleet.has_joined(id)
     }
 
-    /// A binary message came.
+    /// A binary message arrived.
     pub fn handle_message(&mut self, now: Duration, id: ConnectionId, message: Bytes) {
         let receipt = self.fleet.handle_message(now, id, message);
         self.received(now, id, receipt);
     }
 
-    /// A text message came: a violation of the protocol.
+    /// A text message arrived, which violates the protocol.
     pub fn handle_text(&mut self, now: Duration, id: ConnectionId) {
         let receipt = self.fleet.handle_text(now, id);
         self.received(now, id, receipt);
@@ -78,7 +78,7 @@ impl Swarm {
         self.run(now);
     }
 
-    /// The connection is closed. What its worker was asked goes to others at once.
+    /// The connection was closed. Its worker's items are requested from others at once.
     pub fn disconnected(&mut self, now: Duration, id: ConnectionId) {
         if self.fleet.handle_closed(now, id) {
             self.pump(now, id);
@@ -89,7 +89,7 @@ impl Swarm {
 
     // Layers.
 
-    /// Starts a layer. Its end comes as [`Action::Finished`].
+    /// Starts a layer. Its result comes as [`Action::Finished`].
     pub fn start_layer(&mut self, now: Duration, id: JobId, layer: EncodedLayer) {
         if let Some(layer) = self.dispatcher.start(now, id, layer, self.fleet.catalog()) {
             self.fleet.count_load(layer.load());
@@ -120,13 +120,13 @@ impl Swarm {
         self.run(now);
     }
 
-    /// Whether nobody but the hub computes, and nothing of it is recorded: then a layer may be computed without a job, and
-    /// counted with [`Self::computed_locally`].
+    /// Whether only the hub computes and nothing is traced: then a layer may be computed without a job, and counted
+    /// with [`Self::computed_locally`].
     pub fn is_alone(&self) -> bool {
         self.config.hub_compute && self.fleet.n_connections() == 0 && self.dispatcher.may_be_bypassed()
     }
 
-    /// Counts a layer that was computed without a job, as one that the hub computed.
+    /// Counts a layer computed without a job as one that the hub computed.
     pub fn computed_locally(&mut self, layer: LayerId, routing: &Routing, took: Duration) {
         let mut chosen = BTreeMap::<u16, usize>::new();
         for expert in &routing.experts {
@@ -139,7 +139,7 @@ impl Swarm {
 
     // Time.
 
-    /// Acts on deadlines that have come: of attempts and their second copies, of jobs that wait for a holder, of sessions.
+    /// Handles due deadlines: of attempts and their second copies, of jobs that wait for a holder, of sessions.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.dispatcher.handle_timeout(now, &self.fleet);
         self.carry_out(now);
@@ -155,7 +155,7 @@ impl Swarm {
         [self.dispatcher.poll_timeout(), self.fleet.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Ends every job and lets every worker go.
+    /// Ends every job and lets every worker leave.
     pub fn shut_down(&mut self, now: Duration) {
         self.dispatcher.shut_down(now);
         self.carry_out(now);
@@ -165,17 +165,17 @@ impl Swarm {
 
     // What comes out.
 
-    /// The next thing to do. Take all of them after each call.
+    /// The next action. Take all of them after each call.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The next record of the trace, if one is kept. Take all of them after each call.
+    /// The next trace record, if tracing is on. Take all of them after each call.
     pub fn poll_trace(&mut self) -> Option<Record> {
         self.dispatcher.poll_trace()
     }
 
-    /// Records lost because nobody polled them.
+    /// Trace records dropped because nobody polled them.
     pub fn trace_dropped(&self) -> u64 {
         self.dispatcher.trace_dropped()
     }
@@ -185,15 +185,15 @@ impl Swarm {
         LayerEncoding::new(&self.config)
     }
 
-    /// What is served.
+    /// The served model.
     pub fn model(&self) -> &ModelSummary {
         &self.config.model
     }
 
     // Between the parts.
 
-    /// Brings everything that the last call touched to rest. Ends: sessions give finitely many events, and asking for a
-    /// work item uses up one of finitely many ways to get it.
+    /// Processes everything that the last call touched. It terminates: sessions emit finitely many events, and each
+    /// request for a work item uses up one of finitely many ways to get it.
     fn run(&mut self, now: Duration) {
         loop {
             if let Some(connection) = self.fleet.next_to_poll() {
@@ -208,7 +208,7 @@ impl Swarm {
         }
     }
 
-    /// Takes what a session has: events first, since they may make it say more, then messages, then its end.
+    /// Takes a session's outputs: events first, since they may cause more messages, then messages, then its close.
     fn pump(&mut self, now: Duration, id: ConnectionId) {
         while let Some(event) = self.fleet.poll_event(id) {
             self.on_session_event(now, id, event);
@@ -218,7 +218,7 @@ impl Swarm {
         }
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     fn remove(&mut self, now: Duration, id: ConnectionId) {
         if self.fleet.remove(id) {
             self.dispatcher.connection_gone(now, id);
@@ -248,7 +248,7 @@ impl Swarm {
         &mut self.dispatcher
     }
 
-    /// How the swarm works, for tests.
+    /// The swarm's settings, for tests.
     #[cfg(test)]
     pub(crate) fn config(&self) -> &SwarmConfig {
         &self.config

@@ -1,4 +1,4 @@
-//! How the swarm is at one moment, for those who only look.
+//! Snapshots of the swarm for readers.
 
 use moex_protocol::State;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Swarm {
-    /// How the swarm is. `weights_served_bytes` is the HTTP side's to fill in.
+    /// The swarm's status. The HTTP side fills in `weights_served_bytes`.
     pub fn status(&self) -> SwarmStatus {
         let (passed_over, hub) = (self.dispatcher.passed_over(), self.dispatcher.hub_counts());
         let mut workers: Vec<WorkerStatus> = self
@@ -18,7 +18,7 @@ impl Swarm {
             .members()
             .filter_map(|(id, connection, member)| {
                 let mut status = self.worker_status(connection, member, self.dispatcher.worker(id)?);
-                // As good as a fallback: it is asked for what faster workers do not hold.
+                // Equivalent to a fallback: it gets items that faster workers do not hold.
                 if status.tier == Tier::Decode
                     && status.reason.is_none()
                     && let Some(reason) = passed_over.get(&status.id)
@@ -43,7 +43,7 @@ impl Swarm {
         }
     }
 
-    /// Who is there and how much of the model they hold.
+    /// Connected workers and coverage.
     pub fn readiness(&self) -> Readiness {
         let is_usable = |id: &ConnectionId| self.dispatcher.is_usable(&self.fleet, *id);
         let is_covered = |index: &BlockIndex| self.fleet.holders(*index).iter().any(is_usable);
@@ -51,7 +51,7 @@ impl Swarm {
         Readiness { workers: self.fleet.members().count(), coverage: self.coverage(covered) }
     }
 
-    /// How much there is in its tables.
+    /// Sizes of its tables.
     pub fn in_flight(&self) -> InFlight {
         InFlight {
             connections: self.fleet.n_connections(),

@@ -243,10 +243,7 @@ fn without_the_hub_and_without_a_holder_it_fails_in_words() {
     let error = room.finished.remove(&id).unwrap().unwrap_err();
     assert_eq!(error, JobError::Uncovered { block: block(1, 0), waited: Duration::from_secs(5) });
     let text = error.to_string();
-    assert!(
-        text.contains("layer 1") && text.contains("expert 0") && text.contains("open more workers"),
-        "{text}"
-    );
+    assert!(text.contains("layer 1") && text.contains("expert 0") && text.contains("add workers"), "{text}");
     assert_eq!(room.swarm.poll_timeout(), None);
 }
 

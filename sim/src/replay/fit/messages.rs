@@ -1,4 +1,4 @@
-//! Attempts of a trace as messages to workers: what was asked, what else went on, and how long it took.
+//! Attempts of a trace as messages to workers: their content, concurrent messages, and their time.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,12 @@
-//! What links, devices and the hub take, from the first steps of a trace.
+//! Fits the times of links, devices and the hub to the first steps of a trace.
 //!
 //! ```text
-//! messages  attempts with what they asked for, what others computed meanwhile, and how long they took
-//! work      of that, what grows with experts and rows, and how much of it workers share
-//! worker    the rest: a link, its fastest ping; and a distribution for each message, as it was measured
+//! messages  attempts with their content, concurrent messages, and their time
+//! work      the part that grows with experts and rows, and the contention between workers
+//! worker    the rest: a link from its fastest ping, and a measured distribution of a message's other time
 //! hub       its own times, as lines in the number of rows
 //! ```
-//! Nothing here looks at tokens, nor at any step beyond the first ones.
+//! The fit does not use tokens or later steps.
 
 mod messages;
 mod work;

@@ -1,13 +1,13 @@
-//! What of a message's time grows with what it asks for: each expert and each (row, expert), and as much of what others
-//! compute meanwhile as workers share.
+//! Fits the part of a message's time that grows with its content, each expert and each (row, expert), and the
+//! contention with concurrent messages.
 //!
-//! Workers that share a processor are equally fast while they compute. So each waits for as much of another's work as it
-//! has itself: with work w and contention s, its w + s x the sum over the others of min(w, theirs)
-//! (`world::SharedHost` simulates that). How work is made of experts and pairs, and s, are looked for on a grid; what one unit of work
-//! takes, and what a message takes besides, by least squares.
+//! Workers that share a processor are equally fast while they compute, so each waits for at most as much of another's
+//! work as its own: with work w and contention s, it takes w + s x the sum over the others of min(w, theirs)
+//! (`world::SharedHost` simulates that). A grid search finds the ratio of experts to pairs, and s; least squares finds
+//! the time per unit of work and a message's other time.
 //!
-//! Prompts are few and their messages large, single rows many and small: both kinds count the same, each as parts of its
-//! own mean. A line through both that counted each message would miss the small ones, which are most of the time.
+//! Prompts have few, large messages, and single rows many small ones: both kinds have the same weight, relative to
+//! their own mean. A line fitted to all messages equally would miss the small ones, which are most of the time.
 
 use super::messages::Message;
 

@@ -1,13 +1,13 @@
-//! A worker's link and device: what its messages took beyond their work.
+//! Fits a worker's link and device: the time of its messages besides their work.
 //!
-//! A worker's link is its fastest ping. What is left of a message's time is its device's, as a distribution: what was
-//! measured, not a law. An attempt that was given up took at least so long as it was waited for; the estimate is Kaplan
-//! and Meier's, which counts such observations as what they are. Attempts that queued behind one that was given up are
-//! left out where there are enough others, since the simulated worker queues them itself.
+//! A worker's link is its fastest ping. The rest of a message's time is the device's, as an empirical distribution. An
+//! abandoned attempt took at least as long as it was waited for; the Kaplan-Meier estimate treats such observations as
+//! censored. Attempts that queued behind an abandoned one are left out if there are enough others, since the simulated
+//! worker queues them itself.
 //!
-//! Beside the distribution stands what was seen layer by layer. Workers of one machine are late together, so a
-//! simulated layer takes all its workers' costs from one measured layer: drawn apart, the slowest of several would be
-//! later than it ever was.
+//! In addition, the costs are kept layer by layer. Workers of one machine are late together, so a simulated layer takes
+//! all its workers' costs from one measured layer: with independent draws, the slowest of several would be later than
+//! ever measured.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! `cargo xtask bench compression`: how much LZ4 makes of what really travels, in each format of rows, what it costs, and
-//! below which rate of a link it pays.
+//! `cargo xtask bench compression`: measures LZ4 on real messages in each row format: the ratio, the cost, and the link
+//! rate below which it pays.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! `cargo xtask bench dispatch`: what the way between router and workers takes, from plan to sum, when workers answer at
-//! once and compute nothing.
+//! `cargo xtask bench dispatch`: measures the overhead between router and workers, from plan to sum, with workers that
+//! answer at once and compute nothing.
 
 use std::fs::File;
 use std::io::BufReader;

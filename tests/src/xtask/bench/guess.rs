@@ -1,5 +1,5 @@
-//! `cargo xtask bench guess`: what guessing tokens ahead gains behind a delay, where a text repeats what was said and where
-//! it does not; the texts are compared.
+//! `cargo xtask bench guess`: measures the gain of speculative decoding behind a delay, on repetitive text and on other
+//! text, and compares the texts.
 
 use std::path::PathBuf;
 use std::time::Duration;

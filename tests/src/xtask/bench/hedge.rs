@@ -1,4 +1,4 @@
-//! `cargo xtask bench hedge`: what asking two workers buys when one of four is late now and then.
+//! `cargo xtask bench hedge`: measures the gain of hedging if one of four workers is occasionally late.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a hub holds of the machine, as Linux counts it.
+//! Reads the memory and other resources that a hub holds, as Linux counts them.
 
 use anyhow::{Context, Result};
 

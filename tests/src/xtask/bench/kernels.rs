@@ -1,4 +1,5 @@
-//! `cargo xtask bench memory` and `cargo xtask bench cpu`: the machine's limits, and how near the kernels come to them.
+//! `cargo xtask bench memory` and `cargo xtask bench cpu`: measure the machine's limits, and how close the kernels
+//! come.
 
 use anyhow::Result;
 

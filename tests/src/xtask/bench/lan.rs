@@ -1,4 +1,5 @@
-//! `cargo xtask bench lan`: browsers on hosts of their own join by https all at once, and native workers beside them.
+//! `cargo xtask bench lan`: browsers on separate hosts join over https at the same time, with native workers beside
+//! them.
 
 use std::cell::Cell;
 use std::path::Path;

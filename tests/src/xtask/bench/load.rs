@@ -1,5 +1,5 @@
-//! `cargo xtask bench load`: a hub that many ask at once, a third of whom leave before they have their answer: what it still
-//! holds afterwards, and how fast it says meanwhile whether it is well.
+//! `cargo xtask bench load`: sends many requests to a hub, a third of which are aborted, and measures its memory
+//! afterwards and the latency of `/health` meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

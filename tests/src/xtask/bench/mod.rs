@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: what kernels reach of a machine, what a swarm costs and where, what hedging buys, how well it is
-//! predicted, and what sessions leave behind.
+//! `cargo xtask bench`: measures kernels, the cost of a swarm, hedging, the accuracy of predictions, and the memory
+//! left by sessions.
 
 mod compression;
 mod dispatch;

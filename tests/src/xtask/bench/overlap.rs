@@ -1,5 +1,5 @@
-//! `cargo xtask bench overlap`: what it gains that rows go through the model in groups, so that one is computed while the
-//! experts of others are away: workers behind a delay, several streams at once, a long prompt alone.
+//! `cargo xtask bench overlap`: measures the gain of groups in flight, of which one is computed while the experts of
+//! others are away: workers behind a delay, several streams at once, a long prompt alone.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

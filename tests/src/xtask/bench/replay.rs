@@ -1,4 +1,4 @@
-//! `cargo xtask bench replay`: how well the simulator predicts this machine's own swarms.
+//! `cargo xtask bench replay`: measures how well the simulator predicts swarms on this machine.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
-//! `cargo xtask bench serve`: what answers through `moex serve`, with no flag but the model's, lose against `moex bench`.
+//! `cargo xtask bench serve`: compares the speed of answers through `moex serve`, with default flags, with that of
+//! `moex bench`.
 //!
-//! Both decode the same number of tokens after a prompt of a few, by the same machine in turn; the engine's own clock
-//! says how long an answer's tokens took.
+//! Both decode the same number of tokens after a short prompt, in turn on the same machine; the engine's clock measures
+//! an answer's tokens.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench sessions`: what many sessions that come and go leave behind in the hub.
+//! `cargo xtask bench sessions`: measures the memory that many short sessions leave behind in the hub.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a hub's engine says of its steps.
+//! Reads the step metrics of a hub's engine.
 
 use std::ops::Sub;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench swarm`: what a swarm costs, and where it starts to pay, in one run on one machine.
+//! `cargo xtask bench swarm`: measures the cost of a swarm, and where it begins to pay, in one run on one machine.
 
 use std::time::Duration;
 

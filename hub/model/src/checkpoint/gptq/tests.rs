@@ -139,8 +139,8 @@ fn awq_keeps_every_weight() {
 #[test]
 fn what_is_not_read_is_named() {
     for (folder, expected) in [
-        (gptq(1).with("bits", json!(8)), "the field bits is 8, and 4 are supported"),
-        (gptq(1).with("group_size", json!(-1)), "the field group_size is -1, and 128 is supported"),
+        (gptq(1).with("bits", json!(8)), "the field bits is 8, but only 4 is supported"),
+        (gptq(1).with("group_size", json!(-1)), "the field group_size is -1, but only 128 is supported"),
         (gptq(1).with("desc_act", json!(true)), "the field desc_act is true, and columns out of their order"),
         (
             gptq(1).with("quant_method", json!("hqq")),
@@ -160,7 +160,7 @@ fn what_is_not_read_is_named() {
     short.qweight = (vec![ROWS, COLS / 8], short.qweight.1);
     let error = short.error();
     assert!(
-        error.contains("o_proj.qweight is I32 [16, 32], and its quantisation makes it I32 [32, 16]"),
+        error.contains("o_proj.qweight is I32 [16, 32], but its quantisation requires I32 [32, 16]"),
         "{error}"
     );
 }

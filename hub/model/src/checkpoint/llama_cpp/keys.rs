@@ -1,4 +1,4 @@
-//! The keys of a GGUF, which say what a `config.json` says.
+//! Reads a GGUF's keys as the fields of a `config.json`.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use crate::{
     spec::ModelSpec,
 };
 
-/// Reads the metadata of a GGUF's first file: its family, how a file of its architecture is read, and the spec.
+/// Reads the metadata of a GGUF's first file: its family, its form, and the spec.
 ///
 /// # Errors
-/// The first thing that makes it a model that cannot be run.
+/// If the model is not supported; names the first reason.
 pub(crate) fn spec(
     gguf: &Gguf<'_>,
     tensors: &FromTensors,
@@ -32,7 +32,7 @@ pub(crate) fn spec(
     Ok((family, form, spec))
 }
 
-/// The tokens that end an answer: those that the file names, and the family's.
+/// The tokens that end an answer: the file's and the family's.
 fn ends_of_text(gguf: &Gguf<'_>, form: &GgufForm) -> Result<Option<OneOrMany>, GgufError> {
     let mut ends = Vec::new();
     for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {

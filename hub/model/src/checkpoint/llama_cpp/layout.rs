@@ -1,4 +1,4 @@
-//! A whole GGUF of a Qwen3-MoE as a plan: its keys and its tensors, from a spec. The inverse of opening one.
+//! Plans a complete Qwen3-MoE GGUF, its keys and tensors, from a spec. The inverse of opening one.
 
 use crate::{
     checkpoint::names,
@@ -10,11 +10,11 @@ use crate::{
 /// A tensor of a GGUF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufTensor {
-    /// As llama.cpp calls it.
+    /// llama.cpp's name.
     pub name: String,
-    /// Rows before columns; of all experts (E, rows, cols).
+    /// Rows before columns; for all experts together (E, rows, cols).
     pub shape: Vec<usize>,
-    /// The tensors of a Hugging Face folder that it consists of, in order.
+    /// The tensors of a Hugging Face folder that it is made of, in order.
     pub parts: Vec<String>,
 }
 
@@ -25,7 +25,7 @@ impl GgufTensor {
     }
 }
 
-/// Every tensor of a model with this config, in the order that llama.cpp's converter gives them.
+/// Every tensor of a model with this config, in the order of llama.cpp's converter.
 pub fn tensors(spec: &ModelSpec) -> Vec<GgufTensor> {
     let ModelSpec { hidden, vocab, .. } = *spec;
     let attention = spec.cached();

@@ -1,4 +1,4 @@
-//! Tensors that llama.cpp writes otherwise than a folder has them, made what they are there: nothing is rounded.
+//! Restores tensors that llama.cpp stores differently than a folder does, without rounding.
 //!
 //! | change | in the GGUF | in the folder |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | by kind | all q, all k, all v; all z | of each key head its q, k, v and z |
 //! | minus exp | `-exp(x)` | `x` |
 //!
-//! Rows keep their format. What is transposed becomes f32 where its columns are in blocks, and so do rows of tensors in
-//! unlike formats.
+//! Rows keep their format. Transposed tensors become f32 if their columns are in blocks, and so do rows from tensors
+//! with different formats.
 
 use bytes::Bytes;
 use moex_kernels::{MatrixView, WeightFormat, cpu::DeltaNetShape};
@@ -23,7 +23,7 @@ use crate::{
     spec::Mixer,
 };
 
-/// A (rows, cols) matrix to be made of tensors whose shapes are checked.
+/// A (rows, cols) matrix assembled from tensors with checked shapes.
 #[derive(Clone, Debug)]
 pub(in crate::checkpoint) struct Rearranged {
     format: WeightFormat,
@@ -44,19 +44,19 @@ struct Part {
 
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// Of heads of so many columns, C.
+    /// For heads of this many columns, C.
     Paired { head_width: usize },
-    /// Of each head `own` rows of keys and `values` rows of values.
+    /// Each head has `own` rows of keys and `values` rows of values.
     KeysAndValues { own: usize, values: usize },
     /// Of a delta net's heads.
     ByKind(DeltaNetShape),
 }
 
 impl Rearranged {
-    /// The (rows, cols) matrix called `stem`; none if the file has it as it is.
+    /// Finds the (rows, cols) matrix called `stem`; none if the file stores it unchanged.
     ///
     /// # Errors
-    /// The tensor that is missing or of another shape.
+    /// If a tensor is missing or has another shape.
     pub(in crate::checkpoint) fn find(
         checkpoint: &Checkpoint,
         stem: &str,
@@ -102,12 +102,12 @@ impl Rearranged {
         }
     }
 
-    /// What it is turned into.
+    /// The format it is converted to.
     pub(in crate::checkpoint) fn format(&self) -> WeightFormat {
         self.format
     }
 
-    /// Its rows, one after the other.
+    /// Its rows, one after another.
     pub(in crate::checkpoint) fn convert(&self) -> Vec<u8> {
         match self.how {
             How::Paired { head_width } => self.gather(&paired_rows(self.rows, head_width)),
@@ -116,13 +116,13 @@ impl Rearranged {
         }
     }
 
-    /// What there is in the file, in order: for telling one matrix from another.
+    /// The stored bytes, in order, for a fingerprint.
     pub(in crate::checkpoint) fn stored(&self) -> [&[u8]; 3] {
         let part = |at: usize| self.parts.get(at).map_or(&[][..], |part| &part.bytes);
         [part(0), part(1), &[]]
     }
 
-    /// Rows by their places in all parts, one part after the other.
+    /// Selects rows by their positions in all parts, one part after another.
     fn gather(&self, order: &[usize]) -> Vec<u8> {
         let each = self.format.matrix_bytes(1, self.cols);
         let all: Vec<u8> = match self.parts.as_slice() {
@@ -179,7 +179,7 @@ impl Part {
     }
 }
 
-/// The vector called `name` of these values in the file, as a folder has it.
+/// The vector called `name`, restored from these values in the file.
 ///
 /// # Errors
 /// If there is no such vector.
@@ -194,7 +194,7 @@ pub(in crate::checkpoint) fn vector(
             Ok(order.iter().map(|row| values[*row]).collect())
         }
         Some((Change::MinusExp, _)) if values.iter().any(|value| *value >= 0.0 || !value.is_finite()) => {
-            let reason = format!("{name} is stored as numbers below 0, and one is not");
+            let reason = format!("{name} must be stored as negative numbers, and one is not");
             Err(ModelError::BadFile { file: checkpoint.name.clone(), reason })
         }
         Some((Change::MinusExp, _)) => {
@@ -204,7 +204,7 @@ pub(in crate::checkpoint) fn vector(
     }
 }
 
-/// How the tensor called `name` is written otherwise, and its layer.
+/// How the tensor called `name` is changed, and its layer.
 fn change_of<'a>(checkpoint: &Checkpoint, name: &'a str) -> Option<(Change, &'a str)> {
     let Naming::Gguf(form) = checkpoint.naming else { return None };
     let InLayer { layer, part, suffix, .. } = InLayer::of(name)?;
@@ -212,7 +212,7 @@ fn change_of<'a>(checkpoint: &Checkpoint, name: &'a str) -> Option<(Change, &'a 
     Some((change, layer))
 }
 
-/// Where each row lies, of heads whose rows `i` and `i + C / 2` lie beside each other.
+/// Position of each row, if a head's rows `i` and `i + C / 2` are adjacent.
 fn paired_rows(rows: usize, head_width: usize) -> Vec<usize> {
     let half = (head_width / 2).max(1);
     let place = |row: usize| {
@@ -222,7 +222,7 @@ fn paired_rows(rows: usize, head_width: usize) -> Vec<usize> {
     (0..rows).map(place).filter(|row| *row < rows).collect()
 }
 
-/// Where each row of `in_proj_qkvz` lies: of each key head its q, k, v and z.
+/// Position of each row of `in_proj_qkvz`: for each key head its q, k, v and z.
 fn rows_by_kind(shape: DeltaNetShape) -> Vec<usize> {
     let DeltaNetShape { n_key_heads, n_value_heads, key_width, value_width, .. } = shape;
     let values = n_value_heads / n_key_heads * value_width;
