@@ -17,7 +17,7 @@ use super::experts::ModelArgs;
 use super::values;
 use crate::net::WorkerProcesses;
 use crate::server::{self, CorsOrigin, CorsOrigins, Hub, HubConfig, Server};
-use moex_swarm::Hedge;
+use moex_swarm::{Hedge, Verify};
 
 /// Runs the hub: OpenAI-shaped API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]
@@ -58,7 +58,14 @@ pub struct Args {
     #[arg(long, env = "MOEX_HEDGE_BUDGET", default_value = "5%", value_name = "PERCENT", value_parser = values::percent)]
     hedge_budget: f64,
 
-    /// One answer in so many is checked against the hub's own; 1 checks each before it is used, 0 none.
+    /// What is known of a worker's answer before it is used: blocking, that it passed the hub's check; audit, nothing: wrong
+    /// answers are looked for by --check-every, and some are used before they are found. Without it, blocking, and with
+    /// --no-hub-compute audit, since what fails a check is computed by the hub.
+    #[arg(long, env = "MOEX_VERIFY", value_name = "blocking|audit")]
+    verify: Option<Verify>,
+
+    /// One answer in so many is also computed by the hub and compared with its own; 1 does so with each before it is used, 0
+    /// with none.
     #[arg(long, env = "MOEX_CHECK_EVERY", default_value_t = 256, value_name = "N")]
     check_every: u32,
 
@@ -146,6 +153,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             Hedge::Adaptive { .. } => Hedge::Adaptive { budget: args.hedge_budget },
             fixed @ Hedge::Fixed(_) => fixed,
         },
+        verify: args.verify.unwrap_or(if args.no_hub_compute { Verify::Audit } else { Verify::Blocking }),
         check_every: args.check_every,
         seed: values::seed()?,
         timeout: args.timeout,

@@ -4,7 +4,7 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_swarm::{ComputeId, ConnectionId, EncodedLayer, HubResult, JobError, LayerResult};
+use moex_swarm::{ComputeId, ConnectionId, EncodedLayer, HubResult, JobError, LayerResult, Lie};
 use moex_worker::core::answer::ComputeError;
 use tokio::sync::oneshot;
 
@@ -27,6 +27,8 @@ pub(super) enum Event {
     Layer(EncodedLayer, Duration, Reply),
     /// The hub has computed what the swarm asked for.
     Computed(ComputeId, Result<HubResult, ComputeError>),
+    /// What workers answered was found to be wrong before it was used.
+    Caught(Vec<Lie>),
     /// Layers that were computed without the swarm wait to be counted.
     LocalLayers,
     /// Somebody wants to see a status of now.

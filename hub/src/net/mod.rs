@@ -8,7 +8,7 @@
 //! ```
 //! Driver and socket tasks share one thread (`thread`); pages, API and shards are served on the runtime that called, which
 //! hands each worker's socket over after the handshake. The driver owns the [`Swarm`] and never waits for a peer: a worker
-//! whose outbox is full is closed. What anything means is left to `moex_swarm`.
+//! whose outbox is full is closed. What workers answered is checked by the thread that sums it (`verifier`). What anything means is left to `moex_swarm`.
 //!
 //! [`Swarm`]: moex_swarm::Swarm
 
@@ -22,6 +22,7 @@ mod handle;
 mod hub_experts;
 mod local;
 mod outbox;
+mod projections;
 mod seats;
 mod served_bytes;
 mod shards;
@@ -33,12 +34,14 @@ mod swarm_server;
 mod terms;
 mod thread;
 mod trace;
+mod verifier;
 mod worker_processes;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::accept::{AcceptOn, accept, call};
+pub(crate) use self::projections::projection_bytes;
 pub use self::handle::SwarmHandle;
 pub use self::hub_experts::HubExperts;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};

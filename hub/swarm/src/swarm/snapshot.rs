@@ -6,11 +6,13 @@ use super::Swarm;
 use crate::dispatcher::{Performance, Tier};
 use crate::fleet::{BlockIndex, Connection, Member};
 use crate::{
-    ConnectionId, Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, WorkerStatus,
+    ConnectionId, Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, Verification,
+    WorkerStatus,
 };
 
 impl Swarm {
-    /// How the swarm is. `weights_served_bytes` is the HTTP side's to fill in.
+    /// How the swarm is. `weights_served_bytes` is the HTTP side's to fill in, the counts of
+    /// `verification` those of whoever checks.
     pub fn status(&self) -> SwarmStatus {
         let (passed_over, hub) = (self.dispatcher.passed_over(), self.dispatcher.hub_counts());
         let mut workers: Vec<WorkerStatus> = self
@@ -37,6 +39,7 @@ impl Swarm {
             workers,
             quarantined: self.auditor.quarantined().cloned().collect(),
             hub: HubShare { rows: hub.rows, dispatches: hub.dispatches },
+            verification: Verification { mode: self.config.verify, ..Verification::default() },
             totals: self.totals(),
             weights_served_bytes: 0,
             experts,
