@@ -29,6 +29,22 @@ pub struct Batch {
     pub calls: Vec<Call>,
 }
 
+/// What an engine made of a batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Computed {
+    /// (P, D): `gate * expert(row)` for every pair of every call, in order.
+    pub rows: Vec<f32>,
+    /// (P, 2F): of each pair the products of its row with gate, then with up, without biases, by which the answer can be
+    /// checked; none unless they were asked for.
+    pub products: Option<Vec<f32>>,
+}
+
+impl From<Vec<f32>> for Computed {
+    fn from(rows: Vec<f32>) -> Self {
+        Self { rows, products: None }
+    }
+}
+
 impl Batch {
     /// P, the rows of the answer.
     pub fn n_pairs(&self) -> usize {

@@ -8,6 +8,7 @@
 //! C head width, S cached positions, R rows for one worker, P (row, expert) pairs of one message.
 
 mod batch;
+pub mod check;
 pub mod cpu;
 pub mod engine;
 mod expert;

@@ -130,6 +130,12 @@ pub enum DecodeError {
         /// How wide.
         hidden: u16,
     },
+    /// Over [`limits::MAX_INNER`].
+    #[error("products of {inner} values; the limit is {limit}", limit = limits::MAX_INNER)]
+    InnerTooWide {
+        /// How wide.
+        inner: u16,
+    },
     /// Over [`limits::MAX_BLOCKS_PER_FRAME`].
     #[error("{blocks} blocks in a WEIGHT_SYNC; the limit is {limit}", limit = limits::MAX_BLOCKS_PER_FRAME)]
     TooManyBlocks {
@@ -169,6 +175,12 @@ pub enum ShapeError {
     Hidden {
         /// The width.
         hidden: u16,
+    },
+    /// Products of a width of 0 or over [`limits::MAX_INNER`].
+    #[error("products of {inner} values")]
+    Inner {
+        /// The width.
+        inner: u16,
     },
     /// Row bytes that are not whole rows.
     #[error("{bytes} bytes are not whole rows of {row_bytes} bytes")]

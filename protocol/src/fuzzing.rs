@@ -12,7 +12,7 @@ use crate::limits::{MAX_CONTROL_BYTES, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
 use crate::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
     Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
-    Pair, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
+    Pair, Products, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
     WorkerKind, WorkerSession, cancel,
 };
 
@@ -75,6 +75,8 @@ impl<'a> Input<'a> {
 
 /// D of every model here.
 const HIDDEN: u16 = 2;
+/// F of what it says can be checked.
+const INNER: u16 = 1;
 
 struct World {
     now: Duration,
@@ -286,13 +288,20 @@ fn join(input_slots: u8) -> Join {
         gigabytes_per_second: 0.0,
         teraflops: 0.0,
         input_slots,
+        gives_products: true,
     }
 }
 
 fn accepted() -> Accepted {
     let model =
         ModelSummary { hidden: u32::from(HIDDEN), max_rows: 8, max_pairs: 16, ..ModelSummary::default() };
-    Accepted { session: 1, heartbeat_interval_millis: 1000, dispatch_timeout_millis: 500, model }
+    Accepted {
+        session: 1,
+        heartbeat_interval_millis: 1000,
+        dispatch_timeout_millis: 500,
+        model,
+        wants_products: true,
+    }
 }
 
 fn blocks(input: &mut Input<'_>) -> Vec<Block> {
@@ -324,6 +333,7 @@ fn dispatch(input: &mut Input<'_>) -> Dispatch {
         form,
         rows: vec![0; usize::from(n_rows) * dtype.row_bytes(usize::from(HIDDEN))].into(),
         calls: vec![Call { expert: ExpertId(expert), pairs }],
+        wants_products: row == 1,
     }
 }
 
@@ -337,6 +347,10 @@ fn answer_to(dispatch: &Dispatch, choice: u8) -> Answer {
         layer: shape.layer,
         hidden: shape.hidden,
         dtype: shape.dtype,
+        products: shape.has_products.then(|| Products {
+            inner: INNER,
+            payload: vec![0; dispatch.n_pairs() * Products::row_bytes(usize::from(INNER))].into(),
+        }),
         parts: shape.parts.into_iter().map(part).collect(),
     }
 }

@@ -3,15 +3,15 @@
 //! ```text
 //! 0x00  4  magic           4D 6F 45 78, "MoEx"
 //! 0x04  2  version         1
-//! 0x06  2  type            1 DISPATCH, 2 RESULT, 3 CANCEL, 4 HEARTBEAT, 5 WEIGHT_SYNC, 6 ERROR
+//! 0x06  2  type            1 DISPATCH, 2 RESULT, 3 CANCEL, 4 HEARTBEAT, 5 WEIGHT_SYNC, 6 ERROR, 8 PRODUCTS
 //! 0x08  4  payload length  bytes after the header
 //! 0x0C  4  sequence id     the attempt; 0 where there is none
-//! 0x10  2  layer           DISPATCH and RESULT only from here on; 0 elsewhere
+//! 0x10  2  layer           DISPATCH, RESULT and PRODUCTS only from here on; 0 elsewhere
 //! 0x12  2  expert          0xFFFF: none
 //! 0x14  4  tokens          rows, or (row, gate) pairs
-//! 0x18  2  hidden width
-//! 0x1A  1  dtype           1 f16, 2 bf16, 3 int8, 4 int4
-//! 0x1B  1  flags           bit 0 compressed, bit 2 by-row; the others must be 0
+//! 0x18  2  hidden width    in PRODUCTS the inner width
+//! 0x1A  1  dtype           1 f16, 2 bf16, 3 int8, 4 int4; in PRODUCTS 0
+//! 0x1B  1  flags           bit 0 compressed, bit 2 by-row, bit 3 products wanted; the others must be 0
 //! ```
 //!
 //! The magic is those four bytes in that order; every other field is little-endian. What follows a header, and whether
@@ -23,7 +23,7 @@ use crate::VERSION;
 use crate::dtype::Dtype;
 use crate::error::DecodeError;
 use crate::id::{AttemptId, ExpertId, LayerId};
-use crate::limits::{MAX_HIDDEN, MAX_ROWS};
+use crate::limits::{MAX_HIDDEN, MAX_INNER, MAX_PAIRS, MAX_ROWS};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 28;
@@ -46,6 +46,8 @@ pub enum FrameType {
     WeightSync,
     /// What went wrong.
     Error,
+    /// By what a result can be checked.
+    Products,
 }
 
 impl FrameType {
@@ -58,6 +60,7 @@ impl FrameType {
             Self::Heartbeat => 4,
             Self::WeightSync => 5,
             Self::Error => 6,
+            Self::Products => 8,
         }
     }
 
@@ -70,6 +73,7 @@ impl FrameType {
             4 => Some(Self::Heartbeat),
             5 => Some(Self::WeightSync),
             6 => Some(Self::Error),
+            8 => Some(Self::Products),
             _ => None,
         }
     }
@@ -86,6 +90,9 @@ impl Flags {
     pub const COMPRESSED: Self = Self(1);
     /// The payload is (row, gate) pairs into the message's rows.
     pub const BY_ROW: Self = Self(1 << 2);
+
+    /// The answer is to come with products.
+    pub const PRODUCTS: Self = Self(1 << 3);
 
     /// The flags set in either.
     pub const fn with(self, other: Self) -> Self {
@@ -125,6 +132,17 @@ impl TensorFields {
     }
 }
 
+/// What a PRODUCTS' header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProductFields {
+    /// The layer.
+    pub layer: LayerId,
+    /// P, the rows of the answer: 1 to [`MAX_PAIRS`].
+    pub rows: u32,
+    /// F: 1 to [`MAX_INNER`].
+    pub inner: u16,
+}
+
 /// One decoded header of a type this version knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -136,7 +154,9 @@ pub struct Header {
     pub attempt: AttemptId,
     /// Of DISPATCH and RESULT, and of nothing else.
     pub tensor: Option<TensorFields>,
-    /// Compressed, by-row.
+    /// Of PRODUCTS, and of nothing else.
+    pub products: Option<ProductFields>,
+    /// Compressed, by-row, products wanted.
     pub flags: Flags,
 }
 
@@ -155,15 +175,22 @@ impl Header {
         out.put_u16_le(self.frame_type.wire());
         out.put_u32_le(self.payload_bytes);
         out.put_u32_le(self.attempt.0);
-        match &self.tensor {
-            Some(tensor) => {
+        match (&self.tensor, &self.products) {
+            (Some(tensor), _) => {
                 out.put_u16_le(tensor.layer.0);
                 out.put_u16_le(tensor.expert.0);
                 out.put_u32_le(tensor.rows);
                 out.put_u16_le(tensor.hidden);
                 out.put_u8(tensor.dtype.wire());
             }
-            None => out.put_bytes(0, 11),
+            (None, Some(products)) => {
+                out.put_u16_le(products.layer.0);
+                out.put_u16_le(ExpertId::NONE.0);
+                out.put_u32_le(products.rows);
+                out.put_u16_le(products.inner);
+                out.put_u8(0);
+            }
+            (None, None) => out.put_bytes(0, 11),
         }
         out.put_u8(self.flags.0);
     }
@@ -187,7 +214,18 @@ impl Header {
         if flags.without(allowed_flags(frame_type)) != Flags::NONE {
             return Err(DecodeError::Flags { flags: flags.0 });
         }
+        let mut products = None;
         let tensor = match frame_type {
+            FrameType::Products => {
+                let fields = ProductFields {
+                    layer: LayerId(u16_at(0x10)),
+                    rows: u32_at(0x14),
+                    inner: u16_at(0x18),
+                };
+                check_products(&fields, ExpertId(u16_at(0x12)), bytes[0x1A])?;
+                products = Some(fields);
+                None
+            }
             FrameType::Dispatch | FrameType::Result => {
                 let tensor = TensorFields {
                     layer: LayerId(u16_at(0x10)),
@@ -207,6 +245,7 @@ impl Header {
             payload_bytes,
             attempt: AttemptId(u32_at(0x0C)),
             tensor,
+            products,
             flags,
         }))
     }
@@ -214,10 +253,24 @@ impl Header {
 
 const fn allowed_flags(frame_type: FrameType) -> Flags {
     match frame_type {
-        FrameType::Dispatch => Flags::COMPRESSED.with(Flags::BY_ROW),
-        FrameType::Result => Flags::COMPRESSED,
+        FrameType::Dispatch => Flags::COMPRESSED.with(Flags::BY_ROW).with(Flags::PRODUCTS),
+        FrameType::Result | FrameType::Products => Flags::COMPRESSED,
         FrameType::Cancel => Flags::NONE,
         FrameType::Heartbeat | FrameType::WeightSync | FrameType::Error => Flags::COMPRESSED,
+    }
+}
+
+fn check_products(fields: &ProductFields, expert: ExpertId, dtype: u8) -> Result<(), DecodeError> {
+    match *fields {
+        _ if expert != ExpertId::NONE => Err(DecodeError::Mixed { reason: "products of one expert" }),
+        _ if dtype != 0 => Err(DecodeError::Dtype { byte: dtype }),
+        ProductFields { rows: 0, .. } => Err(DecodeError::NoRows),
+        ProductFields { inner: 0, .. } => Err(DecodeError::NoHidden),
+        ProductFields { rows, .. } if rows > MAX_PAIRS => {
+            Err(DecodeError::TooManyRows { rows: u64::from(rows) })
+        }
+        ProductFields { inner, .. } if inner > MAX_INNER => Err(DecodeError::InnerTooWide { inner }),
+        _ => Ok(()),
     }
 }
 
@@ -250,6 +303,7 @@ mod tests {
                 hidden: 2048,
                 dtype: Dtype::F16,
             }),
+            products: None,
             flags: Flags::NONE,
         };
         let mut bytes = Vec::new();

@@ -38,6 +38,7 @@ pub use frame::error::WireError;
 pub use frame::heartbeat::{
     Accepted, Beat, Heartbeat, Join, ModelSummary, Ping, SelfTest, Visibility, WorkerKind,
 };
+pub use frame::products::Products;
 pub use frame::result::{Answer, AnswerPart, AnswerShape};
 pub use frame::weight_sync::{BlockReport, BlockSource, WeightSync, WeightSyncFrame};
 pub use frame::{Frame, decode_message};

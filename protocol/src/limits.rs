@@ -22,6 +22,9 @@ pub const MAX_PAIRS: u32 = 262_144;
 /// Width of an activation row, D.
 pub const MAX_HIDDEN: u16 = 32_768;
 
+/// Inner width of an expert, F, in a frame of products.
+pub const MAX_INNER: u16 = 32_768;
+
 /// Input slots a worker may announce; it must announce at least 1.
 pub const MAX_SLOTS: u8 = 64;
 

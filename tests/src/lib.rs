@@ -14,6 +14,7 @@ pub mod hub;
 
 pub mod browser;
 pub mod chat;
+pub mod liar;
 pub mod peer;
 pub mod proxy;
 mod signal;

@@ -1,4 +1,5 @@
-//! Scripted workers: they speak the real protocol, hold and compute nothing, and answer as scripted.
+//! Scripted workers: they speak the real protocol, hold and compute nothing, and answer as scripted; liars, which know the true
+//! answer and say something else, are in [`crate::liar`].
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use moex_protocol::{
-    Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, SUBPROTOCOL,
+    Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, Products, SUBPROTOCOL,
     SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerId, WorkerKind,
     WorkerSession, limits,
 };
@@ -24,6 +25,8 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use crate::liar::{Liar, Lie};
+
 /// The wait before a peer that was thrown out comes back.
 const RETURN_DELAY: Duration = Duration::from_millis(200);
 /// As the native worker has it.
@@ -35,8 +38,10 @@ const DRIBBLE: Duration = Duration::from_millis(50);
 pub const FORGED_LINE: &str = "2026-11-22T00:00:00Z  INFO all is well";
 
 /// How a peer answers what it is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Manner {
+    /// With what is true, changed.
+    Lies(Lie),
     /// Zeros, at once: of the right shape, finite, wrong.
     Zeros,
     /// Values that are no numbers.
@@ -76,6 +81,8 @@ pub struct PeerConfig {
     pub manner: Manner,
     /// Whether it looks for messages before it sleeps.
     pub busy_poll: bool,
+    /// Whether it comes back under another id each time that it is thrown out.
+    pub renames: bool,
 }
 
 /// What happened to a peer so far.
@@ -97,12 +104,16 @@ impl Peer {
     /// Joins.
     pub fn start(join_url: &str, config: PeerConfig) -> Result<Self> {
         let join = JoinAddress::parse(join_url)?;
+        let mut config = config;
         let deeds = Arc::new(Deeds::default());
         let theirs = deeds.clone();
         let task = tokio::spawn(async move {
             loop {
                 if serve(&join, &config, &theirs, pending()).await.is_ok() {
                     theirs.thrown_out.fetch_add(1, Ordering::Relaxed);
+                    if config.renames {
+                        config.worker.0 += 1 << 64;
+                    }
                 }
                 sleep(RETURN_DELAY).await;
             }
@@ -176,6 +187,11 @@ async fn serve(
         started,
         manner: config.manner,
         deeds,
+        inner: 0,
+        origin: join.socket.trim_end_matches("/ws").replacen("ws://", "http://", 1),
+        token: join.token.clone(),
+        is_patient: config.worker.0 % 2 == 1,
+        liar: None,
     };
     let mut leave = std::pin::pin!(leave);
     let mut is_leaving = false;
@@ -228,6 +244,7 @@ fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
         gigabytes_per_second: 10.0,
         teraflops: config.teraflops,
         input_slots: 4,
+            gives_products: true,
     }
 }
 
@@ -238,6 +255,13 @@ struct Visit<'a> {
     started: Instant,
     manner: Manner,
     deeds: &'a Deeds,
+    /// F, once the hub has said it.
+    inner: u16,
+    origin: String,
+    token: String,
+    is_patient: bool,
+    /// Of one that computes, once it knows what.
+    liar: Option<Liar>,
 }
 
 impl Visit<'_> {
@@ -249,12 +273,24 @@ impl Visit<'_> {
             }
             let now = self.started.elapsed();
             if let Some(event) = self.session.poll_event() {
-                if let WorkerEvent::Sync(sync) = event {
-                    let report = match self.manner {
-                        Manner::LoadsNothing => none_loaded(sync),
-                        _ => all_resident(sync),
-                    };
-                    self.session.report_blocks(now, report);
+                match event {
+                    WorkerEvent::Accepted(accepted) => {
+                        self.inner = accepted.model.inner as u16;
+                        if let Manner::Lies(lie) = self.manner {
+                            let (origin, token) = (self.origin.clone(), self.token.clone());
+                            let is_patient = self.is_patient;
+                            self.liar = Some(Liar::new(lie, is_patient, origin, token, accepted.model)?);
+                        }
+                    }
+                    WorkerEvent::Sync(sync) => {
+                        let report = match (self.manner, &mut self.liar) {
+                            (Manner::LoadsNothing, _) => none_loaded(sync),
+                            (_, Some(liar)) => liar.load(sync).await?,
+                            (_, None) => all_resident(sync),
+                        };
+                        self.session.report_blocks(now, report);
+                    }
+                    _ => {}
                 }
             } else if let Some((attempt, dispatch)) = self.session.next_work(now) {
                 self.deeds.answers.fetch_add(1, Ordering::Relaxed);
@@ -266,12 +302,16 @@ impl Visit<'_> {
     }
 
     async fn answer(&mut self, now: Duration, attempt: AttemptId, dispatch: &Dispatch) -> Result<()> {
-        let zeros = answer_of(dispatch, [0x00, 0x00]);
+        let zeros = answer_of(dispatch, [0x00, 0x00], self.inner);
         let message = match self.manner {
+            Manner::Lies(_) => {
+                let liar = self.liar.as_mut().context("it knows what is served")?;
+                return Ok(self.session.complete(now, attempt, liar.answer(dispatch)?)?);
+            }
             Manner::Zeros => return Ok(self.session.complete(now, attempt, zeros)?),
             // The first half-precision number that is none.
             Manner::NotFinite => {
-                return Ok(self.session.complete(now, attempt, answer_of(dispatch, [0x00, 0x7E]))?);
+                return Ok(self.session.complete(now, attempt, answer_of(dispatch, [0x00, 0x7E], self.inner))?);
             }
             Manner::Mute | Manner::LoadsNothing => return Ok(()),
             Manner::Stale => {
@@ -335,12 +375,15 @@ fn none_loaded(sync: WeightSync) -> BlockReport {
 }
 
 /// An answer of the shape asked for whose every value is `half`, for half-precision wires.
-fn answer_of(dispatch: &Dispatch, half: [u8; 2]) -> Answer {
+fn answer_of(dispatch: &Dispatch, half: [u8; 2], inner: u16) -> Answer {
     let shape = dispatch.answer_shape();
     let row_bytes = shape.dtype.row_bytes(usize::from(shape.hidden));
     let parts = shape.parts.into_iter().map(|(expert, rows)| {
         let payload = Bytes::from(half.repeat(rows as usize * row_bytes / 2));
         AnswerPart { expert, rows, payload }
     });
-    Answer { layer: shape.layer, hidden: shape.hidden, dtype: shape.dtype, parts: parts.collect() }
+    let parts = parts.collect();
+    let n_bytes = dispatch.n_pairs() * Products::row_bytes(inner.into());
+    let products = shape.has_products.then(|| Products { inner, payload: vec![0; n_bytes].into() });
+    Answer { layer: shape.layer, hidden: shape.hidden, dtype: shape.dtype, parts, products }
 }

@@ -55,6 +55,8 @@ pub struct MemoryNeeds {
     pub expert_bytes: usize,
     /// Memory of workers on this machine.
     pub worker_bytes: usize,
+    /// Memory of what workers' answers are checked with.
+    pub check_bytes: usize,
     /// Number of sequences that may use the full context.
     pub n_sequences: usize,
 }
@@ -85,7 +87,7 @@ impl MemoryNeeds {
             expert_bytes = expert_bytes.saturating_add(each.saturating_mul(model.experts(layer).len()));
         }
         let shared_bytes = checkpoint.shared_bytes(compute);
-        Ok(Self { shared_bytes, expert_bytes, worker_bytes: 0, n_sequences })
+        Ok(Self { shared_bytes, expert_bytes, worker_bytes: 0, check_bytes: 0, n_sequences })
     }
 }
 
@@ -109,7 +111,8 @@ impl MemoryPlan {
             .saturating_sub(RESERVE_BYTES)
             .saturating_sub(needs.shared_bytes)
             .saturating_sub(layout.state_bytes().saturating_mul(needs.n_sequences))
-            .saturating_sub(needs.worker_bytes);
+            .saturating_sub(needs.worker_bytes)
+            .saturating_sub(needs.check_bytes);
         let least_kv = LEAST_KV_BYTES.min(longest);
         let (keep, rest) = match rest.checked_sub(needs.expert_bytes) {
             Some(rest) if rest >= least_kv => (Keep::All, rest),
@@ -219,8 +222,13 @@ mod tests {
     }
 
     fn plan(free_bytes: usize, asked: Option<usize>) -> MemoryPlan {
-        let needs =
-            MemoryNeeds { shared_bytes: GIB, expert_bytes: 16 * GIB, worker_bytes: 0, n_sequences: 16 };
+        let needs = MemoryNeeds {
+            shared_bytes: GIB,
+            expert_bytes: 16 * GIB,
+            worker_bytes: 0,
+            check_bytes: 0,
+            n_sequences: 16,
+        };
         MemoryPlan::new(&needs, &spec(), &fast(), Some(free_bytes), asked)
     }
 

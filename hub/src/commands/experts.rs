@@ -19,7 +19,7 @@ use moex_model::{
     Asked, Checkpoint, Compute, Expert, Experts, ExpertsError, Keep, Model, Packing, Ticket,
     local_experts::{ExpertPanels, LocalExperts, MemoryBlocks},
 };
-use moex_swarm::{JoinToken, SwarmConfig};
+use moex_swarm::{JoinToken, SwarmConfig, Verify};
 
 /// How long workers may take until they hold every expert.
 const COVERAGE_DEADLINE: Duration = Duration::from_secs(600);
@@ -70,6 +70,11 @@ pub(super) struct ExpertArgs {
     /// Format of rows sent to packed experts and back: f16, bf16 or int8.
     #[arg(long, env = "MOEX_WIRE", value_name = "DTYPE", default_value = "f16", value_parser = wire)]
     pub(super) wire: Dtype,
+
+    /// Whether what workers answer is checked before it is used, as `serve` does: blocking or audit. They are processes of
+    /// this program: without it, they are believed.
+    #[arg(long, env = "MOEX_VERIFY", default_value = "audit", value_name = "blocking|audit")]
+    pub(super) verify: Verify,
 }
 
 /// Returns the experts that the flags ask for, for steps of at most `max_rows` rows.
@@ -94,7 +99,7 @@ pub(super) fn experts_for(
         (Some(n_workers), format) => Box::new(OwnSwarm::start(
             usize::from(n_workers),
             Packing::or_default(format, model),
-            args.wire,
+            args,
             checkpoint,
             model,
             max_rows,
@@ -147,7 +152,7 @@ impl OwnSwarm {
     fn start(
         n_workers: usize,
         packing: Packing,
-        wire: Dtype,
+        args: &ExpertArgs,
         checkpoint: &Checkpoint,
         model: &Arc<Model>,
         max_rows: usize,
@@ -164,7 +169,7 @@ impl OwnSwarm {
         let config = LocalSwarmConfig {
             n_workers,
             busy_poll: BusyPoll::new(true),
-            swarm: SwarmConfig { wire, ..SwarmConfig::new(JoinToken::new(secret()?), summary) },
+            swarm: SwarmConfig { wire: args.wire, verify: args.verify, ..SwarmConfig::new(JoinToken::new(secret()?), summary) },
             program: None,
             coverage_deadline: COVERAGE_DEADLINE,
         };

@@ -17,7 +17,7 @@ use super::experts::ModelArgs;
 use super::values;
 use crate::net::WorkerProcesses;
 use crate::server::{self, CorsOrigin, CorsOrigins, Hub, HubConfig, Server};
-use moex_swarm::Hedge;
+use moex_swarm::{Hedge, Verify};
 
 /// Runs the hub: OpenAI-compatible API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]
@@ -58,7 +58,13 @@ pub struct Args {
     #[arg(long, env = "MOEX_HEDGE_BUDGET", default_value = "5%", value_name = "PERCENT", value_parser = values::percent)]
     hedge_budget: f64,
 
-    /// Check one answer in this many against the hub's own; 1 checks each before it is used, 0 checks none.
+    /// Which answers are checked before they are used: blocking, every one; audit, none, and --check-every finds some wrong
+    /// answers after they were used. The default is blocking, or audit with --no-hub-compute, since the hub computes what
+    /// fails a check.
+    #[arg(long, env = "MOEX_VERIFY", value_name = "blocking|audit")]
+    verify: Option<Verify>,
+
+    /// Compute one answer in this many on the hub too and compare; 1 does so for each before it is used, 0 for none.
     #[arg(long, env = "MOEX_CHECK_EVERY", default_value_t = 256, value_name = "N")]
     check_every: u32,
 
@@ -147,6 +153,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             Hedge::Adaptive { .. } => Hedge::Adaptive { budget: args.hedge_budget },
             fixed @ Hedge::Fixed(_) => fixed,
         },
+        verify: args.verify.unwrap_or(if args.no_hub_compute { Verify::Audit } else { Verify::Blocking }),
         check_every: args.check_every,
         seed: values::seed()?,
         timeout: args.timeout,

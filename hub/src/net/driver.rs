@@ -177,6 +177,7 @@ impl Driver {
             }
             Event::Computed(id, Ok(answer)) => swarm.hub_computed(now, id, answer),
             Event::Computed(id, Err(error)) => swarm.hub_failed(now, id, error.to_string()),
+            Event::Caught(lies) => swarm.caught(now, lies),
             Event::LocalLayers => count_local(swarm, self.shared.take_local()),
             Event::Publish => {
                 count_local(swarm, self.shared.take_local());

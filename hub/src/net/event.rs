@@ -4,7 +4,7 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_swarm::{ComputeId, ConnectionId, EncodedLayer, HubResult, JobError, LayerResult};
+use moex_swarm::{ComputeId, ConnectionId, EncodedLayer, HubResult, JobError, LayerResult, Lie};
 use moex_worker::core::answer::ComputeError;
 use tokio::sync::oneshot;
 
@@ -27,6 +27,8 @@ pub(super) enum Event {
     Layer(EncodedLayer, Duration, Reply),
     /// The hub's computation for the swarm is done.
     Computed(ComputeId, Result<HubResult, ComputeError>),
+    /// Workers' answers were found to be wrong before they were used.
+    Caught(Vec<Lie>),
     /// Layers computed without the swarm need to be counted.
     LocalLayers,
     /// A caller asks for the current status.

@@ -8,7 +8,8 @@
 //! ```
 //! Driver and socket tasks share one thread (`thread`). The calling runtime serves pages, API and shards, and hands
 //! each worker's socket over after the handshake. The driver owns the [`Swarm`] and never waits for a peer: it closes a
-//! worker whose outbox is full. `moex_swarm` interprets the messages.
+//! worker whose outbox is full. The thread that sums a layer checks its answers first (`verifier`). `moex_swarm` interprets
+//! the messages.
 //!
 //! [`Swarm`]: moex_swarm::Swarm
 
@@ -22,6 +23,7 @@ mod handle;
 mod hub_experts;
 mod local;
 mod outbox;
+mod projections;
 mod seats;
 mod served_bytes;
 mod shards;
@@ -33,12 +35,14 @@ mod swarm_server;
 mod terms;
 mod thread;
 mod trace;
+mod verifier;
 mod worker_processes;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::accept::{AcceptOn, accept, call};
+pub(crate) use self::projections::projection_bytes;
 pub use self::handle::SwarmHandle;
 pub use self::hub_experts::HubExperts;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::served_bytes::ServedBytes;
 use super::trace::Tracer;
+use super::verifier::Verifier;
 use crate::shards::ShardStore;
 
 /// Maximum layers computed without the swarm that wait to be counted; at this number the driver is notified.
@@ -23,6 +24,8 @@ const MAX_LOCAL_LAYERS: usize = 256;
 pub(super) struct Shared {
     pub config: SwarmConfig,
     pub store: Arc<ShardStore>,
+    /// None where answers are used unchecked.
+    pub verifier: Option<Verifier>,
     pub served: ServedBytes,
     pub tracer: Option<Tracer>,
     pub busy_poll: BusyPoll,
@@ -49,12 +52,14 @@ impl Shared {
         config: SwarmConfig,
         swarm: &Swarm,
         store: Arc<ShardStore>,
+        verifier: Option<Verifier>,
         tracer: Option<Tracer>,
         busy_poll: BusyPoll,
     ) -> Self {
         Self {
             config,
             store,
+            verifier,
             served: ServedBytes::default(),
             tracer,
             busy_poll,
@@ -89,10 +94,13 @@ impl Shared {
         self.status.subscribe()
     }
 
-    /// The last published status, with current counts of weight bytes.
+    /// The last published status, with current counts of weight bytes and of checks.
     pub(super) fn last_status(&self) -> SwarmStatus {
         let mut status = SwarmStatus::clone(&self.status.borrow());
         self.served.fill_in(&mut status);
+        if let Some(verifier) = &self.verifier {
+            verifier.fill_in(&mut status);
+        }
         status
     }
 

@@ -8,6 +8,7 @@ use moex_protocol::LayerId;
 use super::event::Event;
 use super::failed::{failed, swarm_error};
 use super::handle::SwarmHandle;
+use super::verifier::VerifierSpace;
 use moex_model::{Asked, Experts, ExpertsError, SwarmFailure, Ticket};
 use moex_swarm::trace::{Record, micros};
 use moex_swarm::{EncodedLayer, JobError, LayerEncoding, LayerResult};
@@ -26,12 +27,29 @@ pub struct SwarmExperts {
     /// Oldest first, at most [`MAX_IN_FLIGHT`].
     away: Vec<Away>,
     n_asked: u64,
+    space: VerifierSpace,
 }
 
 impl SwarmExperts {
     /// Computes layers on this swarm.
     pub fn new(swarm: SwarmHandle) -> Self {
-        Self { swarm, step_begun: Duration::ZERO, away: Vec::with_capacity(MAX_IN_FLIGHT), n_asked: 0 }
+        let (away, space) = (Vec::with_capacity(MAX_IN_FLIGHT), VerifierSpace::default());
+        Self { swarm, step_begun: Duration::ZERO, away, n_asked: 0, space }
+    }
+}
+
+impl SwarmExperts {
+    /// Sees to it that nothing is summed that a worker answered and the hub has not checked, if that is wanted.
+    fn verify(&mut self, layer: LayerId, result: &mut LayerResult) -> Result<(), ExpertsError> {
+        let Some(verifier) = &self.swarm.shared.verifier else { return Ok(()) };
+        let checked = verifier.verify(result, &mut self.space);
+        let lies = checked
+            .map_err(|error| swarm_error(SwarmFailure::Failed, format!("layer {layer}: {error}")))?;
+        if !lies.is_empty() {
+            // A driver that has ended has no worker left to be told about.
+            let _ = self.swarm.events.blocking_send(Event::Caught(lies));
+        }
+        Ok(())
     }
 }
 
@@ -42,8 +60,8 @@ struct Away {
     result: std_mpsc::Receiver<Result<LayerResult, JobError>>,
 }
 
-/// Blocks its thread: not to be called from a task of an async runtime. The calling thread encodes the rows and sums the
-/// results.
+/// Blocks its thread: not to be called from a task of an async runtime. The calling thread encodes the rows, checks the results
+/// and sums them.
 impl Experts for SwarmExperts {
     fn begin(&mut self, asked: Asked<'_>, _sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         let begun = self.swarm.shared.now();
@@ -72,7 +90,11 @@ impl Experts for SwarmExperts {
         let Away { layer, result, .. } = self.away.remove(at);
         let deadline = self.swarm.shared.config.coverage_wait + LAYER_DEADLINE;
         match result.recv_timeout(deadline) {
-            Ok(result) => result.map_err(|error| failed(&error))?.sum_into(sum),
+            Ok(result) => {
+                let mut result = result.map_err(|error| failed(&error))?;
+                self.verify(layer, &mut result)?;
+                result.sum_into(sum);
+            }
             Err(std_mpsc::RecvTimeoutError::Disconnected) => return Err(failed(&JobError::ShuttingDown)),
             Err(std_mpsc::RecvTimeoutError::Timeout) => {
                 let message = format!("layer {layer} was not computed within {} s", deadline.as_secs());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use moex_swarm::{Swarm, SwarmConfig};
+use moex_swarm::{Swarm, SwarmConfig, Verify};
 use moex_worker::native::BusyPoll;
 use tokio::sync::{mpsc, oneshot};
 
@@ -12,6 +12,7 @@ use super::handle::SwarmHandle;
 use super::shared::Shared;
 use super::stream::Opened;
 use super::trace::Tracer;
+use super::verifier::Verifier;
 use super::{compute, driver, shards, socket, terms, thread};
 use crate::shards::ShardStore;
 
@@ -51,7 +52,14 @@ impl SwarmServer {
         let compute = compute::start(store.clone(), events.clone())?;
         let config = SwarmConfig { is_traced: tracer.is_some(), ..config };
         let swarm = Swarm::new(config.clone(), store.catalog());
-        let shared = Arc::new(Shared::new(config, &swarm, store, tracer, busy_poll));
+        let verifier = match config.verify {
+            Verify::Audit => None,
+            Verify::Blocking => {
+                let activations = config.model.activations.parse().map_err(std::io::Error::other)?;
+                Verifier::start(store.clone(), activations)?
+            }
+        };
+        let shared = Arc::new(Shared::new(config, &swarm, store, verifier, tracer, busy_poll));
         let drive = driver::drive(shared.clone(), swarm, received, compute);
         let sockets = thread::start(drive, events.downgrade())?;
         Ok(Self { shared, events, sockets })

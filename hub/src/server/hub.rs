@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
-use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
+use moex_protocol::header::HEADER_BYTES;
+use moex_protocol::limits::MAX_MESSAGE_BYTES;
+use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, Products};
 use moex_worker::native::BusyPoll;
 
 use super::{CorsOrigins, PublicUrl};
@@ -16,7 +18,7 @@ use crate::shards::{ModelExperts, ShardError, ShardStore};
 use moex_engine::{Engine, EngineConfig};
 use moex_model::text::{Text, TextError};
 use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
-use moex_swarm::{Hedge, JoinToken, SwarmConfig};
+use moex_swarm::{Hedge, JoinToken, SwarmConfig, Verify};
 
 /// Configuration of a hub; the default serves the demo model and lacks a token.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub struct HubConfig {
     pub replicas: usize,
     /// How many workers are asked for each expert, and when.
     pub hedge: Hedge,
+    /// Which answers are checked before they are used.
+    pub verify: Verify,
     /// One answer in this many is checked against the hub's own; 1 checks each before it is used, 0 none.
     pub check_every: u32,
     /// Seed for the choice of answers to check: a secret.
@@ -83,6 +87,7 @@ impl Default for HubConfig {
             compression: CompressionMode::Off,
             replicas: 2,
             hedge: Hedge::default(),
+            verify: Verify::default(),
             check_every: 256,
             seed: 0,
             timeout: Duration::from_millis(500),
@@ -126,6 +131,32 @@ impl HubConfig {
         }
     }
 
+    /// Whether answers can be verified as asked.
+    fn check_verify(&self) -> Result<(), OpenError> {
+        match (self.verify, self.wire) {
+            (Verify::Audit, _) => Ok(()),
+            _ if !self.hub_compute => Err(OpenError::Verify(
+                "has the hub compute what a worker answered wrong: leave out --no-hub-compute",
+            )),
+            (Verify::Blocking, Dtype::F16 | Dtype::Bf16) => Ok(()),
+            (Verify::Blocking, Dtype::Int8 | Dtype::Int4) => Err(OpenError::Verify(
+                "needs --wire f16 or bf16: the others round so much that a lie can hide in it",
+            )),
+        }
+    }
+
+    /// T: as many rows as asked for, if one worker's answer for all of them fits into a message.
+    fn max_rows(&self, checkpoint: &Checkpoint) -> usize {
+        let spec = &checkpoint.spec;
+        let products = match self.verify {
+            Verify::Audit => 0,
+            Verify::Blocking => Products::row_bytes(spec.moe.inner),
+        };
+        let row_bytes = self.wire.row_bytes(spec.hidden) + HEADER_BYTES + products;
+        let fits = MAX_MESSAGE_BYTES / (row_bytes * spec.moe.n_chosen.max(1));
+        self.max_rows.min(fits.max(1))
+    }
+
     /// Divides the memory that is free before the model is loaded.
     fn memory(
         &self,
@@ -139,6 +170,11 @@ impl HubConfig {
         needs.worker_bytes = needs.expert_bytes.saturating_mul(self.local_workers.min(self.replicas));
         if !self.hub_compute {
             needs.expert_bytes = 0;
+        }
+        if self.verify == Verify::Blocking {
+            let n_blocks = model.spec().sparse_layers().map(|layer| model.experts(layer).len()).sum();
+            needs.check_bytes =
+                net::projection_bytes(n_blocks, checkpoint.spec.hidden, checkpoint.spec.moe.inner);
         }
         Ok(MemoryPlan::new(&needs, &checkpoint.spec, &self.compute, free, self.context_tokens))
     }
@@ -167,6 +203,9 @@ pub enum OpenError {
         /// `max_position_embeddings`.
         most: usize,
     },
+    /// What was asked to be verified cannot be.
+    #[error("--verify blocking {0}; or let answers be used unchecked with --verify audit")]
+    Verify(&'static str),
     /// A hub without a token would accept any worker.
     #[error("the join token is empty")]
     NoToken,
@@ -204,6 +243,7 @@ impl Hub {
         if config.token.is_empty() {
             return Err(OpenError::NoToken);
         }
+        config.check_verify()?;
         let loading = tokio::task::spawn_blocking(move || Loaded::load(config, &progress));
         let loaded = loading.await.map_err(std::io::Error::other)??;
         loaded.start()
@@ -232,7 +272,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn load(config: HubConfig, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Self, OpenError> {
+    fn load(mut config: HubConfig, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Self, OpenError> {
         let mut checkpoint = match &config.model {
             Some(folder) => Checkpoint::open(folder)?,
             None => Checkpoint::demo()?,
@@ -249,6 +289,7 @@ impl Loaded {
         let text = Arc::new(Text::load(&checkpoint)?);
         let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
         let packing = Packing::or_default(config.experts, &model);
+        config.max_rows = config.max_rows(&checkpoint);
         let memory = config.memory(&checkpoint, &model, packing, free).map_err(ShardError::Format)?;
         let folder = match &config.shards {
             Some(folder) => folder.clone(),
@@ -269,6 +310,7 @@ impl Loaded {
         let swarm = SwarmConfig {
             replicas: config.replicas,
             hedge: config.hedge,
+            verify: config.verify,
             check_every: config.check_every,
             seed: config.seed,
             timeout: config.timeout,

@@ -183,6 +183,16 @@ impl ShardStore {
         self.panels.clone().map(|panels| LocalExperts::from_panels(panels, wire))
     }
 
+    /// What [`Self::answer`] computes with; none where that is f32.
+    pub(crate) fn processor(&self) -> Option<&Arc<Processor>> {
+        self.panels.as_ref().map(|panels| panels.processor())
+    }
+
+    /// D and F of its experts; none if there are no experts.
+    pub(crate) fn widths(&self) -> Option<(usize, usize)> {
+        self.shapes.values().next().map(|shape| (shape.hidden, shape.inner))
+    }
+
     /// Bytes of all blocks.
     pub fn n_bytes(&self) -> usize {
         self.blocks.iter().map(|stored| stored.end - stored.start).sum()

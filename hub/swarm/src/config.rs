@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use moex_protocol::{CompressionMode, Dtype, ModelSummary};
 
-use super::policy::Hedge;
+use super::policy::{Hedge, Verify};
 use super::token::JoinToken;
 
 /// The swarm's settings.
@@ -24,6 +24,8 @@ pub struct SwarmConfig {
     pub compression: CompressionMode,
     /// Whether the hub computes items that no worker can.
     pub hub_compute: bool,
+    /// What is known of an answer before it is used.
+    pub verify: Verify,
     /// One answer in this many is checked against the hub's own, if the hub computes. 1 checks each answer before it is
     /// used, 0 checks none.
     pub check_every: u32,
@@ -43,7 +45,7 @@ pub struct SwarmConfig {
 
 impl SwarmConfig {
     /// The paper's numbers where it has them (500 ms, three failures), two replicas, adaptive hedging, the hub as last
-    /// replica, and one answer in 256 checked. `seed` is 0: a driver sets it to a secret.
+    /// replica, each answer checked before it is used, and one in 256 computed by the hub as well. `seed` is 0: a driver sets it to a secret.
     pub fn new(token: JoinToken, model: ModelSummary) -> Self {
         Self {
             replicas: 2,
@@ -53,6 +55,7 @@ impl SwarmConfig {
             wire: Dtype::F16,
             compression: CompressionMode::Off,
             hub_compute: true,
+            verify: Verify::default(),
             check_every: 256,
             seed: 0,
             coverage_wait: Duration::from_secs(30),
@@ -66,6 +69,16 @@ impl SwarmConfig {
     /// Whether no answer is used before the hub has computed the same.
     pub(crate) fn checks_everything(&self) -> bool {
         self.hub_compute && self.check_every == 1
+    }
+
+    /// Whether workers are to return by what their answers can be checked.
+    pub(crate) fn wants_products(&self) -> bool {
+        self.verify == Verify::Blocking
+    }
+
+    /// Whether honest workers give the hub's own bits. In f32 a GPU adds in another order.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.model.activations == "int8"
     }
 
     /// Floating-point operations of one (row, expert) pair.

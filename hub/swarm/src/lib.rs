@@ -25,8 +25,9 @@
 //! | event | call |
 //! |---|---|
 //! | a connection | [`Swarm::connected`], [`Swarm::handle_message`], [`Swarm::handle_text`], [`Swarm::disconnected`] |
+//! | a layer to compute | [`Swarm::start_layer`] |
 //! | a result of the hub's own computation | [`Swarm::hub_computed`], [`Swarm::hub_failed`] |
-//! | a result of the hub's own computing | [`Swarm::hub_computed`], [`Swarm::hub_failed`] |
+//! | lies, found by the caller that checks a [`LayerResult`] before it sums it | [`Swarm::caught`] |
 //! | a due deadline | [`Swarm::handle_timeout`] |
 //!
 //! After each call it takes all of [`Swarm::poll_action`] (and of [`Swarm::poll_trace`], if it wants a trace), then arms
@@ -53,12 +54,12 @@ use moex_protocol::Dispatch;
 pub use self::auditor::{Evidence, MAX_STRIKES, Quarantined, TOLERANCE_NMSE};
 pub use self::config::SwarmConfig;
 pub use self::dispatcher::{
-    EncodedLayer, HubResult, JobError, LayerEncoding, LayerJob, LayerResult, MAX_JOBS, Tier,
+    EncodedLayer, HubResult, JobError, LayerEncoding, LayerJob, LayerResult, Lie, MAX_JOBS, Tier, Unchecked,
 };
 pub use self::fleet::{BlockCatalog, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
-pub use self::policy::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE};
+pub use self::policy::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE, Verify};
 pub use self::status::{
-    Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, WorkerStatus,
+    Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, Verification, WorkerStatus,
 };
 pub use self::swarm::Swarm;
 pub use self::token::JoinToken;

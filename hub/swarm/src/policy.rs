@@ -1,5 +1,6 @@
-//! Hedging policy: how many workers are asked for the same item, and when.
+//! Policies: how many workers are asked for the same item, and when; and which answers are checked before they are used.
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,36 @@ impl Hedge {
     }
 }
 
+/// What is known of a worker's answer before it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Nothing: some answers are compared with the hub's own or with another worker's, and what was wrong may have been used.
+    Audit,
+    /// That it passed the hub's check: workers return by what each of their answers can be checked, and what fails is computed
+    /// by the hub.
+    #[default]
+    Blocking,
+}
+
+impl FromStr for Verify {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::Audit, Self::Blocking].into_iter().find(|verify| verify.to_string() == text);
+        known.ok_or_else(|| "it must be blocking or audit".to_owned())
+    }
+}
+
+impl fmt::Display for Verify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Audit => "audit",
+            Self::Blocking => "blocking",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +97,8 @@ mod tests {
         for wrong in ["0", "5", "", "Adaptive", "-1"] {
             assert!(wrong.parse::<Hedge>().is_err(), "{wrong}");
         }
+        assert_eq!(("audit".parse(), "blocking".parse()), (Ok(Verify::Audit), Ok(Verify::Blocking)));
+        assert!("exact".parse::<Verify>().is_err());
         assert_eq!((Hedge::Fixed(0).copies(), Hedge::Fixed(9).copies()), (1, 4));
     }
 }

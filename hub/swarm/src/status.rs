@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auditor::Quarantined;
 use super::dispatcher::Tier;
+use super::policy::Verify;
 
 /// The swarm's status at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,6 +20,9 @@ pub struct SwarmStatus {
     pub quarantined: Vec<Quarantined>,
     /// What the hub computed itself.
     pub hub: HubShare,
+    /// What the hub found out about answers before it used them.
+    #[serde(default)]
+    pub verification: Verification,
     /// Counts since the start.
     pub totals: Totals,
     /// Bytes of weights that the hub sent over HTTP.
@@ -122,6 +126,23 @@ pub struct HubShare {
     pub rows: u64,
     /// Computations, each as large as a message to a worker.
     pub dispatches: u64,
+}
+
+/// Counts of answers checked before they were used, in experts' parts of answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verification {
+    /// What is promised.
+    pub mode: Verify,
+    /// Parts that were checked.
+    pub checked: u64,
+    /// Of these, parts that the hub computed itself, since it had not prepared a check of their expert yet.
+    pub recomputed: u64,
+    /// Of these, parts that failed, and that the hub computed itself.
+    pub refuted: u64,
+    /// Parts that differed from the hub's own results: lies.
+    pub lies: u64,
+    /// Bytes that the checks keep in memory.
+    pub bytes: u64,
 }
 
 /// Sizes of the swarm's tables at one moment.

@@ -8,6 +8,21 @@ use crate::{ExpertKind, ExpertView, batch::Pair};
 /// # Panics
 /// If a pair names a row that is not there, or `out` is not P rows of D.
 pub fn expert_ffn(expert: &ExpertView<'_>, rows: &[f32], pairs: &[Pair], out: &mut [f32]) {
+    expert_ffn_with(expert, rows, pairs, out, None);
+}
+
+/// [`expert_ffn`], and to `products` (P, 2F), if there is such, of each pair the products of gate, then those of up, without
+/// biases.
+///
+/// # Panics
+/// As [`expert_ffn`]; if `products` has another shape.
+pub fn expert_ffn_with(
+    expert: &ExpertView<'_>,
+    rows: &[f32],
+    pairs: &[Pair],
+    out: &mut [f32],
+    products: Option<&mut [f32]>,
+) {
     let (hidden, inner) = (expert.gate.cols(), expert.gate.rows());
     assert_eq!(out.len(), pairs.len() * hidden, "a row for each pair");
     let mut x = Vec::with_capacity(pairs.len() * hidden); // (P, D)
@@ -18,6 +33,14 @@ pub fn expert_ffn(expert: &ExpertView<'_>, rows: &[f32], pairs: &[Pair], out: &m
     let mut up = vec![0.0; pairs.len() * inner]; // (P, F)
     linear(&x, &expert.gate, &mut h);
     linear(&x, &expert.up, &mut up);
+    if let Some(products) = products {
+        assert_eq!(products.len(), 2 * h.len(), "products of gate and up for each pair");
+        let each = h.chunks_exact(inner.max(1)).zip(up.chunks_exact(inner.max(1)));
+        for (products, (gate, up)) in products.chunks_exact_mut(2 * inner.max(1)).zip(each) {
+            products[..inner].copy_from_slice(gate);
+            products[inner..].copy_from_slice(up);
+        }
+    }
     if let Some(biases) = &expert.biases {
         add_bias(&mut h, &biases.gate.dequantize());
         add_bias(&mut up, &biases.up.dequantize());

@@ -33,7 +33,7 @@ pub use delta_net::{DeltaNetShape, DeltaNetWeights, delta_net_row};
 pub(crate) use dot::fold;
 pub use dot::{LANES, dot};
 pub use embed::{OutOfVocabulary, embed};
-pub use expert_ffn::expert_ffn;
+pub use expert_ffn::{expert_ffn, expert_ffn_with};
 pub use gelu_mul::gelu_mul;
 pub use linear::linear;
 pub use llama3::Llama3;

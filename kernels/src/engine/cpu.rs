@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{ActivationFormat, Batch, EngineError, EnginePlan, Pair, panels::Panels};
-use crate::{ExpertFormat, ExpertShape, ExpertView, cpu, simd::Processor};
+use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan, panels::Panels};
+use crate::{ExpertFormat, ExpertShape, cpu, simd::Processor};
 
 /// Experts in ordinary memory.
 #[derive(Debug)]
@@ -78,13 +78,26 @@ impl CpuEngine {
     /// # Errors
     /// If the batch does not fit the plan or names an empty slot.
     pub fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
+        Ok(self.compute_into(batch, None)?.rows)
+    }
+
+    /// [`Self::compute`], with the products of gate and up.
+    ///
+    /// # Errors
+    /// As [`Self::compute`].
+    pub fn compute_with_products(&self, batch: &Batch) -> Result<Computed, EngineError> {
+        let n_products = batch.n_pairs() * 2 * self.plan.shapes.inner;
+        self.compute_into(batch, Some(Vec::with_capacity(n_products)))
+    }
+
+    fn compute_into(&self, batch: &Batch, mut products: Option<Vec<f32>>) -> Result<Computed, EngineError> {
         batch.check(&self.plan)?;
-        let mut out = vec![0.0; batch.n_pairs() * self.plan.shapes.hidden]; // (P, D)
+        let mut rows = vec![0.0; batch.n_pairs() * self.plan.shapes.hidden]; // (P, D)
         match &self.slots {
-            Slots::Exact(slots) => self.compute_exactly(slots, batch, &mut out)?,
-            Slots::Int8(panels) => panels.compute(batch, &mut out)?,
+            Slots::Exact(slots) => self.compute_exactly(slots, batch, &mut rows, products.as_mut())?,
+            Slots::Int8(panels) => panels.compute(batch, &mut rows, products.as_mut())?,
         }
-        Ok(out)
+        Ok(Computed { rows, products })
     }
 
     fn compute_exactly(
@@ -92,21 +105,32 @@ impl CpuEngine {
         slots: &RwLock<Vec<Option<Block>>>,
         batch: &Batch,
         out: &mut [f32],
+        products: Option<&mut Vec<f32>>,
     ) -> Result<(), EngineError> {
         let blocks: Vec<Block> = {
             let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
             let block = |slot: u32| slots[slot as usize].clone().ok_or(EngineError::EmptySlot(slot));
             batch.calls.iter().map(|call| block(call.slot)).collect::<Result<_, _>>()?
         };
+        let inner = self.plan.shapes.inner;
         let mut rest = out;
-        let mut calls: Vec<(ExpertView<'_>, &[Pair], &mut [f32])> = Vec::with_capacity(batch.calls.len());
+        let mut kept = products.map(|products| {
+            products.resize(batch.n_pairs() * 2 * inner, 0.0);
+            products.as_mut_slice()
+        });
+        let mut calls = Vec::with_capacity(batch.calls.len());
         for (call, block) in batch.calls.iter().zip(&blocks) {
             let part; // (pairs, D)
             (part, rest) = rest.split_at_mut(call.pairs.len() * self.plan.shapes.hidden);
-            calls.push((block.shape.view(&block.bytes)?, &call.pairs, part));
+            let mut its = None; // (pairs, 2F)
+            if let Some(all) = kept.take() {
+                let (first, others) = all.split_at_mut(call.pairs.len() * 2 * inner);
+                (its, kept) = (Some(first), Some(others));
+            }
+            calls.push((block.shape.view(&block.bytes)?, &call.pairs, part, its));
         }
-        cpu::parallel::for_each(calls, |(expert, pairs, part)| {
-            cpu::expert_ffn(&expert, &batch.rows, pairs, part);
+        cpu::parallel::for_each(calls, |(expert, pairs, part, products)| {
+            cpu::expert_ffn_with(&expert, &batch.rows, pairs, part, products);
         });
         Ok(())
     }
@@ -117,7 +141,7 @@ mod tests {
     use super::*;
     use crate::{
         ExpertShapes, WeightFormat,
-        engine::{Call, EngineError},
+        engine::{Call, EngineError, Pair},
         noise::noise,
     };
 

@@ -8,7 +8,7 @@ mod cpu;
 mod gpu;
 mod panels;
 
-pub use crate::batch::{Batch, Call, Pair};
+pub use crate::batch::{Batch, Call, Computed, Pair};
 pub use cpu::CpuEngine;
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestReport};
@@ -67,6 +67,18 @@ impl Engine {
             Self::Cpu(engine) => engine.compute(batch),
             #[cfg(feature = "gpu")]
             Self::Gpu(engine) => engine.compute(batch).await,
+        }
+    }
+
+    /// [`Self::compute`], with the products of gate and up, by which a hub checks answers.
+    ///
+    /// # Errors
+    /// As [`Self::compute`]; [`EngineError::NoProducts`] from a GPU, where they stay in its memory.
+    pub async fn compute_with_products(&self, batch: &Batch) -> Result<Computed, EngineError> {
+        match self {
+            Self::Cpu(engine) => engine.compute_with_products(batch),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(_) => Err(EngineError::NoProducts),
         }
     }
 
@@ -218,6 +230,9 @@ pub enum EngineError {
         /// Planned.
         max_pairs: usize,
     },
+    /// The products of gate and up, from a device that keeps them to itself.
+    #[error("this device gives no products of gate and up")]
+    NoProducts,
     /// Another load of the same slot began before this one was done.
     #[error("slot {0} is being loaded with something else")]
     Superseded(u32),

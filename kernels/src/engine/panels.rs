@@ -23,6 +23,14 @@ struct Packed {
     bytes: Slab,
 }
 
+/// Where results go.
+struct Outputs<'a> {
+    /// (P, D).
+    out: &'a mut [f32],
+    /// (P, 2F), appended.
+    products: Option<&'a mut Vec<f32>>,
+}
+
 impl Panels {
     pub(super) fn new(n_slots: u32, processor: Arc<Processor>) -> Self {
         let slots = RwLock::new((0..n_slots).map(|_| None).collect());
@@ -39,8 +47,13 @@ impl Panels {
         Ok(())
     }
 
-    /// To `out` (P, D); `batch` has been checked.
-    pub(super) fn compute(&self, batch: &Batch, out: &mut [f32]) -> Result<(), EngineError> {
+    /// To `out` (P, D), and to `products` (P, 2F) if they are wanted; `batch` has been checked.
+    pub(super) fn compute(
+        &self,
+        batch: &Batch,
+        out: &mut [f32],
+        products: Option<&mut Vec<f32>>,
+    ) -> Result<(), EngineError> {
         let slots: Vec<Arc<Packed>> = {
             let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
             let packed = |slot: u32| slots[slot as usize].clone().ok_or(EngineError::EmptySlot(slot));
@@ -50,6 +63,8 @@ impl Panels {
             .map(|(call, packed)| (packed.shape, ExpertCall { expert: &packed.bytes, pairs: &call.pairs }))
             .collect();
         let mut scratch = self.scratches().pop().unwrap_or_default();
+        scratch.keep_products(products.is_some());
+        let out = Outputs { out, products };
         let computed = self.compute_runs(&calls, &batch.rows, &mut scratch, out);
         self.scratches().push(scratch);
         computed
@@ -61,7 +76,7 @@ impl Panels {
         calls: &[(PackedExpertShape, ExpertCall<'_>)],
         rows: &[f32],
         scratch: &mut ExpertScratch,
-        out: &mut [f32],
+        Outputs { out, mut products }: Outputs<'_>,
     ) -> Result<(), EngineError> {
         let (simd, pool) = (self.processor.simd(), self.processor.pool());
         let mut rest = out;
@@ -72,6 +87,9 @@ impl Panels {
             let part; // (pairs of the run, D)
             (part, rest) = rest.split_at_mut(n_pairs * shape.hidden);
             experts(simd, pool, &shape, scratch, &calls, rows, part)?;
+            if let Some(products) = &mut products {
+                products.extend_from_slice(scratch.products());
+            }
         }
         Ok(())
     }

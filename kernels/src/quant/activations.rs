@@ -95,6 +95,32 @@ impl Activations {
         self.geometry == format.geometry() && self.n_cols == n_cols
     }
 
+    /// Row `t` as its columns and scales have it, to `out` (in).
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` has another width.
+    pub fn dequantize(&self, t: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), self.n_cols, "a row of {}", self.n_cols);
+        let Some(geometry) = self.geometry else {
+            for (out, word) in out.iter_mut().zip(self.row(t)) {
+                *out = f32::from_bits(*word as u32);
+            }
+            return;
+        };
+        let blocks = self.row(t).chunks_exact(block_words(geometry));
+        for (words, out) in blocks.zip(out.chunks_mut(geometry.cols)) {
+            let (scales, rest) = words.split_at(geometry.n_units());
+            let columns: &[i8] = bytemuck::cast_slice(&rest[Terms::of(geometry).words(geometry)..]);
+            let units = out.chunks_mut(geometry.unit()).zip(columns.chunks_exact(geometry.unit()));
+            for (scale, (out, columns)) in scales.iter().zip(units) {
+                let scale = f32::from_bits(*scale as u32);
+                for (out, column) in out.iter_mut().zip(columns) {
+                    *out = f32::from(*column) * scale;
+                }
+            }
+        }
+    }
+
     /// The blocks of row `t`, [`block_words`] each.
     pub(crate) fn row(&self, t: usize) -> &[i32] {
         &self.words[t * self.stride..][..row_words(self.geometry, self.n_cols)]

@@ -46,6 +46,24 @@ pub struct ExpertScratch {
     h: Activations,
     /// Where each call's pairs start among all of them.
     starts: Vec<usize>,
+    /// (P, 2F), where they are kept.
+    products: Option<Vec<f32>>,
+}
+
+impl ExpertScratch {
+    /// Whether [`experts`] is to keep the products of gate and up, for [`Self::products`].
+    pub fn keep_products(&mut self, is_kept: bool) {
+        match is_kept {
+            true => drop(self.products.get_or_insert_default()),
+            false => self.products = None,
+        }
+    }
+
+    /// (P, 2F): of each pair of the last [`experts`] the products of gate, then those of up, without biases; empty unless
+    /// they are kept.
+    pub fn products(&self) -> &[f32] {
+        self.products.as_deref().unwrap_or_default()
+    }
 }
 
 impl From<ExpertShape> for PackedExpertShape {
@@ -154,7 +172,7 @@ pub fn experts(
     if let Some(call) = calls.iter().find(|call| call.expert.len() != expected) {
         return Err(ShapeError::BlockLength { expected, actual: call.expert.len() });
     }
-    let ExpertScratch { x, inner, h, starts } = scratch;
+    let ExpertScratch { x, inner, h, starts, products } = scratch;
     starts.clear();
     let mut n_pairs = 0; // P
     for call in calls {
@@ -164,14 +182,26 @@ pub fn experts(
     assert_eq!(out.len(), n_pairs * shape.hidden, "a row for each pair");
     inner.resize(n_pairs * shape.inner, 0.0);
 
+    if let Some(products) = products {
+        products.resize(n_pairs * 2 * shape.inner, 0.0);
+    }
+
     fill(simd, pool, x, shape.format.gate_up, shape.hidden, rows);
-    gate_up(simd, pool, shape, calls, starts, x, inner);
+    let between = Between { inner, products: products.as_deref_mut() };
+    gate_up(simd, pool, shape, calls, starts, x, between);
     fill(simd, pool, h, shape.format.down, shape.inner, inner);
     down(simd, pool, shape, calls, starts, h, out);
     Ok(())
 }
 
-/// To `inner` (P, F).
+/// What [`gate_up`] writes.
+struct Between<'a> {
+    /// (P, F): what goes into down.
+    inner: &'a mut [f32],
+    /// (P, 2F): the products themselves, where they are wanted.
+    products: Option<&'a mut [f32]>,
+}
+
 fn gate_up(
     simd: Simd,
     pool: &Pool,
@@ -179,11 +209,12 @@ fn gate_up(
     calls: &[ExpertCall<'_>],
     starts: &[usize],
     x: &Activations,
-    inner: &mut [f32],
+    out: Between<'_>,
 ) {
     let matrix = shape.gate_up_shape();
     let panel_bytes = matrix.panel_bytes();
-    let inner = Disjoint::new(inner);
+    let inner = Disjoint::new(out.inner);
+    let kept = out.products.map(Disjoint::new);
     for_panels(pool, calls.len(), matrix, 2 * panel_bytes, |call, panels| {
         let ExpertCall { expert, pairs } = calls[call];
         for (tile, pairs) in pairs.chunks(MAX_ROWS).enumerate() {
@@ -197,6 +228,16 @@ fn gate_up(
                 let products = &mut products[..2 * rows.len()];
                 multiply(simd, shape.format.gate_up, &[gate_panel, up_panel], rows, products);
                 let (gate, up) = products.split_at_mut(rows.len());
+                let width = ROWS.min(shape.inner - panel * ROWS);
+                if let Some(kept) = &kept {
+                    for (t, (gate, up)) in gate.iter().zip(&*up).enumerate() {
+                        let start = (starts[call] + tile * MAX_ROWS + t) * 2 * shape.inner + panel * ROWS;
+                        for (start, products) in [(start, gate), (start + shape.inner, up)] {
+                            // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.
+                            unsafe { kept.part(start..start + width) }.copy_from_slice(&products[..width]);
+                        }
+                    }
+                }
                 match shape.format.kind {
                     ExpertKind::Silu => simd.run(SiluMul { gate, up }),
                     ExpertKind::ClampedSwiglu => {
@@ -204,7 +245,6 @@ fn gate_up(
                         simd.run(ClampedSwiglu { gate, up, gate_bias, up_bias });
                     }
                 }
-                let width = ROWS.min(shape.inner - panel * ROWS);
                 for (t, h) in gate.iter().enumerate() {
                     let start = (starts[call] + tile * MAX_ROWS + t) * shape.inner + panel * ROWS;
                     // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.

@@ -14,7 +14,7 @@ mod exp;
 mod expert;
 mod float_panel;
 mod format;
-mod isa;
+pub(crate) mod isa;
 mod kv;
 mod linear;
 mod pack;
@@ -26,6 +26,7 @@ mod round;
 mod rows;
 mod silu_mul;
 mod slab;
+mod widen;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -47,6 +48,9 @@ pub use peak::{read, spin_products};
 pub use processor::Processor;
 pub use round::round_to_f16;
 pub use rows::fill;
+pub(crate) use rows::fill_alone;
+pub(crate) use silu_mul::activate;
+pub use widen::widen_halves;
 pub use slab::{PageSize, Slab};
 
 #[cfg(test)]
@@ -139,7 +143,7 @@ impl Simd {
     }
 
     /// Runs a kernel compiled for these instructions.
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
             Choice::Scalar => scalar::Scalar.vectorize(kernel),

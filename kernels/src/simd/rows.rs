@@ -112,6 +112,20 @@ pub fn fill(simd: Simd, pool: &Pool, rows: &mut Activations, format: WeightForma
     });
 }
 
+/// [`fill`], on the calling thread alone.
+///
+/// # Panics
+/// As [`fill`].
+pub(crate) fn fill_alone(simd: Simd, rows: &mut Activations, format: WeightFormat, n_cols: usize, x: &[f32]) {
+    let n_rows = x.len().checked_div(n_cols).unwrap_or(0);
+    assert_eq!(x.len(), n_rows * n_cols, "rows of {n_cols}");
+    rows.reshape(format, n_cols, n_rows);
+    let (geometry, stride, words) = rows.parts_mut();
+    for (x, words) in x.chunks_exact(n_cols.max(1)).zip(words.chunks_exact_mut(stride)) {
+        simd.run(FillRow { geometry, x, words });
+    }
+}
+
 struct FillRow<'a> {
     geometry: Option<Geometry>,
     x: &'a [f32],

@@ -1,10 +1,40 @@
 //! The activations between an expert's projections, sixteen values at once.
 
 use super::{
+    Simd,
     exp::exp,
     isa::{Isa, Kernel, ROWS},
 };
-use crate::cpu::{SWIGLU_ALPHA, SWIGLU_LIMIT};
+use crate::{
+    ExpertKind,
+    cpu::{SWIGLU_ALPHA, SWIGLU_LIMIT},
+};
+
+/// What an expert of this kind does between its projections, in place: `gate` and `up` (F), and their biases if it has such,
+/// (F) filled up to whole panels.
+pub(crate) fn activate(
+    simd: Simd,
+    kind: ExpertKind,
+    gate: &mut [f32],
+    up: &[f32],
+    biases: Option<&[Vec<f32>; 2]>,
+) {
+    for (n, (gate, up)) in gate.chunks_mut(ROWS).zip(up.chunks(ROWS)).enumerate() {
+        let (mut g, mut u) = ([[0.0; ROWS]], [[0.0; ROWS]]);
+        g[0][..gate.len()].copy_from_slice(gate);
+        u[0][..up.len()].copy_from_slice(up);
+        match (kind, biases) {
+            (ExpertKind::ClampedSwiglu, Some(biases)) => {
+                let [gate_bias, up_bias] = [0, 1].map(|which| {
+                    biases[which][n * ROWS..].first_chunk::<ROWS>().expect("biases are whole panels")
+                });
+                simd.run(ClampedSwiglu { gate: &mut g, up: &u, gate_bias, up_bias });
+            }
+            _ => simd.run(SiluMul { gate: &mut g, up: &u }),
+        }
+        gate.copy_from_slice(&g[0][..gate.len()]);
+    }
+}
 
 /// `gate[t][row] = silu(gate[t][row]) * up[t][row]`, in place, with `silu(x) = x / (1 + exp(-x))`.
 pub(super) struct SiluMul<'a> {
@@ -54,7 +84,6 @@ impl Kernel for ClampedSwiglu<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Simd;
 
     #[test]
     fn is_close_everywhere_and_the_same_on_every_instruction_set() {

@@ -16,6 +16,8 @@
 //! payload  P pairs: row index u16, gate f16
 //! ```
 //!
+//! With flag products, on every frame or on none, the answer is to come with what it can be checked by.
+//!
 //! The answer to both is one tensor for each expert, [`super::result`].
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -49,6 +51,8 @@ pub struct Dispatch {
     pub rows: Bytes,
     /// One for each expert, in ascending order.
     pub calls: Vec<Call>,
+    /// Whether the answer is to come with products.
+    pub wants_products: bool,
 }
 
 /// How a dispatch is written. It is answered alike: the sum at the hub does not depend on who computed what.
@@ -105,7 +109,8 @@ impl Dispatch {
     /// The shape of the answer that it asks for.
     pub fn answer_shape(&self) -> AnswerShape {
         let parts = self.calls.iter().map(|call| (call.expert, call.pairs.len() as u32)).collect();
-        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts }
+        let has_products = self.wants_products;
+        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts, has_products }
     }
 
     /// Checks that it can be sent and answered: everything that decoding it at the other end will check.
@@ -160,21 +165,31 @@ impl Dispatch {
     /// payloads are of the lengths that [`implied_bytes`] gives.
     pub(crate) fn from_frames(frames: &[RawFrame]) -> Result<Self, DecodeError> {
         let head = tensor_of(&frames[0])?;
+        let wants_products = frames[0].header.flags.has(Flags::PRODUCTS);
         for frame in frames {
             let tensor = tensor_of(frame)?;
+            if frame.header.flags.has(Flags::PRODUCTS) != wants_products {
+                return Err(DecodeError::Mixed { reason: "products wanted in some frames only" });
+            }
             if (tensor.layer, tensor.hidden, tensor.dtype) != (head.layer, head.hidden, head.dtype) {
                 return Err(DecodeError::Mixed { reason: "layer, width or dtype differ" });
             }
         }
         let (form, rows, calls) =
             if head.expert == ExpertId::NONE { read_rows_once(frames)? } else { read_plain(frames)? };
-        let dispatch = Self { layer: head.layer, hidden: head.hidden, dtype: head.dtype, form, rows, calls };
+        let (layer, hidden, dtype) = (head.layer, head.hidden, head.dtype);
+        let dispatch = Self { layer, hidden, dtype, form, rows, calls, wants_products };
         dispatch.check()?;
         Ok(dispatch)
     }
 
     fn row_bytes(&self) -> usize {
         self.dtype.row_bytes(usize::from(self.hidden))
+    }
+
+    /// What all its frames say.
+    fn flags(&self) -> Flags {
+        if self.wants_products { Flags::PRODUCTS } else { Flags::NONE }
     }
 
     fn n_frames(&self) -> usize {
@@ -228,7 +243,7 @@ impl Dispatch {
         for Call { expert, pairs } in &self.calls {
             let tensor = self.tensor(*expert, pairs.len());
             let payload_bytes = pairs.len() * (row_bytes + GATE_BYTES);
-            writer.frame(FrameType::Dispatch, attempt, tensor, Flags::NONE, payload_bytes, |out| {
+            writer.frame(FrameType::Dispatch, attempt, tensor, self.flags(), payload_bytes, |out| {
                 for pair in pairs {
                     let at = usize::from(pair.row) * row_bytes;
                     out.put_slice(&self.rows[at..at + row_bytes]);
@@ -242,13 +257,14 @@ impl Dispatch {
 
     fn write_rows_once(&self, attempt: AttemptId, writer: &mut MessageWriter) {
         let union = self.tensor(ExpertId::NONE, self.n_rows());
-        writer.frame(FrameType::Dispatch, attempt, union, Flags::NONE, self.rows.len(), |out| {
+        writer.frame(FrameType::Dispatch, attempt, union, self.flags(), self.rows.len(), |out| {
             out.put_slice(&self.rows);
         });
         for Call { expert, pairs } in &self.calls {
             let tensor = self.tensor(*expert, pairs.len());
             let payload_bytes = pairs.len() * PAIR_BYTES;
-            writer.frame(FrameType::Dispatch, attempt, tensor, Flags::BY_ROW, payload_bytes, |out| {
+            let flags = self.flags().with(Flags::BY_ROW);
+            writer.frame(FrameType::Dispatch, attempt, tensor, flags, payload_bytes, |out| {
                 for pair in pairs {
                     out.put_u16_le(pair.row);
                     out.put_u16_le(pair.gate.to_bits());
@@ -355,6 +371,7 @@ mod tests {
                 Call { expert: ExpertId(5), pairs: vec![pair(1, 0.5)] },
                 Call { expert: ExpertId(42), pairs: vec![pair(1, 1.0), pair(0, 2.0)] },
             ],
+            wants_products: false,
         }
     }
 
@@ -367,6 +384,7 @@ mod tests {
             form: Form::Plain,
             rows: vec![0x11; 4096].into(),
             calls: vec![Call { expert: ExpertId(42), pairs: vec![Pair { row: 0, gate: f16::ONE }] }],
+            wants_products: false,
         };
         let message = dispatch.encode(AttemptId(7), Compression::Off).unwrap();
         let header: String = message[..28].iter().map(|byte| format!("{byte:02X}")).collect();
@@ -414,6 +432,29 @@ mod tests {
         ];
         assert_eq!(message[..], golden);
         assert_eq!(decode_message(&message), Ok(vec![Frame::Dispatch(AttemptId(1), sample(Form::RowsOnce))]));
+    }
+
+    #[test]
+    fn products_are_wanted_by_every_frame_or_by_none() {
+        for (form, first_flags) in [(Form::Plain, 8), (Form::RowsOnce, 8)] {
+            let dispatch = Dispatch { wants_products: true, ..sample(form) };
+            let message = dispatch.encode(AttemptId(1), Compression::Off).unwrap();
+            assert_eq!(message[0x1B], first_flags);
+            assert_eq!(decode_message(&message), Ok(vec![Frame::Dispatch(AttemptId(1), decoded(&dispatch))]));
+            let mut message = message.to_vec();
+            message[0x1B] = 0;
+            let refused = decode_message(&message.into());
+            assert_eq!(refused, Err(DecodeError::Mixed { reason: "products wanted in some frames only" }));
+        }
+    }
+
+    /// A plain dispatch is read back with a row for each pair.
+    fn decoded(dispatch: &Dispatch) -> Dispatch {
+        let plain = Dispatch { wants_products: false, ..dispatch.clone() };
+        let message = plain.encode(AttemptId(1), Compression::Off).unwrap();
+        let frames = decode_message(&message).unwrap();
+        let [Frame::Dispatch(_, plain)] = frames.as_slice() else { panic!("one dispatch") };
+        Dispatch { wants_products: true, ..plain.clone() }
     }
 
     #[test]

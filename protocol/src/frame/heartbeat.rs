@@ -82,6 +82,9 @@ pub struct Join {
     pub teraflops: f32,
     /// How many dispatches it queues: 1 to [`MAX_SLOTS`].
     pub input_slots: u8,
+    /// Whether it answers with products where a dispatch asks for them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gives_products: bool,
 }
 
 /// Where a worker runs.
@@ -118,6 +121,9 @@ pub struct Accepted {
     pub dispatch_timeout_millis: u64,
     /// What is served.
     pub model: ModelSummary,
+    /// Whether dispatches ask for products: who cannot give them is not asked.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub wants_products: bool,
 }
 
 /// What a worker must know of the model.

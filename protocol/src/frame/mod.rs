@@ -5,6 +5,7 @@
 //! checked. Consecutive DISPATCH frames of one attempt are one [`Dispatch`], consecutive RESULT frames one [`Answer`].
 
 pub mod dispatch;
+pub mod products;
 pub mod result;
 
 pub mod cancel;
@@ -19,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::compression::{Compression, Expected, announced_size, compress, expand};
 use crate::error::DecodeError;
-use crate::header::{Decoded, Flags, FrameType, HEADER_BYTES, Header, TensorFields};
+use crate::header::{Decoded, Flags, FrameType, HEADER_BYTES, Header, ProductFields, TensorFields};
 use crate::id::AttemptId;
 use crate::limits::{MAX_CONTROL_BYTES, MAX_FRAMES_PER_MESSAGE, MAX_MESSAGE_BYTES};
 
@@ -34,7 +35,7 @@ use weight_sync::WeightSyncFrame;
 pub enum Frame {
     /// DISPATCH, all consecutive ones of an attempt.
     Dispatch(AttemptId, Dispatch),
-    /// RESULT, all consecutive ones of an attempt.
+    /// RESULT, all consecutive ones of an attempt, and the PRODUCTS behind them, if there are any.
     Result(AttemptId, Answer),
     /// CANCEL.
     Cancel(AttemptId),
@@ -74,6 +75,7 @@ pub(crate) fn decode_message_within(message: &Bytes, limit: usize) -> Result<Vec
             FrameType::Heartbeat => Frame::Heartbeat(Heartbeat::from_payload(&first.payload)?),
             FrameType::WeightSync => Frame::WeightSync(WeightSyncFrame::from_payload(&first.payload)?),
             FrameType::Error => Frame::Error(WireError::from_frame(first)?),
+            FrameType::Products => return Err(DecodeError::Mixed { reason: "products without a result" }),
         });
     }
     Ok(frames)
@@ -86,10 +88,15 @@ pub(crate) struct RawFrame {
     pub(crate) payload: Bytes,
 }
 
-/// How many frames from the first on belong to the same attempt and are of the same type.
+/// How many frames from the first on belong to the same attempt and are of the same type; with results, the products behind
+/// them.
 fn run_length(frames: &[RawFrame]) -> usize {
-    let same = |a: &Header, b: &Header| a.frame_type == b.frame_type && a.attempt == b.attempt;
-    frames.iter().take_while(|frame| same(&frame.header, &frames[0].header)).count()
+    let Header { frame_type, attempt, .. } = frames[0].header;
+    let is_of = |frame: &&RawFrame, of_type| frame.header.frame_type == of_type && frame.header.attempt == attempt;
+    let n = frames.iter().take_while(|frame| is_of(frame, frame_type)).count();
+    let has_products =
+        frame_type == FrameType::Result && frames.get(n).is_some_and(|next| is_of(&next, FrameType::Products));
+    n + usize::from(has_products)
 }
 
 /// The frames of known types in a message, checked and expanded.
@@ -149,6 +156,9 @@ fn expanded_size(header: &Header, payload: &Bytes) -> Result<usize, DecodeError>
 }
 
 fn expected_bytes(header: &Header) -> Result<Expected, DecodeError> {
+    if let Some(fields) = &header.products {
+        return Ok(Expected::Exactly(products::implied_bytes(fields)));
+    }
     let implied = match (header.frame_type, &header.tensor) {
         (FrameType::Dispatch, Some(tensor)) => dispatch::implied_bytes(tensor, header.flags)?,
         (FrameType::Result, Some(tensor)) => result::implied_bytes(tensor)?,
@@ -180,18 +190,36 @@ impl MessageWriter {
         payload_bytes: usize,
         write: impl FnOnce(&mut BytesMut),
     ) {
+        let payload_bytes = payload_bytes as u32;
+        self.put(Header { frame_type, payload_bytes, attempt, tensor, products: None, flags }, write);
+    }
+
+    /// Appends a PRODUCTS frame, whose payload of `payload_bytes` bytes `write` appends.
+    pub(crate) fn products(
+        &mut self,
+        attempt: AttemptId,
+        fields: ProductFields,
+        payload_bytes: usize,
+        write: impl FnOnce(&mut BytesMut),
+    ) {
+        let (payload_bytes, flags) = (payload_bytes as u32, Flags::NONE);
+        let (frame_type, products) = (FrameType::Products, Some(fields));
+        self.put(Header { frame_type, payload_bytes, attempt, tensor: None, products, flags }, write);
+    }
+
+    fn put(&mut self, header: Header, write: impl FnOnce(&mut BytesMut)) {
         let start = self.out.len();
-        let header = Header { frame_type, payload_bytes: payload_bytes as u32, attempt, tensor, flags };
         header.encode(&mut self.out);
         write(&mut self.out);
         let payload_at = start + HEADER_BYTES;
-        debug_assert_eq!(self.out.len() - payload_at, payload_bytes, "the payload is as long as announced");
+        let written = self.out.len() - payload_at;
+        debug_assert_eq!(written, header.payload_bytes as usize, "the payload is as long as announced");
         if self.compression == Compression::Off {
             return;
         }
         if let Some(packed) = compress(&self.out[payload_at..]) {
             self.out.truncate(start);
-            let flags = flags.with(Flags::COMPRESSED);
+            let flags = header.flags.with(Flags::COMPRESSED);
             Header { payload_bytes: packed.len() as u32, flags, ..header }.encode(&mut self.out);
             self.out.put_slice(&packed);
         }

@@ -5,13 +5,15 @@
 //! payload  (rows, hidden) in dtype
 //! ```
 //!
-//! One frame for each expert over that expert's rows in the order of its pairs.
+//! One frame for each expert over that expert's rows in the order of its pairs; behind them [`super::products`], where they
+//! were asked for.
 
 use bytes::{BufMut, Bytes};
 
 use crate::compression::Compression;
 use crate::dtype::Dtype;
 use crate::error::{DecodeError, ShapeError};
+use crate::frame::products::{self, Products};
 use crate::frame::{MessageWriter, RawFrame};
 use crate::header::{Flags, FrameType, HEADER_BYTES, TensorFields};
 use crate::id::{AttemptId, ExpertId, LayerId};
@@ -30,6 +32,8 @@ pub struct Answer {
     pub dtype: Dtype,
     /// In ascending order of experts.
     pub parts: Vec<AnswerPart>,
+    /// By what it can be checked, where that was asked for: for all rows of the parts, in their order.
+    pub products: Option<Products>,
 }
 
 /// One tensor of an answer.
@@ -54,22 +58,26 @@ pub struct AnswerShape {
     pub dtype: Dtype,
     /// Expert and rows of each part, in order.
     pub parts: Vec<(ExpertId, u32)>,
+    /// Whether there are products beside them.
+    pub has_products: bool,
 }
 
 impl Answer {
     /// Its shape, to compare with [`Dispatch::answer_shape`](super::dispatch::Dispatch::answer_shape).
     pub fn shape(&self) -> AnswerShape {
         let parts = self.parts.iter().map(|part| (part.expert, part.rows)).collect();
-        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts }
+        let has_products = self.products.is_some();
+        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts, has_products }
     }
 
     /// Whether it is of `shape`. Allocates nothing.
     pub fn has_shape(&self, shape: &AnswerShape) -> bool {
         (self.layer, self.hidden, self.dtype) == (shape.layer, shape.hidden, shape.dtype)
+            && self.products.is_some() == shape.has_products
             && self.parts.iter().map(|part| (part.expert, part.rows)).eq(shape.parts.iter().copied())
     }
 
-    /// Whether any value is an infinity or a NaN.
+    /// Whether any value is an infinity or a NaN. Products are not looked at: they are compared with others.
     pub fn has_non_finite(&self) -> bool {
         self.parts.iter().any(|part| has_non_finite(self.dtype, usize::from(self.hidden), &part.payload))
     }
@@ -85,8 +93,8 @@ impl Answer {
         if self.parts.is_empty() {
             return Err(ShapeError::Empty);
         }
-        if self.parts.len() > MAX_FRAMES_PER_MESSAGE {
-            return Err(ShapeError::TooManyFrames { frames: self.parts.len() });
+        if self.n_frames() > MAX_FRAMES_PER_MESSAGE {
+            return Err(ShapeError::TooManyFrames { frames: self.n_frames() });
         }
         let ascending = self.parts.windows(2).all(|two| two[0].expert < two[1].expert);
         // 0xFFFF is the greatest id, so it could only be the last.
@@ -104,6 +112,9 @@ impl Answer {
                 _ => {}
             }
         }
+        if let Some(products) = &self.products {
+            products.check(self.parts.iter().map(|part| u64::from(part.rows)).sum())?;
+        }
         let bytes = self.message_bytes();
         if bytes > MAX_MESSAGE_BYTES as u64 {
             return Err(ShapeError::TooLarge { bytes });
@@ -117,8 +128,8 @@ impl Answer {
     /// See [`Answer::check`].
     pub fn encode(&self, attempt: AttemptId, compression: Compression) -> Result<Bytes, ShapeError> {
         self.check()?;
-        let payload_bytes = self.parts.iter().map(|part| part.payload.len()).sum();
-        let mut writer = MessageWriter::new(self.parts.len(), payload_bytes, compression);
+        let payload_bytes = self.message_bytes() as usize - self.n_frames() * HEADER_BYTES;
+        let mut writer = MessageWriter::new(self.n_frames(), payload_bytes, compression);
         for AnswerPart { expert, rows, payload } in &self.parts {
             let tensor = TensorFields {
                 layer: self.layer,
@@ -130,31 +141,52 @@ impl Answer {
             let write = |out: &mut bytes::BytesMut| out.put_slice(payload);
             writer.frame(FrameType::Result, attempt, Some(tensor), Flags::NONE, payload.len(), write);
         }
+        if let Some(products) = &self.products {
+            products.write(attempt, self.layer, &mut writer);
+        }
         Ok(writer.finish())
     }
 
-    /// The answer that consecutive frames of one attempt make up. `frames` is not empty, all are RESULT, and their
-    /// payloads are of the lengths that [`implied_bytes`] gives.
+    /// The answer that consecutive frames of one attempt make up. `frames` is not empty, all are RESULT but perhaps the last,
+    /// which may be PRODUCTS, and their payloads are of the lengths that their headers imply.
     pub(crate) fn from_frames(frames: &[RawFrame]) -> Result<Self, DecodeError> {
+        let (frames, products) = match frames.split_last() {
+            Some((last, frames)) if last.header.frame_type == FrameType::Products => (frames, Some(last)),
+            _ => (frames, None),
+        };
         let tensors = frames.iter().map(|frame| (frame.header.tensor, &frame.payload));
         let mut answer: Option<Self> = None;
         for (tensor, payload) in tensors {
             let TensorFields { layer, expert, rows, hidden, dtype } =
                 tensor.ok_or(DecodeError::Mixed { reason: "a tensor frame without a tensor" })?;
-            let answer = answer.get_or_insert_with(|| Self { layer, hidden, dtype, parts: Vec::new() });
+            let answer = answer.get_or_insert_with(|| Self {
+                layer,
+                hidden,
+                dtype,
+                parts: Vec::new(),
+                products: None,
+            });
             if (layer, hidden, dtype) != (answer.layer, answer.hidden, answer.dtype) {
                 return Err(DecodeError::Mixed { reason: "layer, width or dtype differ" });
             }
             answer.parts.push(AnswerPart { expert, rows, payload: payload.clone() });
         }
-        let answer = answer.ok_or(DecodeError::Empty)?;
+        let mut answer = answer.ok_or(DecodeError::Empty)?;
+        if let Some(frame) = products {
+            answer.products = Some(products::read(frame.header.products, &frame.payload, answer.layer)?);
+        }
         answer.check()?;
         Ok(answer)
     }
 
     /// Bytes of the whole message, uncompressed.
     pub(crate) fn message_bytes(&self) -> u64 {
-        self.parts.iter().map(|part| (HEADER_BYTES + part.payload.len()) as u64).sum()
+        let parts = self.parts.iter().map(|part| (HEADER_BYTES + part.payload.len()) as u64);
+        parts.sum::<u64>() + self.products.as_ref().map_or(0, Products::frame_bytes)
+    }
+
+    fn n_frames(&self) -> usize {
+        self.parts.len() + usize::from(self.products.is_some())
     }
 }
 
@@ -177,7 +209,8 @@ mod tests {
             rows: 1,
             payload: Bytes::from_static(&[0x00, 0x3C]),
         };
-        Answer { layer: LayerId(3), hidden: 1, dtype: Dtype::F16, parts: experts.iter().map(part).collect() }
+        let parts = experts.iter().map(part).collect();
+        Answer { layer: LayerId(3), hidden: 1, dtype: Dtype::F16, parts, products: None }
     }
 
     #[test]
@@ -195,6 +228,48 @@ mod tests {
         assert_eq!(message[..], golden);
         let back = decode_message(&message);
         assert_eq!(back, Ok(vec![Frame::Result(AttemptId(1), sample(&[5, 42]))]));
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn golden_bytes_with_products() {
+        let products = Products::new(2, &[1.0, -2.0, 0.5, 0.0]);
+        let answer = Answer { products, ..sample(&[42]) };
+        let message = answer.encode(AttemptId(1), Compression::Off).unwrap();
+        let golden = [
+            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x08, 0x00,  0x10, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+            0x03, 0x00,  0xFF, 0xFF,  0x01, 0x00, 0x00, 0x00,  0x02, 0x00,  0x00,  0x00,
+            /* gate */ 0x00, 0x00, 0x80, 0x3F,  0x00, 0x00, 0x00, 0xC0,
+            /* up */   0x00, 0x00, 0x00, 0x3F,  0x00, 0x00, 0x00, 0x00,
+        ];
+        assert_eq!(message[28 + 2..], golden);
+        assert_eq!(decode_message(&message), Ok(vec![Frame::Result(AttemptId(1), answer)]));
+    }
+
+    #[test]
+    fn products_are_those_of_the_results_before_them() {
+        let answer = Answer { products: Products::new(1, &[1.0, 2.0, 3.0, 4.0]), ..sample(&[5, 42]) };
+        let message = answer.encode(AttemptId(1), Compression::Off).unwrap();
+        let results = 2 * (28 + 2);
+        let refused = |message: Vec<u8>| decode_message(&message.into()).unwrap_err();
+        let alone = refused(message[results..].to_vec());
+        assert_eq!(alone, DecodeError::Mixed { reason: "products without a result" });
+        let twice = [&message[..], &message[results..]].concat();
+        assert_eq!(refused(twice), DecodeError::Mixed { reason: "products without a result" });
+        let changed = |at: usize, byte: u8| {
+            let mut message = message.to_vec();
+            message[results + at] = byte;
+            refused(message)
+        };
+        assert_eq!(changed(0x10, 4), DecodeError::Mixed { reason: "products of another layer" });
+        assert_eq!(changed(0x0C, 9), DecodeError::Mixed { reason: "products without a result" });
+        assert_eq!(changed(0x12, 0), DecodeError::Mixed { reason: "products of one expert" });
+        assert_eq!(changed(0x1A, 1), DecodeError::Dtype { byte: 1 });
+        assert_eq!(changed(0x1B, 8), DecodeError::Flags { flags: 8 });
+        assert_eq!(changed(0x18, 2), DecodeError::Length { bytes: 16, implied: 32 });
+        let too_few = Answer { products: Products::new(1, &[1.0, 2.0]), ..sample(&[5, 42]) };
+        assert_eq!(too_few.check(), Err(ShapeError::RowBytes { bytes: 8, row_bytes: 8 }));
+        assert_eq!(Products::new(40_000, &[]), None);
     }
 
     #[test]

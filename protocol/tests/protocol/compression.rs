@@ -105,6 +105,7 @@ impl Line {
             form: Form::Plain,
             rows: (0..dtype.row_bytes(HIDDEN.into())).map(byte).collect::<Vec<_>>().into(),
             calls: vec![Call { expert: ExpertId(3), pairs }],
+            wants_products: false,
         };
         self.attempts += 1;
         self.hub.dispatch(self.now, AttemptId(self.attempts), &dispatch).expect("the worker serves");

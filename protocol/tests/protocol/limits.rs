@@ -7,8 +7,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::limits::*;
 use moex_protocol::{
-    AttemptId, BlockReport, Call, CloseReason, Compression, DecodeError, Dispatch, Dtype, ExpertId, Form,
-    Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, SendError, SessionConfig,
+    Answer, AnswerPart, AttemptId, BlockReport, Call, CloseReason, Compression, DecodeError, Dispatch, Dtype, ExpertId, Form,
+    Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, Products, SendError, SessionConfig,
     ShapeError, State, Visibility, WeightSync, WeightSyncFrame, WireError, WorkerConfig, WorkerSession,
     cancel, decode_message,
 };
@@ -19,6 +19,7 @@ use crate::samples::{answer_to, block, dispatch, encoded, join};
 const DISPATCH: u16 = 1;
 const RESULT: u16 = 2;
 const HEARTBEAT: u16 = 4;
+const PRODUCTS: u16 = 8;
 const UNKNOWN: u16 = 99;
 const COMPRESSED: u8 = 1;
 const BY_ROW: u8 = 4;
@@ -111,7 +112,8 @@ fn max_message_bytes_of_the_answer_asked_for() {
     let rows: Bytes = vec![0; Dtype::F16.row_bytes(hidden)].into();
     let calls = (0..4).map(call).collect();
     let hidden = hidden as u16;
-    let asked = Dispatch { layer: LayerId(0), hidden, dtype: Dtype::F16, form: Form::RowsOnce, rows, calls };
+    let (layer, dtype, form) = (LayerId(0), Dtype::F16, Form::RowsOnce);
+    let asked = Dispatch { layer, hidden, dtype, form, rows, calls, wants_products: true };
     assert!(matches!(asked.check(), Err(ShapeError::TooLarge { .. })));
 }
 
@@ -216,6 +218,22 @@ fn max_pairs() {
 fn max_hidden() {
     let message = Raw::tensor(RESULT, 0, 1, MAX_HIDDEN + 1).message(&[]);
     assert_eq!(refusal(&message), DecodeError::HiddenTooWide { hidden: MAX_HIDDEN + 1 });
+}
+
+#[test]
+fn max_inner() {
+    let products = Raw { expert: 0xFFFF, dtype: 0, ..Raw::tensor(PRODUCTS, 0, 1, MAX_INNER + 1) };
+    assert_eq!(refusal(&products.message(&[])), DecodeError::InnerTooWide { inner: MAX_INNER + 1 });
+    let too_many = Raw { rows: MAX_PAIRS + 1, hidden: 1, ..products };
+    assert_eq!(
+        refusal(&too_many.message(&[])),
+        DecodeError::TooManyRows { rows: u64::from(MAX_PAIRS) + 1 }
+    );
+    let part = AnswerPart { expert: ExpertId(0), rows: 1, payload: vec![0; 2].into() };
+    let products = Some(Products { inner: MAX_INNER + 1, payload: Bytes::new() });
+    let (layer, dtype) = (LayerId(0), Dtype::F16);
+    let answer = Answer { layer, hidden: 1, dtype, parts: vec![part], products };
+    assert_eq!(answer.check(), Err(ShapeError::Inner { inner: MAX_INNER + 1 }));
 }
 
 #[test]

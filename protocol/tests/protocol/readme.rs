@@ -5,7 +5,7 @@ use half::f16;
 use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Call, Compression, Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat,
-    LayerId, Pair, Ping, WeightSync, WeightSyncFrame, WireError, cancel,
+    LayerId, Pair, Ping, Products, WeightSync, WeightSyncFrame, WireError, cancel,
 };
 
 use crate::samples::block;
@@ -23,11 +23,13 @@ fn messages() -> Vec<Bytes> {
         form,
         rows: rows.clone(),
         calls: vec![Call { expert: ExpertId(42), pairs: vec![Pair { row: 0, gate: f16::ONE }] }],
+        wants_products: false,
     };
     let dispatched = |form| dispatch(form).encode(attempt, Compression::Off).expect("well formed");
-    let answered = {
+    let answered = |has_products: bool| {
         let parts = vec![AnswerPart { expert: ExpertId(42), rows: 1, payload: rows.clone() }];
-        let answer = Answer { layer: LayerId(3), hidden: 2, dtype: Dtype::F16, parts };
+        let products = has_products.then(|| Products::new(1, &[1.0, -2.0]).expect("a width"));
+        let answer = Answer { layer: LayerId(3), hidden: 2, dtype: Dtype::F16, parts, products };
         answer.encode(attempt, Compression::Off).expect("well formed")
     };
     let sync = WeightSync { epoch: 1, hold: Vec::new(), drop: vec![block(3, 42)] };
@@ -35,8 +37,9 @@ fn messages() -> Vec<Bytes> {
         WireError { code: ErrorCode::Preempted, message: "newer work".into(), attempt: Some(attempt) };
     vec![
         dispatched(Form::Plain),
-        answered,
+        answered(false),
         dispatched(Form::RowsOnce),
+        answered(true),
         cancel::encode(attempt),
         Heartbeat::Ping(Ping { hub_micros: 15, ..Ping::default() }).encode(Compression::Off),
         WeightSyncFrame::Sync(sync).encode(Compression::Off),

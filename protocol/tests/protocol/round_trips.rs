@@ -19,8 +19,8 @@ use crate::samples;
 const COMPRESSIONS: [Compression; 2] = [Compression::Off, Compression::Lz4];
 
 fn any_dispatch() -> impl Strategy<Value = Dispatch> {
-    let size = (1..200_u16, 1..8_usize, select(Dtype::ALL.as_slice()));
-    size.prop_flat_map(|(hidden, n_rows, dtype)| {
+    let size = (1..200_u16, 1..8_usize, select(Dtype::ALL.as_slice()), any::<bool>());
+    size.prop_flat_map(|(hidden, n_rows, dtype, wants_products)| {
         let pair = (0..n_rows as u16, any::<i16>())
             .prop_map(|(row, gate)| Pair { row, gate: f16::from_f32(f32::from(gate) / 256.0) });
         (
@@ -31,7 +31,7 @@ fn any_dispatch() -> impl Strategy<Value = Dispatch> {
         )
             .prop_map(move |(layer, form, rows, calls)| {
                 let calls = calls.into_iter().map(|(expert, pairs)| Call { expert, pairs }).collect();
-                Dispatch { layer, hidden, dtype, form, rows, calls }
+                Dispatch { layer, hidden, dtype, form, rows, calls, wants_products }
             })
     })
 }
@@ -46,7 +46,7 @@ fn any_answer() -> impl Strategy<Value = Answer> {
                 .parts
                 .iter()
                 .map(|part| AnswerPart { payload: bytes.split_to(part.payload.len()), ..part.clone() });
-            Answer { parts: parts.collect(), ..empty }
+            Answer { parts: parts.collect(), ..empty.clone() }
         })
     })
 }
@@ -80,6 +80,7 @@ fn any_join() -> impl Strategy<Value = Join> {
             gigabytes_per_second: f32::from(half) / 2.0,
             teraflops: f32::from(half) * 2.0,
             input_slots,
+            gives_products: browser,
         }
     })
 }
@@ -89,7 +90,14 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
     let accepted = accepted.prop_map(|(session, interval, timeout, name, number, block_bytes)| {
         let sample = samples::accepted();
         let model = moex_protocol::ModelSummary { name, hidden: number, block_bytes, ..sample.model };
-        Accepted { session, heartbeat_interval_millis: interval, dispatch_timeout_millis: timeout, model }
+        let wants_products = number % 2 == 1;
+        Accepted {
+            session,
+            heartbeat_interval_millis: interval,
+            dispatch_timeout_millis: timeout,
+            model,
+            wants_products,
+        }
     });
     let visibility =
         select([Visibility::Visible, Visibility::Hidden, Visibility::Frozen, Visibility::Leaving].as_slice());

@@ -6,11 +6,13 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
     Accepted, Answer, AnswerPart, Block, BlockReport, Call, Compression, Dispatch, Dtype, ExpertId, Form,
-    Join, LayerId, ModelSummary, Pair, SelfTest, WorkerId, WorkerKind,
+    Join, LayerId, ModelSummary, Pair, Products, SelfTest, WorkerId, WorkerKind,
 };
 
 /// D of the samples.
 pub(crate) const HIDDEN: u16 = 4;
+/// F of the samples.
+pub(crate) const INNER: usize = 8;
 
 pub(crate) fn join() -> Join {
     Join {
@@ -29,6 +31,7 @@ pub(crate) fn join() -> Join {
         gigabytes_per_second: 17.5,
         teraflops: 0.5,
         input_slots: 2,
+        gives_products: true,
     }
 }
 
@@ -51,6 +54,7 @@ pub(crate) fn accepted() -> Accepted {
             max_rows: 16,
             max_pairs: 32,
         },
+        wants_products: false,
     }
 }
 
@@ -81,6 +85,7 @@ pub(crate) fn dispatch(form: Form, experts: &[u16]) -> Dispatch {
             .iter()
             .map(|&expert| Call { expert: ExpertId(expert), pairs: pairs.clone() })
             .collect(),
+        wants_products: false,
     }
 }
 
@@ -97,8 +102,14 @@ pub(crate) fn answer_to(dispatch: &Dispatch) -> Answer {
         layer: shape.layer,
         hidden: shape.hidden,
         dtype: shape.dtype,
+        products: shape.has_products.then(|| products(dispatch.n_pairs())),
         parts: shape.parts.into_iter().map(part).collect(),
     }
+}
+
+/// The products of an answer of so many rows, all of them 1.
+pub(crate) fn products(n_rows: usize) -> Products {
+    Products::new(INNER, &vec![1.0; n_rows * 2 * INNER]).expect("a width that can be said")
 }
 
 /// A dispatch message, uncompressed.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use moex_protocol::{
-    AttemptId, Beat, Compression, ErrorCode, Form, Heartbeat, Ping, Visibility, WeightSync, WeightSyncFrame,
+    AttemptId, Beat, Compression, Dispatch, ErrorCode, Form, Heartbeat, Ping, Visibility, WeightSync, WeightSyncFrame,
     WireError, cancel, fuzzing,
 };
 
@@ -57,6 +57,9 @@ fn decoder_seeds() -> Vec<(&'static str, Bytes)> {
         let answer = answer_to(&dispatch(form, &[1, 3]));
         answer.encode(attempt, Compression::Off).expect("samples are well formed")
     };
+    let wanting = Dispatch { wants_products: true, ..dispatch(Form::RowsOnce, &[1, 3]) };
+    let asking = wanting.encode(attempt, Compression::Off).expect("samples are well formed");
+    let checkable = answer_to(&wanting).encode(attempt, Compression::Off).expect("samples are well formed");
     let sync = WeightSync { epoch: 1, hold: Vec::new(), drop: vec![block(0, 1)] };
     let error = WireError { code: ErrorCode::Preempted, message: "newer".into(), attempt: Some(attempt) };
     let beat = Beat { echo: Some(1), visibility: Visibility::Hidden, ..Beat::default() };
@@ -66,6 +69,8 @@ fn decoder_seeds() -> Vec<(&'static str, Bytes)> {
         ("dispatch-rows-once", encode(Form::RowsOnce, Compression::Off)),
         ("dispatch-lz4", encode(Form::Plain, Compression::Lz4)),
         ("result-plain", answer(Form::Plain)),
+        ("dispatch-products", asking),
+        ("result-products", checkable),
         ("cancel", cancel::encode(attempt)),
         ("join", heartbeat(Heartbeat::Join(join()))),
         ("accepted", heartbeat(Heartbeat::Accepted(accepted()))),

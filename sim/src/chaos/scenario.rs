@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::Routing;
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, WorkerId};
-use moex_swarm::{Hedge, JoinToken, LayerJob, SwarmConfig};
+use moex_swarm::{Hedge, JoinToken, LayerJob, SwarmConfig, Verify};
 
 use crate::{
     random::Random,
@@ -197,8 +197,10 @@ impl Scenario {
     pub(super) fn hostile(&mut self) -> HostileSpec {
         self.workers += 1;
         let block_bytes = self.model.summary().block_bytes;
-        // Nobody can tell a plausible lie from the truth but the hub, where it checks every answer before it is used.
-        let may_lie = self.swarm.hub_compute && self.swarm.check_every == 1;
+        // Nobody can tell a plausible lie from the truth but the hub, where it checks or computes every answer before it is
+        // used.
+        let is_checked = self.swarm.check_every == 1 || self.swarm.verify == Verify::Blocking;
+        let may_lie = self.swarm.hub_compute && is_checked;
         let random = &mut self.random;
         let n_misdeeds = 1 + random.below(5);
         let deeds = &Attack::ALL[usize::from(!may_lie)..];
@@ -245,6 +247,7 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         compression: if random.below(4) == 0 { CompressionMode::On } else { CompressionMode::Off },
         hub_compute: random.below(3) > 0,
         check_every: [0, 1, 3, 256][random.below(4)],
+        verify: [Verify::Audit, Verify::Blocking][random.below(2)],
         seed: random.below(1 << 32) as u64,
         // Longer than a heartbeat and its echo: an only worker that is out is back with its next one.
         coverage_wait: Duration::from_millis(2_500 + upto(random, 8_000)),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use moex_protocol::Routing;
 use moex_protocol::{LayerId, WorkerId};
-use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig};
+use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig, Verify};
 
 use super::{
     Figures, Fit, ReplayError,
@@ -60,6 +60,7 @@ impl<'a> Play<'a> {
             swarm: SwarmConfig {
                 replicas: hub.replicas,
                 hedge: hub.hedge,
+                verify: Verify::Audit,
                 check_every: hub.check_every,
                 seed,
                 timeout: Duration::from_micros(hub.timeout),

@@ -16,7 +16,7 @@ use std::{
 
 use moex_protocol::Routing;
 use moex_protocol::{LayerId, WorkerId};
-use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig};
+use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig, Verify};
 
 pub use self::{
     outcome::{Outcome, sweep_table, table},
@@ -108,6 +108,7 @@ impl<'a> Run<'a> {
             swarm: SwarmConfig {
                 replicas: scenario.swarm.replicas,
                 hedge: checked.hedge,
+                verify: Verify::Audit,
                 check_every: scenario.swarm.check_every,
                 seed: scenario.seed,
                 timeout: from_millis(scenario.swarm.timeout_ms),

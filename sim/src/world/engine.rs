@@ -1,7 +1,7 @@
 //! The engine of a simulated worker: the shipped CPU engine, or zeros of the right shape.
 
 use moex_kernels::ExpertFormat;
-use moex_kernels::engine::{Batch, CpuEngine, EnginePlan};
+use moex_kernels::engine::{Batch, Computed, CpuEngine, EnginePlan};
 
 /// Whether numbers matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +16,14 @@ pub enum Arithmetic {
 #[derive(Debug)]
 pub(super) enum Engine {
     Exact(CpuEngine),
-    Zeros { hidden: usize },
+    Zeros { hidden: usize, inner: usize },
 }
 
 impl Engine {
     pub(super) fn new(arithmetic: Arithmetic, plan: EnginePlan) -> Result<Self, String> {
         Ok(match arithmetic {
             Arithmetic::Exact => Self::Exact(CpuEngine::new(plan).map_err(|error| error.to_string())?),
-            Arithmetic::Zeros => Self::Zeros { hidden: plan.shapes.hidden },
+            Arithmetic::Zeros => Self::Zeros { hidden: plan.shapes.hidden, inner: plan.shapes.inner },
         })
     }
 
@@ -34,11 +34,19 @@ impl Engine {
         }
     }
 
-    /// (P, D)
-    pub(super) fn compute(&self, batch: &Batch) -> Result<Vec<f32>, String> {
+    /// Rows (P, D), and products (P, 2F) if they are wanted.
+    pub(super) fn compute(&self, batch: &Batch, wants_products: bool) -> Result<Computed, String> {
         match self {
-            Self::Exact(engine) => engine.compute(batch).map_err(|error| error.to_string()),
-            Self::Zeros { hidden } => Ok(vec![0.0; batch.n_pairs() * hidden]),
+            Self::Exact(engine) if wants_products => {
+                engine.compute_with_products(batch).map_err(|error| error.to_string())
+            }
+            Self::Exact(engine) => {
+                engine.compute(batch).map(Computed::from).map_err(|error| error.to_string())
+            }
+            Self::Zeros { hidden, inner } => {
+                let products = wants_products.then(|| vec![0.0; batch.n_pairs() * 2 * inner]);
+                Ok(Computed { rows: vec![0.0; batch.n_pairs() * hidden], products })
+            }
         }
     }
 }

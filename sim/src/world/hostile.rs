@@ -209,6 +209,7 @@ impl Hostile {
             gigabytes_per_second: f32::INFINITY,
             teraflops: self.spec.teraflops,
             input_slots: limits::MAX_SLOTS,
+            gives_products: true,
         }
     }
 }

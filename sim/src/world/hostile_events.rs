@@ -6,7 +6,7 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
     Answer, AttemptId, Beat, Block, BlockReport, Compression, Dtype, ErrorCode, ExpertId, Heartbeat, LayerId,
-    Ping, Visibility, WireError, limits,
+    Ping, Visibility, WireError, limits, tensor,
 };
 
 use super::{Attack, Event, PeerId, Toward, World, hostile::MAX_KEPT, link::Packet, peer::Kind};
@@ -135,8 +135,20 @@ fn encoded(answer: Answer, attempt: AttemptId) -> Packet {
     Packet::Binary(answer.encode(attempt, Compression::Off).unwrap_or_default())
 }
 
-/// Every byte of values is drawn anew, but none that would make a value infinite in any format.
+/// Every value times a factor, or every byte of values drawn anew, but none that would make a value infinite in any format.
 fn lie(mut answer: Answer, random: &mut Random) -> Answer {
+    let factors = [-20.0, -1.0, 0.0, 0.5, 0.97, 1.03, 3.0];
+    if let Some(factor) = factors.get(random.below(2 * factors.len())) {
+        let hidden = usize::from(answer.hidden);
+        for part in &mut answer.parts {
+            let mut rows = tensor::decode_rows(answer.dtype, &part.payload, hidden).unwrap_or_default();
+            rows.iter_mut().for_each(|value| *value *= factor);
+            let mut payload = Vec::with_capacity(part.payload.len());
+            tensor::encode_rows(answer.dtype, &rows, hidden, &mut payload);
+            part.payload = payload.into();
+        }
+        return answer;
+    }
     for part in &mut answer.parts {
         part.payload = part.payload.iter().map(|_| random.below(0x3C) as u8).collect::<Vec<u8>>().into();
     }

@@ -3,10 +3,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use moex_protocol::Dispatch;
-use moex_swarm::{Action, ComputeId, HubResult, JobError, JobId, Swarm};
+use moex_protocol::{Dispatch, tensor};
+use moex_swarm::{Action, ComputeId, HubResult, JobError, JobId, LayerResult, Swarm, Verify};
 
-use super::{Device, Event, Notice, World, link::Packet};
+use super::{Arithmetic, Device, Event, Notice, World, link::Packet};
+
+/// The part of an answer's length that a lie may have and go unseen by the hub's check.
+const UNSEEN: f64 = 5e-3;
 
 /// What the hub runs on.
 #[derive(Clone, Debug)]
@@ -58,11 +61,48 @@ impl World {
                 }
                 Action::Close(connection, code) => self.close_from_hub(connection, code),
                 Action::HubCompute(id, dispatch) => self.compute_on_hub(id, dispatch),
-                Action::Finished(id, result) => self.finished(id, result.map(|result| result.sum())),
+                Action::Finished(id, result) => {
+                    let result = result.map(|result| self.verified(result).sum());
+                    self.finished(id, result);
+                }
             }
         }
         self.time_layers();
         self.swarm_deadline = self.swarm.poll_timeout();
+    }
+
+    /// The hub's check of what workers answered, by what it finds: whatever is off by more than [`UNSEEN`]. The hub's own results
+    /// take its place.
+    fn verified(&mut self, mut result: LayerResult) -> LayerResult {
+        if self.verify == Verify::Audit || self.arithmetic == Arithmetic::Zeros {
+            return result;
+        }
+        let (dtype, hidden) = (result.rows().0, self.model.summary().hidden as usize);
+        let mut said: Vec<(usize, Vec<f32>)> = result
+            .unchecked()
+            .map(|part| (part.item, tensor::decode_rows(dtype, part.answer, hidden).unwrap_or_default()))
+            .collect();
+        said.sort_by_key(|(item, _)| *item);
+        let items: Vec<usize> = said.iter().map(|(item, _)| *item).collect();
+        let Ok(truth) = self.model.answer(&result.dispatch(&items)) else { return result };
+        let is_wrong = |said: &[f32], truth: &[u8]| {
+            let truth = tensor::decode_rows(dtype, truth, hidden).unwrap_or_default();
+            let square = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
+            let error = square(&mut said.iter().zip(&truth).map(|(said, truth)| said - truth));
+            error > UNSEEN * UNSEEN * square(&mut truth.iter().copied())
+        };
+        let parts = said.iter().zip(&truth.parts);
+        let wrong = parts.filter(|((_, said), truth)| is_wrong(said, &truth.payload));
+        let wrong: Vec<usize> = wrong.map(|((item, _), _)| *item).collect();
+        if wrong.is_empty() {
+            return result;
+        }
+        let Ok(own) = self.model.answer(&result.dispatch(&wrong)) else { return result };
+        if let Some(lies) = result.replace(&wrong, &own, false) {
+            self.note(|| format!("the hub finds {} of {} answers wrong", lies.len(), items.len()));
+            self.swarm.caught(self.now, lies);
+        }
+        result
     }
 
     pub(super) fn finished(&mut self, id: JobId, result: Result<Vec<f32>, JobError>) {

@@ -37,7 +37,7 @@ use std::{
 };
 
 use moex_protocol::{AttemptId, Block};
-use moex_swarm::{ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig};
+use moex_swarm::{ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig, Verify};
 
 pub use self::{
     device::Device,
@@ -126,6 +126,7 @@ pub struct World {
     random: Random,
     model: Arc<Model>,
     arithmetic: Arithmetic,
+    verify: Verify,
     swarm: Swarm,
     swarm_deadline: Option<Duration>,
     hub: HubMachine,
@@ -182,6 +183,7 @@ impl World {
             timers: BTreeSet::new(),
             random: Random::new(config.seed, 0),
             arithmetic: config.arithmetic,
+            verify: swarm.verify,
             timing: swarm.is_traced.then(Timing::default),
             swarm: Swarm::new(swarm, config.model.catalog()),
             model: config.model,

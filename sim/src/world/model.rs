@@ -6,7 +6,7 @@ use half::f16;
 use moex_kernels::{ExpertFormat, ExpertShape, cpu};
 use moex_protocol::{
     Answer, AnswerPart, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, LayerId, ModelSummary,
-    Pair, tensor,
+    Pair, Products, tensor,
 };
 use moex_swarm::{BlockCatalog, LayerJob};
 use moex_worker::core::answer::{self, ComputeError};
@@ -107,10 +107,16 @@ impl Model {
 
     /// What the hub, or an honest worker, answers.
     pub(super) fn answer(&self, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
-        if self.blocks.is_empty() {
-            return Ok(zeros(dispatch));
+        let mut answer = match self.blocks.is_empty() {
+            true => zeros(dispatch),
+            false => answer::answer(&self.shape, |block| self.block(block), dispatch)?,
+        };
+        // The hub's check is modelled by what it finds (`hub_machine`): what it reads is not.
+        if dispatch.wants_products {
+            let inner = self.shape.inner;
+            answer.products = Products::new(inner, &vec![0.0; dispatch.n_pairs() * 2 * inner]);
         }
-        answer::answer(&self.shape, |block| self.block(block), dispatch)
+        Ok(answer)
     }
 
     /// (T, D): what one worker that holds everything answers to a job, each expert's rows added in f32 in ascending order.
@@ -132,6 +138,7 @@ impl Model {
             form: Form::RowsOnce,
             calls,
             rows: rows.into(),
+            wants_products: false,
         };
         let answer = self.answer(&dispatch)?;
         let mut sum = vec![0.0; job.rows.len()]; // (T, D)
@@ -154,5 +161,6 @@ fn zeros(dispatch: &Dispatch) -> Answer {
         payload: vec![0; rows * row_bytes].into(),
     };
     let parts = dispatch.calls.iter().map(|call| part(call.expert, call.pairs.len())).collect();
-    Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts }
+    let Dispatch { layer, hidden, dtype, .. } = *dispatch;
+    Answer { layer, hidden, dtype, parts, products: None }
 }

@@ -54,7 +54,8 @@ pub(super) struct Worker {
     pub(super) engine: Option<Engine>,
     /// Engines made so far, so that a load for an earlier one is void.
     pub(super) plans: u32,
-    pub(super) computing: Option<(AttemptId, Batch)>,
+    /// With whether products are wanted.
+    pub(super) computing: Option<(AttemptId, Batch, bool)>,
     /// Blocks in its store.
     pub(super) stored: BTreeSet<Block>,
     pub(super) load_free_at: Duration,
@@ -144,6 +145,7 @@ impl Worker {
             gigabytes_per_second: f32::NAN,
             teraflops: spec.teraflops,
             input_slots: spec.input_slots,
+            gives_products: true,
         }
     }
 }

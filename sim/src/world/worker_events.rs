@@ -110,7 +110,7 @@ impl World {
         let (life, link) = (peer.life, &peer.link);
         let Kind::Worker(worker) = &mut peer.kind else { return };
         match task {
-            Task::Plan(plan) => {
+            Task::Plan { plan, .. } => {
                 worker.plans += 1;
                 let made = Engine::new(arithmetic, plan).map(|engine| worker.engine = Some(engine));
                 if let Some(core) = &mut worker.core {
@@ -141,9 +141,9 @@ impl World {
                 };
                 self.events.push(worker.load_free_at, event);
             }
-            Task::Compute { attempt, batch } => {
+            Task::Compute { attempt, batch, wants_products } => {
                 let (n_experts, n_pairs) = (batch.calls.len(), batch.n_pairs());
-                worker.computing = Some((attempt, batch));
+                worker.computing = Some((attempt, batch, wants_products));
                 if self.compute_on_shared_host(Computation { peer: id, life, attempt }, n_experts, n_pairs) {
                     return;
                 }
@@ -191,8 +191,9 @@ impl World {
                 core.loaded(now, block, loaded);
             }
             Event::Computed { attempt, .. } => {
-                if let Some((_, batch)) = computing.take_if(|(computed, _)| *computed == attempt) {
-                    core.computed(now, attempt, engine.compute(&batch));
+                let due = computing.take_if(|(computed, ..)| *computed == attempt);
+                if let Some((_, batch, wants_products)) = due {
+                    core.computed(now, attempt, engine.compute(&batch, wants_products));
                 }
             }
             _ => return,

@@ -145,6 +145,7 @@ async fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
         teraflops: 1.0,
         manner: Manner::Mute,
         busy_poll: false,
+        renames: false,
     };
     let _mute = Peer::start(&hub.join_url, mute).unwrap();
     hub.wait_for_workers(1).await.unwrap();

@@ -1,5 +1,5 @@
 //! Answers a dispatch in f32 from packed blocks, without a session, a slot or a device; the result equals that of any worker
-//! with f32 activations. Used by the hub for its own answers, by the simulator's workers and by tests.
+//! with f32 activations, without the products of gate and up. Used by the hub for its own answers, by the simulator's workers and by tests.
 
 use moex_kernels::{ExpertShape, cpu, engine::Pair};
 use moex_protocol::{Answer, AnswerPart, Block, Dispatch, ExpertId, tensor};
@@ -85,6 +85,6 @@ impl<'a> Answering<'a> {
     /// The complete answer.
     pub fn finish(self) -> Answer {
         let Dispatch { layer, hidden, dtype, .. } = *self.dispatch;
-        Answer { layer, hidden, dtype, parts: self.parts }
+        Answer { layer, hidden, dtype, parts: self.parts, products: None }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Legend: R rows of the dispatch, P pairs over all its calls, D hidden.
 
-use moex_kernels::engine::{self, Batch};
+use moex_kernels::engine::{self, Batch, Computed};
 use moex_protocol::tensor::{self, TensorError};
-use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId};
+use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, Products};
 
 /// `dispatch` as the engine computes it: rows (R, D) and gates in f32, experts as slots.
 ///
@@ -23,22 +23,32 @@ pub(super) fn to_batch(dispatch: &Dispatch, slots: &[u32]) -> Result<Batch, Tens
     Ok(Batch { rows, calls: calls.collect() })
 }
 
-/// The answer to `dispatch`, from the engine's output (P, D): gate x expert(row), in the order of the calls' pairs.
+/// The answer to `dispatch`, from what the engine made of it, in the order of the calls' pairs.
 ///
-/// `None` if there are not P rows, or if a value is not finite in the wire's dtype: the hub would reject such an answer.
-pub(super) fn to_answer(dispatch: &Dispatch, output: &[f32]) -> Option<Answer> {
-    let hidden = usize::from(dispatch.hidden);
-    if output.len() != dispatch.n_pairs() * hidden {
+/// `None` if there are not P rows, if the products that are wanted are missing, or if a value is not finite in the wire's
+/// dtype: the hub would reject such an answer.
+pub(super) fn to_answer(dispatch: &Dispatch, computed: &Computed) -> Option<Answer> {
+    let (hidden, n_pairs) = (usize::from(dispatch.hidden), dispatch.n_pairs());
+    if computed.rows.len() != n_pairs * hidden {
         return None;
     }
-    let mut rest = output;
+    let products = match &computed.products {
+        Some(values) if dispatch.wants_products => {
+            let inner = values.len() / (2 * n_pairs).max(1);
+            Some(Products::new(inner, values).filter(|_| values.len() == 2 * inner * n_pairs)?)
+        }
+        None if dispatch.wants_products => return None,
+        _ => None,
+    };
+    let mut rest = computed.rows.as_slice();
     let parts = dispatch.calls.iter().map(|call| {
         let rows; // (the call's pairs, D)
         (rows, rest) = rest.split_at(call.pairs.len() * hidden);
         part(dispatch, call.expert, rows)
     });
     let parts = parts.collect();
-    let answer = Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts };
+    let Dispatch { layer, hidden, dtype, .. } = *dispatch;
+    let answer = Answer { layer, hidden, dtype, parts, products };
     (!answer.has_non_finite()).then_some(answer)
 }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_kernels::{
     ExpertFormat,
-    engine::{Batch, EnginePlan},
+    engine::{Batch, Computed, EnginePlan},
 };
 use moex_protocol::{
     Accepted, AttemptId, Beat, Block, BlockReport, BlockSource, Call, CloseReason, Dispatch, ErrorCode, Join,
@@ -63,7 +63,12 @@ pub struct CoreConfig {
 pub enum Task {
     /// Make an engine with this plan, in place of any earlier one; then call [`Core::planned`]. Loads into the earlier engine
     /// are void: they are not reported.
-    Plan(EnginePlan),
+    Plan {
+        /// How much there will ever be.
+        plan: EnginePlan,
+        /// Whether dispatches ask for the products of gate and up: a device that keeps them is of no use to this hub.
+        wants_products: bool,
+    },
     /// Fetch the bytes of `source`, check their hash, put them into the engine's `slot`; then call [`Core::loaded`].
     Load {
         /// Where in the engine.
@@ -79,6 +84,8 @@ pub enum Task {
         attempt: AttemptId,
         /// Rows (R, D) and the experts they go to.
         batch: Batch,
+        /// Whether the products of gate and up are wanted too.
+        wants_products: bool,
     },
     /// Give up: connecting again would end the same way. The reason is one sentence.
     Stop(String),
@@ -100,6 +107,8 @@ pub struct Core {
     session: WorkerSession,
     model: Option<Model>,
     accepted: bool,
+    /// Whether the hub asks for products: the engine was made to give them.
+    wants_products: bool,
     engine_ready: bool,
     blocks: BlockTable,
     report: Report,
@@ -136,6 +145,7 @@ impl Core {
             config,
             model: None,
             accepted: false,
+            wants_products: false,
             engine_ready: false,
             blocks: BlockTable::default(),
             report: Report::default(),
@@ -205,8 +215,8 @@ impl Core {
         self.advance(now);
     }
 
-    /// [`Task::Compute`] is done: gate x expert(row) for each pair of the batch, (P, D), in order.
-    pub fn computed(&mut self, now: Duration, attempt: AttemptId, result: Result<Vec<f32>, String>) {
+    /// [`Task::Compute`] is done.
+    pub fn computed(&mut self, now: Duration, attempt: AttemptId, result: Result<Computed, String>) {
         self.blocks.unpin();
         if let Some(running) = self.running.take_if(|running| running.attempt == attempt) {
             self.settle(now, running, result);
@@ -327,12 +337,14 @@ impl Core {
         };
         self.accepted = true;
         self.counted.problem = None;
-        if self.model.as_ref() == Some(&model) {
+        let wants_products = accepted.wants_products;
+        if self.model.as_ref() == Some(&model) && self.wants_products == wants_products {
             return;
         }
+        self.wants_products = wants_products;
         self.blocks = BlockTable::new(model.plan.n_slots);
         self.engine_ready = false;
-        self.tasks.push_back(Task::Plan(model.plan));
+        self.tasks.push_back(Task::Plan { plan: model.plan, wants_products });
         self.model = Some(model);
     }
 
@@ -377,8 +389,9 @@ impl Core {
         match self.batch(&dispatch) {
             Ok((slots, batch)) => {
                 self.blocks.pin(slots);
+                let wants_products = dispatch.wants_products;
                 self.running = Some(Running { attempt, dispatch, since: now, cancelled: false });
-                self.tasks.push_back(Task::Compute { attempt, batch });
+                self.tasks.push_back(Task::Compute { attempt, batch, wants_products });
             }
             Err((code, reason)) => {
                 self.counted.errors += 1;
@@ -389,6 +402,9 @@ impl Core {
 
     /// The slots a dispatch reads and the batch for the engine.
     fn batch(&self, dispatch: &Dispatch) -> Result<(Vec<u32>, Batch), (ErrorCode, String)> {
+        if dispatch.wants_products && !self.wants_products {
+            return Err((ErrorCode::BadFrame, "products were not agreed on".into()));
+        }
         let resident = |call: &Call| {
             let block = Block { layer: dispatch.layer, expert: call.expert };
             self.blocks.resident(block).ok_or_else(|| (ErrorCode::NotResident, block.to_string()))
@@ -399,7 +415,7 @@ impl Core {
     }
 
     /// Answers the attempt with what its computation gave, unless nobody waits for it.
-    fn settle(&mut self, now: Duration, running: Running, result: Result<Vec<f32>, String>) {
+    fn settle(&mut self, now: Duration, running: Running, result: Result<Computed, String>) {
         let Running { attempt, dispatch, since, cancelled } = running;
         if cancelled {
             return;

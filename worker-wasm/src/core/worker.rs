@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_kernels::{
     ExpertFormat,
-    engine::{Batch, EnginePlan},
+    engine::{Batch, Computed, EnginePlan},
 };
 use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Visibility};
 
@@ -73,7 +73,14 @@ pub enum Action {
     /// Close the socket with this code once all is sent, and forget it.
     Close(Connection, u16),
     /// Make an engine with this plan, in place of the hub's earlier one; then call [`Worker::planned`].
-    Plan(EngineId, EnginePlan),
+    Plan {
+        /// What to name in [`Worker::planned`].
+        engine: EngineId,
+        /// How much there will ever be.
+        plan: EnginePlan,
+        /// Whether it will be asked for the products of gate and up.
+        wants_products: bool,
+    },
     /// Fetch the bytes of `source` from the hub, check their hash, put them into the engine's `slot`; then call
     /// [`Worker::loaded`].
     Load {
@@ -94,6 +101,8 @@ pub enum Action {
         attempt: AttemptId,
         /// Rows (R, D) and the experts they go to.
         batch: Batch,
+        /// Whether the products of gate and up are wanted too.
+        wants_products: bool,
     },
     /// Nothing: the connection is lost and will be tried again, which may be worth a line in a log.
     Retrying(HubId, Lost),
@@ -108,7 +117,7 @@ pub struct Worker {
     /// Emptied by the driver after each call.
     actions: VecDeque<Action>,
     /// Batches that wait for the device: at most one for each hub.
-    waiting: VecDeque<(EngineId, AttemptId, Batch)>,
+    waiting: VecDeque<Action>,
     is_computing: bool,
 }
 
@@ -199,13 +208,13 @@ impl Worker {
         }
     }
 
-    /// [`Action::Compute`] is done: gate x expert(row) for each pair of the batch, (P, D), in order.
+    /// [`Action::Compute`] is done.
     pub fn computed(
         &mut self,
         now: Duration,
         engine: EngineId,
         attempt: AttemptId,
-        result: Result<Vec<f32>, String>,
+        result: Result<Computed, String>,
     ) {
         self.is_computing = false;
         self.compute_next();
@@ -338,18 +347,18 @@ impl Worker {
         while let Some(task) = self.hubs[id.0].core.poll_task() {
             let hub = &mut self.hubs[id.0];
             match task {
-                Task::Plan(plan) => {
+                Task::Plan { plan, wants_products } => {
                     hub.engine += 1;
                     let engine = EngineId { hub: id, number: hub.engine };
-                    self.actions.push_back(Action::Plan(engine, plan));
+                    self.actions.push_back(Action::Plan { engine, plan, wants_products });
                 }
                 Task::Load { slot, format, source } => {
                     let engine = EngineId { hub: id, number: hub.engine };
                     self.actions.push_back(Action::Load { engine, slot, format, source });
                 }
-                Task::Compute { attempt, batch } => {
+                Task::Compute { attempt, batch, wants_products } => {
                     let engine = EngineId { hub: id, number: hub.engine };
-                    self.waiting.push_back((engine, attempt, batch));
+                    self.waiting.push_back(Action::Compute { engine, attempt, batch, wants_products });
                     self.compute_next();
                 }
                 Task::Stop(reason) => {
@@ -363,10 +372,10 @@ impl Worker {
     /// Gives the device the batch that has waited longest, if it is free.
     fn compute_next(&mut self) {
         if !self.is_computing
-            && let Some((engine, attempt, batch)) = self.waiting.pop_front()
+            && let Some(next) = self.waiting.pop_front()
         {
             self.is_computing = true;
-            self.actions.push_back(Action::Compute { engine, attempt, batch });
+            self.actions.push_back(next);
         }
     }
 
@@ -381,7 +390,8 @@ impl Worker {
             self.actions.push_back(Action::Close(connection, code));
         }
         hub.link.end();
-        self.waiting.retain(|(engine, ..)| engine.hub != id);
+        let is_its = |action: &Action| matches!(action, Action::Compute { engine, .. } if engine.hub == id);
+        self.waiting.retain(|waiting| !is_its(waiting));
         self.actions.push_back(Action::Ended(id, ending));
     }
 }

@@ -1,7 +1,7 @@
 //! What a worker has done beside its sockets: an engine made, a block brought, a batch computed.
 
 use moex_kernels::ExpertFormat;
-use moex_kernels::engine::{Batch, Engine, EngineError, EnginePlan};
+use moex_kernels::engine::{Batch, Computed, Engine, EngineError, EnginePlan};
 use moex_protocol::{AttemptId, Block, BlockSource};
 
 use super::Shared;
@@ -20,7 +20,7 @@ pub(crate) trait Fetch {
 /// One thing to do.
 pub(crate) enum Job<F> {
     /// Make an engine.
-    Plan { id: EngineId, device: Shared<Device>, plan: EnginePlan },
+    Plan { id: EngineId, device: Shared<Device>, plan: EnginePlan, wants_products: bool },
     /// Fetch a block and put it into its slot.
     Load {
         id: EngineId,
@@ -31,7 +31,13 @@ pub(crate) enum Job<F> {
         source: BlockSource,
     },
     /// Compute a batch.
-    Compute { id: EngineId, engine: Option<Shared<Engine>>, attempt: AttemptId, batch: Batch },
+    Compute {
+        id: EngineId,
+        engine: Option<Shared<Engine>>,
+        attempt: AttemptId,
+        batch: Batch,
+        wants_products: bool,
+    },
 }
 
 /// What came of it.
@@ -41,15 +47,15 @@ pub(crate) enum Done {
     /// Of [`Job::Load`].
     Loaded(EngineId, Block, Result<Loaded, String>),
     /// Of [`Job::Compute`].
-    Computed(EngineId, AttemptId, Result<Vec<f32>, EngineError>),
+    Computed(EngineId, AttemptId, Result<Computed, EngineError>),
 }
 
 impl<F: Fetch> Job<F> {
     /// Does it.
     pub(crate) async fn run(self) -> Done {
         match self {
-            Self::Plan { id, device, plan } => {
-                let engine = device.engine(plan).await;
+            Self::Plan { id, device, plan, wants_products } => {
+                let engine = device.engine_for(plan, wants_products).await;
                 Done::Planned(id, engine.map(Shared::new).map_err(|error| error.to_string()))
             }
             Self::Load { id, engine, fetcher, slot, format, source } => {
@@ -61,9 +67,10 @@ impl<F: Fetch> Job<F> {
                 };
                 Done::Loaded(id, source.block, load.await)
             }
-            Self::Compute { id, engine, attempt, batch } => {
+            Self::Compute { id, engine, attempt, batch, wants_products } => {
                 let result = match engine {
-                    Some(engine) => engine.compute(&batch).await,
+                    Some(engine) if wants_products => engine.compute_with_products(&batch).await,
+                    Some(engine) => engine.compute(&batch).await.map(Computed::from),
                     None => Err(no_engine()),
                 };
                 Done::Computed(id, attempt, result)

@@ -187,17 +187,17 @@ impl<E: End> Driver<E> {
                     self.show_at = Duration::ZERO;
                     self.end.close(connection, code);
                 }
-                Action::Plan(engine, plan) => {
+                Action::Plan { engine, plan, wants_products } => {
                     self.hubs[engine.hub.0].engine = None;
-                    self.end.start(Job::Plan { id: engine, device: self.device.clone(), plan });
+                    self.end.start(Job::Plan { id: engine, device: self.device.clone(), plan, wants_products });
                 }
                 Action::Load { engine: id, slot, format, source } => {
                     let (engine, fetcher) = (self.engine(id), self.hubs[id.hub.0].fetcher.clone());
                     self.end.start(Job::Load { id, engine, fetcher, slot, format, source });
                 }
-                Action::Compute { engine: id, attempt, batch } => {
+                Action::Compute { engine: id, attempt, batch, wants_products } => {
                     let engine = self.engine(id);
-                    self.end.start(Job::Compute { id, engine, attempt, batch });
+                    self.end.start(Job::Compute { id, engine, attempt, batch, wants_products });
                 }
                 Action::Retrying(hub, lost) => self.end.retrying(hub, &lost),
                 Action::Ended(hub, ending) => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use half::f16;
-use moex_kernels::engine::{Batch, CpuEngine};
+use moex_kernels::engine::{Batch, Computed, CpuEngine};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{
     Accepted, AttemptId, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, HubEvent, HubSession,
@@ -33,6 +33,8 @@ pub(crate) struct World {
     pub(crate) fetched: Vec<Block>,
     pub(crate) plans: usize,
     pub(crate) stopped: Option<String>,
+    /// Whether the hub asks for products; of the last computation, whether it did.
+    pub(crate) wants_products: bool,
     pub(crate) model: ModelSummary,
 }
 
@@ -66,6 +68,7 @@ impl World {
             fetched: Vec::new(),
             plans: 0,
             stopped: None,
+            wants_products: false,
             model,
         }
     }
@@ -86,6 +89,7 @@ impl World {
             heartbeat_interval_millis: 1000,
             dispatch_timeout_millis: 500,
             model: self.model.clone(),
+            wants_products: self.wants_products,
         };
         self.hub.accept(self.now, accepted);
         self.drive();
@@ -115,7 +119,11 @@ impl World {
     pub(crate) fn compute_one(&mut self) {
         let (attempt, batch) = self.computations.remove(0);
         let engine = self.engine.as_ref().unwrap();
-        let result = engine.compute(&batch).map_err(|error| error.to_string());
+        let result = match self.wants_products {
+            true => engine.compute_with_products(&batch),
+            false => engine.compute(&batch).map(Computed::from),
+        };
+        let result = result.map_err(|error| error.to_string());
         self.core.computed(self.now, attempt, result);
         self.drive();
     }
@@ -161,7 +169,7 @@ impl World {
 
     fn perform(&mut self, task: Task) {
         match task {
-            Task::Plan(plan) => {
+            Task::Plan { plan, .. } => {
                 self.plans += 1;
                 self.engine = Some(CpuEngine::new(plan).unwrap());
                 self.core.planned(self.now, Ok(()));
@@ -177,7 +185,8 @@ impl World {
                 };
                 self.core.loaded(self.now, source.block, result);
             }
-            Task::Compute { attempt, batch } => {
+            Task::Compute { attempt, batch, wants_products } => {
+                self.wants_products = wants_products;
                 self.computations.push((attempt, batch));
                 assert_eq!(self.computations.len(), 1, "one computation at a time");
                 if !self.hold_computations {
@@ -220,6 +229,7 @@ pub(crate) fn join(memory_budget_bytes: u64) -> Join {
         gigabytes_per_second: 1.0,
         teraflops: 1.0,
         input_slots: 2,
+        gives_products: true,
     }
 }
 
@@ -265,7 +275,8 @@ pub(crate) fn dispatch(form: Form, dtype: Dtype, n_rows: u16, experts: &[u16]) -
         }
     };
     let calls = experts.iter().enumerate().map(call).collect();
-    Dispatch { layer: LAYER, hidden: HIDDEN as u16, dtype, form, rows: encoded.into(), calls }
+    let (layer, hidden, rows) = (LAYER, HIDDEN as u16, encoded.into());
+    Dispatch { layer, hidden, dtype, form, rows, calls, wants_products: false }
 }
 
 /// Values in -1..1 from a linear congruential generator.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_kernels::engine::{Batch, CpuEngine};
+use moex_kernels::engine::{Batch, Computed, CpuEngine};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{
     Accepted, Answer, AttemptId, Block, BlockSource, Dtype, ErrorCode, Form, HubEvent, HubSession,
@@ -79,6 +79,7 @@ impl Peer {
                         heartbeat_interval_millis: 1000,
                         dispatch_timeout_millis: 500,
                         model: self.model(),
+                        wants_products: false,
                     };
                     self.session.accept(now, accepted);
                 }
@@ -162,7 +163,7 @@ impl Room {
         let (id, attempt, batch) = self.computations.pop_front().expect("a computation");
         let (engine, ours) = self.peers[id.hub.0].engine.as_ref().expect("an engine");
         assert_eq!(*engine, id);
-        let result = ours.compute(&batch).map_err(|error| error.to_string());
+        let result = ours.compute(&batch).map(Computed::from).map_err(|error| error.to_string());
         self.worker.computed(self.now, id, attempt, result);
         self.drive();
         id.hub
@@ -215,7 +216,7 @@ impl Room {
                 peer.session.handle_closed(now);
                 (peer.connection, peer.closed) = (None, Some(code));
             }
-            Action::Plan(id, plan) => {
+            Action::Plan { engine: id, plan, .. } => {
                 let peer = self.peer(id.hub);
                 let made = peer.can_plan.then(|| (id, CpuEngine::new(plan).unwrap()));
                 let result = made.is_some().then_some(()).ok_or_else(|| "it is too small".to_owned());
@@ -231,7 +232,7 @@ impl Room {
                 let loaded = Loaded { bytes: bytes.len() as u64, downloaded: bytes.len() as u64 };
                 self.worker.loaded(now, id, source.block, Ok(loaded));
             }
-            Action::Compute { engine, attempt, batch } => {
+            Action::Compute { engine, attempt, batch, .. } => {
                 self.computations.push_back((engine, attempt, batch));
                 assert_eq!(self.computations.len(), 1, "the device computes one batch at a time");
             }

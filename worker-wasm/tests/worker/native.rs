@@ -165,6 +165,7 @@ impl Shared {
                             heartbeat_interval_millis: 1000,
                             dispatch_timeout_millis: 500,
                             model: self.model.clone(),
+                            wants_products: false,
                         };
                         hub.accept(start.elapsed(), accepted);
                         hub.sync_weights(start.elapsed(), self.blocks()).unwrap();

@@ -2,9 +2,9 @@
 
 use moex_kernels::cpu;
 use moex_kernels::engine::Pair;
-use moex_protocol::{Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, tensor};
+use moex_protocol::{Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, Products, tensor};
 
-use crate::harness::{HIDDEN, SHAPE, World, block, block_bytes, dispatch};
+use crate::harness::{HIDDEN, INNER, SHAPE, World, block, block_bytes, dispatch};
 
 /// gate x expert(row) for each pair of each call, as the wire carries it: (P, D) per call.
 fn expected(dispatch: &Dispatch) -> Vec<Vec<f32>> {
@@ -140,7 +140,7 @@ fn results_that_are_not_finite_are_never_sent() {
         world.computations.clear();
         let mut rows = vec![0.5; HIDDEN];
         rows[7] = value;
-        world.core.computed(world.now, AttemptId(attempt), Ok(rows));
+        world.core.computed(world.now, AttemptId(attempt), Ok(rows.into()));
         world.drive();
         assert_eq!(failures(&mut world), [(AttemptId(attempt), ErrorCode::BadFrame)], "{value}");
     }
@@ -167,7 +167,28 @@ fn a_wrong_amount_of_output_is_never_sent() {
     world.hold_computations = true;
     world.dispatch(1, &dispatch(Form::Plain, Dtype::F16, 2, &[0]));
     world.computations.clear();
-    world.core.computed(world.now, AttemptId(1), Ok(vec![0.0; HIDDEN]));
+    world.core.computed(world.now, AttemptId(1), Ok(vec![0.0; HIDDEN].into()));
     world.drive();
     assert_eq!(failures(&mut world), [(AttemptId(1), ErrorCode::BadFrame)]);
+}
+
+#[test]
+fn products_come_with_the_answer_where_they_were_agreed_on_and_asked_for() {
+    let mut world = World::new(8);
+    world.wants_products = true;
+    world.drive();
+    world.accept();
+    world.hold(1, &[0, 1]);
+    let asking = Dispatch { wants_products: true, ..dispatch(Form::RowsOnce, Dtype::F16, 2, &[0, 1]) };
+    world.dispatch(1, &asking);
+    let (_, answer) = answers(&mut world).pop().unwrap();
+    let products = answer.products.expect("they were asked for");
+    assert_eq!(usize::from(products.inner), INNER);
+    assert_eq!(products.payload.len(), asking.n_pairs() * Products::row_bytes(INNER));
+    world.dispatch(2, &dispatch(Form::Plain, Dtype::F16, 1, &[0]));
+    assert_eq!(answers(&mut world).pop().unwrap().1.products, None, "nobody asked");
+
+    let mut world = World::serving(8, &[0]);
+    world.dispatch(1, &Dispatch { wants_products: true, ..dispatch(Form::Plain, Dtype::F16, 1, &[0]) });
+    assert_eq!(failures(&mut world), [(AttemptId(1), ErrorCode::BadFrame)], "not agreed on");
 }

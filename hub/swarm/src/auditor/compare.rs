@@ -9,6 +9,16 @@ pub const TOLERANCE_NMSE: f64 = 1e-3;
 /// Below this root of the mean square a difference is rounding, however small the values: the least f16 is 6e-8.
 const ROUNDING_RMS: f64 = 2e-7;
 
+/// By how much (NMSE) a part of an answer differs from what is true: in a bit if `is_exact`, else by more than honest kernels
+/// do.
+pub(crate) fn difference(answer: &Part, truth: &Part, is_exact: bool) -> Option<f64> {
+    if answer.payload() == truth.payload() {
+        return None;
+    }
+    let (answer, truth) = (answer.values(), truth.values());
+    if is_exact { Some(nmse(&answer, &truth)) } else { differs(&answer, &truth) }
+}
+
 /// What a comparison of an answer with another one found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Comparison {
@@ -25,17 +35,29 @@ pub(super) fn differs(answer: &[f32], truth: &[f32]) -> Option<f64> {
     let error = square(&mut pairs.map(|(answer, truth)| f64::from(*answer) - f64::from(*truth)));
     let power = square(&mut truth.iter().map(|value| f64::from(*value)));
     let rounding = ROUNDING_RMS * ROUNDING_RMS * truth.len() as f64;
-    (answer.len() != truth.len() || error > TOLERANCE_NMSE * power + rounding)
-        .then(|| (error / power).min(f64::MAX))
+    let is_lie = answer.len() != truth.len() || error > TOLERANCE_NMSE * power + rounding;
+    is_lie.then(|| (error / power).min(f64::MAX))
+}
+
+fn nmse(answer: &[f32], truth: &[f32]) -> f64 {
+    let square = |value: f64| value * value;
+    let error: f64 = answer.iter().zip(truth).map(|(a, t)| square(f64::from(*a) - f64::from(*t))).sum();
+    let power: f64 = truth.iter().map(|value| square(f64::from(*value))).sum();
+    // What is nothing beside nothing is no difference; NaN is larger than all.
+    if error == 0.0 { 0.0 } else { (error / power).min(f64::MAX) }
 }
 
 /// Compares the parts of `answer` with those of `truth` for the same items.
-pub(super) fn compare<'a>(answer: impl IntoIterator<Item = &'a Part>, truth: &[&Part]) -> Comparison {
+pub(super) fn compare<'a>(
+    answer: impl IntoIterator<Item = &'a Part>,
+    truth: &[&Part],
+    is_exact: bool,
+) -> Comparison {
     let mut found = Comparison::default();
     for part in answer {
         if let Some(other) = truth.iter().find(|other| other.item == part.item) {
             found.n_compared += 1;
-            if let Some(nmse) = differs(&part.values(), &other.values()) {
+            if let Some(nmse) = difference(part, other, is_exact) {
                 found.first_difference = found.first_difference.or(Some((part.item, nmse)));
             }
         }

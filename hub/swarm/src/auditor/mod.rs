@@ -2,11 +2,17 @@
 //!
 //! An answer is compared in three ways, none of which a worker can tell from its ordinary work: answers that arrive twice
 //! are compared with each other; one answer in `check_every`, drawn at random, is computed by the hub as well; and where
-//! two workers disagree, the hub computes the same items and decides. A worker that was wrong [`MAX_STRIKES`] times is
-//! quarantined by its id: its session ends, its joins are refused, and what it settled of layers in flight is discarded.
+//! two workers disagree, the hub computes the same items and decides. With int8 activations answers are compared bit by bit,
+//! since honest workers give the hub's own; in f32 up to what honest kernels differ by. A worker that was wrong
+//! [`MAX_STRIKES`] times is quarantined by its id: its session ends, its joins are refused, and what it settled of layers in
+//! flight is discarded.
 //!
-//! Limits: a wrong answer that was used cannot be undone once its layer is finished, so a token may be wrong before the
-//! worker is found out. With `check_every` 1 no answer is used before the hub agrees, and the hub computes everything. A
+//! With [`Verify::Blocking`](crate::Verify) a layer's answers are checked as well, by whoever sums them and before it does;
+//! what failed there and differs from the hub's own is a proof, and one is enough ([`crate::Swarm::caught`]).
+//!
+//! Limits: with [`Verify::Audit`](crate::Verify) a wrong answer that was used cannot be undone once its layer is finished, so a
+//! token may be wrong before the worker is found out. With `check_every` 1 no answer is used before the hub agrees, and the
+//! hub computes everything. A
 //! quarantined worker may come back under another id; the join token is what keeps strangers out. Without hub compute
 //! nobody decides a disagreement: then a worker that disagrees with two others is quarantined, which is right as long as
 //! wrong workers are fewer than honest ones.
@@ -27,6 +33,7 @@ use rand::{RngExt, SeedableRng};
 use tracing::info;
 
 pub use self::compare::TOLERANCE_NMSE;
+pub(crate) use self::compare::difference;
 pub use self::register::{Evidence, MAX_STRIKES, Quarantined};
 
 use self::compare::{Comparison, compare};
@@ -236,13 +243,14 @@ impl Auditor {
     /// Counts a wrong answer against its worker. True if the worker is quarantined by it.
     pub(crate) fn strike(&mut self, worker: WorkerId, address: &str, evidence: Evidence) -> bool {
         self.counts.mismatches += 1;
-        let is_quarantined = self.register.strike(worker, address, evidence);
+        let max_strikes = if self.config.wants_products() { 1 } else { MAX_STRIKES };
+        let is_quarantined = self.register.strike(worker, address, evidence, max_strikes);
         self.counts.quarantined += u64::from(is_quarantined);
         is_quarantined
     }
 
     fn compare<'a>(&mut self, answer: impl IntoIterator<Item = &'a Part>, truth: &[&Part]) -> Comparison {
-        let comparison = compare(answer, truth);
+        let comparison = compare(answer, truth, self.config.is_exact());
         self.counts.compared += comparison.n_compared as u64;
         comparison
     }

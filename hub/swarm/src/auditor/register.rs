@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use moex_protocol::{Block, ExpertId, LayerId, WorkerId};
 use serde::{Deserialize, Serialize};
 
-/// Wrong answers that put a worker into quarantine. One may be a cosmic ray.
+/// Wrong answers that put a worker into quarantine where they may have been used, and disagreements with others where the hub
+/// does not decide. One may be a cosmic ray.
 pub const MAX_STRIKES: usize = 2;
 /// Workers remembered with strikes, and separately in quarantine; the oldest are forgotten first.
 const MAX_REMEMBERED: usize = 1024;
@@ -49,8 +50,15 @@ pub(super) struct StrikeRegister {
 }
 
 impl StrikeRegister {
-    /// A worker answered wrong. True if it is quarantined by this.
-    pub(super) fn strike(&mut self, worker: WorkerId, address: &str, evidence: Evidence) -> bool {
+    /// A worker answered wrong. True if it is quarantined by this: if the hub's own answers differ from `max_strikes` of its, or
+    /// those of [`MAX_STRIKES`] others.
+    pub(super) fn strike(
+        &mut self,
+        worker: WorkerId,
+        address: &str,
+        evidence: Evidence,
+        max_strikes: usize,
+    ) -> bool {
         if self.is_quarantined(worker) {
             return false;
         }
@@ -73,7 +81,7 @@ impl StrikeRegister {
         held.push(evidence);
         // Differences from the hub's answers and from peers' are counted apart: one kind has to suffice by itself.
         let n_by_hub = held.iter().filter(|evidence| evidence.against.is_none()).count();
-        if n_by_hub.max(held.len() - n_by_hub) < MAX_STRIKES {
+        if n_by_hub < max_strikes && held.len() - n_by_hub < MAX_STRIKES {
             return false;
         }
         if let Some((_, evidence)) = self.suspects.remove(at) {
@@ -107,26 +115,30 @@ mod tests {
     fn two_strikes_are_a_quarantine_and_a_peer_counts_once() {
         let mut register = StrikeRegister::default();
         let worker = WorkerId(7);
-        assert!(!register.strike(worker, "here", evidence(None)));
+        assert!(!register.strike(worker, "here", evidence(None), MAX_STRIKES));
         assert!(!register.is_quarantined(worker));
-        assert!(register.strike(worker, "here", evidence(None)));
-        assert!(register.is_quarantined(worker) && !register.strike(worker, "here", evidence(None)));
+        assert!(register.strike(worker, "here", evidence(None), MAX_STRIKES));
+        assert!(register.is_quarantined(worker) && !register.strike(worker, "here", evidence(None), MAX_STRIKES));
         assert_eq!(register.quarantined().next().unwrap().evidence.len(), 2);
 
+        let strict = WorkerId(9);
+        assert!(!register.strike(strict, "here", evidence(Some(1)), 1), "a peer's word is no proof");
+        assert!(register.strike(strict, "here", evidence(None), 1), "the hub's is");
+
         let other = WorkerId(8);
-        assert!(!register.strike(other, "there", evidence(Some(1))));
-        assert!(!register.strike(other, "there", evidence(Some(1))), "the same opponent");
-        assert!(!register.strike(other, "there", evidence(None)), "another kind of proof");
-        assert!(register.strike(other, "there", evidence(Some(2))));
+        assert!(!register.strike(other, "there", evidence(Some(1)), MAX_STRIKES));
+        assert!(!register.strike(other, "there", evidence(Some(1)), MAX_STRIKES), "the same opponent");
+        assert!(!register.strike(other, "there", evidence(None), MAX_STRIKES), "another kind of proof");
+        assert!(register.strike(other, "there", evidence(Some(2)), MAX_STRIKES));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
         let mut register = StrikeRegister::default();
         for id in 0..3 * MAX_REMEMBERED as u128 {
-            register.strike(WorkerId(id), "", evidence(None));
-            register.strike(WorkerId(id), "", evidence(None));
-            register.strike(WorkerId(u128::MAX - id), "", evidence(None));
+            register.strike(WorkerId(id), "", evidence(None), MAX_STRIKES);
+            register.strike(WorkerId(id), "", evidence(None), MAX_STRIKES);
+            register.strike(WorkerId(u128::MAX - id), "", evidence(None), MAX_STRIKES);
         }
         assert_eq!((register.suspects.len(), register.quarantined.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
     }

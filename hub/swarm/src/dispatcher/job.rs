@@ -36,15 +36,14 @@ impl LayerJob {
 /// that the swarm's thread does not.
 #[derive(Clone, Debug)]
 pub struct LayerResult {
-    parts: Vec<Part>,
-    n_rows: usize,
-    hidden: usize,
+    pub(super) layer: Arc<EncodedLayer>,
+    pub(super) winners: Vec<Winner>,
 }
 
 impl LayerResult {
     /// (T, D): the gated sum over the experts, ascending by expert.
     pub fn sum(&self) -> Vec<f32> {
-        let mut sum = vec![0.0; self.n_rows * self.hidden];
+        let mut sum = vec![0.0; self.layer.n_rows * self.layer.hidden];
         self.sum_into(&mut sum);
         sum
     }
@@ -54,8 +53,9 @@ impl LayerResult {
     /// # Panics
     /// If `sum` is not (T, D).
     pub fn sum_into(&self, sum: &mut [f32]) {
-        assert_eq!(sum.len(), self.n_rows * self.hidden, "the sum has the shape of the layer's rows");
-        combine(&self.parts, sum);
+        let n_values = self.layer.n_rows * self.layer.hidden;
+        assert_eq!(sum.len(), n_values, "the sum has the shape of the layer's rows");
+        combine(self.winners.iter().map(|winner| &winner.part), sum);
     }
 }
 
@@ -204,7 +204,6 @@ impl Job {
 
     /// The accepted results, to be summed.
     pub(super) fn into_result(self) -> LayerResult {
-        let parts = self.winners.into_iter().map(|winner| winner.part).collect();
-        LayerResult { parts, n_rows: self.layer.n_rows, hidden: self.layer.hidden }
+        LayerResult { layer: self.layer, winners: self.winners }
     }
 }

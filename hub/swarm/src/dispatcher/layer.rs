@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use moex_protocol::{
-    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, Routing, limits, tensor,
+    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, Products, Routing, limits, tensor,
 };
 
 use super::error::JobError;
@@ -25,6 +25,8 @@ const PAIR_BYTES: usize = 4;
 pub struct LayerEncoding {
     /// D.
     pub(crate) hidden: usize,
+    /// F, if answers are to come with products.
+    pub(crate) inner: Option<usize>,
     /// The number format on the wire.
     pub(crate) dtype: Dtype,
     /// Rows that workers have planned memory for.
@@ -38,6 +40,7 @@ impl LayerEncoding {
     pub fn new(config: &SwarmConfig) -> Self {
         Self {
             hidden: config.model.hidden as usize,
+            inner: config.wants_products().then_some(config.model.inner as usize),
             dtype: config.wire,
             max_rows: config.model.max_rows as usize,
             max_pairs: config.model.max_pairs as usize,
@@ -54,9 +57,11 @@ pub struct EncodedLayer {
     pub(crate) n_rows: usize,
     /// D.
     pub(crate) hidden: usize,
-    dtype: Dtype,
+    /// F, if answers come with products.
+    inner: Option<usize>,
+    pub(crate) dtype: Dtype,
     /// (T, D) in `dtype`.
-    rows: Bytes,
+    pub(crate) rows: Bytes,
     /// (T, K), each row's experts.
     pub(crate) experts: Vec<u16>,
     /// The work items, ascending by expert; `row` counts the layer's rows.
@@ -74,7 +79,7 @@ impl EncodedLayer {
         routing: &Routing,
         encoding: LayerEncoding,
     ) -> Result<Self, JobError> {
-        let LayerEncoding { hidden, dtype, max_rows, max_pairs } = encoding;
+        let LayerEncoding { hidden, inner, dtype, max_rows, max_pairs } = encoding;
         let k = routing.k;
         let n_rows = rows.len() / hidden.max(1);
         let n_pairs = n_rows * k;
@@ -83,7 +88,7 @@ impl EncodedLayer {
             return Err(JobError::Shape { layer });
         }
         let max = max_rows.min(max_pairs / k.max(1));
-        let answer_bytes = n_pairs * (dtype.row_bytes(hidden) + FRAME_BYTES);
+        let answer_bytes = n_pairs * (dtype.row_bytes(hidden) + FRAME_BYTES + inner.map_or(0, Products::row_bytes));
         if n_rows > max.min(limits::MAX_ROWS as usize) || answer_bytes > limits::MAX_MESSAGE_BYTES {
             return Err(JobError::TooManyRows { rows: n_rows, max });
         }
@@ -97,7 +102,7 @@ impl EncodedLayer {
         let mut encoded = BytesMut::with_capacity(n_rows * dtype.row_bytes(hidden));
         tensor::encode_rows(dtype, rows, hidden, &mut encoded);
         let (rows, experts) = (encoded.freeze(), routing.experts.clone());
-        Ok(Self { layer, n_rows, hidden, dtype, rows, experts, items })
+        Ok(Self { layer, n_rows, hidden, inner, dtype, rows, experts, items })
     }
 
     /// The message that requests these items, ascending, from one worker: only the rows they need, each once.
@@ -128,7 +133,7 @@ impl EncodedLayer {
         let calls: Vec<Call> = items.iter().map(|item| here(&self.items[*item])).collect();
         let form = shorter_form(row_bytes, usize::from(n_rows), &calls);
         let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
-        Dispatch { layer, hidden, dtype, form, rows, calls }
+        Dispatch { layer, hidden, dtype, form, rows, calls, wants_products: self.inner.is_some() }
     }
 
     /// Splits an answer to `items` into one part per item. None if its shape differs from the request. Does not read
@@ -140,13 +145,26 @@ impl EncodedLayer {
         if !is_of_shape {
             return None;
         }
-        let read = |(&item, part): (&usize, &AnswerPart)| {
+        let mut products = match &answer.products {
+            // The hub's own answers have none.
+            None => None,
+            Some(products) if Some(usize::from(products.inner)) == self.inner => Some(products.payload.clone()),
+            Some(_) => return None,
+        };
+        let product_bytes = Products::row_bytes(self.inner.unwrap_or(0));
+        let mut read = |(&item, part): (&usize, &AnswerPart)| {
             let call = &self.items[item];
-            let rows = call.pairs.iter().map(|pair| pair.row).collect();
-            let read = Part::read(item, rows, part, answer.dtype, self.hidden);
+            let rows: Vec<u16> = call.pairs.iter().map(|pair| pair.row).collect();
+            let n_bytes = rows.len() * product_bytes;
+            let its = match &mut products {
+                Some(all) if all.len() < n_bytes => return None,
+                Some(all) => Some(all.split_to(n_bytes)),
+                None => None,
+            };
+            let read = Part::read(item, rows, part, its, answer.dtype, self.hidden);
             read.filter(|_| part.expert == call.expert)
         };
-        items.iter().zip(&answer.parts).map(read).collect()
+        items.iter().zip(&answer.parts).map(&mut read).collect()
     }
 
     /// The block that a work item needs.
@@ -170,6 +188,7 @@ impl EncodedLayer {
         let row_bytes = self.dtype.row_bytes(self.hidden);
         let n_pairs = self.n_pairs(items);
         let there = self.rows_of(items).len() * row_bytes + n_pairs * PAIR_BYTES;
+        let row_bytes = row_bytes + self.inner.map_or(0, Products::row_bytes);
         (there + n_pairs * row_bytes + 2 * items.len() * FRAME_BYTES) as u64
     }
 
@@ -224,7 +243,7 @@ mod tests {
 
     /// Up to eight rows of `hidden` values.
     fn encoding(hidden: usize) -> LayerEncoding {
-        LayerEncoding { hidden, dtype: Dtype::F16, max_rows: 8, max_pairs: 32 }
+        LayerEncoding { hidden, inner: None, dtype: Dtype::F16, max_rows: 8, max_pairs: 32 }
     }
 
     /// Three rows of two values; experts 5 and 9, row 1 goes to both.

@@ -28,6 +28,7 @@ mod parts;
 mod performance;
 mod tier;
 mod trace_recorder;
+mod unchecked;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,6 +42,7 @@ pub use self::covering::MAX_JOBS;
 pub use self::error::JobError;
 pub use self::hub_replica::HubResult;
 pub use self::job::{LayerJob, LayerResult};
+pub use self::unchecked::{Lie, Unchecked};
 pub use self::layer::{EncodedLayer, LayerEncoding};
 pub use self::tier::Tier;
 

@@ -16,6 +16,8 @@ pub(crate) struct Part {
     dtype: Dtype,
     /// (rows, D) in `dtype`: a slice of the message.
     payload: Bytes,
+    /// (rows, 2F) in f32: a slice of the message, where the answer is to be checked.
+    products: Option<Bytes>,
 }
 
 impl Part {
@@ -24,13 +26,14 @@ impl Part {
         item: usize,
         rows: Vec<u16>,
         answer: &AnswerPart,
+        products: Option<Bytes>,
         dtype: Dtype,
         hidden: usize,
     ) -> Option<Self> {
         let payload = &answer.payload;
         let fits =
             answer.rows as usize == rows.len() && payload.len() == rows.len() * dtype.row_bytes(hidden);
-        fits.then(|| Self { item, rows, hidden, dtype, payload: payload.clone() })
+        fits.then(|| Self { item, rows, hidden, dtype, payload: payload.clone(), products })
     }
 
     /// (rows, D)
@@ -39,14 +42,24 @@ impl Part {
         tensor::decode_rows(self.dtype, &self.payload, self.hidden).unwrap_or_default()
     }
 
-    /// Bytes of the rows.
+    /// The answer's bytes, (rows, D) in the wire's number format.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// (rows, 2F) in f32, if the answer is to be checked.
+    pub(super) fn products(&self) -> Option<&[u8]> {
+        self.products.as_deref()
+    }
+
+    /// Bytes of the answer itself.
     pub(super) fn n_bytes(&self) -> usize {
         self.payload.len()
     }
 
-    /// A copy with its own memory, so that the possibly much larger message is freed.
+    /// A copy with its own memory and without products, so that the possibly much larger message is freed.
     pub(super) fn detached(&self) -> Self {
-        Self { payload: Bytes::copy_from_slice(&self.payload), ..self.clone() }
+        Self { payload: Bytes::copy_from_slice(&self.payload), products: None, ..self.clone() }
     }
 
     /// Adds its rows to `sum` (T, D).
@@ -84,7 +97,7 @@ mod tests {
         let hidden = values.len() / rows.len();
         let payload = values.iter().flat_map(|v| wire_gate(*v).to_le_bytes()).collect::<Vec<u8>>();
         let answer = AnswerPart { expert: ExpertId(0), rows: rows.len() as u32, payload: payload.into() };
-        Part::read(item, rows, &answer, Dtype::F16, hidden)
+        Part::read(item, rows, &answer, None, Dtype::F16, hidden)
     }
 
     proptest! {
@@ -108,7 +121,7 @@ mod tests {
     fn a_part_of_another_size_is_no_answer() {
         assert_eq!(part(0, vec![0], &[1.0, -2.0]).unwrap().detached().values(), [1.0, -2.0]);
         let two = AnswerPart { expert: ExpertId(0), rows: 1, payload: Bytes::from_static(&[0; 4]) };
-        assert!(Part::read(0, vec![0, 1], &two, Dtype::F16, 2).is_none());
-        assert!(Part::read(0, vec![0], &two, Dtype::F16, 1).is_none());
+        assert!(Part::read(0, vec![0, 1], &two, None, Dtype::F16, 2).is_none());
+        assert!(Part::read(0, vec![0], &two, None, Dtype::F16, 1).is_none());
     }
 }

@@ -218,6 +218,7 @@ mod tests {
             gigabytes_per_second: 0.0,
             teraflops,
             input_slots: 1,
+            gives_products: true,
         };
         Performance::new(Duration::ZERO, &join, 3)
     }

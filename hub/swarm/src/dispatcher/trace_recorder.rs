@@ -194,5 +194,6 @@ fn dispatch_bytes(dispatch: &Dispatch) -> u64 {
 
 /// Bytes of a message that answers.
 pub(super) fn answer_bytes(answer: &Answer) -> u64 {
-    answer.parts.iter().map(|part| FRAME_BYTES + part.payload.len() as u64).sum()
+    let products = answer.products.as_ref().map_or(0, |products| FRAME_BYTES + products.payload.len() as u64);
+    answer.parts.iter().map(|part| FRAME_BYTES + part.payload.len() as u64).sum::<u64>() + products
 }

@@ -25,7 +25,11 @@ pub mod close_code {
 
 /// The message to a quarantined worker.
 pub(crate) const QUARANTINED: &str =
-    "this worker's results differ from the hub's: its GPU or driver computes wrong results";
+    "this worker's results differ from the hub's: it computes wrong results";
+
+/// The message to a worker whose answers cannot be checked.
+const UNCHECKABLE: &str = "this hub checks every answer, and this worker does not return what that takes: it needs a newer \
+                           build, or a hub that was started with --verify audit";
 
 /// What happened to a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +120,8 @@ impl Fleet {
             let budget = join.memory_budget_bytes;
             let message = format!("a budget of {budget} bytes holds no block of {block_bytes} bytes");
             Some((ErrorCode::OutOfMemory, message))
+        } else if self.config.wants_products() && !join.gives_products {
+            Some((ErrorCode::SelfTest, UNCHECKABLE.to_owned()))
         } else if is_quarantined {
             Some((ErrorCode::SelfTest, QUARANTINED.to_owned()))
         } else {
@@ -141,6 +147,7 @@ impl Fleet {
             heartbeat_interval_millis: self.config.heartbeat_interval.as_millis() as u64,
             dispatch_timeout_millis: self.config.timeout.as_millis() as u64,
             model: self.config.model.clone(),
+            wants_products: self.config.wants_products(),
         };
         connection.session.accept(now, terms);
         let worker = join.worker;

@@ -165,7 +165,7 @@ impl Swarm {
     }
 
     /// A worker answered wrong: records a strike, and quarantines the worker after too many.
-    fn on_wrong_answer(&mut self, now: Duration, worker: WorkerId, evidence: Evidence) {
+    pub(super) fn on_wrong_answer(&mut self, now: Duration, worker: WorkerId, evidence: Evidence) {
         let connection = self.fleet.connection_of(worker);
         let address = connection.and_then(|id| self.fleet.address(id)).unwrap_or("gone").to_owned();
         let Evidence { layer, expert, nmse, against } = evidence;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use moex_protocol::{Block, ExpertId, LayerId, ModelSummary, Routing};
 
 use super::auditor::Auditor;
-use super::dispatcher::{Dispatcher, EncodedLayer, HubResult, Order};
+use super::dispatcher::{Dispatcher, EncodedLayer, HubResult, Lie, Order};
 use super::fleet::{BlockCatalog, Fleet, Receipt};
 use super::trace::Record;
 use super::{Action, ComputeId, ConnectionId, JobId, LayerEncoding, SwarmConfig};
@@ -117,6 +117,18 @@ impl Swarm {
             self.dispatcher.hub_failed(now, id, message);
             self.carry_out(now);
         }
+        self.run(now);
+    }
+
+    /// The caller that checks a finished layer before it sums it found these lies, and used the hub's own results.
+    pub fn caught(&mut self, now: Duration, lies: Vec<Lie>) {
+        for Lie { worker, evidence } in lies {
+            // One is enough, and a worker that lies lies about several experts at once.
+            if !self.auditor.is_quarantined(worker) {
+                self.on_wrong_answer(now, worker, evidence);
+            }
+        }
+        self.carry_out(now);
         self.run(now);
     }
 

@@ -6,11 +6,12 @@ use super::Swarm;
 use crate::dispatcher::{Performance, Tier};
 use crate::fleet::{BlockIndex, Connection, Member};
 use crate::{
-    ConnectionId, Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, WorkerStatus,
+    ConnectionId, Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, Verification,
+    WorkerStatus,
 };
 
 impl Swarm {
-    /// The swarm's status. The HTTP side fills in `weights_served_bytes`.
+    /// The swarm's status. The HTTP side fills in `weights_served_bytes`, and the checker its counts in `verification`.
     pub fn status(&self) -> SwarmStatus {
         let (passed_over, hub) = (self.dispatcher.passed_over(), self.dispatcher.hub_counts());
         let mut workers: Vec<WorkerStatus> = self
@@ -37,6 +38,7 @@ impl Swarm {
             workers,
             quarantined: self.auditor.quarantined().cloned().collect(),
             hub: HubShare { rows: hub.rows, dispatches: hub.dispatches },
+            verification: Verification { mode: self.config.verify, ..Verification::default() },
             totals: self.totals(),
             weights_served_bytes: 0,
             experts,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Dispatch, ErrorCode, ExpertId,
-    Join, LayerId, ModelSummary, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
+    Join, LayerId, ModelSummary, Products, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
     WorkerKind, WorkerSession, tensor,
 };
 
@@ -16,6 +16,7 @@ use moex_protocol::Routing;
 
 pub(super) const TOKEN: &str = "let me in";
 pub(super) const HIDDEN: usize = 4;
+pub(super) const INNER: usize = 2;
 pub(super) const N_LAYERS: u16 = 2;
 pub(super) const N_EXPERTS: u16 = 8;
 pub(super) const BLOCK_BYTES: u64 = 100;
@@ -50,7 +51,7 @@ pub(super) fn config() -> SwarmConfig {
     let model = ModelSummary {
         name: "test".to_owned(),
         hidden: HIDDEN as u32,
-        inner: 2,
+        inner: INNER as u32,
         n_layers: u32::from(N_LAYERS),
         n_experts: u32::from(N_EXPERTS),
         n_experts_per_token: 2,
@@ -61,7 +62,8 @@ pub(super) fn config() -> SwarmConfig {
         max_rows: 16,
         max_pairs: 32,
     };
-    SwarmConfig { coverage_wait: Duration::from_secs(5), ..SwarmConfig::new(JoinToken::new(TOKEN), model) }
+    let (coverage_wait, verify) = (Duration::from_secs(5), Verify::Audit);
+    SwarmConfig { coverage_wait, verify, ..SwarmConfig::new(JoinToken::new(TOKEN), model) }
 }
 
 pub(super) fn catalog(n_layers: u16, n_experts: u16) -> BlockCatalog {
@@ -97,7 +99,10 @@ pub(super) fn answer(dispatch: &Dispatch) -> Answer {
         }
         parts.push(part(dispatch, call.expert, &out));
     }
-    Answer { layer: dispatch.layer, hidden: dispatch.hidden, dtype: dispatch.dtype, parts }
+    let Dispatch { layer, hidden, dtype, .. } = *dispatch;
+    let products = dispatch.wants_products.then(|| vec![1.0; dispatch.n_pairs() * 2 * INNER]);
+    let products = products.and_then(|values| Products::new(INNER, &values));
+    Answer { layer, hidden, dtype, parts, products }
 }
 
 fn part(dispatch: &Dispatch, expert: ExpertId, rows: &[f32]) -> AnswerPart {
@@ -165,6 +170,7 @@ impl Room {
             gigabytes_per_second: 1.0,
             teraflops: 1.0,
             input_slots: 4,
+            gives_products: true,
         };
         edit(&mut join);
         self.connections += 1;

@@ -97,8 +97,8 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     let peers = (1..=n_workers).map(|n| {
         let worker = WorkerId(n as u128);
         let (memory_budget_bytes, busy_poll) = (1 << 40, args.busy_poll);
-        let config =
-            PeerConfig { worker, memory_budget_bytes, teraflops: 1.0, manner: Manner::Zeros, busy_poll };
+        let (teraflops, manner, renames) = (1.0, Manner::Zeros, false);
+        let config = PeerConfig { worker, memory_budget_bytes, teraflops, manner, busy_poll, renames };
         Peer::start(&hub.join_url, config)
     });
     let _peers = peers.collect::<Result<Vec<_>>>()?;

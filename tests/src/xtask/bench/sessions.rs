@@ -124,6 +124,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
             teraflops: 1.0,
             manner: Manner::Zeros,
             busy_poll: false,
+            renames: false,
         };
         // Not all at once, and between a twentieth and a fifth of the time each.
         sleep(length.mul_f64(random.random_range(0.0..0.05))).await;

@@ -1,0 +1,214 @@
+//! Checks what workers answered before it is summed, on the thread that sums: nothing that a worker says reaches a text before
+//! it has passed here.
+//!
+//! ```text
+//! part --> a projection of its expert? --yes--> passes the check? --yes--> used
+//!              |no: being made                      |no
+//!              +--------------> computed here from the hub's own block, which is used <---+   differs? a lie, told to the swarm
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use moex_kernels::check::{CheckScratch, Claim, Projection, RowsAsMet, norm};
+use moex_kernels::engine::ActivationFormat;
+use moex_kernels::simd::{Processor, Simd, widen_halves};
+use moex_protocol::{Dtype, tensor};
+use moex_swarm::{LayerResult, Lie, SwarmStatus, Unchecked};
+
+use super::projections::Projections;
+use crate::shards::ShardStore;
+
+/// See the [module's description](self).
+pub(super) struct Verifier {
+    store: Arc<ShardStore>,
+    projections: Projections,
+    /// Whose threads share the checks; without it the calling thread does them all.
+    processor: Option<Arc<Processor>>,
+    simd: Simd,
+    activations: ActivationFormat,
+    /// One for each check that was ever under way at once.
+    spaces: Mutex<Vec<Space>>,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    checked: AtomicU64,
+    recomputed: AtomicU64,
+    refuted: AtomicU64,
+    lies: AtomicU64,
+}
+
+/// What the check of a part needs in between.
+#[derive(Default)]
+struct Space {
+    scratch: CheckScratch,
+    /// (D).
+    answer: Vec<f32>,
+    /// (2F).
+    products: Vec<f32>,
+}
+
+/// What the check of a layer needs in between, kept by whoever asks for layers.
+#[derive(Default)]
+pub(super) struct VerifierSpace {
+    /// (T, D).
+    rows: Vec<f32>,
+    met: RowsAsMet,
+    projections: Vec<Option<Arc<Projection>>>,
+    is_right: Vec<AtomicBool>,
+}
+
+/// Why a layer could not be checked. Each is one sentence.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum VerifyError {
+    /// The hub cannot compute what a worker answered wrong.
+    #[error("an answer could not be checked: {0}")]
+    Compute(String),
+    /// The hub's own result is not finite.
+    #[error("the hub's own result is not finite")]
+    NotFinite,
+}
+
+impl Verifier {
+    /// A verifier of answers for experts of `store`; none if it has no experts.
+    ///
+    /// # Errors
+    /// If the system gives no thread, or no random bytes.
+    pub(super) fn start(
+        store: Arc<ShardStore>,
+        activations: ActivationFormat,
+    ) -> std::io::Result<Option<Self>> {
+        let processor = store.processor().cloned();
+        let simd = processor.as_ref().map_or_else(Simd::detect, |processor| processor.simd());
+        let Some(projections) = Projections::start(store.clone(), simd)? else { return Ok(None) };
+        let (spaces, counts) = (Mutex::default(), Counts::default());
+        Ok(Some(Self { store, projections, processor, simd, activations, spaces, counts }))
+    }
+
+    /// Checks all that workers answered, and uses the hub's own results where that fails or cannot be done. Gives the answers
+    /// that were not what the hub computed.
+    ///
+    /// # Errors
+    /// If the hub cannot compute what it has to.
+    pub(super) fn verify(
+        &self,
+        result: &mut LayerResult,
+        space: &mut VerifierSpace,
+    ) -> Result<Vec<Lie>, VerifyError> {
+        let own = self.to_compute(result, space);
+        if own.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answer = self.store.answer(&result.dispatch(&own));
+        let answer = answer.map_err(|error| VerifyError::Compute(error.to_string()))?;
+        let is_exact = self.activations == ActivationFormat::Int8;
+        let lies = result.replace(&own, &answer, is_exact).ok_or(VerifyError::NotFinite)?;
+        self.counts.lies.fetch_add(lies.len() as u64, Relaxed);
+        Ok(lies)
+    }
+
+    /// The items, ascending, that workers answered and that did not pass, or could not be checked.
+    fn to_compute(&self, result: &LayerResult, space: &mut VerifierSpace) -> Vec<usize> {
+        let parts: Vec<Unchecked<'_>> = result.unchecked().collect();
+        let Some(layer) = parts.first().map(|part| part.block.layer) else { return Vec::new() };
+        let VerifierSpace { rows, met, projections, is_right } = space;
+        self.projections.of(parts.iter().map(|part| part.block), projections);
+        let (dtype, bytes) = result.rows();
+        if let Some(shape) = self.store.shape(layer)
+            && projections.iter().any(Option::is_some)
+        {
+            self.read(dtype, bytes, shape.hidden, rows);
+            met.fill(self.simd, self.activations, shape.format.gate_up, shape.hidden, rows);
+        }
+        is_right.clear();
+        is_right.resize_with(parts.len(), || AtomicBool::new(false));
+        let check = |index: usize| {
+            if let Some(projection) = &projections[index] {
+                let mut space = self.spaces().pop().unwrap_or_default();
+                let is_so = self.passes(projection, met, dtype, &parts[index], &mut space);
+                is_right[index].store(is_so, Relaxed);
+                self.spaces().push(space);
+            }
+        };
+        match &self.processor {
+            Some(processor) => processor.pool().run(parts.len(), &check),
+            None => (0..parts.len()).for_each(check),
+        }
+        let is_unprepared = |index: &usize| projections[*index].is_none();
+        let n_unprepared = (0..parts.len()).filter(is_unprepared).count();
+        let mut wrong: Vec<usize> = (0..parts.len()).filter(|index| !is_right[*index].load(Relaxed)).collect();
+        self.counts.checked.fetch_add(parts.len() as u64, Relaxed);
+        self.counts.recomputed.fetch_add(n_unprepared as u64, Relaxed);
+        self.counts.refuted.fetch_add((wrong.len() - n_unprepared) as u64, Relaxed);
+        wrong.iter_mut().for_each(|index| *index = parts[*index].item);
+        wrong.sort_unstable();
+        wrong
+    }
+
+    /// Whether each row of a part passes.
+    fn passes(
+        &self,
+        projection: &Projection,
+        rows: &RowsAsMet,
+        dtype: Dtype,
+        part: &Unchecked<'_>,
+        space: &mut Space,
+    ) -> bool {
+        let n_rows = part.pairs.len();
+        if n_rows == 0 || part.products.is_empty() {
+            return false;
+        }
+        let answers = part.answer.chunks_exact(part.answer.len() / n_rows);
+        let products = part.products.chunks_exact(part.products.len() / n_rows);
+        let Space { scratch, answer, products: said } = space;
+        part.pairs.iter().zip(answers.zip(products)).all(|(pair, (bytes, products))| {
+            let (values, _) = products.as_chunks::<4>();
+            said.clear();
+            said.extend(values.iter().map(|value| f32::from_le_bytes(*value)));
+            self.read(dtype, bytes, projection.hidden(), answer);
+            let Some(wire_rounding) = wire_rounding(self.simd, dtype, answer) else { return false };
+            let (row, gate) = (usize::from(pair.row), pair.gate.to_f32());
+            let claim = Claim { row, gate, products: said, answer, wire_rounding };
+            projection.check(self.simd, self.activations, rows, &claim, scratch).is_ok()
+        })
+    }
+
+    /// Rows of the wire's number format, (n, D), to `out`.
+    fn read(&self, dtype: Dtype, bytes: &[u8], hidden: usize, out: &mut Vec<f32>) {
+        out.resize(bytes.len() / dtype.row_bytes(hidden).max(1) * hidden, 0.0);
+        match dtype {
+            Dtype::F16 => widen_halves(self.simd, bytes, out),
+            // They were whole rows when they came.
+            _ => drop(tensor::decode_rows_into(dtype, bytes, hidden, out)),
+        }
+    }
+
+    fn spaces(&self) -> std::sync::MutexGuard<'_, Vec<Space>> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills the counts into a status.
+    pub(super) fn fill_in(&self, status: &mut SwarmStatus) {
+        let Counts { checked, recomputed, refuted, lies } = &self.counts;
+        let [checked, recomputed, refuted, lies] =
+            [checked, recomputed, refuted, lies].map(|count| count.load(Relaxed));
+        let verification = &mut status.verification;
+        let bytes = self.projections.n_bytes() as u64;
+        *verification =
+            moex_swarm::Verification { mode: verification.mode, checked, recomputed, refuted, lies, bytes };
+    }
+}
+
+/// How far rounding to this format moves `answer` at most, as a length. None where that is more than a lie may be: an answer
+/// in such a format is computed by the hub.
+fn wire_rounding(simd: Simd, dtype: Dtype, answer: &[f32]) -> Option<f32> {
+    /// Half the distance of two neighbours, below the smallest normal number.
+    const LEAST_F16: f32 = 1.0 / (1 << 25) as f32;
+    match dtype {
+        Dtype::F16 => Some(norm(simd, answer) / 2048.0 + (answer.len() as f32).sqrt() * LEAST_F16),
+        Dtype::Bf16 => Some(norm(simd, answer) / 256.0),
+        Dtype::Int8 | Dtype::Int4 => None,
+    }
+}

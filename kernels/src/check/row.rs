@@ -1,0 +1,166 @@
+//! The check of one row's answer.
+
+use super::{
+    N_ANSWER, N_PRODUCTS, Projection, TOLERANCE,
+    sums::{dots, norm},
+};
+use crate::{
+    ExpertKind, WeightFormat, cpu,
+    engine::ActivationFormat,
+    quant::Activations,
+    simd::{self, Simd},
+};
+
+/// Rows as they met the weights of a format: rounded to int8 and back, or as they are.
+#[derive(Clone, Debug, Default)]
+pub struct RowsAsMet {
+    rounded: Activations,
+    /// (R, D).
+    rows: Vec<f32>,
+    /// (R): their lengths.
+    norms: Vec<f32>,
+}
+
+impl RowsAsMet {
+    /// Takes `rows` (R, `n_cols`) as experts whose gate and up are in `format` meet them.
+    ///
+    /// # Panics
+    /// If these are not whole rows.
+    pub fn fill(
+        &mut self,
+        simd: Simd,
+        activations: ActivationFormat,
+        format: WeightFormat,
+        n_cols: usize,
+        rows: &[f32],
+    ) {
+        let Self { rounded, rows: met, norms } = self;
+        met.clear();
+        met.extend_from_slice(rows);
+        if activations == ActivationFormat::Int8 {
+            simd::fill_alone(simd, rounded, format, n_cols, rows);
+            met.chunks_exact_mut(n_cols.max(1)).enumerate().for_each(|(t, row)| rounded.dequantize(t, row));
+        }
+        norms.clear();
+        norms.extend(met.chunks_exact(n_cols.max(1)).map(|row| norm(simd, row)));
+    }
+
+    /// R.
+    pub fn n_rows(&self) -> usize {
+        self.norms.len()
+    }
+
+    fn row(&self, t: usize) -> (&[f32], f32) {
+        let n_cols = self.rows.len() / self.norms.len().max(1);
+        (&self.rows[t * n_cols..][..n_cols], self.norms[t])
+    }
+}
+
+/// What a worker says of one row.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The row, by its place in [`RowsAsMet`].
+    pub row: usize,
+    /// What the answer was to be multiplied by.
+    pub gate: f32,
+    /// (2F): the products with gate, then those with up.
+    pub products: &'a [f32],
+    /// (D): `gate * expert(row)`, as it came over the wire.
+    pub answer: &'a [f32],
+    /// How far rounding to the wire's number format may have moved the answer, as a length.
+    pub wire_rounding: f32,
+}
+
+/// What a claim failed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refuted {
+    /// The products are not those of the row with gate and up.
+    Products,
+    /// The answer is not what follows from the products.
+    Answer,
+}
+
+/// What a check needs in between. It grows to the widest expert, then allocates no more.
+#[derive(Clone, Debug, Default)]
+pub struct CheckScratch {
+    /// (F).
+    h: Vec<f32>,
+    /// (F).
+    rounded: Activations,
+}
+
+impl Projection {
+    /// Checks what a worker says of one of `rows`, which met the format of this expert. The module says what that finds.
+    ///
+    /// # Errors
+    /// What it failed at; also if anything is not finite.
+    ///
+    /// # Panics
+    /// If there is no such row, or a length is not the expert's.
+    pub fn check(
+        &self,
+        simd: Simd,
+        activations: ActivationFormat,
+        rows: &RowsAsMet,
+        claim: &Claim<'_>,
+        scratch: &mut CheckScratch,
+    ) -> Result<(), Refuted> {
+        let (x, x_norm) = rows.row(claim.row);
+        let said: [f32; N_PRODUCTS] = dots(simd, &self.secrets.products, claim.products);
+        let true_: [f32; N_PRODUCTS] = dots(simd, &self.gate_up, x);
+        let allowed = TOLERANCE * self.norms[0] * x_norm * rounding(self.format.gate_up, activations, x.len());
+        // Written so that what is not a number is refuted.
+        if !said.iter().zip(true_).all(|(said, true_)| (said - true_).abs() <= allowed) {
+            return Err(Refuted::Products);
+        }
+        let CheckScratch { h, rounded } = scratch;
+        self.activate(simd, activations, claim.products, h);
+        if activations == ActivationFormat::Int8 {
+            simd::fill_alone(simd, rounded, self.format.down, h.len(), h);
+            rounded.dequantize(0, h);
+        }
+        let said: [f32; N_ANSWER] = dots(simd, &self.secrets.answer, claim.answer);
+        let mut true_: [f32; N_ANSWER] = dots(simd, &self.down, h);
+        if let Some(biases) = &self.biases {
+            true_.iter_mut().zip(biases.down).for_each(|(sum, bias)| *sum += bias);
+        }
+        let of_sums = self.norms[1] * norm(simd, h) * rounding(self.format.down, activations, h.len());
+        let allowed = TOLERANCE * (claim.wire_rounding + claim.gate.abs() * of_sums);
+        match said.iter().zip(true_).all(|(said, true_)| (said - claim.gate * true_).abs() <= allowed) {
+            true => Ok(()),
+            false => Err(Refuted::Answer),
+        }
+    }
+
+    /// What goes into down, from the products (2F) to `h` (F), as every worker computes it.
+    fn activate(&self, simd: Simd, activations: ActivationFormat, products: &[f32], h: &mut Vec<f32>) {
+        let (gate, up) = products.split_at(products.len() / 2);
+        h.clear();
+        h.extend_from_slice(gate);
+        let biases = self.biases.as_ref().map(|biases| &biases.gate_up);
+        match (activations, biases) {
+            (ActivationFormat::Int8, biases) => simd::activate(simd, self.format.kind, h, up, biases),
+            (ActivationFormat::F32, None) => cpu::silu_mul(h, up),
+            (ActivationFormat::F32, Some([of_gate, of_up])) => {
+                let mut up = up.to_vec();
+                cpu::add(h, &of_gate[..up.len()]);
+                cpu::add(&mut up, &of_up[..h.len()]);
+                match self.format.kind {
+                    ExpertKind::Silu => cpu::silu_mul(h, &up),
+                    ExpertKind::ClampedSwiglu => cpu::clamped_swiglu(h, &up),
+                }
+            }
+        }
+    }
+}
+
+/// How far an honest sum of `n` products may be off, as a part of the lengths of what is multiplied.
+fn rounding(format: WeightFormat, activations: ActivationFormat, n: usize) -> f32 {
+    /// Half a unit in the last place of an f32.
+    const UNIT: f32 = 1.0 / (1 << 24) as f32;
+    /// The sums of columns that minimums are multiplied with, in i16.
+    const MINIMUMS: f32 = 1.0 / (1 << 19) as f32;
+    let rounds_sums =
+        activations == ActivationFormat::Int8 && format.geometry().is_some_and(|geometry| geometry.has_minimums);
+    UNIT * ((n as f32 / 4.0).sqrt() + 4.0) + if rounds_sums { MINIMUMS } else { 0.0 }
+}

@@ -1,0 +1,198 @@
+//! Honest answers pass, lies do not.
+
+use std::sync::Arc;
+
+use half::f16;
+
+use super::{CheckScratch, Claim, N_ANSWER, N_PRODUCTS, Projection, Refuted, RowsAsMet, Secrets};
+use crate::{
+    ExpertFormat, ExpertKind, ExpertShape, WeightFormat,
+    engine::{ActivationFormat, Batch, Call, CpuEngine, EnginePlan, Pair},
+    noise::noise,
+    simd::Simd,
+};
+
+/// Bits that look random (splitmix64).
+fn random(seed: u64) -> impl FnMut() -> u32 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z >> 32) as u32
+    }
+}
+
+/// An expert of noise, its rows as they met it, and what an honest worker says of each.
+struct Case {
+    projection: Projection,
+    activations: ActivationFormat,
+    rows: RowsAsMet,
+    gates: Vec<f32>,
+    /// (R, 2F).
+    products: Vec<f32>,
+    /// (R, D), through an f16 wire.
+    answers: Vec<f32>,
+}
+
+impl Case {
+    fn new(shape: ExpertShape, activations: ActivationFormat, n_rows: usize, seed: u64) -> Self {
+        let (hidden, inner) = (shape.hidden, shape.inner);
+        let block = shape.noise(seed, 0.05);
+        let plan =
+            EnginePlan { shapes: shape.into(), activations, n_slots: 1, max_rows: 4096, max_pairs: 4096 };
+        let engine = CpuEngine::new(plan).unwrap();
+        engine.load(0, shape.format, &block).unwrap();
+        // A few columns far above the rest, as activations have; some rows are small, some have a gate of next to nothing.
+        let mut rows = noise(seed ^ 7, n_rows * hidden, 1.0);
+        rows.iter_mut().step_by(311).for_each(|x| *x *= 12.0);
+        for (t, row) in rows.chunks_mut(hidden).enumerate() {
+            let scale = [1.0, 0.01, 30.0, 1e-4][t % 4];
+            row.iter_mut().for_each(|x| *x = f16::from_f32(*x * scale).to_f32());
+        }
+        let gates: Vec<f32> = (0..n_rows).map(|t| [0.3, 0.7, 1.0, 1e-3, 0.0][t % 5]).collect();
+        let pairs = (0..).zip(&gates).map(|(row, gate)| Pair { row, gate: *gate }).collect();
+        let batch = Batch { rows, calls: vec![Call { slot: 0, pairs }] };
+        let computed = engine.compute_with_products(&batch).unwrap();
+        assert_eq!(computed.rows, engine.compute(&batch).unwrap());
+        let simd = Simd::detect();
+        let secrets = Arc::new(Secrets::new(hidden, inner, random(seed)));
+        let projection = Projection::new(simd, &shape.view(&block).unwrap(), secrets);
+        let mut met = RowsAsMet::default();
+        met.fill(simd, activations, shape.format.gate_up, hidden, &batch.rows);
+        assert_eq!(met.n_rows(), n_rows);
+        let answers = computed.rows.iter().map(|y| f16::from_f32(*y).to_f32()).collect();
+        let products = computed.products.unwrap();
+        Self { projection, activations, rows: met, gates, products, answers }
+    }
+
+    fn check(&self, row: usize, products: &[f32], answer: &[f32]) -> Result<(), Refuted> {
+        let length = answer.iter().map(|y| y * y).sum::<f32>().sqrt();
+        let claim = Claim {
+            row,
+            gate: self.gates[row],
+            products,
+            answer,
+            wire_rounding: length / 2048.0 + (answer.len() as f32).sqrt() / (1 << 25) as f32,
+        };
+        let mut scratch = CheckScratch::default();
+        self.projection.check(Simd::detect(), self.activations, &self.rows, &claim, &mut scratch)
+    }
+
+    fn products(&self, row: usize) -> &[f32] {
+        let n = self.products.len() / self.gates.len();
+        &self.products[row * n..][..n]
+    }
+
+    fn answer(&self, row: usize) -> &[f32] {
+        let n = self.answers.len() / self.gates.len();
+        &self.answers[row * n..][..n]
+    }
+}
+
+fn shapes() -> Vec<ExpertShape> {
+    let mut shapes = Vec::new();
+    for format in WeightFormat::ALL {
+        for (hidden, inner) in [(256, 128), (300, 100), (512, 256)] {
+            shapes.push(ExpertShape::uniform(hidden, inner, format));
+        }
+    }
+    let mixed = ExpertFormat::new(WeightFormat::Q4K, WeightFormat::Q6K);
+    shapes.push(ExpertShape { hidden: 512, inner: 256, format: mixed });
+    let clamped = ExpertFormat::uniform(WeightFormat::Mxfp4).of_kind(ExpertKind::ClampedSwiglu);
+    shapes.push(ExpertShape { hidden: 300, inner: 100, format: clamped });
+    shapes
+}
+
+/// So many rows of each shape and kind of activations; `MOEX_CHECK_ROWS` asks for more.
+fn n_rows() -> usize {
+    std::env::var("MOEX_CHECK_ROWS").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
+}
+
+#[test]
+fn an_honest_answer_passes_in_every_format() {
+    let mut n_passed = 0_u64;
+    for shape in shapes() {
+        for activations in [ActivationFormat::Int8, ActivationFormat::F32] {
+            let mut left = n_rows();
+            for seed in 0.. {
+                let n = left.min(1000);
+                let case = Case::new(shape, activations, n, seed);
+                for row in 0..n {
+                    let checked = case.check(row, case.products(row), case.answer(row));
+                    assert_eq!(checked, Ok(()), "{shape:?} {activations} seed {seed} row {row}");
+                }
+                n_passed += n as u64;
+                left -= n;
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{n_passed} honest rows passed");
+}
+
+#[test]
+fn a_lie_fails() {
+    for shape in shapes() {
+        for activations in [ActivationFormat::Int8, ActivationFormat::F32] {
+            let case = Case::new(shape, activations, 3, 9);
+            let (products, answer) = (case.products(0), case.answer(0));
+            let scaled = |values: &[f32], factor| values.iter().map(|v| v * factor).collect::<Vec<f32>>();
+            for factor in [-20.0, 3.0, 1.03, 0.97, 0.0, f32::NAN, f32::INFINITY] {
+                let said = case.check(0, products, &scaled(answer, factor));
+                assert_eq!(said, Err(Refuted::Answer), "{shape:?} {activations} {factor}");
+                let said = case.check(0, &scaled(products, factor), answer);
+                assert!(said.is_err(), "{shape:?} {activations} products x {factor}");
+            }
+            let zeros = vec![0.0; products.len()];
+            assert_eq!(case.check(0, &zeros, &vec![0.0; answer.len()]), Err(Refuted::Products));
+            assert!(case.check(0, case.products(2), case.answer(2)).is_err(), "another row's");
+            // One value alone, and two that cancel for every vector of signs in two.
+            let mut one = answer.to_vec();
+            one[5] += 0.5 * answer.iter().map(|y| y * y).sum::<f32>().sqrt();
+            assert_eq!(case.check(0, products, &one), Err(Refuted::Answer));
+            one[6] = answer[6] + one[5] - answer[5];
+            assert_eq!(case.check(0, products, &one), Err(Refuted::Answer));
+        }
+    }
+}
+
+/// Noise of 3 % of the answer's length, in each value or in a few: one in ten thousand may go unseen, of the module's one in a
+/// hundred thousand.
+#[test]
+fn noise_of_three_per_cent_is_seen() {
+    let shape = ExpertShape::uniform(512, 256, WeightFormat::Int4G128);
+    let case = Case::new(shape, ActivationFormat::Int8, 500, 3);
+    let (mut unseen, mut tried) = (0, 0);
+    for row in 0..500 {
+        let answer = case.answer(row);
+        let length = answer.iter().map(|y| y * y).sum::<f32>().sqrt();
+        // Below that an f16 has not three digits.
+        if length < 1e-2 * (answer.len() as f32).sqrt() {
+            continue;
+        }
+        for (seed, n_values) in (0..40).zip([1, 2, 16, 512].into_iter().cycle()) {
+            let mut error = noise(row as u64 * 64 + seed, n_values, 1.0);
+            error.resize(answer.len(), 0.0);
+            let of_error = error.iter().map(|e| e * e).sum::<f32>().sqrt();
+            let lie: Vec<f32> =
+                answer.iter().zip(error).map(|(y, e)| f16::from_f32(y + e * 0.03 * length / of_error).to_f32()).collect();
+            unseen += usize::from(case.check(row, case.products(row), &lie).is_ok());
+            tried += 1;
+        }
+    }
+    println!("{unseen} of {tried} unseen");
+    assert!(unseen * 10_000 <= tried, "{unseen} of {tried}");
+}
+
+/// What the memory plan counts, and how much of the work a check is.
+#[test]
+fn a_check_is_less_than_a_hundredth_of_the_work() {
+    let (hidden, inner) = (2048, 768);
+    let multiplications = N_PRODUCTS * (hidden + 2 * inner) + N_ANSWER * (hidden + inner);
+    assert_eq!((multiplications, 3 * hidden * inner), (18_432, 4_718_592), "0.4 %");
+    assert_eq!(Projection::n_bytes(hidden, inner), 28_672);
+    assert_eq!(Secrets::n_bytes(hidden, inner), 45_056);
+}

@@ -1,0 +1,146 @@
+//! Workers that lie, and nobody else: with default flags each text is the hub's own, whatever they say and however often they
+//! come back under another name.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
+
+use moex_protocol::WorkerId;
+use moex_tests::chat::{self, Said};
+use moex_tests::hub::{Hub, Worker, workers};
+use moex_tests::liar::Lie;
+use moex_tests::peer::{Manner, Peer, PeerConfig};
+use serde_json::Value;
+
+/// Answers asked for under each attack; `MOEX_LIES` asks for more.
+const ANSWERS: usize = 200;
+/// Conversations at a time.
+const AT_ONCE: usize = 4;
+
+#[tokio::test]
+async fn two_liars_that_hold_the_last_layer_alone_change_no_text() {
+    let hub = under_attack(Manner::Lies(Lie::LastLayer)).await;
+    caught(&hub).await;
+}
+
+#[tokio::test]
+async fn a_lie_in_a_hundred_answers_changes_no_text() {
+    let hub = under_attack(Manner::Lies(Lie::Scaled(-20.0, 1))).await;
+    caught(&hub).await;
+}
+
+#[tokio::test]
+async fn three_per_cent_of_noise_change_no_text() {
+    let hub = under_attack(Manner::Lies(Lie::Noise(0.03))).await;
+    caught(&hub).await;
+}
+
+#[tokio::test]
+async fn liars_that_rejoin_under_new_ids_change_no_text() {
+    let hub = under_attack(Manner::Lies(Lie::Scaled(3.0, 100))).await;
+    let status = caught(&hub).await;
+    assert!(status["quarantined"].as_array().unwrap().len() > 2, "they came back: {status:#}");
+}
+
+#[tokio::test]
+async fn no_numbers_change_no_text() {
+    let hub = under_attack(Manner::NotFinite).await;
+    let is_out = |status: &Value| !status["quarantined"].as_array().unwrap().is_empty();
+    hub.wait_until("they are quarantined", is_out).await.unwrap();
+}
+
+#[tokio::test]
+async fn answers_that_follow_from_wrong_products_change_no_text() {
+    let hub = under_attack(Manner::Lies(Lie::ScaledProducts(3.0))).await;
+    caught(&hub).await;
+}
+
+#[tokio::test]
+async fn two_values_that_cancel_for_many_a_check_change_no_text() {
+    let hub = under_attack(Manner::Lies(Lie::TwoValues)).await;
+    caught(&hub).await;
+}
+
+/// What the liars of these tests compute is what honest workers compute, and nobody is suspected for it.
+#[tokio::test]
+async fn honest_workers_are_used_and_never_suspected() {
+    let hub = Hub::start(&[]).unwrap();
+    let _native = Worker::start(&hub.join_url, &[]).unwrap();
+    let _scripted = Peer::start(&hub.join_url, peer(7, Manner::Lies(Lie::None))).unwrap();
+    hub.wait_for_workers(2).await.unwrap();
+    answers_are_right(&hub).await;
+    let status = hub.status().await.unwrap();
+    let verification = &status["verification"];
+    let count = |what: &str| verification[what].as_u64().unwrap();
+    assert_eq!(verification["mode"], "blocking");
+    assert_eq!((count("refuted"), count("lies")), (0, 0), "{status:#}");
+    assert!(count("checked") > 10 * count("recomputed"), "most are checked, not computed: {status:#}");
+    assert_eq!(status["totals"]["mismatches"], 0);
+    println!("{verification}");
+}
+
+/// A hub with default flags whose two workers both do this, after [`ANSWERS`] answers that were all right.
+async fn under_attack(manner: Manner) -> Hub {
+    let hub = Hub::start(&[]).unwrap();
+    let liars = [1, 2].map(|id| {
+        let config = PeerConfig { renames: true, ..peer(id, manner) };
+        Peer::start(&hub.join_url, config).unwrap()
+    });
+    let serves = |worker: &Value| worker["blocks_resident"].as_u64() > Some(0);
+    hub.wait_until("both serve", |status| workers(status).filter(|worker| serves(worker)).count() == 2)
+        .await
+        .unwrap();
+    answers_are_right(&hub).await;
+    let n_asked: u64 = liars.iter().map(|liar| liar.deeds()[0]).sum();
+    println!("{manner:?}: answered {n_asked} times");
+    assert!(n_asked > 0, "{manner:?} was never asked");
+    hub
+}
+
+/// The status of a hub that has found a lie out.
+async fn caught(hub: &Hub) -> Value {
+    let is_caught = |status: &Value| !status["quarantined"].as_array().unwrap().is_empty();
+    hub.wait_until("a liar is quarantined", is_caught).await.unwrap();
+    let status = hub.status().await.unwrap();
+    let quarantined = &status["quarantined"][0];
+    assert!(quarantined["evidence"][0]["against"].is_null(), "the hub's own result is the proof: {status:#}");
+    println!("{} quarantined, {}", status["quarantined"].as_array().unwrap().len(), status["verification"]);
+    status
+}
+
+async fn answers_are_right(hub: &Hub) {
+    let n: usize = std::env::var("MOEX_LIES").ok().and_then(|n| n.parse().ok()).unwrap_or(ANSWERS);
+    let cases = cases_and_texts(20).await;
+    let http = chat::client().unwrap();
+    let mut wrong = 0;
+    let asked: Vec<&(Value, Said)> = cases.iter().cycle().take(n).collect();
+    for some in asked.chunks(AT_ONCE) {
+        let all = some.iter().map(|(case, _)| chat::ask(&http, &hub.url, case));
+        let said = futures_util::future::join_all(all).await;
+        for ((case, expected), said) in some.iter().zip(said) {
+            let said = said.unwrap();
+            if said != *expected {
+                println!("case {}: {said:?}", case["id"]);
+                wrong += 1;
+            }
+        }
+    }
+    assert_eq!(wrong, 0, "wrong texts of {n}");
+}
+
+fn peer(id: u128, manner: Manner) -> PeerConfig {
+    let worker = WorkerId(id);
+    PeerConfig { worker, memory_budget_bytes: 1 << 30, teraflops: 1.0, manner, busy_poll: false, renames: false }
+}
+
+/// The first cases of the demo, with what a hub without workers says.
+async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
+    let hub = Hub::start(&[]).unwrap();
+    let http = chat::client().unwrap();
+    let lines = std::fs::read_to_string(moex_tests::data("demo-cases.jsonl")).unwrap();
+    let mut texts = Vec::new();
+    for line in lines.lines().take(n) {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let said = chat::ask(&http, &hub.url, &case).await.unwrap();
+        texts.push((case, said));
+    }
+    texts
+}
