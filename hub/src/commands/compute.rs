@@ -15,7 +15,7 @@ use moex_model::{Compute, Fast, FloatWeights};
 #[derive(clap::Args, Debug)]
 pub(super) struct ComputeArgs {
     /// What rows are when they meet weights: int8 where weights are integers, which is several times as fast on a CPU, or
-    /// f32, which is exact. Workers compute with the same; a GPU computes with f32 alone.
+    /// f32, which is exact. Workers compute with the same, with int8 to the hub's bits.
     #[arg(long, env = "MOEX_ACTIVATIONS", value_name = "f32|int8")]
     pub(super) activations: Option<ActivationFormat>,
 

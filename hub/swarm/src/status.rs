@@ -111,6 +111,8 @@ pub struct WorkerStatus {
     /// How far its kernels were off in the self-test of its join, at worst: a normalised mean square error. Zero is exact.
     #[serde(default)]
     pub self_test_nmse: Option<f64>,
+    /// Whether its answers with int8 activations are the hub's to the bit.
+    pub is_exact: bool,
     /// Dispatches it had waiting at its last heartbeat.
     pub queue_depth: u32,
 }

@@ -49,11 +49,16 @@ pub use round::round_to_f16;
 pub use rows::fill;
 pub use slab::{PageSize, Slab};
 
+#[cfg(feature = "gpu")]
+pub(crate) use format::BlockLayout as PackedBlock;
+
 #[cfg(test)]
 mod tests;
 
 use std::{env, fmt, str::FromStr};
 
+#[cfg(feature = "gpu")]
+pub(crate) use isa::ROWS;
 use isa::{Isa, Kernel};
 
 /// The environment variable that [`Simd::from_env`] reads.

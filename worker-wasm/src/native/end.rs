@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
-use moex_kernels::engine::Engine;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -15,7 +14,7 @@ use super::links::Links;
 use crate::core::{Connection, Ending, HubId, Lost, MAX_LOADS_IN_FLIGHT, RENEWAL_PATIENCE, Status};
 use crate::driver::{Done, End, Event, Job};
 
-/// The most (row, expert) pairs that the CPU computes where they arrived: those of a few sequences' tokens, done before
+/// The most (row, expert) pairs that are computed where they arrived: those of a few sequences' tokens, done before
 /// another thread would have woken up for them. What is larger runs beside the sockets.
 const MAX_PAIRS_IN_PLACE: usize = 32;
 
@@ -82,8 +81,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     }
 
     fn start(&mut self, job: Job<Fetcher>) {
-        if let Job::Compute { engine: Some(engine), batch, .. } = &job
-            && matches!(**engine, Engine::Cpu(_))
+        if let Job::Compute { batch, .. } = &job
             && batch.n_pairs() <= MAX_PAIRS_IN_PLACE
         {
             return self.in_place.push_back(job);
@@ -134,7 +132,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     async fn next(&mut self, deadline: Option<Duration>) -> Event {
         if let Some(job) = self.in_place.pop_front() {
             poll_fn(|context| self.links.poll_send(context)).await;
-            // On the CPU it never waits.
+            // On the CPU it never waits, and so few pairs not for long on a GPU.
             return Event::Done(job.run().await);
         }
         let deadline = deadline.map(|time| self.clock.0 + time);
