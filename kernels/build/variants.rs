@@ -7,6 +7,8 @@ use crate::{compose::Composer, reflect};
 
 /// A kernel: the name of its file and of its entry point, and of the engine's enum.
 const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
+/// Those of int8 activations: one text for all formats.
+const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
 
 include!("../src/quant/list.rs");
 
@@ -47,7 +49,7 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
                     let source = pieces.numbers(composer.compose(file, &weights, &flags)?)?;
                     writeln!(
                         code,
-                        "Shader {{ kernel: Kernel::{kernel}, entry_point: {file:?}, format: WeightFormat::{format}, \
+                        "Shader {{ kernel: Some(Kernel::{kernel}), entry_point: {file:?}, format: Some(WeightFormat::{format}), \
                          shader_f16: {shader_f16}, subgroups: {subgroups}, bindings: &[{}], overrides: &{:?}, \
                          source: &{source:?} }},",
                         reflection.bindings.join(", "),
@@ -56,6 +58,19 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
                 }
             }
         }
+    }
+    for file in INT8_KERNELS {
+        let source = composer.compose(file, "", &BTreeSet::new())?;
+        let reflection = reflect::reflect(&source.concat()).map_err(|e| format!("{file}: {e}"))?;
+        layouts.extend(reflection.layouts);
+        writeln!(
+            code,
+            "Shader {{ kernel: None, entry_point: {file:?}, format: None, shader_f16: false, \
+             subgroups: false, bindings: &[{}], overrides: &{:?}, source: &{:?} }},",
+            reflection.bindings.join(", "),
+            reflection.overrides,
+            pieces.numbers(source)?,
+        )?;
     }
     code.push_str("];\n");
     code.push_str("const UNITS: &[(WeightFormat, Units)] = &[");

@@ -36,7 +36,7 @@ pub use frame::cancel;
 pub use frame::dispatch::{Call, Dispatch, Form, Pair};
 pub use frame::error::WireError;
 pub use frame::heartbeat::{
-    Accepted, Beat, Heartbeat, Join, ModelSummary, Ping, SelfTest, Visibility, WorkerKind,
+    Accepted, Beat, Heartbeat, INT8_EXACT, Join, ModelSummary, Ping, SelfTest, Visibility, WorkerKind,
 };
 pub use frame::products::Products;
 pub use frame::result::{Answer, AnswerPart, AnswerShape};

@@ -15,7 +15,7 @@ use moex_model::{Compute, Fast, FloatWeights};
 #[derive(clap::Args, Debug)]
 pub(super) struct ComputeArgs {
     /// Format of activations that are multiplied with weights: int8 rounds them where weights are integers, several
-    /// times as fast on a CPU; f32 is exact. Workers use the same format. GPUs compute in f32 only.
+    /// times as fast on a CPU; f32 is exact. Workers use the same format; with int8 they give the hub's bits.
     #[arg(long, env = "MOEX_ACTIVATIONS", value_name = "f32|int8")]
     pub(super) activations: Option<ActivationFormat>,
 

@@ -115,6 +115,8 @@ pub struct WorkerStatus {
     /// Worst error of its kernels in the self-test at its join, as normalised mean squared error; zero is exact.
     #[serde(default)]
     pub self_test_nmse: Option<f64>,
+    /// Whether its answers with int8 activations are the hub's to the bit.
+    pub is_exact: bool,
     /// Dispatches it had waiting at its last heartbeat.
     pub queue_depth: u32,
 }

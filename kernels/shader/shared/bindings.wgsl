@@ -1,21 +1,7 @@
-// What both kernels read and write. The structs are src/engine/gpu/layout.rs's, checked against it at build time.
+// What both kernels of f32 activations read and write.
 
-// Up to four pairs of one expert, which share every weight that is read.
-struct Tile {
-    block: u32,       // where the expert's block starts in the slab, in 16 bytes
-    n_pairs: u32,     // 1 to 4
-    first_pair: u32,  // the first one's row in h and y
-    reserved: u32,
-    rows: vec4<u32>,  // where each pair's row of x starts, in 16 bytes
-    gates: vec4<f32>,
-}
+#import tile
 
-struct Run {
-    first_tile: u32,  // the tile of workgroup (x, 0)
-}
-
-@group(0) @binding(0) var<uniform> run: Run;
-@group(0) @binding(1) var<storage, read> tiles: array<Tile>;
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;
 @group(0) @binding(6) var<storage, read> biases: array<f32>;  // the slab once more

@@ -19,6 +19,10 @@ use super::{
 /// more so behind an activation function, and its step is everyone's error; with units of 32 the logits of a random q4_K_M
 /// come out at half the NMSE. For float formats a row is its f32 bits, padded with zeros to whole units of 32.
 ///
+/// What is smaller than 2^-60 counts as zero: the largest of a unit, or of a block's sums, or a column of a float format.
+/// Weights have bounds of their own ([`crate::quant::dot_int8`]), so that no step of a product meets a number that is not
+/// normal, which some devices take for zero.
+///
 /// The buffers keep their size between uses: filling one again with no more than before allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Activations {
@@ -121,6 +125,12 @@ impl Activations {
         }
     }
 
+    /// The words of all rows, [`row_stride`] from the start of one to that of the next.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn words(&self) -> &[i32] {
+        &self.words
+    }
+
     /// The blocks of row `t`, [`block_words`] each.
     pub(crate) fn row(&self, t: usize) -> &[i32] {
         &self.words[t * self.stride..][..row_words(self.geometry, self.n_cols)]
@@ -130,8 +140,7 @@ impl Activations {
     pub(crate) fn reshape(&mut self, format: WeightFormat, n_cols: usize, n_rows: usize) {
         self.geometry = format.geometry();
         (self.n_rows, self.n_cols) = (n_rows, n_cols);
-        let row_words = row_words(self.geometry, n_cols);
-        self.stride = row_words.next_multiple_of(2 * CACHE_LINE_WORDS) + CACHE_LINE_WORDS;
+        self.stride = row_stride(self.geometry, n_cols);
         self.words.resize(n_rows * self.stride, 0);
     }
 
@@ -151,6 +160,11 @@ pub(crate) const fn block_words(geometry: Geometry) -> usize {
     columns_at(geometry) + geometry.cols / 4
 }
 
+/// The words from the start of a row to that of the next.
+pub(crate) fn row_stride(geometry: Option<Geometry>, n_cols: usize) -> usize {
+    row_words(geometry, n_cols).next_multiple_of(2 * CACHE_LINE_WORDS) + CACHE_LINE_WORDS
+}
+
 fn row_words(geometry: Option<Geometry>, n_cols: usize) -> usize {
     match geometry {
         Some(geometry) => n_cols.div_ceil(geometry.cols) * block_words(geometry),
@@ -164,7 +178,7 @@ pub(crate) fn fill_row(geometry: Option<Geometry>, x: &[f32], words: &mut [i32])
     let Some(geometry) = geometry else {
         let (values, padding) = words.split_at_mut(x.len());
         for (word, x) in values.iter_mut().zip(x) {
-            *word = x.to_bits() as i32;
+            *word = if x.abs() < TINY { 0 } else { x.to_bits() as i32 };
         }
         return padding.fill(0);
     };
@@ -211,7 +225,7 @@ fn fill_unit(x: &[f32], columns: &mut [u8], sums: &mut [i32]) -> f32 {
             }
         }
     }
-    largest / 127.0
+    step(largest, 127.0)
 }
 
 /// The [`Terms`] of a block, from the sums of each sixteen columns.
@@ -235,7 +249,7 @@ fn fill_terms(geometry: Geometry, scales: &[i32], sums: &[i32], terms: &mut [i32
             let largest = largest_magnitude(&scaled);
             let inverse = steps(TOP, largest);
             let (scale, pairs) = terms.split_at_mut(1);
-            scale[0] = (largest / TOP).to_bits() as i32;
+            scale[0] = step(largest, TOP).to_bits() as i32;
             for (pair, sums) in pairs.iter_mut().zip(scaled.as_chunks::<2>().0) {
                 let [low, high] = sums.map(|sum| nearest(sum * inverse, TOP) & 0xffff);
                 *pair = low | high << 16;
@@ -257,10 +271,19 @@ fn largest_magnitude(x: &[f32]) -> f32 {
     f32::from_bits(x.iter().fold(0, |m: u32, x| m.max(x.to_bits() & 0x7fff_ffff)))
 }
 
+/// What is smaller counts as zero: 2^-60.
+const TINY: f32 = f32::from_bits((127 - 60) << 23);
+
+/// A step, of which `top` are `largest`.
+#[inline(always)]
+fn step(largest: f32, top: f32) -> f32 {
+    if largest < TINY { 0.0 } else { largest / top }
+}
+
 /// What takes `largest` to `top`.
 #[inline(always)]
 fn steps(top: f32, largest: f32) -> f32 {
-    if largest > 0.0 { top / largest } else { 0.0 }
+    if largest >= TINY { top / largest } else { 0.0 }
 }
 
 /// The integer nearest to `x`, halves to even, in the lowest bits; the largest magnitudes may lie a hair above `top`.

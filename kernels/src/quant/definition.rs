@@ -52,6 +52,9 @@ pub(crate) enum Scale {
 }
 
 impl Scale {
+    /// The byte of the smallest power of two that counts in integer dot products: 2^-32.
+    pub(crate) const SMALLEST: u8 = 128 - 32;
+
     /// `2^(e - 128)`, exactly: the two smallest are no normal numbers.
     pub(crate) fn power(e: u8) -> f32 {
         f32::from_bits(if e < 2 { 0x20_0000 << e } else { u32::from(e - 1) << 23 })

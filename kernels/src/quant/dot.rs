@@ -18,8 +18,12 @@
 //!
 //! in f32, each operation rounded by itself, in this order; the bracket of the last line is an exact integer. No operation
 //! is fused, so every machine gives the same bits.
+//!
+//! A scale that is a power of two counts as 0 below 2^-32, and the smallest other scale of a block is 2^-24, the smallest of
+//! activations 2^-67 ([`Activations`]): a product is 0 or at least 2^-99, a sum of such a multiple of 2^-122. No step meets
+//! a subnormal number, which some devices take for 0.
 
-use super::{Activations, Definition, MatrixView, Parts, Terms, block_words, columns_at};
+use super::{Activations, Definition, MatrixView, Parts, Scale, Terms, block_words, columns_at};
 
 /// Row `row` of `w` times row `t` of `x`; 0 for the float formats.
 ///
@@ -32,6 +36,9 @@ pub fn dot_int8(w: &MatrixView<'_>, row: usize, x: &Activations, t: usize) -> f3
     let mut sum = 0.0;
     for (block, words) in x.row(t).chunks_exact(block_words(definition.geometry())).enumerate() {
         w.read_block(row, block, &mut parts);
+        if matches!(definition.scale, Scale::E8m0(_)) && parts.d < Scale::power(Scale::SMALLEST) {
+            parts.d = 0.0;
+        }
         sum = add_block(definition, &parts, words, sum);
     }
     sum

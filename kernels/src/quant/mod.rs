@@ -54,6 +54,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "gpu")]
+pub(crate) use activations::row_stride;
 pub(crate) use activations::{Terms, block_words, columns_at, fill_row};
 pub(crate) use definition::{Definition, Minimum, Scale, Zero};
 pub(crate) use format::{Encoding, Integer};

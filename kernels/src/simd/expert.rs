@@ -26,6 +26,9 @@ pub struct PackedExpertShape {
     pub format: ExpertFormat,
 }
 
+/// Results below count as 0: 2^-100. No device is asked for a number that is not normal.
+const SMALLEST_RESULT: f32 = f32::from_bits((127 - 100) << 23);
+
 /// The rows of one expert.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertCall<'a> {
@@ -116,20 +119,27 @@ impl PackedExpertShape {
         }
     }
 
-    fn gate_up_shape(&self) -> PackedShape {
+    pub(crate) fn gate_up_shape(&self) -> PackedShape {
         PackedShape { format: self.format.gate_up, rows: self.inner, cols: self.hidden }
     }
 
-    fn down_shape(&self) -> PackedShape {
+    pub(crate) fn down_shape(&self) -> PackedShape {
         PackedShape { format: self.format.down, rows: self.hidden, cols: self.inner }
     }
 
-    fn gate_up_bytes(&self) -> usize {
+    pub(crate) fn gate_up_bytes(&self) -> usize {
         self.gate_up_shape().bytes().saturating_mul(2)
     }
 
     fn biases_start(&self) -> usize {
         self.gate_up_bytes().saturating_add(self.down_shape().bytes())
+    }
+
+    /// Where the biases of gate, up and down start.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn biases_at(&self) -> [usize; 3] {
+        let [gate, up, _] = self.bias_bytes();
+        [0, gate, gate + up].map(|before| self.biases_start() + before)
     }
 
     /// Of gate, up and down: whole panels.
@@ -296,7 +306,8 @@ fn down(
                         // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.
                         let out = unsafe { out.part(start..start + width) };
                         for (out, y) in out.iter_mut().zip(product) {
-                            *out = pair.gate * y;
+                            let y = pair.gate * y;
+                            *out = if y.abs() < SMALLEST_RESULT { 0.0 } else { y };
                         }
                     }
                 }

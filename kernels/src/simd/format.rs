@@ -40,27 +40,27 @@ impl<F: Integer> Format for F {}
 
 /// Where a block's parts lie in a panel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BlockLayout {
+pub(crate) struct BlockLayout {
     /// The bits of a code.
-    pub(super) code_bits: usize,
+    pub(crate) code_bits: usize,
     /// The bytes of a unit's codes.
-    pub(super) unit_bytes: usize,
+    pub(crate) unit_bytes: usize,
     /// The bytes of a block's codes.
-    pub(super) code_bytes: usize,
+    pub(crate) code_bytes: usize,
     /// The bytes of a block's parameters.
-    pub(super) parameter_bytes: usize,
+    pub(crate) parameter_bytes: usize,
     /// `m`, if the format has minimums.
-    pub(super) m: Option<usize>,
+    pub(crate) m: Option<usize>,
     /// Zero points, if they differ between blocks.
-    pub(super) zeros: Option<usize>,
+    pub(crate) zeros: Option<usize>,
     /// Integer scales, if a block has several groups.
-    pub(super) scales: Option<usize>,
+    pub(crate) scales: Option<usize>,
     /// Integer minimums, if a block has several groups and minimums.
-    pub(super) mins: Option<usize>,
+    pub(crate) mins: Option<usize>,
 }
 
 impl BlockLayout {
-    pub(super) const fn of(definition: &Definition) -> Self {
+    pub(crate) const fn of(definition: &Definition) -> Self {
         let geometry = definition.geometry();
         let n_groups = geometry.n_groups();
         let code_bits = definition.code_bits();

@@ -50,14 +50,19 @@ pub use round::round_to_f16;
 pub use rows::fill;
 pub(crate) use rows::fill_alone;
 pub(crate) use silu_mul::activate;
-pub use widen::widen_halves;
 pub use slab::{PageSize, Slab};
+pub use widen::widen_halves;
+
+#[cfg(feature = "gpu")]
+pub(crate) use format::BlockLayout as PackedBlock;
 
 #[cfg(test)]
 mod tests;
 
 use std::{env, fmt, str::FromStr};
 
+#[cfg(feature = "gpu")]
+pub(crate) use isa::ROWS;
 use isa::{Isa, Kernel};
 
 /// The environment variable that [`Simd::from_env`] reads.

@@ -107,7 +107,7 @@ impl PackedShape {
         self.rows.div_ceil(ROWS)
     }
 
-    pub(super) fn panel_bytes(&self) -> usize {
+    pub(crate) fn panel_bytes(&self) -> usize {
         let bytes = match self.format.encoding() {
             Encoding::Integer { definition, .. } => {
                 let layout = BlockLayout::of(definition);
@@ -147,27 +147,34 @@ impl<'a> PackedView<'a> {
     }
 }
 
-/// Values of N bytes, to a row of columns of sixteen.
-fn pack_values<const N: usize>(values: &[u8], place: usize, panel: &mut [u8]) {
+/// Values of N bytes, to a row of columns of sixteen. Those below `smallest`, as their two upper bytes without the sign,
+/// become 0.
+fn pack_values<const N: usize>(values: &[u8], place: usize, panel: &mut [u8], smallest: u16) {
     for (column, value) in panel.chunks_exact_mut(ROWS * N).zip(values.as_chunks::<N>().0) {
-        column[place * N..(place + 1) * N].copy_from_slice(value);
+        if u16::from_le_bytes([value[N - 2], value[N - 1] & 0x7f]) >= smallest {
+            column[place * N..(place + 1) * N].copy_from_slice(value);
+        }
     }
 }
 
+/// 2^-40 in the upper half of an f32: weights below count as 0, so that no product with activations meets a number that is
+/// not normal.
+const TINY: u16 = (127 - 40) << 7;
+
 impl PackRow for F32 {
     fn pack_row(values: &[u8], _: &[u8], place: usize, panel: &mut [u8]) {
-        pack_values::<4>(values, place, panel);
+        pack_values::<4>(values, place, panel, TINY);
     }
 }
 
 impl PackRow for F16 {
     fn pack_row(values: &[u8], _: &[u8], place: usize, panel: &mut [u8]) {
-        pack_values::<2>(values, place, panel);
+        pack_values::<2>(values, place, panel, 0);
     }
 }
 
 impl PackRow for Bf16 {
     fn pack_row(values: &[u8], _: &[u8], place: usize, panel: &mut [u8]) {
-        pack_values::<2>(values, place, panel);
+        pack_values::<2>(values, place, panel, TINY);
     }
 }

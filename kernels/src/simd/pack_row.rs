@@ -29,6 +29,9 @@ fn pack_blocks(definition: &Definition, values: &[u8], parameters: &[u8], place:
     for (i, (codes, out)) in codes.chunks_exact_mut(layout.code_bytes).zip(rest).enumerate() {
         let (block, parameters) = definition.block(values, parameters, i);
         pack_parameters(definition, &layout, parameters, place, out);
+        if matches!(definition.scale, Scale::E8m0(at) if parameters[at] < Scale::SMALLEST) {
+            continue; // a scale that counts as 0: its codes stay those of 0
+        }
         for (unit, out) in codes.chunks_exact_mut(layout.unit_bytes).enumerate() {
             let mut quads = [0; UNIT / 4];
             for (q, quad) in quads.iter_mut().enumerate() {
@@ -83,7 +86,7 @@ fn pack_parameters(
 ) {
     match definition.scale {
         Scale::F16(at) => out[2 * place..2 * place + 2].copy_from_slice(&parameters[at..at + 2]),
-        Scale::E8m0(at) => out[place] = parameters[at],
+        Scale::E8m0(at) => out[place] = parameters[at].max(Scale::SMALLEST),
     }
     if let (Some(to), Some(minimum)) = (layout.m, definition.minimum) {
         let (at, sign) = match minimum {

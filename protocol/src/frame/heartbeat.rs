@@ -87,6 +87,16 @@ pub struct Join {
     pub gives_products: bool,
 }
 
+/// The feature of a GPU whose answers with int8 activations are the CPU's to the bit.
+pub const INT8_EXACT: &str = "int8-exact";
+
+impl Join {
+    /// Whether its answers with int8 activations are the hub's to the bit: a CPU's always are.
+    pub fn is_exact(&self) -> bool {
+        matches!(self.backend.as_str(), "cpu" | "wasm-simd") || self.features.iter().any(|f| f == INT8_EXACT)
+    }
+}
+
 /// Where a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,6 +13,7 @@ mod defaults;
 mod demo;
 mod door;
 mod eval;
+mod exact;
 mod families;
 mod gateway;
 mod join_page;

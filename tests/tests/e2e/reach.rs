@@ -48,9 +48,9 @@ async fn a_worker_without_the_token_is_unauthorized() {
     assert!(String::from_utf8_lossy(&heard).contains("unauthorized"), "{}", String::from_utf8_lossy(&heard));
 }
 
-/// GPU kernels compute with f32 alone. Without a GPU the worker computes on its CPU anyway.
+/// What computes as a GPU on the CPU is not chosen: without a GPU the worker computes on its CPU.
 #[tokio::test]
-async fn a_native_worker_whose_gpu_cannot_serve_the_hub_goes_on_with_its_cpu() {
+async fn a_native_worker_without_a_gpu_computes_on_its_cpu() {
     let hub = Hub::start(&["--activations", "int8"]).unwrap();
     let mut worker = Command::new(moex_tests::moex())
         .args(["worker", &hub.join_url, "--device", "auto", "--name", "the shelf"])
@@ -81,6 +81,6 @@ fn join() -> Join {
         gigabytes_per_second: 0.0,
         teraflops: 0.0,
         input_slots: 1,
-            gives_products: true,
+        gives_products: true,
     }
 }

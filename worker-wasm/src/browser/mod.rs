@@ -79,7 +79,7 @@ impl TabWorker {
 /// Serves until there is a reason not to; returns the last report, or the reason why there was nothing to report.
 async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     Report::new(Phase::Starting).post();
-    let device = Device::open(options.device).await?;
+    let device = Device::open(options.device, clock::now).await?;
     let identity = Identity {
         token: options.token.clone(),
         worker: options.worker,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use moex_kernels::engine::{CpuEngine, Engine, EngineError, EnginePlan};
+use moex_kernels::engine::{ActivationFormat, CpuEngine, Engine, EngineError, EnginePlan};
 #[cfg(feature = "gpu")]
 use moex_kernels::engine::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport};
 use moex_protocol::{Join, SelfTest, WorkerId, WorkerKind};
@@ -17,10 +17,11 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceChoice {
-    /// A GPU if there is one that passes its self-test, else the CPU.
+    /// A GPU if there is one that passes its self-test, else the CPU. In a browser, where nothing says whether a GPU is one,
+    /// the faster of the two.
     #[default]
     Auto,
-    /// A GPU, or nothing.
+    /// A GPU, or a driver that computes as one on the CPU, or nothing.
     Gpu,
     /// The CPU: WASM SIMD in a browser.
     #[serde(alias = "wasm")]
@@ -66,6 +67,8 @@ const NO_PRODUCTS: &str = "the hub checks every answer, and for that this GPU gi
 pub struct Device {
     kind: Kind,
     self_test: SelfTest,
+    /// Why it is not exact; none where int8 activations give the CPU's bits.
+    inexact: Option<String>,
     note: Option<String>,
 }
 
@@ -77,40 +80,63 @@ enum Kind {
 }
 
 impl Device {
-    /// Opens what `choice` asks for and tests it.
+    /// Opens what `choice` asks for and tests it. `clock` returns the time since any fixed moment.
     ///
     /// # Errors
     /// One sentence: the GPU asked for is not there, or the device does not compute right.
-    pub async fn open(choice: DeviceChoice) -> Result<Self, String> {
+    pub async fn open(choice: DeviceChoice, clock: impl Fn() -> Duration) -> Result<Self, String> {
         match choice {
             DeviceChoice::Cpu => Self::cpu(None),
-            DeviceChoice::Gpu => Self::gpu().await,
-            DeviceChoice::Auto => match Self::gpu().await {
-                Ok(device) => Ok(device),
+            DeviceChoice::Gpu => Self::gpu(choice).await,
+            DeviceChoice::Auto => match Self::gpu(choice).await {
+                Ok(device) => device.or_faster_cpu(clock).await,
                 Err(reason) => Self::cpu(Some(reason)),
             },
+        }
+    }
+
+    /// This GPU, or the CPU where that reads weights faster in the batch that both are measured with. Natively a driver says
+    /// of itself whether it computes on the CPU, and is not chosen then.
+    async fn or_faster_cpu(self, clock: impl Fn() -> Duration) -> Result<Self, String> {
+        if !cfg!(target_arch = "wasm32") {
+            return Ok(self);
+        }
+        let cpu = Self::cpu(None)?;
+        let failed = |error: EngineError| format!("The device failed: {error}.");
+        let on_cpu = probe::measure(&cpu, &clock).await.map_err(failed)?.gigabytes_per_second;
+        match probe::measure(&self, &clock).await {
+            Ok(speed) if speed.gigabytes_per_second < on_cpu => Self::cpu(Some(format!(
+                "The GPU ({}) reads {:.2} GB of weights a second, the CPU {on_cpu:.2}.",
+                self.describe().adapter,
+                speed.gigabytes_per_second
+            ))),
+            Ok(_) => Ok(self),
+            Err(error) => Self::cpu(Some(format!("The GPU failed: {error}."))),
         }
     }
 
     fn cpu(note: Option<String>) -> Result<Self, String> {
         let self_test = self_test::cpu();
         if self_test.passed {
-            Ok(Self { kind: Kind::Cpu, self_test, note })
+            Ok(Self { kind: Kind::Cpu, self_test, inexact: None, note })
         } else {
             Err(format!("This CPU does not compute right: {}.", self_test.detail))
         }
     }
 
     #[cfg(not(feature = "gpu"))]
-    async fn gpu() -> Result<Self, String> {
+    async fn gpu(_: DeviceChoice) -> Result<Self, String> {
         Err("This build has no GPU support.".into())
     }
 
     #[cfg(feature = "gpu")]
-    async fn gpu() -> Result<Self, String> {
-        let gpu =
-            GpuDevice::open(GpuSelect::Auto).await.map_err(|error| format!("No GPU is used: {error}."))?;
-        let report = GpuEngine::self_test(&gpu).await;
+    async fn gpu(choice: DeviceChoice) -> Result<Self, String> {
+        let gpu = match GpuDevice::open(GpuSelect::Auto).await {
+            Err(_) if choice == DeviceChoice::Gpu => GpuDevice::open(GpuSelect::Software).await,
+            opened => opened,
+        };
+        let gpu = gpu.map_err(|error| format!("No GPU is used: {error}."))?;
+        let report = GpuEngine::self_test(&gpu, ActivationFormat::F32).await;
         if !report.passed {
             return Err(format!(
                 "The GPU ({}) does not compute right: {}",
@@ -119,7 +145,13 @@ impl Device {
             ));
         }
         let SelfTestReport { passed, worst_nmse, detail } = report;
-        Ok(Self { kind: Kind::Gpu(gpu), self_test: SelfTest { passed, worst_nmse, detail }, note: None })
+        let int8 = GpuEngine::self_test(&gpu, ActivationFormat::Int8).await;
+        Ok(Self {
+            kind: Kind::Gpu(gpu),
+            self_test: SelfTest { passed, worst_nmse, detail },
+            inexact: (!int8.passed).then_some(int8.detail),
+            note: None,
+        })
     }
 
     /// [`Self::engine`], for a hub that may want the products of gate and up by which it checks answers.
@@ -147,6 +179,11 @@ impl Device {
             Kind::Cpu => Ok(Engine::Cpu(CpuEngine::new(plan)?)),
             #[cfg(feature = "gpu")]
             Kind::Gpu(gpu) => {
+                if let (ActivationFormat::Int8, Some(reason)) = (plan.activations, &self.inexact) {
+                    return Err(EngineError::Plan(format!(
+                        "the hub computes with int8 activations, and the GPU is not exact: {reason}"
+                    )));
+                }
                 let report = GpuEngine::self_test_for(gpu, &plan).await;
                 if !report.passed {
                     return Err(EngineError::Plan(format!(
@@ -194,6 +231,11 @@ impl Device {
         !matches!(self.kind, Kind::Cpu)
     }
 
+    /// Whether int8 activations give the CPU's bits on it.
+    pub fn is_exact(&self) -> bool {
+        self.inexact.is_none()
+    }
+
     /// Why a GPU is not used, for the user; `None` if one is, or none was asked for.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
@@ -221,7 +263,8 @@ impl Device {
             }
             #[cfg(feature = "gpu")]
             Kind::Gpu(gpu) => {
-                let GpuInfo { adapter, backend, features, limits, .. } = gpu.info().clone();
+                let GpuInfo { adapter, backend, mut features, limits, .. } = gpu.info().clone();
+                features.extend(self.is_exact().then(|| moex_protocol::INT8_EXACT.to_owned()));
                 Description { adapter, backend, features, limits }
             }
         }

@@ -34,8 +34,8 @@ pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Re
     let max_pairs = N_EXPERTS * MANY_ROWS;
     let plan = EnginePlan {
         shapes: SHAPE.into(),
-        // What most hubs serve; GPUs compute with f32 alone.
-        activations: if device.is_gpu() { ActivationFormat::F32 } else { ActivationFormat::Int8 },
+        // What most hubs serve.
+        activations: if device.is_exact() { ActivationFormat::Int8 } else { ActivationFormat::F32 },
         n_slots: N_EXPERTS,
         max_rows: MANY_ROWS,
         max_pairs,

@@ -6,7 +6,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
-use moex_kernels::engine::Engine;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -16,7 +15,7 @@ use super::links::Links;
 use crate::core::{Connection, Ending, HubId, Lost, MAX_LOADS_IN_FLIGHT, RENEWAL_PATIENCE, Status};
 use crate::driver::{Done, End, Event, Job};
 
-/// Maximum (row, expert) pairs that the CPU computes on the sockets' thread: a few sequences' tokens, done before
+/// Maximum (row, expert) pairs that are computed on the sockets' thread: a few sequences' tokens, done before
 /// another thread would wake up. Larger jobs run on a blocking thread.
 const MAX_PAIRS_IN_PLACE: usize = 32;
 
@@ -83,8 +82,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     }
 
     fn start(&mut self, job: Job<Fetcher>) {
-        if let Job::Compute { engine: Some(engine), batch, .. } = &job
-            && matches!(**engine, Engine::Cpu(_))
+        if let Job::Compute { batch, .. } = &job
             && batch.n_pairs() <= MAX_PAIRS_IN_PLACE
         {
             return self.in_place.push_back(job);
@@ -135,7 +133,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     async fn next(&mut self, deadline: Option<Duration>) -> Event {
         if let Some(job) = self.in_place.pop_front() {
             poll_fn(|context| self.links.poll_send(context)).await;
-            // On the CPU this never waits.
+            // On the CPU this never waits, and for so few pairs not for long on a GPU.
             return Event::Done(job.run().await);
         }
         let deadline = deadline.map(|time| self.clock.0 + time);

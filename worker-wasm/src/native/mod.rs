@@ -131,7 +131,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
     }
     let mut choice = options.device;
     loop {
-        let device = Device::open(choice).await.map_err(WorkerError::Device)?;
+        let device = Device::open(choice, || clock.now()).await.map_err(WorkerError::Device)?;
         if let Some(note) = device.note() {
             tracing::info!("{note}");
         }

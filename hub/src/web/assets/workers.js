@@ -101,6 +101,7 @@ const facts = (worker, share) => [
   ["in the last minute", share.recent === null ? "-" : percent(share.recent, 1)],
   ["asked for", TIER_IN_WORDS[worker.tier] ?? worker.tier],
   ["error of its self-test", exactness(worker.self_test_nmse)],
+  ["with int8 activations", worker.is_exact ? "the hub\u2019s bits" : "not exact: not asked"],
   ["median latency", micros(worker.latency_p50_micros)],
   ["99\u00a0% within", micros(worker.latency_p99_micros)],
   ["experts held", `${count(worker.blocks_resident)} of ${count(worker.blocks_assigned)}`],

@@ -102,7 +102,6 @@ async function lend() {
     id ??= workerId();
     const ownId = await id;
     if (start !== starts) return;
-    chooseDevice();
     const starting = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
     worker = starting;
     starting.onmessage = ({ data }) => worker === starting && report(JSON.parse(data));
@@ -124,12 +123,6 @@ async function lend() {
     id = null;
     refuse(error.message);
   }
-}
-
-/** The CPU where the GPU's kernels cannot compute what the hub serves: found out here, it costs no test of the GPU. */
-function chooseDevice() {
-  if (device !== "auto" || terms?.model.activations !== "int8" || !navigator.gpu) return;
-  fallBack("This hub computes with 8-bit numbers, which the GPU kernels do not have yet, so this tab computes on the CPU.");
 }
 
 function fallBack(words) {

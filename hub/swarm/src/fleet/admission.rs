@@ -24,8 +24,7 @@ pub mod close_code {
 }
 
 /// The message to a quarantined worker.
-pub(crate) const QUARANTINED: &str =
-    "this worker's results differ from the hub's: it computes wrong results";
+pub(crate) const QUARANTINED: &str = "this worker's results differ from the hub's: it computes wrong results";
 
 /// The message to a worker whose answers cannot be checked.
 const UNCHECKABLE: &str = "this hub checks every answer, and this worker does not return what that takes: it needs a newer \

@@ -150,6 +150,7 @@ impl Swarm {
             latency_p50_micros: latency.quantile_micros(0.5),
             latency_p99_micros: latency.quantile_micros(0.99),
             sync_latency_micros: join.sync_latency_micros,
+            is_exact: join.is_exact(),
             self_test_nmse: Some(join.self_test.worst_nmse).filter(|nmse| nmse.is_finite()),
             queue_depth: *queue_depth,
         }

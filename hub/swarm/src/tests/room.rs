@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Dispatch, ErrorCode, ExpertId,
-    Join, LayerId, ModelSummary, Products, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
-    WorkerKind, WorkerSession, tensor,
+    Join, LayerId, ModelSummary, Products, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent,
+    WorkerId, WorkerKind, WorkerSession, tensor,
 };
 
 use crate::*;

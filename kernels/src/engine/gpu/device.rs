@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::signal::Health;
+use super::signal::{Health, Signal};
 use crate::engine::EngineError;
 
 /// Which adapter to take.
@@ -47,6 +47,10 @@ struct Inner {
     poller: poller::Poller,
 }
 
+/// How often [`GpuDevice::watch_closely`] looks: less than a millisecond.
+#[cfg(not(target_arch = "wasm32"))]
+const MAX_LOOKS: usize = 500;
+
 impl GpuDevice {
     /// Finds and opens a GPU, with `shader-f16` and `subgroups` where it has them.
     ///
@@ -58,7 +62,7 @@ impl GpuDevice {
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("moex"),
             required_features: adapter.features() & wanted,
-            required_limits: wgpu::Limits::default(),
+            required_limits: limits(&adapter.limits()),
             ..Default::default()
         };
         let opened = adapter.request_device(&descriptor).await;
@@ -116,12 +120,48 @@ impl GpuDevice {
         &self.0.health
     }
 
+    /// The same as [`Self::watch`] for what `signal` tells of: natively looks for it itself for a while, since another thread
+    /// takes longer to wake up than most answers take.
+    pub(super) fn watch_closely(&self, submission: wgpu::SubmissionIndex, signal: &Signal) {
+        #[cfg(not(target_arch = "wasm32"))]
+        for _ in 0..MAX_LOOKS {
+            // An error is the poller's to tell.
+            if self.0.device.poll(wgpu::PollType::Poll).is_err() {
+                break;
+            }
+            if signal.has_fired() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        #[cfg(target_arch = "wasm32")]
+        let _ = signal;
+        self.watch(submission);
+    }
+
     /// Sees to it that the callbacks of what was submitted are called; browsers do so by themselves.
     pub(super) fn watch(&self, submission: wgpu::SubmissionIndex) {
         #[cfg(not(target_arch = "wasm32"))]
         self.0.poller.watch(submission);
         #[cfg(target_arch = "wasm32")]
         let _ = submission;
+    }
+}
+
+/// The most bytes of a buffer that are asked for: places in larger ones do not fit 31 bits, which some drivers count with.
+const MAX_BUFFER_BYTES: u64 = 2 << 30;
+
+/// What every device has, but for the size of buffers: a slab of experts is one, and has kernels of its own to start.
+fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
+    let default = wgpu::Limits::default();
+    let most = |offered: u64, default: u64| offered.min(MAX_BUFFER_BYTES).max(default);
+    wgpu::Limits {
+        max_buffer_size: most(offered.max_buffer_size, default.max_buffer_size),
+        max_storage_buffer_binding_size: most(
+            offered.max_storage_buffer_binding_size,
+            default.max_storage_buffer_binding_size,
+        ),
+        ..default
     }
 }
 

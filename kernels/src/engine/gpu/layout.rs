@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use bytemuck::Zeroable;
 
 use super::{
+    int8,
     shaders::{Kernel, Units},
     structs::{Run, TILE_PAIRS, Tile},
 };
 use crate::{
     ExpertKind, ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, EngineError, EnginePlan},
+    simd::PackedExpertShape,
 };
 
 /// Threads of a workgroup, `WORKGROUP` in `shader/shared/reduce.wgsl`.
@@ -58,10 +60,8 @@ impl Layout {
         plan.check()?;
         let refuse = |reason: String| Err(EngineError::Plan(reason));
         let shapes = plan.shapes;
-        if plan.activations != ActivationFormat::F32 {
-            return refuse(format!("GPU kernels compute with f32 activations, not {}", plan.activations));
-        }
-        if !shapes.hidden.is_multiple_of(8) || !shapes.inner.is_multiple_of(8) {
+        let is_int8 = plan.activations == ActivationFormat::Int8;
+        if !is_int8 && (!shapes.hidden.is_multiple_of(8) || !shapes.inner.is_multiple_of(8)) {
             return refuse(format!(
                 "on a GPU, widths are multiples of 8, not {} and {}",
                 shapes.hidden, shapes.inner
@@ -73,7 +73,10 @@ impl Layout {
         if plan.max_pairs > MAX_TILES {
             return refuse(format!("on a GPU, at most {MAX_TILES} pairs, not {}", plan.max_pairs));
         }
-        let block_bytes = shapes.block_bytes() as u64;
+        let block_bytes = match is_int8 {
+            false => shapes.block_bytes(),
+            true => shapes.iter().map(|shape| PackedExpertShape::from(shape).bytes()).max().unwrap_or(0),
+        } as u64;
         let fitting = u32::try_from(max_binding_bytes / block_bytes).unwrap_or(u32::MAX);
         let slots_per_slab = fitting.min(plan.n_slots);
         if slots_per_slab == 0 {
@@ -85,6 +88,7 @@ impl Layout {
             layout.rows_bytes(),
             layout.tables_bytes(),
             layout.h_bytes(),
+            layout.h_rows_bytes(),
             layout.y_bytes(plan.max_pairs as usize),
         ];
         match others.into_iter().max() {
@@ -106,9 +110,32 @@ impl Layout {
         (slot / self.slots_per_slab, u64::from(slot % self.slots_per_slab) * self.block_bytes)
     }
 
-    /// Rows (R, D), padded.
+    fn is_int8(&self) -> bool {
+        self.plan.activations == ActivationFormat::Int8
+    }
+
+    /// Rows (R, D), padded; of int8 activations for each shape, whose formats want them in words of their own.
     pub(super) fn rows_bytes(&self) -> u64 {
-        u64::from(self.plan.max_rows) * padded(self.plan.shapes.hidden) as u64 * 4
+        match self.is_int8() {
+            false => u64::from(self.plan.max_rows) * padded(self.plan.shapes.hidden) as u64 * 4,
+            true => self.rows_start(u32::MAX) * 4,
+        }
+    }
+
+    /// Where the int8 rows for a shape of the plan start, in words.
+    pub(super) fn rows_start(&self, shape: u32) -> u64 {
+        let before = self.plan.shapes.iter().take(shape as usize);
+        u64::from(self.plan.max_rows) * before.map(|shape| self.x_stride(&shape) as u64).sum::<u64>()
+    }
+
+    /// Words from one int8 row for a shape to the next.
+    fn x_stride(&self, shape: &ExpertShape) -> usize {
+        int8::stride(shape.format.gate_up, shape.hidden)
+    }
+
+    /// Words from one row of h in int8 to the next: the widest of any shape's.
+    pub(super) fn h_stride(&self) -> usize {
+        self.plan.shapes.iter().map(|shape| int8::stride(shape.format.down, shape.inner)).max().unwrap_or(0)
     }
 
     /// The runs and tiles of a full message.
@@ -135,6 +162,11 @@ impl Layout {
         u64::from(self.plan.max_pairs) * padded(self.plan.shapes.inner) as u64 * 4
     }
 
+    /// h as rows of int8 activations (P, F); without such, nothing.
+    pub(super) fn h_rows_bytes(&self) -> u64 {
+        if self.is_int8() { u64::from(self.plan.max_pairs) * self.h_stride() as u64 * 4 } else { 0 }
+    }
+
     /// y (P, D) of `n_pairs` pairs.
     pub(super) fn y_bytes(&self, n_pairs: usize) -> u64 {
         n_pairs as u64 * self.plan.shapes.hidden as u64 * 4
@@ -155,12 +187,20 @@ impl Layout {
 
     /// The tables of a batch that [`Batch::check`] has passed; `shape_of` gives the place of a slot's shape among the plan's.
     pub(super) fn tables(&self, batch: &Batch, shape_of: impl Fn(u32) -> u32) -> Tables {
-        let row_start = |row: u32| row * (padded(self.plan.shapes.hidden) / 4) as u32;
+        let strides: Vec<(u32, u32)> = (0..)
+            .zip(self.plan.shapes.iter())
+            .map(|(place, shape)| match self.is_int8() {
+                false => (0, (padded(shape.hidden) / 4) as u32),
+                true => (self.rows_start(place) as u32, self.x_stride(&shape) as u32),
+            })
+            .collect();
         let mut tiles: BTreeMap<(u32, u32), Vec<Tile>> = BTreeMap::new();
         let mut first_pair = 0;
         for call in &batch.calls {
             let (slab, start) = self.place(call.slot);
-            let tiles = tiles.entry((slab, shape_of(call.slot))).or_default();
+            let shape = shape_of(call.slot);
+            let (rows_start, stride) = strides[shape as usize];
+            let tiles = tiles.entry((slab, shape)).or_default();
             for pairs in call.pairs.chunks(TILE_PAIRS) {
                 let mut tile = Tile {
                     block: (start / 16) as u32,
@@ -169,7 +209,7 @@ impl Layout {
                     ..Tile::zeroed()
                 };
                 for (i, pair) in pairs.iter().enumerate() {
-                    (tile.rows[i], tile.gates[i]) = (row_start(pair.row), pair.gate);
+                    (tile.rows[i], tile.gates[i]) = (rows_start + pair.row * stride, pair.gate);
                 }
                 tiles.push(tile);
                 first_pair += tile.n_pairs;
@@ -181,7 +221,7 @@ impl Layout {
             if tiles.is_empty() {
                 continue;
             }
-            let run = Run { first_tile };
+            let run = Run { first_tile, zero: 0 };
             tables.bytes[self.run_start(slab, shape) as usize..][..size_of::<Run>()]
                 .copy_from_slice(bytemuck::bytes_of(&run));
             tables.bytes.extend_from_slice(bytemuck::cast_slice(&tiles));
@@ -331,6 +371,5 @@ mod tests {
         assert!(refused(EnginePlan { max_rows: 60_000, ..good }, 1 << 20));
         assert!(refused(EnginePlan { max_pairs: 70_000, ..good }, 1 << 30));
         assert!(refused(EnginePlan { n_slots: 0, ..good }, 1 << 20));
-        assert!(refused(EnginePlan { activations: ActivationFormat::Int8, ..good }, 1 << 20));
     }
 }

@@ -14,6 +14,7 @@
 )]
 
 mod device;
+mod int8;
 mod layout;
 mod pipeline;
 mod ring;
@@ -33,14 +34,20 @@ use std::{
     time::Duration,
 };
 
+use int8::Int8Step;
 use layout::{Layout, Projection, Tables, TilesOf};
 use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
-use shaders::{Kernel, Resource, shader};
+use shaders::{Kernel, Resource, int8_shader, shader};
 use signal::lock;
 
-use super::{Batch, EngineError, EnginePlan};
-use crate::{ExpertFormat, ExpertShape};
+use super::{ActivationFormat, Batch, EngineError, EnginePlan};
+use crate::{
+    ExpertFormat, ExpertShape,
+    pool::Pool,
+    quant::Activations,
+    simd::{PackedExpertShape, Simd, fill},
+};
 
 /// Messages whose results can be on their way back at once.
 const READBACK_BUFFERS: usize = 4;
@@ -60,6 +67,8 @@ pub struct GpuEngine {
     slabs: Vec<wgpu::Buffer>,
     /// x (R, D), padded.
     rows: wgpu::Buffer,
+    /// What makes them int8, if they are to be.
+    int8: Option<Mutex<Int8Rows>>,
     tables: wgpu::Buffer,
     /// y (P, D).
     y: wgpu::Buffer,
@@ -77,8 +86,16 @@ pub struct GpuEngine {
 #[derive(Debug)]
 struct Kernels {
     shape: ExpertShape,
-    gate_up: Pipeline,
-    down: Pipeline,
+    /// In order, with the workgroups of each in x.
+    steps: Vec<(Pipeline, u32)>,
+}
+
+/// Rows of int8 activations on their way to the GPU, and what rounds them.
+#[derive(Debug)]
+struct Int8Rows {
+    simd: Simd,
+    pool: Pool,
+    rows: Activations,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,12 +155,13 @@ impl GpuEngine {
             return Err(EngineError::Plan(format!("{tuning:?} on a device that offers {offered:?}")));
         }
         let layout = Layout::new(plan, tuning.max_slab_bytes.min(offered.max_slab_bytes))?;
+        let simd = Simd::from_env().map_err(|error| EngineError::Plan(error.to_string()))?;
         device.health().check()?;
         // Nothing is awaited between the scopes' beginnings and ends: they belong to a thread.
         let scopes =
             [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
                 .map(|filter| device.wgpu().push_error_scope(filter));
-        let engine = Self::allocate(device, plan, layout, tuning);
+        let engine = Self::allocate(device, plan, layout, tuning, simd);
         let [internal, validation, memory] = scopes;
         let (memory, validation, internal) = (memory.pop(), validation.pop(), internal.pop());
         if memory.await.is_some() {
@@ -156,7 +174,7 @@ impl GpuEngine {
         Ok(engine)
     }
 
-    fn allocate(device: &GpuDevice, plan: EnginePlan, layout: Layout, tuning: GpuTuning) -> Self {
+    fn allocate(device: &GpuDevice, plan: EnginePlan, layout: Layout, tuning: GpuTuning, simd: Simd) -> Self {
         use wgpu::BufferUsages as Usage;
 
         let mut buffers_created = 0;
@@ -168,6 +186,8 @@ impl GpuEngine {
         let tables =
             buffer("tables", layout.tables_bytes(), Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST);
         let h = buffer("h", layout.h_bytes(), Usage::STORAGE);
+        let is_int8 = plan.activations == ActivationFormat::Int8;
+        let h_rows = is_int8.then(|| buffer("h in int8", layout.h_rows_bytes(), Usage::STORAGE));
         let y_bytes = layout.y_bytes(plan.max_pairs as usize);
         let y = buffer("y", y_bytes, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
         let readback = (0..READBACK_BUFFERS)
@@ -179,11 +199,9 @@ impl GpuEngine {
             .map(|_| buffer("staging", staging_bytes, Usage::MAP_WRITE | Usage::COPY_SRC))
             .collect();
 
-        let pipeline = |kernel, shape: &ExpertShape, place: u32, x: &wgpu::Buffer, result: &wgpu::Buffer| {
-            let format = Projection::of(kernel, shape).format;
-            let shader = shader(kernel, format, tuning.shader_f16, tuning.subgroups);
-            let run_bytes = Some(size_of::<structs::Run>() as u64);
-            Pipeline::new(device, shader, &layout, shape, |layout_of| {
+        let run_bytes = Some(size_of::<structs::Run>() as u64);
+        let pipeline = |shader, constants: Vec<_>, place: u32, x: &wgpu::Buffer, result: &wgpu::Buffer| {
+            Pipeline::new(device, shader, &constants, |layout_of| {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
                     Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),
                     Resource::Tiles => (&tables, layout.tiles_start(), None),
@@ -195,17 +213,39 @@ impl GpuEngine {
                 })
             })
         };
+        let f32_step = |kernel, shape: &ExpertShape, place, x, result| {
+            let format = Projection::of(kernel, shape).format;
+            let shader = shader(kernel, format, tuning.shader_f16, tuning.subgroups);
+            let constants = layout.constants(kernel, shape);
+            (pipeline(shader, constants, place, x, result), layout.workgroups(kernel, shape))
+        };
+        let int8_step = |step: Int8Step, shape: &ExpertShape, place, h_rows| {
+            let (kernel, x, result) = match step {
+                Int8Step::GateUp => ("int8_product", &rows, &h),
+                Int8Step::Rows => ("int8_rows", &h, h_rows),
+                Int8Step::Down => ("int8_product", h_rows, &y),
+            };
+            let constants = step.constants(shape, layout.h_stride());
+            (pipeline(int8_shader(kernel), constants, place, x, result), step.workgroups(shape))
+        };
         let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
-            gate_up: pipeline(Kernel::GateUp, &shape, place, &rows, &h),
-            down: pipeline(Kernel::Down, &shape, place, &h, &y),
+            steps: match &h_rows {
+                None => vec![
+                    f32_step(Kernel::GateUp, &shape, place, &rows, &h),
+                    f32_step(Kernel::Down, &shape, place, &h, &y),
+                ],
+                Some(h_rows) => Int8Step::ALL.map(|step| int8_step(step, &shape, place, h_rows)).into(),
+            },
             shape,
         };
+        let int8_rows = || Mutex::new(Int8Rows { simd, pool: Pool::new(1), rows: Activations::default() });
         Self {
             kernels: (0..).zip(plan.shapes.iter()).map(kernels).collect(),
             device: device.clone(),
             plan,
             layout,
             rows,
+            int8: is_int8.then(int8_rows),
             tables,
             y,
             slabs,
@@ -239,7 +279,14 @@ impl GpuEngine {
     /// If there is no such slot, the block is of no shape of the plan, a later load took over, or the device fails.
     pub async fn load(&self, slot: u32, format: ExpertFormat, block: &[u8]) -> Result<(), EngineError> {
         let shape = self.plan.shapes.position(format).ok_or(EngineError::NoSuchFormat(format))?;
-        self.kernels[shape].shape.view(block)?;
+        let expert = self.kernels[shape].shape.view(block)?;
+        let packed = self.int8.as_ref().map(|int8| {
+            let packed = PackedExpertShape::of(&expert);
+            let mut bytes = vec![0; packed.bytes()];
+            packed.pack(&lock(int8).pool, &expert, &mut bytes);
+            bytes
+        });
+        let block = packed.as_deref().unwrap_or(block);
         let this_load = {
             let mut slots = lock(&self.slots);
             let n_slots = self.plan.n_slots;
@@ -282,8 +329,6 @@ impl GpuEngine {
         if n_bytes == 0 {
             return Ok(Vec::new());
         }
-        let padded = self.layout.padded_rows(&batch.rows);
-        let rows = padded.as_deref().unwrap_or(&batch.rows);
         let readback = self.readback.lend().await?;
         let submission = {
             let slots = lock(&self.slots);
@@ -292,24 +337,44 @@ impl GpuEngine {
             }
             let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
             let queue = self.device.queue();
-            queue.write_buffer(&self.rows, 0, bytemuck::cast_slice(rows));
+            self.write_rows(batch, &tables);
             queue.write_buffer(&self.tables, 0, &tables.bytes);
             queue.submit([self.record(&tables, readback.buffer(), n_bytes)])
         };
         readback.read(&self.device, n_bytes, submission).await
     }
 
-    /// Both kernels over the tiles of each slab, and the way back.
+    /// The batch's rows, as its shapes want them.
+    fn write_rows(&self, batch: &Batch, tables: &Tables) {
+        let queue = self.device.queue();
+        let Some(int8) = &self.int8 else {
+            let padded = self.layout.padded_rows(&batch.rows);
+            let rows = padded.as_deref().unwrap_or(&batch.rows);
+            return queue.write_buffer(&self.rows, 0, bytemuck::cast_slice(rows));
+        };
+        let Int8Rows { simd, pool, rows } = &mut *lock(int8);
+        let shapes: BTreeSet<u32> = tables.dispatches.iter().map(|tiles| tiles.shape).collect();
+        for place in shapes {
+            let shape = &self.kernels[place as usize].shape;
+            fill(*simd, pool, rows, shape.format.gate_up, shape.hidden, &batch.rows);
+            queue.write_buffer(
+                &self.rows,
+                4 * self.layout.rows_start(place),
+                bytemuck::cast_slice(rows.words()),
+            );
+        }
+    }
+
+    /// All kernels over the tiles of each slab, and the way back.
     fn record(&self, tables: &Tables, readback: &wgpu::Buffer, n_bytes: u64) -> wgpu::CommandBuffer {
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        for kernel in [Kernel::GateUp, Kernel::Down] {
+        for step in 0..self.kernels[0].steps.len() {
             for &TilesOf { slab, shape, n_tiles } in &tables.dispatches {
-                let Kernels { shape, gate_up, down } = &self.kernels[shape as usize];
-                let pipeline = if kernel == Kernel::GateUp { gate_up } else { down };
+                let (pipeline, workgroups) = &self.kernels[shape as usize].steps[step];
                 pass.set_pipeline(pipeline.pipeline());
                 pass.set_bind_group(0, pipeline.bind_group(slab), &[]);
-                pass.dispatch_workgroups(self.layout.workgroups(kernel, shape), n_tiles, 1);
+                pass.dispatch_workgroups(*workgroups, n_tiles, 1);
             }
         }
         drop(pass);
@@ -338,17 +403,18 @@ impl GpuEngine {
         Ok(times[SYNCS / 2])
     }
 
-    /// Runs the kernels of the formats that hubs pack experts to, and compares them with their CPU twins.
-    pub async fn self_test(device: &GpuDevice) -> SelfTestReport {
-        self_test::run(device, GpuTuning::of(device), &self_test::ALWAYS).await
+    /// Runs the kernels of the formats that hubs pack experts to, and compares them with their CPU twins: of f32 activations
+    /// within a tolerance, of int8 to the bit.
+    pub async fn self_test(device: &GpuDevice, activations: ActivationFormat) -> SelfTestReport {
+        self_test::run(device, GpuTuning::of(device), activations, &self_test::ALWAYS).await
     }
 
-    /// The same for those formats of a plan that [`Self::self_test`] leaves out.
+    /// The same for those formats of a plan, with its activations, that [`Self::self_test`] leaves out.
     pub async fn self_test_for(device: &GpuDevice, plan: &EnginePlan) -> SelfTestReport {
         let of_plan = plan.shapes.iter().flat_map(|shape| [shape.format.gate_up, shape.format.down]);
         let others: BTreeSet<_> = of_plan.filter(|format| !self_test::ALWAYS.contains(format)).collect();
         let others: Vec<_> = others.into_iter().collect();
-        self_test::run(device, GpuTuning::of(device), &others).await
+        self_test::run(device, GpuTuning::of(device), plan.activations, &others).await
     }
 
     /// Fills y with what no kernel leaves there.

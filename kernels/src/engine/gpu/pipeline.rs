@@ -2,10 +2,8 @@
 
 use super::{
     device::GpuDevice,
-    layout::Layout,
     shaders::{Binding, BindingKind, Resource, Shader},
 };
-use crate::ExpertShape;
 
 /// One kernel of an engine.
 #[derive(Debug)]
@@ -16,12 +14,12 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// `bind` makes the bind groups for a bind group layout.
+    /// `constants` are override constants, among them all of the shader's; `bind` makes the bind groups for a bind group
+    /// layout.
     pub(super) fn new(
         device: &GpuDevice,
         shader: &Shader,
-        layout: &Layout,
-        shape: &ExpertShape,
+        constants: &[(&'static str, f64)],
         bind: impl FnOnce(&wgpu::BindGroupLayout) -> Vec<wgpu::BindGroup>,
     ) -> Self {
         let label = Some(shader.entry_point);
@@ -38,11 +36,8 @@ impl Pipeline {
             label,
             source: wgpu::ShaderSource::Wgsl(shader.source().into()),
         });
-        let constants: Vec<_> = layout
-            .constants(shader.kernel, shape)
-            .into_iter()
-            .filter(|(name, _)| shader.overrides.contains(name))
-            .collect();
+        let constants: Vec<_> =
+            constants.iter().copied().filter(|(name, _)| shader.overrides.contains(name)).collect();
         let pipeline = device.wgpu().create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label,
             layout: Some(&pipeline_layout),

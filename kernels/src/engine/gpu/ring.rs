@@ -86,7 +86,7 @@ impl Lease {
             fired.fire(result.map_err(|e| EngineError::Device(format!("reading back: {e}"))));
         });
         // Only now: whoever completes the submission completes the mapping with it.
-        device.watch(after);
+        device.watch_closely(after, &signal);
         signal.wait().await?;
         let view = self.buffer().get_mapped_range(..n_bytes);
         let view = view.map_err(|e| EngineError::Device(format!("reading back: {e}")))?;

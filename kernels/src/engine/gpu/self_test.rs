@@ -6,6 +6,7 @@ use crate::{
     engine::{ActivationFormat, Batch, Call, CpuEngine, EngineError, EnginePlan, Pair},
     nmse,
     noise::noise,
+    simd::PackedExpertShape,
 };
 
 /// The formats that every device is tested with at join, before it is known what the hub has.
@@ -20,7 +21,7 @@ const OTHER_KIND: WeightFormat = WeightFormat::Bf16;
 pub struct SelfTestReport {
     /// Whether everything agreed.
     pub passed: bool,
-    /// The worst disagreement, infinite when something failed altogether.
+    /// The worst disagreement of f32 activations, infinite when something failed altogether.
     pub worst_nmse: f64,
     /// What disagreed or failed, one sentence for each format; empty when all is well.
     pub detail: String,
@@ -30,12 +31,18 @@ pub struct SelfTestReport {
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) shape: ExpertShape,
+    pub(super) activations: ActivationFormat,
     pub(super) pairs_of_calls: Vec<u32>,
     pub(super) seed: u64,
 }
 
-/// Runs a case of each of these formats with this tuning.
-pub(super) async fn run(device: &GpuDevice, tuning: GpuTuning, formats: &[WeightFormat]) -> SelfTestReport {
+/// Runs a case of each of these formats with this tuning: within a tolerance of f32 activations, of int8 to the bit.
+pub(super) async fn run(
+    device: &GpuDevice,
+    tuning: GpuTuning,
+    activations: ActivationFormat,
+    formats: &[WeightFormat],
+) -> SelfTestReport {
     let mut report = SelfTestReport { passed: true, worst_nmse: 0.0, detail: String::new() };
     for (seed, &format) in (1..).zip(formats) {
         // Widths that are no multiples of a group of 128, full tiles and each kind of rest.
@@ -43,9 +50,15 @@ pub(super) async fn run(device: &GpuDevice, tuning: GpuTuning, formats: &[Weight
         if format == OTHER_KIND {
             shape.format.kind = ExpertKind::ClampedSwiglu;
         }
-        let case = Case { shape, pairs_of_calls: vec![1, 7, 2, 4], seed };
-        let failure = match compare(device, tuning, &case).await {
-            Ok(error) => {
+        let case = Case { shape, activations, pairs_of_calls: vec![1, 7, 2, 4], seed };
+        let failure = match answers(device, tuning, &case).await {
+            Ok([actual, expected]) if activations == ActivationFormat::Int8 => {
+                let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                (bits(&actual) != bits(&expected))
+                    .then(|| "they are not the CPU's to the bit with int8 activations".to_owned())
+            }
+            Ok([actual, expected]) => {
+                let error = nmse(&actual, &expected);
                 report.worst_nmse = report.worst_nmse.max(error);
                 (error > tolerance(format)).then(|| "they differ from the CPU's".to_owned())
             }
@@ -71,23 +84,28 @@ pub(super) fn tolerance(format: WeightFormat) -> f64 {
     }
 }
 
-/// The NMSE of the GPU's answer against the CPU's, y filled with NaN before.
-pub(super) async fn compare(device: &GpuDevice, tuning: GpuTuning, case: &Case) -> Result<f64, EngineError> {
-    let Case { shape, pairs_of_calls, seed } = case;
+/// The GPU's answer and the CPU's, y filled with NaN before.
+pub(super) async fn answers(
+    device: &GpuDevice,
+    tuning: GpuTuning,
+    case: &Case,
+) -> Result<[Vec<f32>; 2], EngineError> {
+    let Case { shape, activations, pairs_of_calls, seed } = case;
     let n_calls = pairs_of_calls.len() as u32;
     let n_pairs: u32 = pairs_of_calls.iter().sum();
     let n_rows = pairs_of_calls.iter().copied().max().unwrap_or(1).max(1);
     let plan = EnginePlan {
         shapes: (*shape).into(),
-        activations: ActivationFormat::F32,
+        activations: *activations,
         n_slots: n_calls,
         max_rows: n_rows,
         max_pairs: n_pairs.max(1),
     };
     // One expert a slab where nothing else of the plan is larger.
-    let intermediates = u64::from(n_pairs.max(n_rows)) * (shape.hidden.max(shape.inner) as u64 + 128) * 4
+    let intermediates = u64::from(n_pairs.max(n_rows)) * (shape.hidden.max(shape.inner) as u64 + 512) * 4
         + u64::from(n_calls) * 256;
-    let max_slab_bytes = tuning.max_slab_bytes.min(intermediates.max(shape.block_bytes() as u64));
+    let block_bytes = shape.block_bytes().max(PackedExpertShape::from(*shape).bytes());
+    let max_slab_bytes = tuning.max_slab_bytes.min(intermediates.max(block_bytes as u64));
     let gpu = GpuEngine::with_tuning(device, plan, GpuTuning { max_slab_bytes, ..tuning }).await?;
     let cpu = CpuEngine::new(plan)?;
     for slot in 0..n_calls {
@@ -109,5 +127,5 @@ pub(super) async fn compare(device: &GpuDevice, tuning: GpuTuning, case: &Case) 
         .collect();
     let batch = Batch { rows, calls };
     gpu.fill_output(f32::NAN);
-    Ok(nmse(&gpu.compute(&batch).await?, &cpu.compute(&batch)?))
+    Ok([gpu.compute(&batch).await?, cpu.compute(&batch)?])
 }

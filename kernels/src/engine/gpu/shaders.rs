@@ -8,9 +8,11 @@ include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 /// One variant of one kernel.
 #[derive(Debug)]
 pub(super) struct Shader {
-    pub(super) kernel: Kernel,
+    /// Of f32 activations.
+    pub(super) kernel: Option<Kernel>,
     pub(super) entry_point: &'static str,
-    pub(super) format: WeightFormat,
+    /// Of weights; none where one text does for all.
+    pub(super) format: Option<WeightFormat>,
     pub(super) shader_f16: bool,
     pub(super) subgroups: bool,
     pub(super) bindings: &'static [Binding],
@@ -90,10 +92,19 @@ pub(super) fn shader(
     subgroups: bool,
 ) -> &'static Shader {
     let fits = |s: &&Shader| {
-        s.kernel == kernel && s.format == format && s.subgroups == subgroups && (shader_f16 || !s.shader_f16)
+        s.kernel == Some(kernel)
+            && s.format == Some(format)
+            && s.subgroups == subgroups
+            && (shader_f16 || !s.shader_f16)
     };
     // Of the two that remain where f16 matters, the one with f16.
     SHADERS.iter().filter(fits).max_by_key(|s| s.shader_f16).expect("the build script writes every variant")
+}
+
+/// The kernel of int8 activations with this entry point, for every format.
+pub(super) fn int8_shader(entry_point: &str) -> &'static Shader {
+    let found = SHADERS.iter().find(|shader| shader.entry_point == entry_point);
+    found.expect("the build script writes every kernel")
 }
 
 #[cfg(test)]

@@ -30,6 +30,12 @@ impl Signal {
         }
     }
 
+    /// Whether it was fired.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn has_fired(&self) -> bool {
+        lock(&self.0).fired.is_some()
+    }
+
     /// What it was fired with, once it is.
     pub(super) async fn wait(&self) -> Result<(), EngineError> {
         poll_fn(|context| {

@@ -1,11 +1,11 @@
-//! The structs of `shader/shared/bindings.wgsl`, as they lie in buffers; the build compares them.
+//! The structs of `shader/shared/tile.wgsl`, as they lie in buffers; the build compares them.
 
 use bytemuck::{Pod, Zeroable};
 
 /// Pairs that share each weight that is read.
 pub(super) const TILE_PAIRS: usize = 4;
 
-/// `Tile` in `shader/shared/bindings.wgsl`.
+/// `Tile` in `shader/shared/tile.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub(super) struct Tile {
@@ -16,16 +16,18 @@ pub(super) struct Tile {
     /// The first pair's row in h and y.
     pub(super) first_pair: u32,
     pub(super) reserved: u32,
-    /// Where each pair's row of x starts, in 16 bytes.
+    /// Where each pair's row of x starts, in 16 bytes, or in words of int8 activations.
     pub(super) rows: [u32; TILE_PAIRS],
     /// The router's gates.
     pub(super) gates: [f32; TILE_PAIRS],
 }
 
-/// `Run` in `shader/shared/bindings.wgsl`.
+/// `Run` in `shader/shared/tile.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub(super) struct Run {
     /// The tile of the dispatch's first workgroup.
     pub(super) first_tile: u32,
+    /// 0, which no compiler of shaders knows.
+    pub(super) zero: u32,
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    self_test::{Case, compare, tolerance},
+    self_test::{Case, answers, tolerance},
     *,
 };
 use crate::{
@@ -108,10 +108,46 @@ fn every_variant(format: WeightFormat) {
             // Of either kind in turn.
             let kind = ExpertKind::ALL[seed as usize % 2];
             let format = ExpertFormat::uniform(format).of_kind(kind);
-            let case = Case { shape: ExpertShape { hidden, inner, format }, pairs_of_calls, seed };
+            let shape = ExpertShape { hidden, inner, format };
+            let case = Case { shape, activations: ActivationFormat::F32, pairs_of_calls, seed };
             let format = format.gate_up;
-            let error = block_on(compare(&device, tuning, &case)).unwrap();
+            let [actual, expected] = block_on(answers(&device, tuning, &case)).unwrap();
+            let error = crate::nmse(&actual, &expected);
             assert!(error <= tolerance(format), "{tuning:?} {case:?}: NMSE {error}");
+        }
+    }
+}
+
+/// Every format and kind, gate and up of one and down of another: the CPU engine's bits, which are the naive twin's.
+#[test]
+fn int8_experts_are_their_twins_to_the_bit() {
+    let Some(device) = device() else { return };
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let shapes = [
+        (64, 32, vec![1]),
+        (8, 9, vec![1, 1]),
+        (200, 72, vec![3, 0, 4, 1]),
+        (41, 264, vec![9]),
+        (1000, 96, vec![5]),
+    ];
+    let n = WeightFormat::ALL.len();
+    let tuning = GpuTuning::of(&device);
+    for (i, gate_up) in WeightFormat::ALL.into_iter().enumerate() {
+        for (seed, (hidden, inner, pairs_of_calls)) in (1..).zip(shapes.clone()) {
+            let kind = ExpertKind::ALL[(i + seed as usize) % 2];
+            let format = ExpertFormat { gate_up, down: WeightFormat::ALL[(i + seed as usize - 1) % n], kind };
+            let shape = ExpertShape { hidden, inner, format };
+            let case = Case { shape, activations: ActivationFormat::Int8, pairs_of_calls, seed };
+            let [actual, expected] = block_on(answers(&device, tuning, &case)).unwrap();
+            let differ = bits(&actual).iter().zip(bits(&expected)).filter(|(a, b)| **a != *b).count();
+            assert_eq!(
+                differ,
+                0,
+                "of {} values, {case:?}: {:?} {:?}",
+                actual.len(),
+                &actual[..4],
+                &expected[..4]
+            );
         }
     }
 }
@@ -135,8 +171,10 @@ fn a_driver_stays_loaded_when_its_last_device_is_dropped() {
 #[test]
 fn the_self_test_passes() {
     let Some(device) = device() else { return };
-    let report = block_on(GpuEngine::self_test(&device));
-    assert!(report.passed && report.worst_nmse < 1e-9 && report.detail.is_empty(), "{report:?}");
+    for activations in [ActivationFormat::F32, ActivationFormat::Int8] {
+        let report = block_on(GpuEngine::self_test(&device, activations));
+        assert!(report.passed && report.worst_nmse < 1e-9 && report.detail.is_empty(), "{report:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,369 @@
+// Two panels of sixteen rows of weights times int8 activations, for the pairs of one tile a workgroup: gate and up and what
+// joins them, or down. Panels lie as src/simd/format.rs draws them. Threads take units of columns apart, and their products
+// are added in the order of the columns. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
+#import tile
+#import exact
+
+@group(0) @binding(2) var<storage, read> weights: array<u32>;
+@group(0) @binding(3) var<storage, read> x: array<u32>;
+@group(0) @binding(4) var<storage, read_write> result: array<f32>;
+
+override DOWN: u32;         // 0: gate and up, 1: down
+override KIND: u32;         // 0: SiLU, 1: biases, gates and ups cut (src/expert_kind.rs)
+override OUT: u32;          // outputs of the projection
+override START: u32;        // of the panels in an expert, in words, as are all places
+override PANEL: u32;        // from one panel to the next
+override X_STRIDE: u32;     // from one row of h to the next
+override BIAS: u32;         // where biases start: of gate, or of down
+override UP_BIAS: u32;
+override FLOATS: u32;       // 0: integers, else the bits of a float, 17 for bf16
+override ITEMS: u32;        // units of columns in a row; of floats, columns
+override UNITS: u32;        // units in a block
+override CODE_UNITS: u32;   // 32 columns each in a unit
+override BLOCK_WORDS: u32;  // of a block of activations
+override COLUMNS_AT: u32;
+override TERMS: u32;        // 0: a bias a group, 1: the sum, 2: groups' sums in i16
+override HALVES: u32;       // groups in a unit: 1 or 2
+override ADDENDS: u32;      // products of a unit, and what lowers a block
+override BITS: u32;         // of a code
+override IS_WIDE: u32;      // whether codes take the eighth bit: then they count from 128
+override HAS_TABLE: u32;
+override TABLE_0: u32;      // what codes stand for
+override TABLE_1: u32;
+override TABLE_2: u32;
+override TABLE_3: u32;
+override CODES: u32;        // of a block
+override PARAMETERS: u32;   // where a panel's parameters start
+override PARAMETER_WORDS: u32;  // of a block
+override IS_POWER: u32;     // whether scales are powers of two
+override DEPTH: u32;        // where m, or zero points, lie
+override HAS_ZEROS: u32;
+override SCALES: u32;       // integer scales of groups; 0: none
+override MINS: u32;
+
+const LANES: u32 = 8u;
+const ROWS: u32 = 32u;  // of two panels
+const CAPACITY: u32 = 96u;
+
+var<workgroup> products: array<f32, 3072>;  // (CAPACITY, ROWS)
+
+struct Place {
+    panel: u32,
+    row: u32,          // in the panel
+    column: u32,       // of products
+    rows: vec4<u32>,   // of x, one for each pair
+    n_pairs: u32,
+}
+
+fn byte_at(words: u32, i: u32) -> u32 {
+    return (weights[words + i / 4u] >> (8u * (i % 4u))) & 255u;
+}
+
+fn signed_at(words: u32, i: u32) -> f32 {
+    return f32(bitcast<i32>(byte_at(words, i) << 24u) >> 24u);
+}
+
+fn half_at(words: u32, i: u32) -> f32 {
+    return half_value((weights[words + i / 2u] >> (16u * (i % 2u))) & 0xffffu);
+}
+
+// What the four codes of a word stand for.
+fn looked_up(word: u32) -> u32 {
+    let places = vec4<u32>(0u, 8u, 16u, 24u);
+    let codes = (vec4<u32>(word) >> places) & vec4<u32>(15u);
+    let second = (codes & vec4<u32>(4u)) != vec4<u32>(0u);
+    let low = select(vec4<u32>(TABLE_0), vec4<u32>(TABLE_1), second);
+    let high = select(vec4<u32>(TABLE_2), vec4<u32>(TABLE_3), second);
+    let four = select(low, high, (codes & vec4<u32>(8u)) != vec4<u32>(0u));
+    let bytes = ((four >> (8u * (codes & vec4<u32>(3u)))) & vec4<u32>(255u)) << places;
+    return bytes.x | bytes.y | bytes.z | bytes.w;
+}
+
+// Eight quads of codes.
+struct Codes {
+    a: vec4<u32>,
+    b: vec4<u32>,
+}
+
+fn words_at(at: u32) -> vec4<u32> {
+    return vec4<u32>(weights[at], weights[at + 16u], weights[at + 32u], weights[at + 48u]);
+}
+
+fn codes_at(at: u32) -> Codes {
+    let each = vec4<u32>(0u, 1u, 2u, 3u);
+    let one = vec4<u32>(0x01010101u);
+    let three = vec4<u32>(0x03030303u);
+    var codes: Codes;
+    if BITS < 4u {
+        codes.a = (vec4<u32>(weights[at]) >> (2u * each)) & three;
+        codes.b = (vec4<u32>(weights[at + 16u]) >> (2u * each)) & three;
+        if BITS == 3u {
+            let high = vec4<u32>(weights[at + 32u]);
+            codes.a |= ((high >> each) & one) << vec4<u32>(2u);
+            codes.b |= ((high >> (each + 4u)) & one) << vec4<u32>(2u);
+        }
+        return codes;
+    }
+    let words = words_at(at);
+    if BITS == 8u {
+        codes = Codes(words, words_at(at + 64u));
+    } else {
+        codes = Codes(words & vec4<u32>(0x0f0f0f0fu), (words >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu));
+        if BITS == 5u {
+            let high = vec4<u32>(weights[at + 64u]);
+            codes.a |= ((high >> each) & one) << vec4<u32>(4u);
+            codes.b |= ((high >> (each + 4u)) & one) << vec4<u32>(4u);
+        }
+        if BITS == 6u {
+            codes.a |= ((vec4<u32>(weights[at + 64u]) >> (2u * each)) & three) << vec4<u32>(4u);
+            codes.b |= ((vec4<u32>(weights[at + 80u]) >> (2u * each)) & three) << vec4<u32>(4u);
+        }
+        if HAS_TABLE == 1u {
+            codes.a = vec4<u32>(looked_up(codes.a.x), looked_up(codes.a.y), looked_up(codes.a.z), looked_up(codes.a.w));
+            codes.b = vec4<u32>(looked_up(codes.b.x), looked_up(codes.b.y), looked_up(codes.b.z), looked_up(codes.b.w));
+        }
+    }
+    if IS_WIDE == 1u {
+        let middle = vec4<u32>(0x80808080u);
+        codes = Codes(codes.a ^ middle, codes.b ^ middle);
+    }
+    return codes;
+}
+
+fn dot_half(codes: vec4<u32>, at: u32) -> i32 {
+    return dot4I8Packed(codes.x, x[at]) + dot4I8Packed(codes.y, x[at + 1u])
+        + dot4I8Packed(codes.z, x[at + 2u]) + dot4I8Packed(codes.w, x[at + 3u]);
+}
+
+fn put(place: Place, slot: u32, value: f32) {
+    products[slot * ROWS + place.column] = value;
+}
+
+// What a unit of weights is to all pairs.
+struct Unit {
+    parameters: u32,
+    number: u32,  // in its block
+    d: f32,
+    scales: vec2<f32>,
+    slot: u32,
+}
+
+// The products of unit `item` with every pair, to the slots from `slot` on.
+fn unit_products(place: Place, item: u32, slot: u32) {
+    let block = item / UNITS;
+    let number = item % UNITS;
+    let parameters = place.panel + PARAMETERS + block * PARAMETER_WORDS;
+    var d = 0.0;
+    if IS_POWER == 1u {
+        d = bitcast<f32>((byte_at(parameters, place.row) - 1u) << 23u);
+    } else {
+        d = half_at(parameters, place.row);
+    }
+    var scales = vec2<f32>(d);
+    if SCALES != 0u {
+        let first = number * HALVES * 16u + place.row;
+        scales.x = product_of(d, signed_at(parameters + SCALES, first));
+        if HALVES == 2u {
+            scales.y = product_of(d, signed_at(parameters + SCALES, first + 16u));
+        }
+    }
+    let unit = Unit(parameters, number, d, scales, slot);
+    let first = place.panel + block * CODES + number * CODE_UNITS * BITS * 16u + place.row;
+    let blocks = place.rows + block * BLOCK_WORDS;
+    var a = vec4<i32>();  // of the first half of the columns, for each pair
+    var b = vec4<i32>();
+    for (var c = 0u; c < CODE_UNITS; c++) {
+        let codes = codes_at(first + c * BITS * 16u);
+        let at = blocks + (COLUMNS_AT + (number * CODE_UNITS + c) * 8u);
+        a.x += dot_half(codes.a, at.x);
+        b.x += dot_half(codes.b, at.x + 4u);
+        if place.n_pairs > 1u {
+            a.y += dot_half(codes.a, at.y);
+            b.y += dot_half(codes.b, at.y + 4u);
+        }
+        if place.n_pairs > 2u {
+            a.z += dot_half(codes.a, at.z);
+            b.z += dot_half(codes.b, at.z + 4u);
+        }
+        if place.n_pairs > 3u {
+            a.w += dot_half(codes.a, at.w);
+            b.w += dot_half(codes.b, at.w + 4u);
+        }
+    }
+    scaled(place, unit, 0u, blocks.x, a.x, b.x);
+    if place.n_pairs > 1u {
+        scaled(place, unit, 1u, blocks.y, a.y, b.y);
+    }
+    if place.n_pairs > 2u {
+        scaled(place, unit, 2u, blocks.z, a.z, b.z);
+    }
+    if place.n_pairs > 3u {
+        scaled(place, unit, 3u, blocks.w, a.w, b.w);
+    }
+}
+
+// The dot products of a unit's halves with pair `t`, whose block of activations is at `words`.
+fn scaled(place: Place, unit: Unit, t: u32, words: u32, a: i32, b: i32) {
+    let scale = bitcast<f32>(x[words + unit.number]);
+    let terms = words + UNITS;
+    var ints = vec2<i32>(a, b);
+    if HALVES == 1u {
+        ints.x += b;
+    }
+    if TERMS == 0u && IS_WIDE == 0u {
+        ints.x += bitcast<i32>(x[terms + unit.number * HALVES]);
+        if HALVES == 2u {
+            ints.y += bitcast<i32>(x[terms + unit.number * HALVES + 1u]);
+        }
+    }
+    let slot = unit.slot + t;
+    put(place, slot, product_of(f32(ints.x), product_of(unit.scales.x, scale)));
+    if HALVES == 2u {
+        put(place, slot + place.n_pairs, product_of(f32(ints.y), product_of(unit.scales.y, scale)));
+    }
+    if TERMS != 0u {
+        var lowered = 0.0;
+        if unit.number + 1u == UNITS {
+            lowered = lowering(place, unit.parameters, unit.d, terms);
+        }
+        put(place, slot + (ADDENDS - 1u) * place.n_pairs, lowered);
+    }
+}
+
+// What a block is lowered by, negated.
+fn lowering(place: Place, parameters: u32, d: f32, terms: u32) -> f32 {
+    var depth = 0.0;
+    if HAS_ZEROS == 1u {
+        depth = product_of(d, f32(byte_at(parameters + DEPTH, place.row)));
+    } else {
+        depth = half_at(parameters + DEPTH, place.row);
+    }
+    let step = product_of(depth, bitcast<f32>(x[terms]));
+    if TERMS == 1u {
+        return -step;
+    }
+    var lowered = 0;
+    for (var pair = 0u; pair < UNITS * HALVES / 2u; pair++) {
+        let word = bitcast<i32>(x[terms + 1u + pair]);
+        let two = weights[parameters + MINS + pair * 8u + place.row / 2u] >> (16u * (place.row % 2u));
+        lowered += i32(two & 255u) * ((word << 16u) >> 16u) + i32((two >> 8u) & 255u) * (word >> 16u);
+    }
+    return -product_of(f32(lowered), step);
+}
+
+// Four sums of every fourth column, for one pair and the second next.
+fn float_products(place: Place, lane: u32) {
+    for (var t = lane / 4u; t < place.n_pairs; t += 2u) {
+        let at = place.rows[t];
+        var sum = 0.0;
+        for (var column = lane % 4u; column < ITEMS; column += 4u) {
+            let i = column * 16u + place.row;
+            var w = 0.0;
+            if FLOATS == 32u {
+                w = bitcast<f32>(weights[place.panel + i]);
+            } else if FLOATS == 16u {
+                w = half_at(place.panel, i);
+            } else {
+                w = bitcast<f32>((weights[place.panel + i / 2u] >> (16u * (i % 2u))) << 16u);
+            }
+            sum = sum_of(sum, product_of(w, bitcast<f32>(x[at + column])));
+        }
+        put(place, 4u * t + lane % 4u, sum);
+    }
+}
+
+// `exp(x)`: `x = n ln 2 + r`, a polynomial in r, and n as exponent.
+fn exp_of(value: f32) -> f32 {
+    let x = at_most(at_least(value, -87.0), 88.0);
+    let rounded = sum_of(product_of(x, 1.4426950408889634), ROUNDER);
+    let n = sum_of(rounded, -ROUNDER);
+    let r = sum_of(sum_of(x, -product_of(n, 0.6933594)), -product_of(n, -2.1219444e-4));
+    var sum = 1.9875691e-4;
+    sum = sum_of(product_of(sum, r), 1.3981999e-3);
+    sum = sum_of(product_of(sum, r), 8.333452e-3);
+    sum = sum_of(product_of(sum, r), 4.1665796e-2);
+    sum = sum_of(product_of(sum, r), 1.6666665e-1);
+    sum = sum_of(product_of(sum, r), 0.5);
+    sum = sum_of(product_of(product_of(sum, r), r), sum_of(r, 1.0));
+    return product_of(sum, bitcast<f32>(bitcast<u32>(sum_of(rounded, 127.0)) << 23u));
+}
+
+fn bias(block: u32, start: u32, out: u32) -> f32 {
+    return bitcast<f32>(weights[block + start + out]);
+}
+
+fn joined(block: u32, out: u32, gate: f32, up: f32) -> f32 {
+    if KIND == 0u {
+        return product_of(quotient_of(gate, sum_of(1.0, exp_of(-gate))), up);
+    }
+    let g = at_most(sum_of(gate, bias(block, BIAS, out)), 7.0);
+    let u = at_most(at_least(sum_of(up, bias(block, UP_BIAS, out)), -7.0), 7.0);
+    let denominator = sum_of(1.0, exp_of(product_of(-1.702, g)));
+    return product_of(sum_of(u, 1.0), quotient_of(g, denominator));
+}
+
+@compute @workgroup_size(256)
+fn int8_product(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let tile = run.first_tile + group.y;
+    let n_pairs = tiles[tile].n_pairs;
+    let block = 4u * tiles[tile].block;
+    let row = thread % ROWS;
+    let lane = thread / ROWS;
+    let n_panels = (OUT + 15u) / 16u * (2u - DOWN);
+    let panel = min(2u * group.x + row / 16u, n_panels - 1u);
+    var rows = tiles[tile].rows;
+    if DOWN == 1u {
+        rows = (tiles[tile].first_pair + vec4<u32>(0u, 1u, 2u, 3u)) * X_STRIDE;
+    }
+    let place = Place(block + START + panel * PANEL, row % 16u, row, rows, n_pairs);
+
+    // From here on a thread has the sum of a row for pair `lane`.
+    var sum = 0.0;
+    if FLOATS != 0u {
+        float_products(place, lane);
+        workgroupBarrier();
+        let first = 4u * lane * ROWS + row;
+        sum = sum_of(
+            sum_of(products[first], products[first + ROWS]),
+            sum_of(products[first + 2u * ROWS], products[first + 3u * ROWS]),
+        );
+        workgroupBarrier();
+    } else {
+        let at_once = CAPACITY / (ADDENDS * n_pairs);
+        for (var first = 0u; first < ITEMS; first += at_once) {
+            let n = min(at_once, ITEMS - first);
+            for (var i = lane; i < n; i += LANES) {
+                unit_products(place, first + i, i * ADDENDS * n_pairs);
+            }
+            workgroupBarrier();
+            if lane < n_pairs {
+                for (var i = 0u; i < n * ADDENDS; i++) {
+                    sum = sum_of(sum, products[(i * n_pairs + lane) * ROWS + row]);
+                }
+            }
+            workgroupBarrier();
+        }
+    }
+    let at = (tiles[tile].first_pair + lane) * OUT;
+    if DOWN == 0u {
+        products[thread] = sum;
+        workgroupBarrier();
+        let out = 16u * group.x + row;
+        if lane < n_pairs && row < 16u && out < OUT {
+            result[at + out] = joined(block, out, sum, products[thread + 16u]);
+        }
+        return;
+    }
+    let out = 32u * group.x + row;
+    if lane < n_pairs && out < OUT {
+        if KIND == 1u {
+            sum = sum_of(sum, bias(block, BIAS, out));
+        }
+        let y = product_of(tiles[tile].gates[lane], sum);
+        // Below 2^-100 results are 0: no device meets a number that is not normal.
+        result[at + out] = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);
+    }
+}

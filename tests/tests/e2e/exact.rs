@@ -1,0 +1,83 @@
+//! One arithmetic on every device: with int8 activations, what a hub computes alone, a text is to the byte whoever computes
+//! its experts.
+
+use std::process::{Child, Command};
+
+use moex_tests::browser::Browser;
+use moex_tests::hub::{Hub, Worker, workers};
+use serde_json::Value;
+
+use crate::data;
+
+const N_CASES: usize = 4;
+
+#[tokio::test]
+async fn native_workers_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
+    let expected = alone().await;
+    let hub = hub();
+    let worker = Worker::start(&hub.join_url, &[]).unwrap();
+    same(&hub, "cpu", &expected).await;
+    drop(worker);
+
+    // A hardware GPU where there is one, else lavapipe.
+    let hub = self::hub();
+    let process = Command::new(moex_tests::moex())
+        .args(["worker", &hub.join_url, "--device", "gpu", "--memory", "64MiB"])
+        .spawn()
+        .unwrap();
+    let _worker = Killed(process);
+    same(&hub, "vulkan", &expected).await;
+}
+
+#[tokio::test]
+async fn tabs_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
+    let expected = alone().await;
+    let browser = Browser::launch().await.unwrap();
+    for (device, backend) in [("wasm", "wasm-simd"), ("gpu", "webgpu")] {
+        let hub = hub();
+        let url = hub.join_url.replace("/join", &format!("/join?device={device}"));
+        let tab = browser.open(&url).await.unwrap();
+        same(&hub, backend, &expected).await;
+        tab.close().await.unwrap();
+    }
+    browser.close().await.unwrap();
+}
+
+/// A hub that computes no expert itself.
+fn hub() -> Hub {
+    Hub::start(&["--activations", "int8", "--no-hub-compute", "--replicas", "1"]).unwrap()
+}
+
+/// Some cases and their texts from a hub without workers.
+async fn alone() -> Vec<(Value, String)> {
+    let lines = std::fs::read_to_string(data("demo-cases.jsonl")).unwrap();
+    let hub = Hub::start(&["--activations", "int8"]).unwrap();
+    let mut texts = Vec::new();
+    for line in lines.lines().step_by(7).take(N_CASES) {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let text = hub.answer(&case).await.unwrap();
+        texts.push((case, text));
+    }
+    texts
+}
+
+/// One worker with this backend, exact, and the same texts.
+async fn same(hub: &Hub, backend: &str, expected: &[(Value, String)]) {
+    let status = hub.wait_for_workers(1).await.unwrap();
+    let worker = workers(&status).next().unwrap();
+    assert_eq!((&worker["backend"], &worker["is_exact"]), (&backend.into(), &true.into()), "{worker:#}");
+    for (case, text) in expected {
+        assert_eq!(hub.answer(case).await.unwrap(), *text, "{backend}, case {}", case["id"]);
+    }
+    assert_eq!(hub.status().await.unwrap()["hub"]["rows"], 0, "the hub computed no expert itself");
+}
+
+/// Killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
