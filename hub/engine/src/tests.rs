@@ -319,7 +319,7 @@ fn requests_that_cannot_begin_are_one_sentence() {
     let long = Request { prompt_ids: vec![1; 2048], ..Request::default() };
     assert_eq!(
         refused(long),
-        "the prompt has 2048 tokens, and the context has room for 2048 with at least one of the answer"
+        "the prompt has 2048 tokens; the context holds 2048, including at least one of the answer"
     );
     assert_eq!(refused(Request::default()), "the prompt is empty");
     let prompt = || Request { prompt_ids: vec![1], ..Request::default() };
