@@ -13,8 +13,9 @@ override UP: u32;
 override UP_SCALES: u32;
 override GATE_BIAS: u32;
 override UP_BIAS: u32;
+override PRODUCTS: u32;  // where the products with gate and up (P, 2F) start, behind all rows of h
 
-// x: rows (R, D); result: h (P, F).
+// x: rows (R, D); result: h (P, F), then the products (P, 2F), by which a hub checks the answer.
 @compute @workgroup_size(WORKGROUP)
 fn gate_up(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -78,6 +79,8 @@ fn gate_up(
     if thread < WORKGROUP / LANES && out < OUT {
         var g = team_sum(thread, width, 0u);
         var u = team_sum(thread, width, 1u);
+        write_column(tile, PRODUCTS, 2u * OUT, out, g);
+        write_column(tile, PRODUCTS, 2u * OUT, OUT + out, u);
         var slope = 1.0;
         if KIND == 1u {
             g = min(g + bias(tile, GATE_BIAS, out), vec4<f32>(7.0));

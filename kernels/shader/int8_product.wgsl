@@ -16,6 +16,7 @@ override PANEL: u32;        // from one panel to the next
 override X_STRIDE: u32;     // from one row of h to the next
 override BIAS: u32;         // where biases start: of gate, or of down
 override UP_BIAS: u32;
+override PRODUCTS: u32;     // of gate and up, where the products (P, 2F) start behind all rows of h: a hub checks answers by them
 override FLOATS: u32;       // 0: integers, else the bits of a float, 17 for bf16
 override ITEMS: u32;        // units of columns in a row; of floats, columns
 override UNITS: u32;        // units in a block
@@ -353,7 +354,11 @@ fn int8_product(
         workgroupBarrier();
         let out = 16u * group.x + row;
         if lane < n_pairs && row < 16u && out < OUT {
-            result[at + out] = joined(block, out, sum, products[thread + 16u]);
+            let up = products[thread + 16u];
+            let first = PRODUCTS + 2u * at;
+            result[at + out] = joined(block, out, sum, up);
+            result[first + out] = sum;
+            result[first + OUT + out] = up;
         }
         return;
     }

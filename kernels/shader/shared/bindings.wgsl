@@ -19,16 +19,21 @@ fn bias(tile: Tile, start: u32, out: u32) -> f32 {
     return biases[4u * (tile.block + start) + out];
 }
 
-fn write_results(tile: Tile, out: u32, values: vec4<f32>) {
-    let at = tile.first_pair * OUT_STRIDE + out;
+// A value for each pair, to column `out` of rows that start at `start` and lie `stride` apart.
+fn write_column(tile: Tile, start: u32, stride: u32, out: u32, values: vec4<f32>) {
+    let at = start + tile.first_pair * stride + out;
     result[at] = values.x;
     if tile.n_pairs > 1u {
-        result[at + OUT_STRIDE] = values.y;
+        result[at + stride] = values.y;
     }
     if tile.n_pairs > 2u {
-        result[at + 2u * OUT_STRIDE] = values.z;
+        result[at + 2u * stride] = values.z;
     }
     if tile.n_pairs > 3u {
-        result[at + 3u * OUT_STRIDE] = values.w;
+        result[at + 3u * stride] = values.w;
     }
+}
+
+fn write_results(tile: Tile, out: u32, values: vec4<f32>) {
+    write_column(tile, 0u, OUT_STRIDE, out, values);
 }

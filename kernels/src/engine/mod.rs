@@ -73,12 +73,12 @@ impl Engine {
     /// [`Self::compute`], with the products of gate and up, by which a hub checks answers.
     ///
     /// # Errors
-    /// As [`Self::compute`]; [`EngineError::NoProducts`] from a GPU, where they stay in its memory.
+    /// As [`Self::compute`].
     pub async fn compute_with_products(&self, batch: &Batch) -> Result<Computed, EngineError> {
         match self {
             Self::Cpu(engine) => engine.compute_with_products(batch),
             #[cfg(feature = "gpu")]
-            Self::Gpu(_) => Err(EngineError::NoProducts),
+            Self::Gpu(engine) => engine.compute_with_products(batch).await,
         }
     }
 
@@ -230,9 +230,6 @@ pub enum EngineError {
         /// Planned.
         max_pairs: usize,
     },
-    /// The products of gate and up, from a device that keeps them to itself.
-    #[error("this device gives no products of gate and up")]
-    NoProducts,
     /// Another load of the same slot began before this one was done.
     #[error("slot {0} is being loaded with something else")]
     Superseded(u32),

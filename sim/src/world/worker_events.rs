@@ -110,7 +110,7 @@ impl World {
         let (life, link) = (peer.life, &peer.link);
         let Kind::Worker(worker) = &mut peer.kind else { return };
         match task {
-            Task::Plan { plan, .. } => {
+            Task::Plan { plan } => {
                 worker.plans += 1;
                 let made = Engine::new(arithmetic, plan).map(|engine| worker.engine = Some(engine));
                 if let Some(core) = &mut worker.core {

@@ -66,8 +66,6 @@ pub enum Task {
     Plan {
         /// How much there will ever be.
         plan: EnginePlan,
-        /// Whether dispatches ask for the products of gate and up: a device that keeps them is of no use to this hub.
-        wants_products: bool,
     },
     /// Fetch the bytes of `source`, check their hash, put them into the engine's `slot`; then call [`Core::loaded`].
     Load {
@@ -107,7 +105,7 @@ pub struct Core {
     session: WorkerSession,
     model: Option<Model>,
     accepted: bool,
-    /// Whether the hub asks for products: the engine was made to give them.
+    /// Whether the hub said that it asks for products.
     wants_products: bool,
     engine_ready: bool,
     blocks: BlockTable,
@@ -337,14 +335,13 @@ impl Core {
         };
         self.accepted = true;
         self.counted.problem = None;
-        let wants_products = accepted.wants_products;
-        if self.model.as_ref() == Some(&model) && self.wants_products == wants_products {
+        self.wants_products = accepted.wants_products;
+        if self.model.as_ref() == Some(&model) {
             return;
         }
-        self.wants_products = wants_products;
         self.blocks = BlockTable::new(model.plan.n_slots);
         self.engine_ready = false;
-        self.tasks.push_back(Task::Plan { plan: model.plan, wants_products });
+        self.tasks.push_back(Task::Plan { plan: model.plan });
         self.model = Some(model);
     }
 

@@ -78,8 +78,6 @@ pub enum Action {
         engine: EngineId,
         /// How much there will ever be.
         plan: EnginePlan,
-        /// Whether it will be asked for the products of gate and up.
-        wants_products: bool,
     },
     /// Fetch the bytes of `source` from the hub, check their hash, put them into the engine's `slot`; then call
     /// [`Worker::loaded`].
@@ -347,10 +345,10 @@ impl Worker {
         while let Some(task) = self.hubs[id.0].core.poll_task() {
             let hub = &mut self.hubs[id.0];
             match task {
-                Task::Plan { plan, wants_products } => {
+                Task::Plan { plan } => {
                     hub.engine += 1;
                     let engine = EngineId { hub: id, number: hub.engine };
-                    self.actions.push_back(Action::Plan { engine, plan, wants_products });
+                    self.actions.push_back(Action::Plan { engine, plan });
                 }
                 Task::Load { slot, format, source } => {
                     let engine = EngineId { hub: id, number: hub.engine };

@@ -58,10 +58,6 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// Why a device that keeps its products to itself does not serve a hub that asks for them.
-const NO_PRODUCTS: &str = "the hub checks every answer, and for that this GPU gives too little; the CPU can serve it, and \
-                           the GPU a hub started with --verify audit";
-
 /// A device that has passed its self-test.
 #[derive(Debug)]
 pub struct Device {
@@ -154,22 +150,6 @@ impl Device {
         })
     }
 
-    /// [`Self::engine`], for a hub that may want the products of gate and up by which it checks answers.
-    ///
-    /// # Errors
-    /// As [`Self::engine`]; and if they are wanted and the device does not give them.
-    pub async fn engine_for(&self, plan: EnginePlan, wants_products: bool) -> Result<Engine, EngineError> {
-        if wants_products && !self.gives_products() {
-            return Err(EngineError::Plan(NO_PRODUCTS.into()));
-        }
-        self.engine(plan).await
-    }
-
-    /// Whether it can give the products of gate and up, by which hubs check answers.
-    fn gives_products(&self) -> bool {
-        !self.is_gpu()
-    }
-
     /// An engine on this device, once it is sure that it computes the plan's formats right.
     ///
     /// # Errors
@@ -221,7 +201,6 @@ impl Device {
             gigabytes_per_second: speed.gigabytes_per_second,
             teraflops: speed.teraflops,
             input_slots: identity.input_slots,
-            // What a device cannot give shows when its plan is made, and then another serves.
             gives_products: true,
         })
     }

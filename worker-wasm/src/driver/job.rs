@@ -20,7 +20,7 @@ pub(crate) trait Fetch {
 /// One thing to do.
 pub(crate) enum Job<F> {
     /// Make an engine.
-    Plan { id: EngineId, device: Shared<Device>, plan: EnginePlan, wants_products: bool },
+    Plan { id: EngineId, device: Shared<Device>, plan: EnginePlan },
     /// Fetch a block and put it into its slot.
     Load {
         id: EngineId,
@@ -54,8 +54,8 @@ impl<F: Fetch> Job<F> {
     /// Does it.
     pub(crate) async fn run(self) -> Done {
         match self {
-            Self::Plan { id, device, plan, wants_products } => {
-                let engine = device.engine_for(plan, wants_products).await;
+            Self::Plan { id, device, plan } => {
+                let engine = device.engine(plan).await;
                 Done::Planned(id, engine.map(Shared::new).map_err(|error| error.to_string()))
             }
             Self::Load { id, engine, fetcher, slot, format, source } => {

@@ -187,14 +187,9 @@ impl<E: End> Driver<E> {
                     self.show_at = Duration::ZERO;
                     self.end.close(connection, code);
                 }
-                Action::Plan { engine, plan, wants_products } => {
+                Action::Plan { engine, plan } => {
                     self.hubs[engine.hub.0].engine = None;
-                    self.end.start(Job::Plan {
-                        id: engine,
-                        device: self.device.clone(),
-                        plan,
-                        wants_products,
-                    });
+                    self.end.start(Job::Plan { id: engine, device: self.device.clone(), plan });
                 }
                 Action::Load { engine: id, slot, format, source } => {
                     let (engine, fetcher) = (self.engine(id), self.hubs[id.hub.0].fetcher.clone());

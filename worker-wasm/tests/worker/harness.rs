@@ -169,7 +169,7 @@ impl World {
 
     fn perform(&mut self, task: Task) {
         match task {
-            Task::Plan { plan, .. } => {
+            Task::Plan { plan } => {
                 self.plans += 1;
                 self.engine = Some(CpuEngine::new(plan).unwrap());
                 self.core.planned(self.now, Ok(()));

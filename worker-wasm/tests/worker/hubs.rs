@@ -216,7 +216,7 @@ impl Room {
                 peer.session.handle_closed(now);
                 (peer.connection, peer.closed) = (None, Some(code));
             }
-            Action::Plan { engine: id, plan, .. } => {
+            Action::Plan { engine: id, plan } => {
                 let peer = self.peer(id.hub);
                 let made = peer.can_plan.then(|| (id, CpuEngine::new(plan).unwrap()));
                 let result = made.is_some().then_some(()).ok_or_else(|| "it is too small".to_owned());

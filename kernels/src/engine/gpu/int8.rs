@@ -1,6 +1,7 @@
 //! Experts with int8 activations: the same panels and the same words as the CPU's, and where the shaders find what in them.
 //! Knows no wgpu.
 
+use super::layout::Layout;
 use crate::{
     ExpertKind, ExpertShape, WeightFormat,
     quant::{Definition, Geometry, Scale, Terms, UNIT, block_words, columns_at, row_stride},
@@ -41,12 +42,12 @@ impl Int8Step {
         n as u32
     }
 
-    /// Its override constants for experts of `shape`, whose rows of h lie so many words apart.
-    pub(super) fn constants(self, shape: &ExpertShape, h_stride: usize) -> Constants {
+    /// Its override constants for experts of `shape`.
+    pub(super) fn constants(self, shape: &ExpertShape, layout: &Layout) -> Constants {
         match self {
-            Self::GateUp => product(shape, false, h_stride),
-            Self::Rows => rows(shape, h_stride),
-            Self::Down => product(shape, true, h_stride),
+            Self::GateUp => product(shape, false, layout),
+            Self::Rows => rows(shape, layout.h_stride()),
+            Self::Down => product(shape, true, layout),
         }
     }
 }
@@ -56,7 +57,7 @@ pub(super) fn stride(format: WeightFormat, cols: usize) -> usize {
     row_stride(format.geometry(), cols)
 }
 
-fn product(shape: &ExpertShape, is_down: bool, h_stride: usize) -> Constants {
+fn product(shape: &ExpertShape, is_down: bool, layout: &Layout) -> Constants {
     let packed = PackedExpertShape::from(*shape);
     let (matrix, start) = match is_down {
         false => (packed.gate_up_shape(), 0),
@@ -70,7 +71,8 @@ fn product(shape: &ExpertShape, is_down: bool, h_stride: usize) -> Constants {
         ("OUT", rows),
         ("START", start / 4),
         ("PANEL", matrix.panel_bytes() / 4),
-        ("X_STRIDE", h_stride),
+        ("X_STRIDE", layout.h_stride()),
+        ("PRODUCTS", layout.products_start() as usize),
         ("BIAS", if is_down { down_bias } else { gate_bias } / 4),
         ("UP_BIAS", up_bias / 4),
         ("FLOATS", float_bits(format)),

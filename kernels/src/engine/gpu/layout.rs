@@ -157,9 +157,19 @@ impl Layout {
         self.plan.shapes.iter().count() as u64
     }
 
-    /// h (P, F), padded.
+    /// h (P, F), padded, then the products with gate and up (P, 2F).
     pub(super) fn h_bytes(&self) -> u64 {
-        u64::from(self.plan.max_pairs) * padded(self.plan.shapes.inner) as u64 * 4
+        4 * self.products_start() + self.products_bytes(self.plan.max_pairs as usize)
+    }
+
+    /// Where the products start behind h, in floats.
+    pub(super) fn products_start(&self) -> u64 {
+        u64::from(self.plan.max_pairs) * padded(self.plan.shapes.inner) as u64
+    }
+
+    /// The products with gate and up (P, 2F) of `n_pairs` pairs.
+    pub(super) fn products_bytes(&self, n_pairs: usize) -> u64 {
+        n_pairs as u64 * 2 * self.plan.shapes.inner as u64 * 4
     }
 
     /// h as rows of int8 activations (P, F); without such, nothing.
@@ -260,6 +270,7 @@ impl Layout {
             ("GATE_BIAS", block.biases[0] / 16),
             ("UP_BIAS", block.biases[1] / 16),
             ("DOWN_BIAS", block.biases[2] / 16),
+            ("PRODUCTS", self.products_start() as usize),
             ("KIND", usize::from(shape.format.kind == ExpertKind::ClampedSwiglu)),
         ];
         constants.map(|(name, value)| (name, value as f64)).to_vec()

@@ -41,7 +41,7 @@ use ring::Ring;
 use shaders::{Kernel, Resource, int8_shader, shader};
 use signal::lock;
 
-use super::{ActivationFormat, Batch, EngineError, EnginePlan};
+use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan};
 use crate::{
     ExpertFormat, ExpertShape,
     pool::Pool,
@@ -70,6 +70,8 @@ pub struct GpuEngine {
     /// What makes them int8, if they are to be.
     int8: Option<Mutex<Int8Rows>>,
     tables: wgpu::Buffer,
+    /// h (P, F), then the products with gate and up (P, 2F).
+    h: wgpu::Buffer,
     /// y (P, D).
     y: wgpu::Buffer,
     /// For each of the plan's shapes.
@@ -185,13 +187,14 @@ impl GpuEngine {
         let rows = buffer("rows", layout.rows_bytes(), Usage::STORAGE | Usage::COPY_DST);
         let tables =
             buffer("tables", layout.tables_bytes(), Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST);
-        let h = buffer("h", layout.h_bytes(), Usage::STORAGE);
+        let h = buffer("h", layout.h_bytes(), Usage::STORAGE | Usage::COPY_SRC);
         let is_int8 = plan.activations == ActivationFormat::Int8;
         let h_rows = is_int8.then(|| buffer("h in int8", layout.h_rows_bytes(), Usage::STORAGE));
         let y_bytes = layout.y_bytes(plan.max_pairs as usize);
         let y = buffer("y", y_bytes, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
+        let readback_bytes = y_bytes + layout.products_bytes(plan.max_pairs as usize);
         let readback = (0..READBACK_BUFFERS)
-            .map(|_| buffer("readback", y_bytes, Usage::MAP_READ | Usage::COPY_DST))
+            .map(|_| buffer("readback", readback_bytes, Usage::MAP_READ | Usage::COPY_DST))
             .collect();
         let staging_bytes = layout.block_bytes.min(MAX_STAGING_BYTES);
         // A buffer for mapping is mapped from the start.
@@ -225,7 +228,7 @@ impl GpuEngine {
                 Int8Step::Rows => ("int8_rows", &h, h_rows),
                 Int8Step::Down => ("int8_product", h_rows, &y),
             };
-            let constants = step.constants(shape, layout.h_stride());
+            let constants = step.constants(shape, &layout);
             (pipeline(int8_shader(kernel), constants, place, x, result), step.workgroups(shape))
         };
         let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
@@ -247,6 +250,7 @@ impl GpuEngine {
             rows,
             int8: is_int8.then(int8_rows),
             tables,
+            h,
             y,
             slabs,
             readback: Ring::new(device, readback),
@@ -324,9 +328,24 @@ impl GpuEngine {
     /// # Errors
     /// If the batch does not fit the plan, names an empty slot, or the device fails.
     pub async fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
+        self.run(batch, 0).await
+    }
+
+    /// [`Self::compute`], with the products of gate and up.
+    ///
+    /// # Errors
+    /// As [`Self::compute`].
+    pub async fn compute_with_products(&self, batch: &Batch) -> Result<Computed, EngineError> {
+        let mut rows = self.run(batch, self.layout.products_bytes(batch.n_pairs())).await?;
+        let products = rows.split_off(batch.n_pairs() * self.plan.shapes.hidden);
+        Ok(Computed { rows, products: Some(products) })
+    }
+
+    /// y (P, D), and behind it so many bytes of the products.
+    async fn run(&self, batch: &Batch, products_bytes: u64) -> Result<Vec<f32>, EngineError> {
         batch.check(&self.plan)?;
-        let n_bytes = self.layout.y_bytes(batch.n_pairs());
-        if n_bytes == 0 {
+        let y_bytes = self.layout.y_bytes(batch.n_pairs());
+        if y_bytes == 0 {
             return Ok(Vec::new());
         }
         let readback = self.readback.lend().await?;
@@ -339,9 +358,9 @@ impl GpuEngine {
             let queue = self.device.queue();
             self.write_rows(batch, &tables);
             queue.write_buffer(&self.tables, 0, &tables.bytes);
-            queue.submit([self.record(&tables, readback.buffer(), n_bytes)])
+            queue.submit([self.record(&tables, readback.buffer(), [y_bytes, products_bytes])])
         };
-        readback.read(&self.device, n_bytes, submission).await
+        readback.read(&self.device, y_bytes + products_bytes, submission).await
     }
 
     /// The batch's rows, as its shapes want them.
@@ -366,7 +385,12 @@ impl GpuEngine {
     }
 
     /// All kernels over the tiles of each slab, and the way back.
-    fn record(&self, tables: &Tables, readback: &wgpu::Buffer, n_bytes: u64) -> wgpu::CommandBuffer {
+    fn record(
+        &self,
+        tables: &Tables,
+        readback: &wgpu::Buffer,
+        [y_bytes, products_bytes]: [u64; 2],
+    ) -> wgpu::CommandBuffer {
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for step in 0..self.kernels[0].steps.len() {
@@ -378,7 +402,11 @@ impl GpuEngine {
             }
         }
         drop(pass);
-        encoder.copy_buffer_to_buffer(&self.y, 0, readback, 0, n_bytes);
+        encoder.copy_buffer_to_buffer(&self.y, 0, readback, 0, y_bytes);
+        if products_bytes > 0 {
+            let from = 4 * self.layout.products_start();
+            encoder.copy_buffer_to_buffer(&self.h, from, readback, y_bytes, products_bytes);
+        }
         encoder.finish()
     }
 

@@ -3,7 +3,7 @@
 use super::{GpuDevice, GpuEngine, GpuTuning};
 use crate::{
     ExpertKind, ExpertShape, WeightFormat,
-    engine::{ActivationFormat, Batch, Call, CpuEngine, EngineError, EnginePlan, Pair},
+    engine::{ActivationFormat, Batch, Call, Computed, CpuEngine, EngineError, EnginePlan, Pair},
     nmse,
     noise::noise,
     simd::PackedExpertShape,
@@ -84,7 +84,7 @@ pub(super) fn tolerance(format: WeightFormat) -> f64 {
     }
 }
 
-/// The GPU's answer and the CPU's, y filled with NaN before.
+/// The GPU's answer and the CPU's, with the products of gate and up behind it; y filled with NaN before.
 pub(super) async fn answers(
     device: &GpuDevice,
     tuning: GpuTuning,
@@ -102,7 +102,7 @@ pub(super) async fn answers(
         max_pairs: n_pairs.max(1),
     };
     // One expert a slab where nothing else of the plan is larger.
-    let intermediates = u64::from(n_pairs.max(n_rows)) * (shape.hidden.max(shape.inner) as u64 + 512) * 4
+    let intermediates = u64::from(n_pairs.max(n_rows)) * (shape.hidden.max(3 * shape.inner) as u64 + 512) * 4
         + u64::from(n_calls) * 256;
     let block_bytes = shape.block_bytes().max(PackedExpertShape::from(*shape).bytes());
     let max_slab_bytes = tuning.max_slab_bytes.min(intermediates.max(block_bytes as u64));
@@ -127,5 +127,6 @@ pub(super) async fn answers(
         .collect();
     let batch = Batch { rows, calls };
     gpu.fill_output(f32::NAN);
-    Ok([gpu.compute(&batch).await?, cpu.compute(&batch)?])
+    let all = |computed: Computed| [computed.rows, computed.products.unwrap_or_default()].concat();
+    Ok([all(gpu.compute_with_products(&batch).await?), all(cpu.compute_with_products(&batch)?)])
 }
