@@ -12,8 +12,8 @@ use crate::limits::{MAX_CONTROL_BYTES, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
 use crate::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
     Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
-    Pair, Products, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerId,
-    WorkerKind, WorkerSession, cancel,
+    Pair, Products, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent,
+    WorkerId, WorkerKind, WorkerSession, cancel,
 };
 
 /// Any bytes as a message: decoding ends without a panic, and what decodes encodes to a message that says the same.

@@ -217,11 +217,8 @@ impl Header {
         let mut products = None;
         let tensor = match frame_type {
             FrameType::Products => {
-                let fields = ProductFields {
-                    layer: LayerId(u16_at(0x10)),
-                    rows: u32_at(0x14),
-                    inner: u16_at(0x18),
-                };
+                let fields =
+                    ProductFields { layer: LayerId(u16_at(0x10)), rows: u32_at(0x14), inner: u16_at(0x18) };
                 check_products(&fields, ExpertId(u16_at(0x12)), bytes[0x1A])?;
                 products = Some(fields);
                 None

@@ -119,7 +119,8 @@ impl Liar {
             AnswerPart { expert: call.expert, rows: call.pairs.len() as u32, payload: payload.into() }
         });
         let parts = parts.collect();
-        let products = Products::new(self.model.inner as usize, &products).filter(|_| dispatch.wants_products);
+        let products =
+            Products::new(self.model.inner as usize, &products).filter(|_| dispatch.wants_products);
         let Dispatch { layer, hidden, dtype, .. } = *dispatch;
         Ok(Answer { layer, hidden, dtype, parts, products })
     }

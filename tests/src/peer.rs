@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use moex_protocol::{
-    Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, Products, SUBPROTOCOL,
-    SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerId, WorkerKind,
-    WorkerSession, limits,
+    Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, Products,
+    SUBPROTOCOL, SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerId,
+    WorkerKind, WorkerSession, limits,
 };
 use moex_worker::native::{BusyPoll, poll_again};
 use tokio::io::AsyncWriteExt;
@@ -244,7 +244,7 @@ fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
         gigabytes_per_second: 10.0,
         teraflops: config.teraflops,
         input_slots: 4,
-            gives_products: true,
+        gives_products: true,
     }
 }
 
@@ -311,7 +311,11 @@ impl Visit<'_> {
             Manner::Zeros => return Ok(self.session.complete(now, attempt, zeros)?),
             // The first half-precision number that is none.
             Manner::NotFinite => {
-                return Ok(self.session.complete(now, attempt, answer_of(dispatch, [0x00, 0x7E], self.inner))?);
+                return Ok(self.session.complete(
+                    now,
+                    attempt,
+                    answer_of(dispatch, [0x00, 0x7E], self.inner),
+                )?);
             }
             Manner::Mute | Manner::LoadsNothing => return Ok(()),
             Manner::Stale => {

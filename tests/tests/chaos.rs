@@ -346,7 +346,14 @@ async fn time_of(hub: &Hub, cases: &[(Value, Said)]) -> Duration {
 
 fn peer(id: u128, manner: Manner) -> PeerConfig {
     let worker = WorkerId(id);
-    PeerConfig { worker, memory_budget_bytes: 1 << 30, teraflops: 1.0, manner, busy_poll: false, renames: false }
+    PeerConfig {
+        worker,
+        memory_budget_bytes: 1 << 30,
+        teraflops: 1.0,
+        manner,
+        busy_poll: false,
+        renames: false,
+    }
 }
 
 /// The first cases of the demo.

@@ -128,7 +128,14 @@ async fn answers_are_right(hub: &Hub) {
 
 fn peer(id: u128, manner: Manner) -> PeerConfig {
     let worker = WorkerId(id);
-    PeerConfig { worker, memory_budget_bytes: 1 << 30, teraflops: 1.0, manner, busy_poll: false, renames: false }
+    PeerConfig {
+        worker,
+        memory_budget_bytes: 1 << 30,
+        teraflops: 1.0,
+        manner,
+        busy_poll: false,
+        renames: false,
+    }
 }
 
 /// The first cases of the demo, with what a hub without workers says.

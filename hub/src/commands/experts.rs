@@ -169,7 +169,11 @@ impl OwnSwarm {
         let config = LocalSwarmConfig {
             n_workers,
             busy_poll: BusyPoll::new(true),
-            swarm: SwarmConfig { wire: args.wire, verify: args.verify, ..SwarmConfig::new(JoinToken::new(secret()?), summary) },
+            swarm: SwarmConfig {
+                wire: args.wire,
+                verify: args.verify,
+                ..SwarmConfig::new(JoinToken::new(secret()?), summary)
+            },
             program: None,
             coverage_deadline: COVERAGE_DEADLINE,
         };

@@ -41,10 +41,10 @@ mod worker_processes;
 mod tests;
 
 pub(crate) use self::accept::{AcceptOn, accept, call};
-pub(crate) use self::projections::projection_bytes;
 pub use self::handle::SwarmHandle;
 pub use self::hub_experts::HubExperts;
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
+pub(crate) use self::projections::projection_bytes;
 pub use self::seats::Seats;
 pub use self::swarm_experts::{MAX_IN_FLIGHT, SwarmExperts};
 pub use self::swarm_server::SwarmServer;

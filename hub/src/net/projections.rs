@@ -91,7 +91,9 @@ impl Projections {
                 kept.last_use = n_uses;
                 (kept.projection.clone(), kept.generation == generation)
             });
-            if !matches!(kept, Some((_, true))) && table.waiting.insert(block) && self.wanted.try_send(block).is_err()
+            if !matches!(kept, Some((_, true)))
+                && table.waiting.insert(block)
+                && self.wanted.try_send(block).is_err()
             {
                 table.waiting.remove(&block);
             }

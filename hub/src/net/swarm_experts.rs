@@ -43,8 +43,8 @@ impl SwarmExperts {
     fn verify(&mut self, layer: LayerId, result: &mut LayerResult) -> Result<(), ExpertsError> {
         let Some(verifier) = &self.swarm.shared.verifier else { return Ok(()) };
         let checked = verifier.verify(result, &mut self.space);
-        let lies = checked
-            .map_err(|error| swarm_error(SwarmFailure::Failed, format!("layer {layer}: {error}")))?;
+        let lies =
+            checked.map_err(|error| swarm_error(SwarmFailure::Failed, format!("layer {layer}: {error}")))?;
         if !lies.is_empty() {
             // A driver that has ended has no worker left to be told about.
             let _ = self.swarm.events.blocking_send(Event::Caught(lies));

@@ -304,7 +304,7 @@ fn join(token: &str) -> Message {
         gigabytes_per_second: 1.0,
         teraflops: 1.0,
         input_slots: 1,
-            gives_products: true,
+        gives_products: true,
     };
     Message::Binary(Heartbeat::Join(join).encode(Compression::Off))
 }

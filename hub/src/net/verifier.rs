@@ -138,7 +138,8 @@ impl Verifier {
         }
         let is_unprepared = |index: &usize| projections[*index].is_none();
         let n_unprepared = (0..parts.len()).filter(is_unprepared).count();
-        let mut wrong: Vec<usize> = (0..parts.len()).filter(|index| !is_right[*index].load(Relaxed)).collect();
+        let mut wrong: Vec<usize> =
+            (0..parts.len()).filter(|index| !is_right[*index].load(Relaxed)).collect();
         self.counts.checked.fetch_add(parts.len() as u64, Relaxed);
         self.counts.recomputed.fetch_add(n_unprepared as u64, Relaxed);
         self.counts.refuted.fetch_add((wrong.len() - n_unprepared) as u64, Relaxed);

@@ -108,7 +108,8 @@ impl Projection {
         let (x, x_norm) = rows.row(claim.row);
         let said: [f32; N_PRODUCTS] = dots(simd, &self.secrets.products, claim.products);
         let true_: [f32; N_PRODUCTS] = dots(simd, &self.gate_up, x);
-        let allowed = TOLERANCE * self.norms[0] * x_norm * rounding(self.format.gate_up, activations, x.len());
+        let allowed =
+            TOLERANCE * self.norms[0] * x_norm * rounding(self.format.gate_up, activations, x.len());
         // Written so that what is not a number is refuted.
         if !said.iter().zip(true_).all(|(said, true_)| (said - true_).abs() <= allowed) {
             return Err(Refuted::Products);
@@ -160,7 +161,7 @@ fn rounding(format: WeightFormat, activations: ActivationFormat, n: usize) -> f3
     const UNIT: f32 = 1.0 / (1 << 24) as f32;
     /// The sums of columns that minimums are multiplied with, in i16.
     const MINIMUMS: f32 = 1.0 / (1 << 19) as f32;
-    let rounds_sums =
-        activations == ActivationFormat::Int8 && format.geometry().is_some_and(|geometry| geometry.has_minimums);
+    let rounds_sums = activations == ActivationFormat::Int8
+        && format.geometry().is_some_and(|geometry| geometry.has_minimums);
     UNIT * ((n as f32 / 4.0).sqrt() + 4.0) + if rounds_sums { MINIMUMS } else { 0.0 }
 }

@@ -177,8 +177,11 @@ fn noise_of_three_per_cent_is_seen() {
             let mut error = noise(row as u64 * 64 + seed, n_values, 1.0);
             error.resize(answer.len(), 0.0);
             let of_error = error.iter().map(|e| e * e).sum::<f32>().sqrt();
-            let lie: Vec<f32> =
-                answer.iter().zip(error).map(|(y, e)| f16::from_f32(y + e * 0.03 * length / of_error).to_f32()).collect();
+            let lie: Vec<f32> = answer
+                .iter()
+                .zip(error)
+                .map(|(y, e)| f16::from_f32(y + e * 0.03 * length / of_error).to_f32())
+                .collect();
             unseen += usize::from(case.check(row, case.products(row), &lie).is_ok());
             tried += 1;
         }

@@ -50,8 +50,8 @@ pub use round::round_to_f16;
 pub use rows::fill;
 pub(crate) use rows::fill_alone;
 pub(crate) use silu_mul::activate;
-pub use widen::widen_halves;
 pub use slab::{PageSize, Slab};
+pub use widen::widen_halves;
 
 #[cfg(test)]
 mod tests;

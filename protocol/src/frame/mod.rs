@@ -92,10 +92,11 @@ pub(crate) struct RawFrame {
 /// them.
 fn run_length(frames: &[RawFrame]) -> usize {
     let Header { frame_type, attempt, .. } = frames[0].header;
-    let is_of = |frame: &&RawFrame, of_type| frame.header.frame_type == of_type && frame.header.attempt == attempt;
+    let is_of =
+        |frame: &&RawFrame, of_type| frame.header.frame_type == of_type && frame.header.attempt == attempt;
     let n = frames.iter().take_while(|frame| is_of(frame, frame_type)).count();
-    let has_products =
-        frame_type == FrameType::Result && frames.get(n).is_some_and(|next| is_of(&next, FrameType::Products));
+    let has_products = frame_type == FrameType::Result
+        && frames.get(n).is_some_and(|next| is_of(&next, FrameType::Products));
     n + usize::from(has_products)
 }
 

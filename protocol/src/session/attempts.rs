@@ -88,7 +88,13 @@ mod tests {
     use crate::id::{ExpertId, LayerId};
 
     fn shape() -> AnswerShape {
-        AnswerShape { layer: LayerId(0), hidden: 1, dtype: Dtype::F16, parts: vec![(ExpertId(0), 1)], has_products: false }
+        AnswerShape {
+            layer: LayerId(0),
+            hidden: 1,
+            dtype: Dtype::F16,
+            parts: vec![(ExpertId(0), 1)],
+            has_products: false,
+        }
     }
 
     #[test]

@@ -7,10 +7,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::limits::*;
 use moex_protocol::{
-    Answer, AnswerPart, AttemptId, BlockReport, Call, CloseReason, Compression, DecodeError, Dispatch, Dtype, ExpertId, Form,
-    Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, Products, SendError, SessionConfig,
-    ShapeError, State, Visibility, WeightSync, WeightSyncFrame, WireError, WorkerConfig, WorkerSession,
-    cancel, decode_message,
+    Answer, AnswerPart, AttemptId, BlockReport, Call, CloseReason, Compression, DecodeError, Dispatch, Dtype,
+    ExpertId, Form, Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, Products,
+    SendError, SessionConfig, ShapeError, State, Visibility, WeightSync, WeightSyncFrame, WireError,
+    WorkerConfig, WorkerSession, cancel, decode_message,
 };
 
 use crate::pair::{LATENCY, Pair};
@@ -225,10 +225,7 @@ fn max_inner() {
     let products = Raw { expert: 0xFFFF, dtype: 0, ..Raw::tensor(PRODUCTS, 0, 1, MAX_INNER + 1) };
     assert_eq!(refusal(&products.message(&[])), DecodeError::InnerTooWide { inner: MAX_INNER + 1 });
     let too_many = Raw { rows: MAX_PAIRS + 1, hidden: 1, ..products };
-    assert_eq!(
-        refusal(&too_many.message(&[])),
-        DecodeError::TooManyRows { rows: u64::from(MAX_PAIRS) + 1 }
-    );
+    assert_eq!(refusal(&too_many.message(&[])), DecodeError::TooManyRows { rows: u64::from(MAX_PAIRS) + 1 });
     let part = AnswerPart { expert: ExpertId(0), rows: 1, payload: vec![0; 2].into() };
     let products = Some(Products { inner: MAX_INNER + 1, payload: Bytes::new() });
     let (layer, dtype) = (LayerId(0), Dtype::F16);

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use moex_protocol::{
-    AttemptId, Beat, Compression, Dispatch, ErrorCode, Form, Heartbeat, Ping, Visibility, WeightSync, WeightSyncFrame,
-    WireError, cancel, fuzzing,
+    AttemptId, Beat, Compression, Dispatch, ErrorCode, Form, Heartbeat, Ping, Visibility, WeightSync,
+    WeightSyncFrame, WireError, cancel, fuzzing,
 };
 
 use crate::samples::{accepted, answer_to, block, dispatch, join, report};

@@ -86,7 +86,8 @@ impl World {
         let Ok(truth) = self.model.answer(&result.dispatch(&items)) else { return result };
         let is_wrong = |said: &[f32], truth: &[u8]| {
             let truth = tensor::decode_rows(dtype, truth, hidden).unwrap_or_default();
-            let square = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
+            let square =
+                |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
             let error = square(&mut said.iter().zip(&truth).map(|(said, truth)| said - truth));
             error > UNSEEN * UNSEEN * square(&mut truth.iter().copied())
         };

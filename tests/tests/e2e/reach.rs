@@ -81,6 +81,6 @@ fn join() -> Join {
         gigabytes_per_second: 0.0,
         teraflops: 0.0,
         input_slots: 1,
-            gives_products: true,
+        gives_products: true,
     }
 }

@@ -189,7 +189,12 @@ impl<E: End> Driver<E> {
                 }
                 Action::Plan { engine, plan, wants_products } => {
                     self.hubs[engine.hub.0].engine = None;
-                    self.end.start(Job::Plan { id: engine, device: self.device.clone(), plan, wants_products });
+                    self.end.start(Job::Plan {
+                        id: engine,
+                        device: self.device.clone(),
+                        plan,
+                        wants_products,
+                    });
                 }
                 Action::Load { engine: id, slot, format, source } => {
                     let (engine, fetcher) = (self.engine(id), self.hubs[id.hub.0].fetcher.clone());

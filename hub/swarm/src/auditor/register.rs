@@ -118,7 +118,9 @@ mod tests {
         assert!(!register.strike(worker, "here", evidence(None), MAX_STRIKES));
         assert!(!register.is_quarantined(worker));
         assert!(register.strike(worker, "here", evidence(None), MAX_STRIKES));
-        assert!(register.is_quarantined(worker) && !register.strike(worker, "here", evidence(None), MAX_STRIKES));
+        assert!(
+            register.is_quarantined(worker) && !register.strike(worker, "here", evidence(None), MAX_STRIKES)
+        );
         assert_eq!(register.quarantined().next().unwrap().evidence.len(), 2);
 
         let strict = WorkerId(9);

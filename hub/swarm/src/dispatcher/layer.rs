@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use moex_protocol::{
-    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, Products, Routing, limits, tensor,
+    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, Products, Routing,
+    limits, tensor,
 };
 
 use super::error::JobError;
@@ -88,7 +89,8 @@ impl EncodedLayer {
             return Err(JobError::Shape { layer });
         }
         let max = max_rows.min(max_pairs / k.max(1));
-        let answer_bytes = n_pairs * (dtype.row_bytes(hidden) + FRAME_BYTES + inner.map_or(0, Products::row_bytes));
+        let answer_bytes =
+            n_pairs * (dtype.row_bytes(hidden) + FRAME_BYTES + inner.map_or(0, Products::row_bytes));
         if n_rows > max.min(limits::MAX_ROWS as usize) || answer_bytes > limits::MAX_MESSAGE_BYTES {
             return Err(JobError::TooManyRows { rows: n_rows, max });
         }
@@ -148,7 +150,9 @@ impl EncodedLayer {
         let mut products = match &answer.products {
             // The hub's own answers have none.
             None => None,
-            Some(products) if Some(usize::from(products.inner)) == self.inner => Some(products.payload.clone()),
+            Some(products) if Some(usize::from(products.inner)) == self.inner => {
+                Some(products.payload.clone())
+            }
             Some(_) => return None,
         };
         let product_bytes = Products::row_bytes(self.inner.unwrap_or(0));

@@ -42,9 +42,9 @@ pub use self::covering::MAX_JOBS;
 pub use self::error::JobError;
 pub use self::hub_replica::HubResult;
 pub use self::job::{LayerJob, LayerResult};
-pub use self::unchecked::{Lie, Unchecked};
 pub use self::layer::{EncodedLayer, LayerEncoding};
 pub use self::tier::Tier;
+pub use self::unchecked::{Lie, Unchecked};
 
 pub(crate) use self::answers::{LateAnswer, NotFinite};
 pub(crate) use self::job::{Source, Winner, WorkerAnswer};

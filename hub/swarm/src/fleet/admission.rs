@@ -24,8 +24,7 @@ pub mod close_code {
 }
 
 /// What a quarantined worker is told.
-pub(crate) const QUARANTINED: &str =
-    "this worker's results differ from the hub's: it computes wrong";
+pub(crate) const QUARANTINED: &str = "this worker's results differ from the hub's: it computes wrong";
 
 /// What a worker is told whose answers cannot be checked.
 const UNCHECKABLE: &str = "this hub checks every answer, and this worker does not return what that takes: it needs a newer \
