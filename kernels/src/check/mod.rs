@@ -19,7 +19,7 @@
 //! | error | bound of its length |
 //! |---|---|
 //! | f32 sums of n products | `2^-24 (√(n/4) + 4) ‖W‖ ‖x‖`, for sums in lanes of n/4 terms at most whose roundings are as often up as down |
-//! | sums of columns in i16, in formats with minimums | `2^-19 ‖W‖ ‖x‖` |
+//! | sums of columns in i16, in formats with minimums | `2^-12 / √n ‖W‖ ‖x‖`, for columns of like size |
 //! | the wire | of f16 `2^-11 ‖y‖ + 2^-25 √D`; whoever calls says it |
 //!
 //! [`TOLERANCE`] of these lengths are allowed. They are bounds; the errors themselves are less than half as long, so that it

@@ -159,9 +159,10 @@ impl Projection {
 fn rounding(format: WeightFormat, activations: ActivationFormat, n: usize) -> f32 {
     /// Half a unit in the last place of an f32.
     const UNIT: f32 = 1.0 / (1 << 24) as f32;
-    /// The sums of columns that minimums are multiplied with, in i16.
-    const MINIMUMS: f32 = 1.0 / (1 << 19) as f32;
+    /// The sums of columns that minimums are multiplied with, in i16: half a step of a block's largest sum in each, of a row
+    /// whose columns are of like size, and minimums twice as long as the weights.
+    const MINIMUMS: f32 = 1.0 / (1 << 12) as f32;
     let rounds_sums = activations == ActivationFormat::Int8
         && format.geometry().is_some_and(|geometry| geometry.has_minimums);
-    UNIT * ((n as f32 / 4.0).sqrt() + 4.0) + if rounds_sums { MINIMUMS } else { 0.0 }
+    UNIT * ((n as f32 / 4.0).sqrt() + 4.0) + if rounds_sums { MINIMUMS / (n as f32).sqrt() } else { 0.0 }
 }

@@ -4,7 +4,7 @@ use moex_kernels::cpu;
 use moex_kernels::engine::Pair;
 use moex_protocol::{Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, Products, tensor};
 
-use crate::harness::{HIDDEN, INNER, SHAPE, World, block, block_bytes, dispatch};
+use crate::harness::{HIDDEN, SHAPE, World, block, block_bytes, dispatch};
 
 /// gate x expert(row) for each pair of each call, as the wire carries it: (P, D) per call.
 fn expected(dispatch: &Dispatch) -> Vec<Vec<f32>> {
@@ -183,8 +183,8 @@ fn products_come_with_the_answer_where_they_were_agreed_on_and_asked_for() {
     world.dispatch(1, &asking);
     let (_, answer) = answers(&mut world).pop().unwrap();
     let products = answer.products.expect("they were asked for");
-    assert_eq!(usize::from(products.inner), INNER);
-    assert_eq!(products.payload.len(), asking.n_pairs() * Products::row_bytes(INNER));
+    assert_eq!(usize::from(products.inner), SHAPE.inner);
+    assert_eq!(products.payload.len(), asking.n_pairs() * Products::row_bytes(SHAPE.inner));
     world.dispatch(2, &dispatch(Form::Plain, Dtype::F16, 1, &[0]));
     assert_eq!(answers(&mut world).pop().unwrap().1.products, None, "nobody asked");
 

@@ -96,8 +96,8 @@ mod tests {
         let is_finite = |values: [f32; 2]| {
             let payload: Vec<u8> = values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
             let part = AnswerPart { expert: ExpertId(0), rows: 1, payload: payload.into() };
-            let answer =
-                Answer { layer: LayerId(0), hidden: 2, dtype: Dtype::F16, parts: vec![part], products: None };
+            let (layer, dtype, parts) = (LayerId(0), Dtype::F16, vec![part]);
+            let answer = Answer { layer, hidden: 2, dtype, parts, products: None };
             HubResult::new(answer).finite().is_some()
         };
         assert!(is_finite([1.0, -2.0]));

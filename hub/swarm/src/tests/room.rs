@@ -27,6 +27,8 @@ pub(super) struct Room {
     pub swarm: Swarm,
     pub workers: BTreeMap<ConnectionId, Scripted>,
     pub finished: BTreeMap<JobId, Result<Vec<f32>, JobError>>,
+    /// Of those that finished well, what was summed.
+    pub results: BTreeMap<JobId, LayerResult>,
     pub computes: Vec<(ComputeId, Dispatch)>,
     pub closed: Vec<(ConnectionId, u16)>,
     jobs: u64,
@@ -130,6 +132,7 @@ impl Room {
             swarm: Swarm::new(config, catalog),
             workers: BTreeMap::new(),
             finished: BTreeMap::new(),
+            results: BTreeMap::new(),
             computes: Vec::new(),
             closed: Vec::new(),
             jobs: 0,
@@ -308,7 +311,11 @@ impl Room {
                     Action::Close(connection, code) => self.closed.push((connection, code)),
                     Action::HubCompute(id, dispatch) => self.computes.push((id, dispatch)),
                     Action::Finished(id, result) => {
-                        let result = result.map(|result| result.sum());
+                        let result = result.map(|result| {
+                            let sum = result.sum();
+                            self.results.insert(id, result);
+                            sum
+                        });
                         assert!(self.finished.insert(id, result).is_none(), "{id:?} finished twice");
                     }
                 }
