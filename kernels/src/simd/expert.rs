@@ -92,6 +92,7 @@ impl PackedExpertShape {
     ///
     /// # Panics
     /// If one of them has another shape.
+    #[cfg_attr(target_arch = "wasm32", inline(never))]
     pub fn pack(&self, pool: &Pool, expert: &ExpertView<'_>, out: &mut [u8]) {
         let (shape, down) = (self.gate_up_shape(), self.down_shape());
         for matrix in [&expert.gate, &expert.up] {

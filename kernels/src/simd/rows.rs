@@ -99,6 +99,7 @@ impl<P: Panel, const T: usize, const N: usize> Kernel for Tile<'_, P, T, N> {
 ///
 /// # Panics
 /// If `x` is not whole rows.
+#[cfg_attr(target_arch = "wasm32", inline(never))]
 pub fn fill(simd: Simd, pool: &Pool, rows: &mut Activations, format: WeightFormat, n_cols: usize, x: &[f32]) {
     let n_rows = x.len().checked_div(n_cols).unwrap_or(0);
     assert_eq!(x.len(), n_rows * n_cols, "rows of {n_cols}");

@@ -63,7 +63,7 @@ async fn a_tab_takes_the_faster_of_its_gpu_and_its_cpu_whatever_the_hub_computes
     assert_eq!(tab.eval("typeof navigator.gpu").await.unwrap(), "object");
     let status = tab.wait_until("serving", is_whole).await.unwrap();
     let said = tab.text("body").await.unwrap();
-    assert_eq!(said.contains("GB of weights a second"), status["backend"] == "wasm-simd", "{said}");
+    assert_eq!(said.contains("MB of weights a second"), status["backend"] == "wasm-simd", "{said}");
     hub.answer(&question()).await.unwrap();
     tab.close().await.unwrap();
 

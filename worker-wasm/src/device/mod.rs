@@ -85,7 +85,7 @@ impl Device {
             DeviceChoice::Cpu => Self::cpu(None),
             DeviceChoice::Gpu => Self::gpu(choice).await,
             DeviceChoice::Auto => match Self::gpu(choice).await {
-                Ok(device) => device.or_faster_cpu(clock).await,
+                Ok(device) => device.or_faster_cpu(&clock).await,
                 Err(reason) => Self::cpu(Some(reason)),
             },
         }
@@ -93,18 +93,19 @@ impl Device {
 
     /// This GPU, or the CPU where that reads weights faster in the batch that both are measured with. Natively a driver says
     /// of itself whether it computes on the CPU, and is not chosen then.
-    async fn or_faster_cpu(self, clock: impl Fn() -> Duration) -> Result<Self, String> {
+    async fn or_faster_cpu(self, clock: &dyn Fn() -> Duration) -> Result<Self, String> {
         if !cfg!(target_arch = "wasm32") {
             return Ok(self);
         }
         let cpu = Self::cpu(None)?;
         let failed = |error: EngineError| format!("The device failed: {error}.");
-        let on_cpu = probe::measure(&cpu, &clock).await.map_err(failed)?.gigabytes_per_second;
-        match probe::measure(&self, &clock).await {
+        let on_cpu = probe::measure(&cpu, clock).await.map_err(failed)?.gigabytes_per_second;
+        match probe::measure(&self, clock).await {
             Ok(speed) if speed.gigabytes_per_second < on_cpu => Self::cpu(Some(format!(
-                "The GPU ({}) reads {:.2} GB of weights a second, the CPU {on_cpu:.2}.",
+                "The GPU ({}) reads {} MB of weights a second, the CPU {}.",
                 self.describe().adapter,
-                speed.gigabytes_per_second
+                (speed.gigabytes_per_second * 1e3) as u32,
+                (on_cpu * 1e3) as u32
             ))),
             Ok(_) => Ok(self),
             Err(error) => Self::cpu(Some(format!("The GPU failed: {error}."))),
@@ -183,7 +184,7 @@ impl Device {
     /// One sentence, if the device fails while it is measured.
     pub async fn present(&self, identity: Identity, clock: impl Fn() -> Duration) -> Result<Join, String> {
         let speed =
-            probe::measure(self, clock).await.map_err(|error| format!("The device failed: {error}."))?;
+            probe::measure(self, &clock).await.map_err(|error| format!("The device failed: {error}."))?;
         let description = self.describe();
         Ok(Join {
             token: identity.token,

@@ -1,7 +1,7 @@
 //! How fast a device is, measured at join on an expert of a middling size: one row for the weight bandwidth that decoding
 //! lives on, many rows for the arithmetic that prompts live on.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use moex_kernels::engine::{ActivationFormat, Batch, Call, Engine, EngineError, EnginePlan, Pair};
 use moex_kernels::{ExpertShape, WeightFormat};
@@ -29,8 +29,15 @@ pub(super) struct Speed {
     pub(super) teraflops: f32,
 }
 
-/// Measures by `clock`, which gives the time since any fixed moment.
-pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Result<Speed, EngineError> {
+/// Measures by `clock`, which gives the time since any fixed moment. Boxed, so that bundles have it once.
+pub(super) fn measure<'a>(
+    device: &'a Device,
+    clock: &'a dyn Fn() -> Duration,
+) -> Pin<Box<dyn Future<Output = Result<Speed, EngineError>> + 'a>> {
+    Box::pin(measured(device, clock))
+}
+
+async fn measured(device: &Device, clock: &dyn Fn() -> Duration) -> Result<Speed, EngineError> {
     let max_pairs = N_EXPERTS * MANY_ROWS;
     let plan = EnginePlan {
         shapes: SHAPE.into(),
@@ -63,7 +70,7 @@ pub(super) async fn measure(device: &Device, clock: impl Fn() -> Duration) -> Re
     let sync_latency = match &engine {
         Engine::Cpu(_) => Duration::ZERO,
         #[cfg(feature = "gpu")]
-        Engine::Gpu(engine) => engine.measure_sync(&clock).await?,
+        Engine::Gpu(engine) => engine.measure_sync(clock).await?,
     };
     Ok(Speed {
         sync_latency,

@@ -294,6 +294,10 @@ __wbg_length_186163212ffe79c3: function(arg0) {
 const ret = arg0.length;
 return ret;
 },
+__wbg_limits_4e444eb8c2e61c45: function(arg0) {
+const ret = arg0.limits;
+return ret;
+},
 __wbg_limits_98515cc885d709ef: function(arg0) {
 const ret = arg0.limits;
 return ret;

@@ -77,19 +77,20 @@ fn product(shape: &ExpertShape, is_down: bool, layout: &Layout) -> Constants {
         ("UP_BIAS", up_bias / 4),
         ("FLOATS", float_bits(format)),
     ];
-    constants.extend(match format.definition() {
+    let numbers = match format.definition() {
         // Columns are all there is; the rest is not looked at.
-        None => [("ITEMS", cols.next_multiple_of(UNIT)), ("ADDENDS", 1), ("UNITS", 1)]
-            .into_iter()
-            .chain(INTEGER_ONLY.map(|name| (name, 0)))
-            .collect(),
+        None => std::array::from_fn(|i| if i == 0 { cols.next_multiple_of(UNIT) } else { 1 }),
         Some(definition) => integer(definition, cols),
-    });
+    };
+    constants.extend(INTEGER.into_iter().zip(numbers));
     constants.into_iter().map(|(name, value)| (name, value as f64)).collect()
 }
 
-/// What only products with integers have, beside what floats have too.
-const INTEGER_ONLY: [&str; 20] = [
+/// What products with integers have; the first those with floats too.
+const INTEGER: [&str; 23] = [
+    "ITEMS",
+    "ADDENDS",
+    "UNITS",
     "CODE_UNITS",
     "BLOCK_WORDS",
     "COLUMNS_AT",
@@ -113,7 +114,7 @@ const INTEGER_ONLY: [&str; 20] = [
 ];
 
 /// Of rows of so many columns.
-fn integer(definition: &Definition, cols: usize) -> Vec<(&'static str, usize)> {
+fn integer(definition: &Definition, cols: usize) -> [usize; INTEGER.len()] {
     let (geometry, layout) = (definition.geometry(), PackedBlock::of(definition));
     let n_blocks = cols.div_ceil(geometry.cols);
     let halves = geometry.unit() / geometry.group;
@@ -122,30 +123,30 @@ fn integer(definition: &Definition, cols: usize) -> Vec<(&'static str, usize)> {
         let bytes = definition.table.map_or([0; 4], |table| std::array::from_fn(|byte| table[4 * i + byte]));
         u32::from_le_bytes(bytes) as usize
     };
-    vec![
-        ("ITEMS", n_blocks * geometry.n_units()),
-        ("ADDENDS", halves + usize::from(terms > 0)),
-        ("UNITS", geometry.n_units()),
-        ("CODE_UNITS", geometry.unit() / UNIT),
-        ("BLOCK_WORDS", block_words(geometry)),
-        ("COLUMNS_AT", columns_at(geometry)),
-        ("TERMS", terms),
-        ("HALVES", halves),
-        ("BITS", definition.code_bits()),
-        ("IS_WIDE", usize::from(definition.top() > 127)),
-        ("HAS_TABLE", usize::from(definition.table.is_some())),
-        ("TABLE_0", table(0)),
-        ("TABLE_1", table(1)),
-        ("TABLE_2", table(2)),
-        ("TABLE_3", table(3)),
-        ("CODES", layout.code_bytes / 4),
-        ("PARAMETERS", n_blocks * layout.code_bytes / 4),
-        ("PARAMETER_WORDS", layout.parameter_bytes / 4),
-        ("IS_POWER", usize::from(matches!(definition.scale, Scale::E8m0(_)))),
-        ("DEPTH", layout.m.or(layout.zeros).unwrap_or(0) / 4),
-        ("HAS_ZEROS", usize::from(layout.zeros.is_some())),
-        ("SCALES", layout.scales.unwrap_or(0) / 4),
-        ("MINS", layout.mins.unwrap_or(0) / 4),
+    [
+        n_blocks * geometry.n_units(),
+        halves + usize::from(terms > 0),
+        geometry.n_units(),
+        geometry.unit() / UNIT,
+        block_words(geometry),
+        columns_at(geometry),
+        terms,
+        halves,
+        definition.code_bits(),
+        usize::from(definition.top() > 127),
+        usize::from(definition.table.is_some()),
+        table(0),
+        table(1),
+        table(2),
+        table(3),
+        layout.code_bytes / 4,
+        n_blocks * layout.code_bytes / 4,
+        layout.parameter_bytes / 4,
+        usize::from(matches!(definition.scale, Scale::E8m0(_))),
+        layout.m.or(layout.zeros).unwrap_or(0) / 4,
+        usize::from(layout.zeros.is_some()),
+        layout.scales.unwrap_or(0) / 4,
+        layout.mins.unwrap_or(0) / 4,
     ]
 }
 

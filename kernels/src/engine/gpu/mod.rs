@@ -30,6 +30,7 @@ pub use self_test::SelfTestReport;
 
 use std::{
     collections::BTreeSet,
+    pin::Pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -147,11 +148,16 @@ impl GpuEngine {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub async fn with_tuning(
+    pub fn with_tuning(
         device: &GpuDevice,
         plan: EnginePlan,
         tuning: GpuTuning,
-    ) -> Result<Self, EngineError> {
+    ) -> Pin<Box<dyn Future<Output = Result<Self, EngineError>> + '_>> {
+        // Boxed, so that bundles have it once.
+        Box::pin(Self::make(device, plan, tuning))
+    }
+
+    async fn make(device: &GpuDevice, plan: EnginePlan, tuning: GpuTuning) -> Result<Self, EngineError> {
         let offered = GpuTuning::of(device);
         if (tuning.shader_f16 && !offered.shader_f16) || (tuning.subgroups && !offered.subgroups) {
             return Err(EngineError::Plan(format!("{tuning:?} on a device that offers {offered:?}")));
@@ -372,9 +378,10 @@ impl GpuEngine {
             return queue.write_buffer(&self.rows, 0, bytemuck::cast_slice(rows));
         };
         let Int8Rows { simd, pool, rows } = &mut *lock(int8);
-        let shapes: BTreeSet<u32> = tables.dispatches.iter().map(|tiles| tiles.shape).collect();
-        for place in shapes {
-            let shape = &self.kernels[place as usize].shape;
+        for (place, Kernels { shape, .. }) in (0..).zip(&self.kernels) {
+            if !tables.dispatches.iter().any(|tiles| tiles.shape == place) {
+                continue;
+            }
             fill(*simd, pool, rows, shape.format.gate_up, shape.hidden, &batch.rows);
             queue.write_buffer(
                 &self.rows,
@@ -415,7 +422,7 @@ impl GpuEngine {
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn measure_sync(&self, now: impl Fn() -> Duration) -> Result<Duration, EngineError> {
+    pub async fn measure_sync(&self, now: &dyn Fn() -> Duration) -> Result<Duration, EngineError> {
         let n_bytes = self.layout.y_bytes(1);
         let mut times = Vec::with_capacity(SYNCS);
         for _ in 0..SYNCS {

@@ -3,7 +3,7 @@
 use super::{GpuDevice, GpuEngine, GpuTuning};
 use crate::{
     ExpertKind, ExpertShape, WeightFormat,
-    engine::{ActivationFormat, Batch, Call, Computed, CpuEngine, EngineError, EnginePlan, Pair},
+    engine::{ActivationFormat, Batch, Call, Computed, CpuEngine, Engine, EngineError, EnginePlan, Pair},
     nmse,
     noise::noise,
     simd::PackedExpertShape,
@@ -90,7 +90,7 @@ pub(super) async fn answers(
     tuning: GpuTuning,
     case: &Case,
 ) -> Result<[Vec<f32>; 2], EngineError> {
-    let Case { shape, activations, pairs_of_calls, seed } = case;
+    let Case { shape, activations, pairs_of_calls, .. } = case;
     let n_calls = pairs_of_calls.len() as u32;
     let n_pairs: u32 = pairs_of_calls.iter().sum();
     let n_rows = pairs_of_calls.iter().copied().max().unwrap_or(1).max(1);
@@ -107,14 +107,31 @@ pub(super) async fn answers(
     let block_bytes = shape.block_bytes().max(PackedExpertShape::from(*shape).bytes());
     let max_slab_bytes = tuning.max_slab_bytes.min(intermediates.max(block_bytes as u64));
     let gpu = GpuEngine::with_tuning(device, plan, GpuTuning { max_slab_bytes, ..tuning }).await?;
-    let cpu = CpuEngine::new(plan)?;
-    for slot in 0..n_calls {
-        // Weights as large as in a model: what a row sums to stays near one.
-        let magnitude = 2.0 / (shape.hidden as f32).sqrt();
-        let block = shape.noise(seed ^ u64::from(slot) << 8, magnitude);
-        gpu.load(slot, shape.format, &block).await?;
-        cpu.load(slot, shape.format, &block)?;
+    gpu.fill_output(f32::NAN);
+    let batch = batch_of(case, n_rows);
+    let mut answers = [Vec::new(), Vec::new()];
+    let engines = [Engine::Gpu(Box::new(gpu)), Engine::Cpu(CpuEngine::new(plan)?)];
+    for (engine, answer) in engines.iter().zip(&mut answers) {
+        for slot in 0..n_calls {
+            engine.load(slot, shape.format, &block_of(case, slot)).await?;
+        }
+        let Computed { rows, products } = engine.compute_with_products(&batch).await?;
+        *answer = [rows, products.unwrap_or_default()].concat();
     }
+    Ok(answers)
+}
+
+/// Weights as large as in a model: what a row sums to stays near one.
+#[inline(never)]
+fn block_of(case: &Case, slot: u32) -> Vec<u8> {
+    let magnitude = 2.0 / (case.shape.hidden as f32).sqrt();
+    case.shape.noise(case.seed ^ u64::from(slot) << 8, magnitude)
+}
+
+#[inline(never)]
+fn batch_of(case: &Case, n_rows: u32) -> Batch {
+    let Case { shape, pairs_of_calls, seed, .. } = case;
+    let n_calls = pairs_of_calls.len() as u32;
     let rows = noise(*seed, n_rows as usize * shape.hidden, 1.0);
     let calls = (0..n_calls)
         .rev()
@@ -125,8 +142,5 @@ pub(super) async fn answers(
             Call { slot, pairs: (0..n).map(pair).collect() }
         })
         .collect();
-    let batch = Batch { rows, calls };
-    gpu.fill_output(f32::NAN);
-    let all = |computed: Computed| [computed.rows, computed.products.unwrap_or_default()].concat();
-    Ok([all(gpu.compute_with_products(&batch).await?), all(cpu.compute_with_products(&batch)?)])
+    Batch { rows, calls }
 }

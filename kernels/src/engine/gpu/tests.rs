@@ -301,7 +301,7 @@ fn plans_beyond_the_device_are_refused_as_data() {
 fn a_round_trip_takes_some_time() {
     let Some(device) = device() else { return };
     let start = Instant::now();
-    let sync = block_on(loaded(&device, 1).measure_sync(|| start.elapsed())).unwrap();
+    let sync = block_on(loaded(&device, 1).measure_sync(&|| start.elapsed())).unwrap();
     assert!(sync > Duration::ZERO && sync < Duration::from_secs(1), "{sync:?}");
 }
 

@@ -1,0 +1,75 @@
+//! How long a GPU takes for the experts of a layer: `cargo run --release --example gpu_layer --features gpu -- [PART OF A
+//! NAME]`. At the geometry of Qwen3-30B-A3B, eight experts for each row, medians; beside each the wait that any answer takes.
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use moex_kernels::{
+    ExpertShape, WeightFormat,
+    engine::{ActivationFormat, Batch, Call, EngineError, EnginePlan, GpuDevice, GpuEngine, GpuSelect, Pair},
+};
+
+const HIDDEN: usize = 2048;
+const INNER: usize = 768;
+/// Experts of a layer that are asked.
+const N_EXPERTS: u32 = 16;
+const CHOSEN: u32 = 8;
+const N_RUNS: usize = 41;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let name = std::env::args().nth(1);
+    let mut measuring = pin!(measure(name));
+    loop {
+        if let Poll::Ready(measured) = measuring.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return Ok(measured?);
+        }
+        thread::yield_now();
+    }
+}
+
+async fn measure(name: Option<String>) -> Result<(), EngineError> {
+    let device = GpuDevice::open(name.map_or(GpuSelect::Auto, GpuSelect::Named)).await?;
+    println!("{}", device.info().adapter);
+    for format in [WeightFormat::Q4_0, WeightFormat::Q4K, WeightFormat::Q8_0, WeightFormat::Int4G128] {
+        for activations in [ActivationFormat::Int8, ActivationFormat::F32] {
+            let shape = ExpertShape::uniform(HIDDEN, INNER, format);
+            let (shapes, max_rows) = (shape.into(), 512);
+            let max_pairs = max_rows * CHOSEN;
+            let plan = EnginePlan { shapes, activations, n_slots: N_EXPERTS, max_rows, max_pairs };
+            let engine = GpuEngine::new(&device, plan).await?;
+            for slot in 0..N_EXPERTS {
+                engine.load(slot, shape.format, &shape.noise(u64::from(slot), 0.1)).await?;
+            }
+            let start = Instant::now();
+            let sync = engine.measure_sync(&|| start.elapsed()).await?;
+            print!("{format} {activations}: an empty answer {sync:?}");
+            for n_rows in [1, 8, 64, 512] {
+                print!(", {n_rows} rows {:?}", median(&engine, n_rows).await?);
+            }
+            println!();
+        }
+    }
+    Ok(())
+}
+
+async fn median(engine: &GpuEngine, n_rows: u32) -> Result<Duration, EngineError> {
+    let pairs = |slot: u32| {
+        let asks = move |row: &u32| (slot + N_EXPERTS - row % N_EXPERTS) % N_EXPERTS < CHOSEN;
+        (0..n_rows).filter(asks).map(|row| Pair { row, gate: 0.125 }).collect()
+    };
+    let calls = (0..N_EXPERTS).map(|slot| Call { slot, pairs: pairs(slot) }).collect();
+    let rows = (0..n_rows as usize * HIDDEN).map(|i| (i % 97) as f32 / 48.0 - 1.0).collect();
+    let batch = Batch { rows, calls };
+    let mut times = Vec::new();
+    for _ in 0..N_RUNS {
+        let start = Instant::now();
+        engine.compute(&batch).await?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[N_RUNS / 2])
+}
