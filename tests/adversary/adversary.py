@@ -36,6 +36,7 @@ NOT_YET = {
     "noisy": "noise within the tolerance counts as an answer: --verify blocking",
     "renewed": "answers are checked by chance, and after they are used: --verify blocking",
     "collusion": "answers are checked by chance, and after they are used: --verify blocking",
+    "unread": "the queue is in order of coming, and knows no clients: who asks for 80 answers is served 80 before the next",
     "stolen_id": "a worker's id is what it says it is: ids that are keys",
 }
 
@@ -129,8 +130,8 @@ async def suite(options):
                 yield verdict
     long = options.seconds > 5
     # In its short form the suite sends all strangers at once; in its long one each alone, too.
-    names = ["together", "unread", "silent", "loads_nothing", "forged_texts", "malformed_frames", "malformed_results"]
-    names += [*STRANGERS, "slow_is_ended", "churn", "floods"] if long or options.only else []
+    names = ["together", "silent", "loads_nothing", "forged_texts", "malformed_frames", "malformed_results"]
+    names += [*STRANGERS, "slow_is_ended", "unread", "churn", "floods"] if long or options.only else []
     names += LIES.keys() | {"stolen_id"} if long or options.only else [*LIES]
     for name in dict.fromkeys(names):
         if wanted(name):

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use moex_engine::sampler::TokenLogprobs;
 use moex_engine::{Event, Failure, Finish, Request, SubmitError};
@@ -17,25 +16,12 @@ use super::state::Api;
 /// The most texts of one request.
 pub(super) const MAX_TEXTS: usize = 64;
 
-/// Pieces of a request's texts that may wait for its client while others wait for the engine: seconds of writing, beyond what
-/// the socket holds. A client that reads nothing has no more tokens made than these.
-const MAX_UNREAD_PIECES: usize = 256;
-
 /// Texts being written. Dropping it, as happens when its client goes away, ends them in the engine too.
 pub(super) struct Generation {
     events: mpsc::Receiver<(usize, Event)>,
     deadline: Option<Instant>,
     /// Tokens that end a text; empty if it goes on beyond them.
     eos: Vec<u32>,
-    unread: Arc<Unread>,
-}
-
-/// How much of a request's texts its client has yet to take.
-#[derive(Default)]
-struct Unread {
-    pieces: AtomicUsize,
-    /// It was too much, and the texts were ended.
-    is_too_much: AtomicBool,
 }
 
 /// What comes next.
@@ -55,19 +41,11 @@ impl Generation {
         // No text has more events than this: two for each token, one for each chunk of the prompt, and its end.
         let (sender, events) =
             mpsc::channel(asked.len().clamp(1, MAX_TEXTS) * (3 * api.context_tokens() + 1));
-        let unread = Arc::new(Unread::default());
         for (index, request) in asked.into_iter().enumerate() {
-            let (sender, counters, unread) = (sender.clone(), api.counters.clone(), unread.clone());
+            let sender = sender.clone();
             let mut tap = Tap::new(api.counters.clone());
             let sink = move |event| {
                 tap.hear(&event);
-                if matches!(event, Event::Text(_))
-                    && unread.pieces.fetch_add(1, Relaxed) >= MAX_UNREAD_PIECES
-                    && counters.waiting.load(Relaxed) > 0
-                {
-                    unread.is_too_much.store(true, Relaxed);
-                    return ControlFlow::Break(());
-                }
                 match event {
                     Event::Prompt { .. } if !sender.is_closed() => ControlFlow::Continue(()),
                     event => match sender.try_send((index, event)) {
@@ -81,7 +59,7 @@ impl Generation {
         }
         let deadline = api.request_timeout().map(|time| Instant::now() + time);
         let eos = if ignores_eos { Vec::new() } else { api.text.eos.clone() };
-        Ok(Self { events, deadline, eos, unread })
+        Ok(Self { events, deadline, eos })
     }
 
     /// Whether a token ends its text, and so is no part of it.
@@ -98,31 +76,17 @@ impl Generation {
                 }
                 None => self.events.recv().await,
             };
-            let (index, event) = received.ok_or_else(|| self.ended())?;
+            let (index, event) = received.ok_or_else(stopping)?;
             return Ok((
                 index,
                 match event {
                     Event::Prompt { .. } => continue,
                     Event::PromptLogprobs(told) | Event::Logprobs(told) => Next::Logprobs(told),
-                    Event::Text(text) => {
-                        self.unread.pieces.fetch_sub(1, Relaxed);
-                        Next::Text(text)
-                    }
+                    Event::Text(text) => Next::Text(text),
                     Event::Finished(finish) => Next::Finished(finish),
                     Event::Failed(failure) => return Err(failed(&failure)),
                 },
             ));
-        }
-    }
-
-    /// Why there are no events any more.
-    fn ended(&self) -> ApiError {
-        match self.unread.is_too_much.load(Relaxed) {
-            true => ApiError::unavailable(
-                "not_read",
-                "The answer was ended: it was not read, and others waited. Ask again, and read it as it comes.",
-            ),
-            false => stopping(),
         }
     }
 }
