@@ -10,6 +10,9 @@ from worker import Company, Honest
 
 MEMORY_MIB = 256
 HEALTH_P99_MILLIS = 20
+# Tokens of an answer where answers are counted.
+SHORT = 12
+N_QUESTIONS = 4
 
 
 @dataclass
@@ -117,8 +120,8 @@ async def wrong_texts(hub, expected, seconds, streams=2):
     async def ask(first):
         i = first
         while time.monotonic() < until:
-            text = QUESTIONS[i % len(QUESTIONS)]
-            answer = await hub.complete(text)
+            text = QUESTIONS[i % N_QUESTIONS]
+            answer = await hub.complete(text, SHORT)
             counts[0] += 1
             counts[1] += answer != expected[text]
             i += 1
@@ -128,4 +131,4 @@ async def wrong_texts(hub, expected, seconds, streams=2):
 
 async def references(hub):
     """What the hub alone says to every question."""
-    return {text: await hub.complete(text) for text in QUESTIONS}
+    return {text: await hub.complete(text, SHORT) for text in QUESTIONS[:N_QUESTIONS]}

@@ -69,7 +69,8 @@ async def frames(hub, alone=None):
     and `alone` says what is right, what becomes of an answer that comes too late."""
     expected = await (alone or hub).complete(STORY)
     weights = Weights()
-    first, second = (Sleepy if alone else Honest)(hub.join_url, weights=weights), Honest(hub.join_url, weights=weights)
+    first = (Sleepy if alone else Honest)(hub.join_url, weights=weights)
+    second, third = (Honest(hub.join_url, weights=weights) for _ in range(2))
     dropped = []
     original = first.sync
 
@@ -80,8 +81,9 @@ async def frames(hub, alone=None):
     async with Company(first):
         await hub.serving([first.id])
         assert await hub.complete("What is 27 + 15?") != ""
-        async with Company(second):
-            await hub.serving([first.id, second.id])
+        # Three workers with two thirds of the blocks each: a layer asks some for several experts and some for one.
+        async with Company(second, third):
+            await hub.serving([first.id, second.id, third.id])
             first.naps = 3
             assert await hub.complete(STORY) == expected
             await asyncio.sleep(1.6 if alone else 0)
@@ -94,7 +96,7 @@ async def frames(hub, alone=None):
                 break
             await asyncio.sleep(0.05)
         assert first.n_ended > first_ended, "the older connection of an id does not end"
-        seen = first.seen | second.seen | again.seen
+        seen = first.seen | second.seen | third.seen | again.seen
     wanted = {"accepted", "ping", "sync", "dispatch, plain", "dispatch, rows once"} | ({"cancel", "late answer"} if alone else set())
     assert wanted <= seen, f"never met: {wanted - seen}"
     totals = (await hub.status())["totals"]

@@ -25,6 +25,7 @@ class Hub:
         self.join_url, self.url, self.pid = join_url, JoinUrl.parse(join_url), pid
         self.process, self.state, self.log = process, state, log
         self.honest = None  # a worker that an attack is done to
+        self.weights = None  # what liars know of its experts
 
     @classmethod
     def start(cls, moex, *flags, files=None):
@@ -153,6 +154,7 @@ class Probe:
     async def end(self):
         self.process.stdin.close()
         self.found = json.loads(await asyncio.wait_for(self.process.stdout.read(), 60))
+        await self.process.wait()
         return self
 
     def rate(self, begin, end):
