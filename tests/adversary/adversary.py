@@ -19,9 +19,14 @@ import sys
 import time
 import traceback
 
+if sys.version_info < (3, 11):
+    print("SKIPPED adversary: it wants Python 3.11 or later", file=sys.stderr)
+    sys.exit(3)
+
 import attacks
 import conformance
 import lies
+import malformed
 import members
 import strangers
 from attacks import Bounds, Verdict, under
@@ -43,7 +48,7 @@ NOT_YET = {
 STRANGERS = {f.__name__: f for f in (strangers.sockets, strangers.pings, strangers.prompts, strangers.shapes, strangers.half_requests, strangers.slow,
                                      strangers.garbage)}
 MEMBERS = {f.__name__: f for f in (members.silent, members.loads_nothing, members.forged_texts, members.stolen_id, members.churn,
-                                   members.floods, members.malformed_frames, members.malformed_results)}
+                                   members.floods, malformed.malformed_frames, malformed.malformed_results)}
 LIES = {"last_layer": lies.last_layer, "rare": lies.rare, "noisy": lies.noisy, "renewed": lies.renewed, "no_numbers": lies.no_numbers,
         "collusion": lies.collusion}
 FILES = {"half_requests": 512}
@@ -164,7 +169,7 @@ async def main():
     page.add_argument("--workers-only")
     every = commands.add_parser("suite")
     every.add_argument("--moex", required=True)
-    every.add_argument("--seconds", type=float, default=1.5)
+    every.add_argument("--seconds", type=float, default=1.2)
     every.add_argument("--only")
     every.add_argument("--all", action="store_true")
     options = parser.parse_args()

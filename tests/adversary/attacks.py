@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hub import QUESTIONS, Probe
 from worker import Company, Honest
 
-MEMORY_MIB = 256
-HEALTH_P99_MILLIS = 20
+# What is promised of a hub with the machine to itself.
+MEMORY_MIB, HEALTH_P99_MILLIS, RATE = 256, 20, 0.9
 # Tokens of an answer where answers are counted.
 SHORT = 12
 N_QUESTIONS = 4
@@ -20,7 +20,7 @@ class Bounds:
     """What an attack may cost. The figures of the promise are printed; a test on a shared machine asserts looser ones."""
 
     rate: float = 0.12  # of the rate before and after
-    health_millis: float = 400
+    health_millis: float = 1500
     memory_mib: float = MEMORY_MIB
     yields: bool = False  # the attacker takes no processor from the hub, as if it had a machine of its own
 
@@ -52,7 +52,7 @@ async def under(name, hub, attack, seconds, bounds=None):
         await asyncio.sleep(0.5)
         memory = hub.memory()
         before = time.monotonic()
-        await asyncio.sleep(max(1.0, seconds / 3))
+        await asyncio.sleep(max(0.7, seconds / 3))
         begin = time.monotonic()
         watch = asyncio.create_task(peak(hub))
         if bounds.yields:
@@ -64,7 +64,7 @@ async def under(name, hub, attack, seconds, bounds=None):
         yield_to_others(0)
         end = time.monotonic()
         watch.cancel()
-        await asyncio.sleep(max(1.0, seconds / 3))
+        await asyncio.sleep(max(0.7, seconds / 3))
         after = time.monotonic()
         await probe.end()
     alone = (probe.rate(before, begin) * (begin - before) + probe.rate(end, after) * (after - end)) / (begin - before + after - end)
@@ -78,6 +78,7 @@ async def under(name, hub, attack, seconds, bounds=None):
         shown["memory"] = f"+{grown:.0f} MiB"
         if grown > bounds.memory_mib:
             why.append(f"{grown:.0f} MiB are more than {bounds.memory_mib}")
+    shown["the promise"] = "met" if rate >= RATE * alone and p99 <= HEALTH_P99_MILLIS else "not met here"
     shown["answers"] = f"{sum(texts.values())}, {n_wrong} wrong"
     if rate < bounds.rate * alone:
         why.append(f"the honest stream has {rate / alone:.0%} of its rate, less than {bounds.rate:.0%}")

@@ -6,7 +6,7 @@ import json
 import wire
 from arithmetic import encode_row
 from hub import STORY
-from wire import ERROR, HEARTBEAT, RESULT, WEIGHT_SYNC, Closed, Frame, Socket
+from wire import ERROR, HEARTBEAT, RESULT, Closed, Frame, Socket
 from worker import Company, Honest, Weights, fresh_id
 
 

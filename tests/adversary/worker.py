@@ -5,7 +5,6 @@ A manner overrides methods of `Honest`: `answer` for what it is asked, `report` 
 
 import asyncio
 import http.client
-import json
 import os
 import struct
 import threading
@@ -13,7 +12,7 @@ from collections import deque
 
 import wire
 from arithmetic import Expert, blake3, decode_row, encode_row
-from wire import CANCEL, DISPATCH, ERROR, HEARTBEAT, WEIGHT_SYNC, Closed, JoinUrl, Socket
+from wire import CANCEL, ERROR, HEARTBEAT, WEIGHT_SYNC, Closed, JoinUrl, Socket
 
 RETURN_DELAY = 0.2
 # Rows of experts that are remembered, a kilobyte each.
