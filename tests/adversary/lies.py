@@ -1,6 +1,5 @@
 """Workers that answer wrong. What counts is the hub's text alone: how many of so many answers are not the hub's own."""
 
-import asyncio
 import random
 import time
 
@@ -91,6 +90,8 @@ async def lied_to(hub, until, expected, liars):
     totals = status["totals"]
     figures = {"wrong texts": f"{n_wrong} of {n}", "lies": sum(liar.n_lies for liar in liars),
                "caught": totals["mismatches"], "quarantined": totals["quarantined"]}
+    if not figures["lies"]:
+        figures["says nothing"] = "they were asked for too little to lie"
     return n_wrong, figures
 
 
