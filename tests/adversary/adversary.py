@@ -80,7 +80,7 @@ async def run(name, hub, seconds):
 
 async def judged(name, hub, seconds):
     try:
-        return await run(name, hub, seconds)
+        return await asyncio.wait_for(run(name, hub, seconds), 120 + 6 * seconds)
     except AssertionError as error:
         return Verdict(name, False, {}, str(error))
     except Exception:  # noqa: BLE001: one attack's mistake hides no other's verdict

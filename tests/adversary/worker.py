@@ -225,8 +225,11 @@ class Company:
         return self
 
     async def __aexit__(self, *_):
-        for task in self.tasks:
-            task.cancel()
+        # A wait that ends as it is cancelled may go on: it is told again.
+        while pending := [task for task in self.tasks if not task.done()]:
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=1)
         ended = await asyncio.gather(*self.tasks, return_exceptions=True)
         for error in ended:
             if isinstance(error, Exception):
