@@ -18,6 +18,12 @@ use super::error::ApiError;
 const MAX_BODIES_BYTES: usize = 16 * MAX_BODY_BYTES;
 /// Most bytes of an oversized body that are read before it is refused.
 const MAX_DISCARDED_BYTES: usize = 4 * MAX_BODY_BYTES;
+/// A body of at most so many bytes is read without waiting for room, so that bodies which never come to an end keep out none
+/// but large ones. The header of every connection may take four times as much.
+const SMALL_BODY_BYTES: usize = 16 << 10;
+/// Values in the JSON of a body, more than a prompt of token ids has: a value takes up to a hundred times the bytes that it is
+/// written with.
+const MAX_JSON_VALUES: usize = 1 << 18;
 /// How long a request waits for room for its body.
 const ROOM_WAIT: Duration = Duration::from_secs(20);
 /// Most requests that wait for the tokenizer.
@@ -38,8 +44,10 @@ pub(super) struct Prompts {
     turns: Arc<Semaphore>,
 }
 
-/// A body's share of the byte limit; dropping it frees the share.
-pub(super) struct Room(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
+/// A body's share of the byte limit; dropping it frees the share. A small body has none.
+pub(super) struct Room(
+    #[expect(dead_code, reason = "held until it is dropped")] Option<OwnedSemaphorePermit>,
+);
 
 /// A turn at the tokenizer; dropping it ends the turn.
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
@@ -65,13 +73,21 @@ impl Prompts {
             discard(request.into_body()).await;
             return Err(ApiError::body_too_large(MAX_BODY_BYTES));
         }
-        let n_kib = u32::try_from(n_bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
-        // Nothing is read while it waits, so a waiting client costs only a connection. A client refused in the middle
-        // of a body rarely receives the error.
-        let room = timeout(ROOM_WAIT, self.bodies.clone().acquire_many_owned(n_kib)).await;
-        let Ok(Ok(room)) = room else { return Err(ApiError::queue_full()) };
+        let room = match n_bytes <= SMALL_BODY_BYTES {
+            true => None,
+            false => Some(self.room(n_bytes).await?),
+        };
         let body = Bytes::from_request(request, &()).await.map_err(|rejection| refused_body(&rejection))?;
+        check_values(&body)?;
         Ok((body, Room(room)))
+    }
+
+    /// Waits for room for so many bytes. Nothing is read meanwhile, so a waiting client costs only a connection. A client
+    /// refused in the middle of a body rarely receives the error.
+    async fn room(&self, n_bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let n_kib = u32::try_from(n_bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
+        let room = timeout(ROOM_WAIT, self.bodies.clone().acquire_many_owned(n_kib)).await;
+        room.ok().and_then(Result::ok).ok_or_else(ApiError::queue_full)
     }
 
     /// Waits for a turn at the tokenizer; fails if too many wait already.
@@ -88,6 +104,31 @@ pub(super) fn check_length(n_bytes: usize, context_tokens: usize) -> Result<(), 
         true => Ok(()),
         false => Err(ApiError::too_long_to_count(n_bytes, context_tokens)),
     }
+}
+
+/// Whether a body has few enough values to be read.
+fn check_values(body: &[u8]) -> Result<(), ApiError> {
+    match n_values(body) <= MAX_JSON_VALUES {
+        true => Ok(()),
+        false => Err(ApiError::malformed(format!(
+            "The request body has more than {MAX_JSON_VALUES} JSON values: send fewer or longer parts."
+        ))),
+    }
+}
+
+/// Counts what opens or separates values of JSON, outside of its strings.
+fn n_values(body: &[u8]) -> usize {
+    let (mut n, mut in_string, mut is_escaped) = (0, false, false);
+    for byte in body {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' => n += usize::from(!in_string),
+            _ => {}
+        }
+    }
+    n
 }
 
 /// Reads and discards the rest of the body, since a client cut off in the middle does not receive the error.
@@ -128,9 +169,12 @@ mod tests {
             held.push(room);
         }
         assert_eq!(held.len(), MAX_BODIES_BYTES / MAX_BODY_BYTES);
-        assert!(prompts.read(announcing(1, "x")).now_or_never().is_none(), "it waits");
+        let larger = SMALL_BODY_BYTES + 1;
+        assert!(prompts.read(announcing(larger, "x")).now_or_never().is_none(), "it waits");
+        let small = prompts.read(announcing(SMALL_BODY_BYTES, "x")).now_or_never();
+        assert!(small.is_some_and(|read| read.is_ok()), "it waits for nobody");
         drop(held.pop());
-        assert!(prompts.read(announcing(1, "x")).await.is_ok());
+        assert!(prompts.read(announcing(larger, "x")).await.is_ok());
         let refused = prompts.read(announcing(MAX_BODY_BYTES + 1, "x")).await.err().unwrap();
         assert_eq!(refused.status(), 413);
     }
@@ -144,6 +188,13 @@ mod tests {
         assert!(prompts.turn().await.is_err());
         drop(turns);
         assert!(waiting.remove(0).await.is_ok());
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        assert_eq!(n_values(br#"{"a":[1,2,{}],"b":"[{,\",,\\","c":[]}"#), 8);
+        let zeros = format!("[{}0]", "0,".repeat(MAX_JSON_VALUES));
+        assert!(check_values(zeros.as_bytes()).is_err() && check_values(&zeros.as_bytes()[2..]).is_ok());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The commands of `cargo xtask`, one file each.
 
+pub mod adversary;
 pub mod arm;
 pub mod bench;
 pub mod chaos;
@@ -43,6 +44,8 @@ enum Task {
     Ci,
     /// Breaks everything around a hub by a seed, and compares every answer with the hub's own.
     Chaos(chaos::Args),
+    /// Has an independent client and an adversary, both in Python, try everything on hubs of this binary.
+    Adversary(adversary::Args),
     /// Measures.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -61,6 +64,7 @@ impl Cli {
             Task::Dist => dist::run(),
             Task::Ci => execute("bash", &[".ci/run"]),
             Task::Chaos(args) => chaos::run(&args),
+            Task::Adversary(args) => adversary::run(&args),
             Task::Bench(bench) => bench::run(&bench),
             Task::Simulate(args) => simulate::run(&args),
         }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
+mod adversary;
 mod api;
 mod archive;
 mod chat;

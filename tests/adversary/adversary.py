@@ -1,0 +1,204 @@
+"""An independent client of moex's wire, and an adversary: written from protocol/README.md, with Python's standard library alone.
+
+    adversary.py list
+    adversary.py attack NAME JOIN_URL [--pid PID] [--seconds N]     one attack on a hub that runs
+    adversary.py conformance JOIN_URL [--workers-only JOIN_URL]     frames and refusals; the bits of an expert, if there is a
+                                                                    second hub of the same model with --no-hub-compute
+    adversary.py suite --moex PATH [--seconds N] [--only NAME] [--all]
+                                                                    everything, each on a hub of its own; --all counts what is
+                                                                    not promised yet as broken too
+
+A line and a verdict each. Exit code 0: all hold; 1: something is broken. With --pid, memory is measured.
+"""
+
+import argparse
+import asyncio
+import functools
+import resource
+import sys
+import time
+import traceback
+
+if sys.version_info < (3, 11):
+    print("SKIPPED adversary: it wants Python 3.11 or later", file=sys.stderr)
+    sys.exit(3)
+
+import attacks
+import conformance
+import lies
+import malformed
+import members
+import strangers
+from attacks import Bounds, Verdict, under
+from hub import Hub
+
+TINY = ["--model", "tests/data/tiny-qwen3-moe"]
+
+# Attacks that are known to do harm, with what has to come first. They run and print; `--all` counts them.
+NOT_YET = {
+    "last_layer": "answers are checked by chance, and after they are used: --verify blocking",
+    "rare": "answers are checked by chance, and after they are used: --verify blocking",
+    "noisy": "noise within the tolerance counts as an answer: --verify blocking",
+    "renewed": "answers are checked by chance, and after they are used: --verify blocking",
+    "collusion": "answers are checked by chance, and after they are used: --verify blocking",
+    "unread": "the queue is in order of coming, and knows no clients: who asks for 80 answers is served 80 before the next",
+    "stolen_id": "a worker's id is what it says it is: ids that are keys",
+}
+
+STRANGERS = {f.__name__: f for f in (strangers.sockets, strangers.pings, strangers.prompts, strangers.shapes, strangers.half_requests, strangers.slow,
+                                     strangers.garbage)}
+MEMBERS = {f.__name__: f for f in (members.silent, members.loads_nothing, members.forged_texts, members.stolen_id, members.churn,
+                                   members.floods, malformed.malformed_frames, malformed.malformed_results)}
+LIES = {"last_layer": lies.last_layer, "rare": lies.rare, "noisy": lies.noisy, "renewed": lies.renewed, "no_numbers": lies.no_numbers,
+        "collusion": lies.collusion}
+FILES = {"half_requests": 512}
+
+
+async def together(hub, until):
+    """All strangers at once."""
+    found = await asyncio.gather(*(attack(hub, until) for attack in STRANGERS.values()))
+    return {f"{name}: {key}": value for name, figures in zip(STRANGERS, found) for key, value in figures.items()}
+
+
+async def run(name, hub, seconds):
+    """One attack, whichever it is, and its verdict."""
+    hub.n_layers = (await hub.status())["model"]["n_layers"]
+    if name == "unread":
+        return await under(name, hub, strangers.unread, seconds, Bounds(rate=0.0))
+    if name == "together":
+        return await under(name, hub, together, seconds, Bounds(rate=0.1, health_millis=2000, yields=True))
+    if name == "slow_is_ended":
+        return Verdict(name, True, await strangers.slow_is_ended(hub, 0))
+    if name in LIES:
+        expected = await attacks.references(hub)
+        n_wrong, figures = await LIES[name](hub, time.monotonic() + 2 * seconds, expected)
+        return Verdict(name, n_wrong == 0, figures)
+    attack = (STRANGERS | MEMBERS)[name]
+    # Honest workers beside an attack are of this process.
+    return await under(name, hub, attack, seconds, Bounds(yields=not getattr(attack, "has_honest", False)))
+
+
+async def judged(name, hub, seconds):
+    try:
+        return await asyncio.wait_for(run(name, hub, seconds), 120 + 6 * seconds)
+    except AssertionError as error:
+        return Verdict(name, False, {}, str(error))
+    except Exception:  # noqa: BLE001: one attack's mistake hides no other's verdict
+        return Verdict(name, False, {}, traceback.format_exc())
+
+
+async def conforms(hub, alone=None):
+    """Frames and refusals on one hub."""
+    yield await shown("conformance: refusals", conformance.refusals(hub))
+    yield await shown("conformance: frames", conformance.frames(hub, alone))
+
+
+async def shown(name, part):
+    try:
+        said = await part
+        return Verdict(name, True, {"met": said if isinstance(said, str) else said[0]})
+    except AssertionError as error:
+        return Verdict(name, False, {}, str(error) or traceback.format_exc())
+    except Exception:  # noqa: BLE001
+        return Verdict(name, False, {}, traceback.format_exc())
+
+
+CONFORMANCE = {
+    # Name: flags of both hubs, the text, tokens, what the worker says of itself.
+    "bits: int8 activations": ([], "Tell me a story about a bear.", 24),
+    "bits: f32 activations": ([*TINY, "--activations", "f32"], "Hi", 8),
+    "bits: int8 activations, bf16 wire, LZ4": ([*TINY, "--wire", "bf16", "--compress", "on"], "Hi", 16),
+}
+LONG_CONFORMANCE = {
+    "bits: f32 activations, demo model": (["--activations", "f32", "--timeout", "10s"], "Hi", 6),
+}
+
+
+async def suite(options):
+    """Everything, each on a hub of its own."""
+    start = functools.partial(Hub.start, options.moex)
+    wanted = lambda name: options.only is None or options.only in name
+    checks = CONFORMANCE | (LONG_CONFORMANCE if options.seconds > 5 else {})
+    for name, (flags, text, max_tokens) in checks.items():
+        if wanted(name):
+            with start(*flags, "--check-every", "0") as alone, start(*flags, "--no-hub-compute") as workers_only:
+                yield await shown(name, conformance.bits(alone, workers_only, text, max_tokens))
+    if wanted("conformance"):
+        with start("--check-every", "0") as alone, start("--no-hub-compute") as hub:
+            async for verdict in conforms(hub, alone):
+                yield verdict
+    long = options.seconds > 5
+    # In its short form the suite sends all strangers at once; in its long one each alone, too.
+    names = ["together", "silent", "loads_nothing", "forged_texts", "malformed_frames", "malformed_results"]
+    names += [*STRANGERS, "slow_is_ended", "unread", "churn", "floods"] if long or options.only else []
+    names += LIES.keys() | {"stolen_id"} if long or options.only else [*LIES]
+    weights = None
+    for name in filter(wanted, dict.fromkeys(names)):
+        if name in LIES and weights is None:
+            with start("--no-hub-compute") as hub:
+                weights = await lies.rehearsed(hub)
+        with start(files=FILES.get(name)) as hub:
+            hub.weights = weights
+            yield await judged(name, hub, options.seconds)
+
+
+def printed(verdict, everything):
+    """Prints a verdict; whether it counts as one that holds."""
+    print(verdict.line(), flush=True)
+    if verdict.holds:
+        if verdict.name in NOT_YET:
+            print(f"       {verdict.name} held this once; it is on the list of what does not yet", flush=True)
+        return True
+    if verdict.name in NOT_YET and not everything:
+        print(f"  NOT YET: {verdict.name} is not promised: {NOT_YET[verdict.name]}", flush=True)
+        return True
+    return False
+
+
+async def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list")
+    one = commands.add_parser("attack")
+    one.add_argument("name", choices=[*STRANGERS, "together", "unread", "slow_is_ended", *MEMBERS, *LIES])
+    one.add_argument("join_url")
+    one.add_argument("--pid", type=int)
+    one.add_argument("--seconds", type=float, default=10)
+    page = commands.add_parser("conformance")
+    page.add_argument("join_url")
+    page.add_argument("--workers-only")
+    every = commands.add_parser("suite")
+    every.add_argument("--moex", required=True)
+    every.add_argument("--seconds", type=float, default=1.2)
+    every.add_argument("--only")
+    every.add_argument("--all", action="store_true")
+    options = parser.parse_args()
+    # A socket each, on both sides.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    if options.command == "list":
+        for name, attack in (STRANGERS | {"together": together, "unread": strangers.unread} | MEMBERS | LIES).items():
+            print(f"{name}: {attack.__doc__.splitlines()[0]}")
+        return 0
+    begun, ok, n = time.monotonic(), True, 0
+    if options.command == "attack":
+        ok = printed(await judged(options.name, Hub(options.join_url, options.pid), options.seconds), everything=True)
+    elif options.command == "conformance":
+        hub = Hub(options.join_url)
+        async for verdict in conforms(hub):
+            ok &= printed(verdict, everything=True)
+        if options.workers_only:
+            found = conformance.bits(hub, Hub(options.workers_only), "Hi", 8)
+            ok &= printed(await shown("conformance: bits", found), everything=True)
+    else:
+        async for verdict in suite(options):
+            n += 1
+            ok &= printed(verdict, options.all)
+        print(f"{n} verdicts in {time.monotonic() - begun:.0f} s", flush=True)
+        ok &= n > 0
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,135 @@
+"""What every attack has: a hub, an honest client meanwhile, and bounds that are measured and printed."""
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass, field
+
+from hub import QUESTIONS, Probe
+from worker import Company, Honest
+
+# What is promised of a hub with the machine to itself.
+MEMORY_MIB, HEALTH_P99_MILLIS, RATE = 256, 20, 0.9
+# Tokens of an answer where answers are counted.
+SHORT = 12
+N_QUESTIONS = 4
+
+
+@dataclass
+class Bounds:
+    """What an attack may cost. The figures of the promise are printed; a test on a shared machine asserts looser ones."""
+
+    rate: float = 0.12  # of the rate before and after
+    health_millis: float = 1500
+    memory_mib: float = MEMORY_MIB
+    yields: bool = False  # the attacker takes no processor from the hub, as if it had a machine of its own
+
+
+@dataclass
+class Verdict:
+    name: str
+    holds: bool
+    figures: dict = field(default_factory=dict)
+    why: str = ""
+
+    def line(self):
+        figures = ", ".join(f"{key} {value}" for key, value in self.figures.items())
+        return f"{'holds ' if self.holds else 'BROKEN'} {self.name}: {figures}{'; ' + self.why if self.why else ''}"
+
+
+async def under(name, hub, attack, seconds, bounds=None):
+    """Runs `attack(hub, until)` with an honest stream and /health beside it. Rates are compared with those before and after,
+    so that what else the machine does counts on both sides. An attack gives further figures, and may raise AssertionError."""
+    if getattr(attack, "has_honest", False) and not hub.honest:
+        hub.honest = Honest(hub.join_url)
+        async with Company(hub.honest):
+            await hub.serving([hub.honest.id])
+            return await under(name, hub, attack, seconds, bounds)
+    bounds = bounds or Bounds()
+    figures, why = {}, []
+    expected = await hub.complete(QUESTIONS[0])
+    async with Probe(hub) as probe:
+        await asyncio.sleep(0.5)
+        memory = hub.memory()
+        before = time.monotonic()
+        await asyncio.sleep(max(0.7, seconds / 3))
+        begin = time.monotonic()
+        watch = asyncio.create_task(peak(hub))
+        if bounds.yields:
+            yield_to_others(19)
+        try:
+            figures = await attack(hub, begin + seconds) or {}
+        except AssertionError as error:
+            why.append(str(error))
+        yield_to_others(0)
+        end = time.monotonic()
+        watch.cancel()
+        await asyncio.sleep(max(0.7, seconds / 3))
+        after = time.monotonic()
+        await probe.end()
+    alone = (probe.rate(before, begin) * (begin - before) + probe.rate(end, after) * (after - end)) / (begin - before + after - end)
+    rate, p99 = probe.rate(begin, end), probe.health_p99(begin, end)
+    texts, errors = probe.wrong_texts()
+    n_wrong = sum(n for text, n in texts.items() if text != expected)
+    shown = {"tokens/s": f"{rate:.0f} of {alone:.0f} ({rate / max(alone, 1e-9):.0%})",
+             "/health p99": f"{p99:.1f} ms (alone {probe.health_p99(before, begin):.1f})"}
+    if memory is not None:
+        grown = PEAKS.pop(id(hub), memory) - memory
+        shown["memory"] = f"+{grown:.0f} MiB"
+        if grown > bounds.memory_mib:
+            why.append(f"{grown:.0f} MiB are more than {bounds.memory_mib}")
+    shown["the promise"] = "met" if rate >= RATE * alone and p99 <= HEALTH_P99_MILLIS else "not met here"
+    shown["answers"] = f"{sum(texts.values())}, {n_wrong} wrong"
+    if rate < bounds.rate * alone:
+        why.append(f"the honest stream has {rate / alone:.0%} of its rate, less than {bounds.rate:.0%}")
+    if p99 > bounds.health_millis:
+        why.append(f"/health takes {p99:.0f} ms")
+    if n_wrong:
+        why.append(f"{n_wrong} wrong texts")
+    if errors:
+        why.append(f"{len(errors)} errors, the first {errors[0]!r}")
+    if not hub.alive():
+        why.append("the hub has died")
+    if b"panicked" in hub.said():
+        why.append("the hub panicked")
+    return Verdict(name, not why, {**shown, **figures}, "; ".join(why))
+
+
+def yield_to_others(niceness):
+    """Only who may take it back gives it away."""
+    if os.geteuid() == 0:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+PEAKS = {}
+
+
+async def peak(hub):
+    """Keeps the most memory that a hub has had."""
+    while True:
+        now = hub.memory()
+        if now is None:
+            return
+        PEAKS[id(hub)] = max(PEAKS.get(id(hub), 0), now)
+        await asyncio.sleep(0.02)
+
+
+async def wrong_texts(hub, expected, seconds, streams=2):
+    """Asks until the time is up; how many answers there were, and how many of them are not the hub's own."""
+    counts, until = [0, 0], time.monotonic() + seconds
+
+    async def ask(first):
+        i = first
+        while time.monotonic() < until:
+            text = QUESTIONS[i % N_QUESTIONS]
+            answer = await hub.complete(text, SHORT)
+            counts[0] += 1
+            counts[1] += answer != expected[text]
+            i += 1
+    await asyncio.gather(*(ask(i) for i in range(streams)))
+    return counts
+
+
+async def references(hub):
+    """What the hub alone says to every question."""
+    return {text: await hub.complete(text, SHORT) for text in QUESTIONS[:N_QUESTIONS]}

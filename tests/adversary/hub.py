@@ -1,0 +1,170 @@
+"""A hub from outside: started as a process or given by its URL, asked over its API, watched in /proc, and probed by an honest
+client of a process of its own while something else goes on."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from wire import JoinUrl
+
+STORY = "Tell me a story about a bear."
+QUESTIONS = [STORY, "What is 27 + 15?", "Sort these numbers: 83, 34, 63.", "What is the capital of France?",
+             "Tell me a story about a cat.", "Spell the word apple.", "What is 8 times 7?", "Tell me a story about a fox."]
+
+
+class Hub:
+    """Where a hub is; `process` where this program started it."""
+
+    def __init__(self, join_url, pid=None, process=None, state=None, log=None):
+        self.join_url, self.url, self.pid = join_url, JoinUrl.parse(join_url), pid
+        self.process, self.state, self.log = process, state, log
+        self.honest = None  # a worker that an attack is done to
+        self.weights = None  # what liars know of its experts
+
+    @classmethod
+    def start(cls, moex, *flags, files=None):
+        """`moex serve` on a free port of the loopback, secrets in a folder of its own."""
+        state = tempfile.TemporaryDirectory()
+        log = open(Path(state.name) / "log", "w+b")
+        command = [moex, "serve", "--json", "--listen", "127.0.0.1:0", *flags]
+        if files:
+            command = ["bash", "-c", f'ulimit -n {files}; exec "$@"', "hub", *command]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=log,
+                                   env={**os.environ, "MOEX_STATE": state.name})
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the hub did not start: {Path(log.name).read_text()}")
+        started = json.loads(line)
+        return cls(started["local_join_url"], process.pid, process, state, log)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+            self.log.close()
+            self.state.cleanup()
+
+    def said(self):
+        """What it wrote on stderr, if this program started it."""
+        return Path(self.log.name).read_bytes() if self.log else b""
+
+    def alive(self):
+        return self.process is None or self.process.poll() is None
+
+    def memory(self, field="VmRSS"):
+        """MiB of /proc/PID/status; none where the process is not known."""
+        if self.pid is None:
+            return None
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return None
+        return int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
+
+    async def http(self, method, path, body=None, timeout=120.0, headers=()):
+        """Status and body over a connection of its own."""
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(self.url.host, self.url.port), timeout)
+        try:
+            data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+            head = [f"{method} {path} HTTP/1.1", f"Host: {self.url.address}", "Connection: close", *headers,
+                    "Content-Type: application/json", f"Content-Length: {len(data)}"]
+            writer.write(("\r\n".join(head) + "\r\n\r\n").encode() + data)
+            answer = await asyncio.wait_for(reader.read(), timeout)
+            head, _, rest = answer.partition(b"\r\n\r\n")
+            if b"chunked" in head.lower():
+                rest = b"".join(dechunked(rest))
+            return int(head.split()[1]), rest
+        finally:
+            writer.close()
+
+    async def status(self):
+        return json.loads((await self.http("GET", "/api/swarm"))[1])
+
+    async def complete(self, text, max_tokens=96, timeout=120.0, **more):
+        """The greedy answer to a question, or the error in words; with log probabilities where they are asked for."""
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": max_tokens,
+                "chat_template_kwargs": {"enable_thinking": False}, **more}
+        code, answer = await self.http("POST", "/v1/chat/completions", body, timeout)
+        answer = json.loads(answer)
+        if code != 200:
+            return f"{code}: {answer}"
+        choice = answer["choices"][0]
+        if more.get("logprobs"):
+            return [(token["token"], token["logprob"]) for token in choice["logprobs"]["content"]]
+        return choice["message"]["content"]
+
+    async def wait(self, condition, what, timeout=60.0):
+        """Until a status fulfils it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            status = await self.status()
+            if condition(status):
+                return status
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the swarm did not reach: {what}")
+            await asyncio.sleep(0.05)
+
+    async def serving(self, ids, timeout=60.0):
+        """Until these workers serve all that they were given."""
+        def all_serve(status):
+            known = {w["id"]: w for w in status["workers"]}
+            return all(i in known and known[i]["state"] == "serving" and known[i]["blocks_resident"] >= known[i]["blocks_assigned"] > 0
+                       for i in ids)
+        return await self.wait(all_serve, f"{len(ids)} workers that serve", timeout)
+
+
+def dechunked(data):
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        n = int(size, 16)
+        if n == 0:
+            return
+        yield data[:n]
+        data = data[n + 2:]
+
+
+class Probe:
+    """An honest client in a process of its own: one stream after the other, and /health every 20 ms, with their times."""
+
+    def __init__(self, hub):
+        self.hub = hub
+
+    async def __aenter__(self):
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, str(Path(__file__).with_name("probe.py")), self.hub.url.host, str(self.hub.url.port), STORY,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=64 << 20)
+        await self.process.stdout.readline()
+        return self
+
+    async def __aexit__(self, *_):
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+    async def end(self):
+        self.process.stdin.close()
+        self.found = json.loads(await asyncio.wait_for(self.process.stdout.read(), 60))
+        await self.process.wait()
+        return self
+
+    def rate(self, begin, end):
+        """Tokens a second of the stream."""
+        return sum(begin <= t < end for t in self.found["tokens"]) / (end - begin)
+
+    def health_p99(self, begin, end):
+        """Milliseconds; what was not answered counts as it stood."""
+        waits = sorted(wait for t, wait in self.found["health"] if begin <= t < end)
+        return 1000 * waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else float("inf")
+
+    def wrong_texts(self):
+        return self.found["texts"], self.found["errors"]

@@ -1,0 +1,236 @@
+"""A worker written from protocol/README.md: joins, loads what it is told to hold, answers. What it does wrong is its manner's.
+
+A manner overrides methods of `Honest`: `answer` for what it is asked, `report` for what it says of its blocks.
+"""
+
+import asyncio
+import http.client
+import os
+import struct
+import threading
+from collections import deque
+
+import wire
+from arithmetic import Expert, blake3, decode_row, encode_row
+from wire import CANCEL, ERROR, HEARTBEAT, WEIGHT_SYNC, Closed, JoinUrl, Socket
+
+RETURN_DELAY = 0.2
+# Rows of experts that are remembered, a kilobyte each.
+MAX_KNOWN = 100_000
+
+
+def fresh_id():
+    return os.urandom(16).hex()
+
+
+class Weights:
+    """Blocks over HTTP with the token, shared by the workers of one process so that each is fetched once."""
+
+    def __init__(self):
+        self.experts, self.connection, self.n_hashed, self.lock = {}, None, 0, threading.Lock()
+        self.known = {}
+
+    def load(self, url, source, model, n_hashed):
+        key = (source["url"], source["start"])
+        with self.lock:
+            if key not in self.experts:
+                block = self.fetch(url, source)
+                if self.n_hashed < n_hashed:
+                    assert blake3(block) == source["blake3"], "the block has the hash that WEIGHT_SYNC says"
+                    self.n_hashed += 1
+                self.experts[key] = Expert(block, model["hidden"], model["inner"], model.get("activations") or "f32")
+            return self.experts[key]
+
+    def fetch(self, url, source):
+        if self.connection is None or self.connection.port != url.port:
+            self.connection = http.client.HTTPConnection(url.host, url.port, timeout=60)
+        n = source["end"] - source["start"]
+        self.connection.request("GET", source["url"], headers={
+            "Authorization": f"Bearer {url.token}", "Range": f"bytes={source['start']}-{source['end'] - 1}"})
+        response = self.connection.getresponse()
+        block = response.read()
+        assert (response.status, len(block)) == (206, n), (response.status, len(block), n)
+        return block
+
+
+class Honest:
+    """Holds what it is told to and answers with the true bits."""
+
+    hashes = 4  # blocks whose hash is checked
+    loads = True
+
+    def __init__(self, join_url, worker_id=None, weights=None, **said):
+        self.url = JoinUrl.parse(join_url)
+        self.id = worker_id or fresh_id()
+        self.weights = weights or Weights()
+        self.said = said
+        self.seen, self.n_answers, self.n_ended, self.is_accepted = set(), 0, 0, False
+        self.errors = deque(maxlen=64)
+        self.begin()
+
+    def begin(self):
+        self.held, self.cancelled, self.model, self.bytes_total = {}, set(), None, 0
+
+    def join(self):
+        return {"type": "join", "token": self.url.token, "worker": self.id, "kind": "native", "build": "adversary",
+                "adapter": "Python", "backend": "cpu", "memory_budget_bytes": 1 << 30,
+                "self_test": {"passed": True, "worst_nmse": 0.0}, "gigabytes_per_second": 10.0, "teraflops": 0.1,
+                "input_slots": 4, **self.said}
+
+    async def live(self, forever=True):
+        """Joins, and again whenever it is thrown out; ends when it is refused before it was ever accepted."""
+        while True:
+            try:
+                await self.visit()
+            except (Closed, wire.Refused, OSError, asyncio.IncompleteReadError):
+                self.n_ended += 1
+            if not forever:
+                return
+            await asyncio.sleep(RETURN_DELAY)
+            self.returns()
+
+    def returns(self):
+        """Before it joins again."""
+
+    async def visit(self):
+        self.begin()
+        self.socket = await Socket.open(self.url)
+        try:
+            await self.socket.send(wire.control(HEARTBEAT, self.join()))
+            while True:
+                await self.take(wire.decode(await self.socket.message()))
+        finally:
+            self.socket.close()
+
+    async def take(self, frames):
+        for frame in frames:
+            if frame.type == HEARTBEAT:
+                body = frame.json()
+                self.seen.add(body["type"])
+                if body["type"] == "accepted":
+                    self.model, self.is_accepted = body["model"], True
+                else:
+                    await self.beat(body)
+            elif frame.type == WEIGHT_SYNC:
+                self.seen.add("sync")
+                await self.sync(frame.json())
+            elif frame.type == ERROR:
+                self.seen.add("error")
+                self.errors.append(frame.json())
+            elif frame.type == CANCEL:
+                self.seen.add("cancel")
+                self.cancelled.add(frame.sequence)
+        for asked in wire.dispatches(frames):
+            self.seen.add(f"dispatch, {asked.form}")
+            await self.answer(asked)
+
+    async def beat(self, ping):
+        body = {"type": "beat", "echo": ping["hub_micros"], "visibility": "visible", "queue_depth": 0,
+                "memory_used_bytes": self.bytes_total, "blocks_resident": len(self.held)}
+        if ping.get("compression", "off") != "off":
+            body["takes_lz4"] = True
+        message = wire.control(HEARTBEAT, body)
+        if ping.get("padding_bytes"):
+            message += wire.Frame(wire.PADDING, bytes(ping["padding_bytes"])).encode()
+        await self.socket.send(message)
+
+    async def sync(self, sync):
+        for block in sync.get("drop", []):
+            self.held.pop((block["layer"], block["expert"]), None)
+        resident, failed, n_bytes = [], [], 0
+        for source in sync.get("hold", []):
+            block = source["block"]
+            n_bytes += source["end"] - source["start"]
+            if not self.takes(block):
+                failed.append([block, self.excuse()])
+                continue
+            expert = None
+            if self.loads:
+                expert = await asyncio.to_thread(self.weights.load, self.url, source, self.model, self.hashes)
+            self.held[block["layer"], block["expert"]] = expert
+            resident.append(block)
+        self.bytes_total += n_bytes
+        await self.socket.send(wire.control(WEIGHT_SYNC, {
+            "type": "report", "epoch": sync["epoch"], "resident": resident, "failed": failed,
+            "bytes_done": n_bytes, "bytes_total": n_bytes, "bytes_downloaded": n_bytes}))
+
+    def takes(self, _block):
+        """Whether it says that it holds a block."""
+        return True
+
+    def excuse(self):
+        return "no such file"
+
+    def computed(self, asked):
+        """The rows of each expert, in f32. The same questions ask for the same rows again: what was computed is remembered, so
+        that a worker in Python is nearly as fast as one of its betters."""
+        known = self.weights.known
+        if len(known) > MAX_KNOWN:
+            known.clear()
+        parts = []
+        for expert, pairs in asked.calls:
+            rows = []
+            for row, gate in pairs:
+                key = asked.layer, expert, asked.rows[row], gate
+                if key not in known:
+                    known[key] = self.held[key[:2]](decode_row(asked.dtype, asked.rows[row]), struct.unpack("<e", gate)[0])
+                rows.append(known[key])
+            parts.append(rows)
+        return parts
+
+    async def answer(self, asked):
+        missing = [expert for expert, _ in asked.calls if (asked.layer, expert) not in self.held]
+        if missing:
+            error = {"code": "not_resident", "message": f"layer {asked.layer} expert {missing[0]}", "attempt": asked.attempt}
+            return await self.socket.send(wire.control(ERROR, error, asked.attempt))
+        parts = self.computed(asked)
+        self.n_answers += 1
+        # What else came meanwhile may be a CANCEL; an answer to a settled attempt is dropped, so it may as well go.
+        await self.send_rows(asked, self.changed(asked, parts))
+        await asyncio.sleep(0)
+
+    def changed(self, _asked, parts):
+        """What a liar makes of the true rows."""
+        return parts
+
+    async def send_rows(self, asked, parts):
+        encoded = [[encode_row(asked.dtype, row) for row in rows] for rows in parts]
+        await self.socket.send(wire.results(asked, encoded))
+
+
+class Silent(Honest):
+    """Says that it holds everything, and answers nothing but pings."""
+
+    loads = False
+
+    async def answer(self, asked):
+        self.n_answers += 1
+
+
+class LoadsNothing(Silent):
+    """Fails every block."""
+
+    def takes(self, _block):
+        return False
+
+
+class Company:
+    """Workers that live while a `with` lasts."""
+
+    def __init__(self, *workers):
+        self.workers = workers
+
+    async def __aenter__(self):
+        self.tasks = [asyncio.create_task(worker.live()) for worker in self.workers]
+        return self
+
+    async def __aexit__(self, *_):
+        # A wait that ends as it is cancelled may go on: it is told again.
+        while pending := [task for task in self.tasks if not task.done()]:
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=1)
+        ended = await asyncio.gather(*self.tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
