@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use moex_kernels::engine::ActivationFormat;
 use moex_swarm::{Swarm, SwarmConfig, Verify};
 use moex_worker::native::BusyPoll;
 use tokio::sync::{mpsc, oneshot};
@@ -55,7 +56,10 @@ impl SwarmServer {
         let verifier = match config.verify {
             Verify::Audit => None,
             Verify::Blocking => {
-                let activations = config.model.activations.parse().map_err(std::io::Error::other)?;
+                let activations = match config.model.activations.as_str() {
+                    "" => ActivationFormat::F32,
+                    name => name.parse().map_err(std::io::Error::other)?,
+                };
                 Verifier::start(store.clone(), activations)?
             }
         };

@@ -367,7 +367,11 @@ async fn another_sites_page_gets_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_workers_a_hub_that_may_not_compute_says_so() {
-    let hub = TestHub::with(|config| config.hub_compute = false).await;
+    let without = |config: &mut HubConfig| {
+        config.hub_compute = false;
+        config.verify = moex_swarm::Verify::Audit;
+    };
+    let hub = TestHub::with(without).await;
     let health = hub.get("/health").await;
     assert_eq!(health.status(), StatusCode::SERVICE_UNAVAILABLE);
     let health: Value = health.json().await.unwrap();
