@@ -24,8 +24,8 @@ class Compressing(Honest):
             return await super().send_rows(asked, parts)
         self.seen.add("compressed result")
         message = b"".join(
-            Frame(RESULT, wire.compress(b"".join(encode_row(asked.dtype, told.row) for told in part)), asked.attempt, asked.layer, expert,
-                  len(part), asked.hidden, asked.dtype, wire.COMPRESSED).encode()
+            Frame(RESULT, wire.compress(b"".join(encode_row(asked.dtype, told.row) for told in part)), asked.attempt, asked.layer,
+                  expert, len(part), asked.hidden, asked.dtype, wire.COMPRESSED).encode()
             for (expert, _), part in zip(asked.calls, parts))
         if asked.wants_products:
             frame = wire.products(asked, [told.products for part in parts for told in part], flags=wire.COMPRESSED)
@@ -62,7 +62,7 @@ async def bits(checking, workers_only, text, max_tokens):
     asked = {"max_tokens": max_tokens, "logprobs": True, "top_logprobs": 0}
     expected = await checking.complete(text, **asked)
     assert isinstance(expected, list) and len(expected) > 0, expected
-    weights, counts = Weights(), []
+    weights, counts = checking.weights or Weights(), []
     for hub in (workers_only, checking):
         worker = Compressing(hub.join_url, weights=weights)
         async with Company(worker):
@@ -106,8 +106,8 @@ class Unasked(Honest):
 
 async def unasked(hub, expected):
     """What a worker says with products that were not asked for is not used, nor without those that were."""
-    honest, other = Honest(hub.join_url), Unasked(hub.join_url)
-    other.weights = honest.weights
+    weights = hub.weights or Weights()
+    honest, other = (kind(hub.join_url, weights=weights) for kind in (Honest, Unasked))
     async with Company(honest, other):
         await hub.serving([honest.id, other.id])
         for _ in range(PATIENCE):
@@ -128,7 +128,7 @@ async def frames(hub, alone=None):
     """Plain and rows-once dispatches, syncs, pings, a connection that replaces another; and where workers alone compute experts,
     and `alone` says what is right, what becomes of an answer that comes too late."""
     expected = await (alone or hub).complete(STORY, SHORT)
-    weights = Weights()
+    weights = hub.weights or Weights()
     first = (Sleepy if alone else Honest)(hub.join_url, weights=weights)
     second, third = (Honest(hub.join_url, weights=weights) for _ in range(2))
     dropped = []

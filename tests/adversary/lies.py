@@ -113,13 +113,12 @@ def scaled(told, factor, fits):
 
 
 async def rehearsed(hub):
-    """Weights that know the rows of every question, of a hub that computes no experts: liars that are slow are asked for little."""
-    weights = Weights()
-    worker = Honest(hub.join_url, weights=weights)
+    """Has the rows of every question computed, by a worker of a hub that computes no experts: liars that are slow are asked for
+    little."""
+    worker = Honest(hub.join_url, weights=hub.weights)
     async with Company(worker):
         await hub.serving([worker.id])
         await references(hub)
-    return weights
 
 
 async def lied_to(hub, until, expected, liars):
@@ -147,7 +146,8 @@ async def lied_to(hub, until, expected, liars):
 
 
 def attack(make):
-    """An attack whose promise is that no text is wrong; `make(liars)` gives its liars, of which every second one's products fit."""
+    """An attack whose promise is that no text is wrong; `make(hub, liar)` gives its liars, of which every second one's products fit
+    its lie."""
     async def run(hub, until, expected):
         weights = hub.weights or Weights()
         n = 0

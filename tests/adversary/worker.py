@@ -166,8 +166,8 @@ class Honest:
         return "no such file"
 
     def computed(self, asked):
-        """What there is to tell of the rows of each expert, in f32. The same questions ask for the same rows again: what was computed is remembered, so
-        that a worker in Python is nearly as fast as one of its betters."""
+        """What there is to tell of the rows of each expert, in f32. The same questions ask for the same rows again: what was computed
+        is remembered, so that a worker in Python is nearly as fast as one of its betters."""
         known = self.weights.known
         if len(known) > MAX_KNOWN:
             known.clear()
