@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import wire
 from arithmetic import encode_row
@@ -52,8 +53,19 @@ class Sleepy(Honest):
         await super().answer(asked)
 
 
-# How often a hub is asked before it must have asked a worker, and for how many tokens.
-PATIENCE, SHORT = 40, 24
+# Tokens of an answer, and the seconds in which a hub that is faster than its workers must have asked them.
+SHORT, PATIENCE_SECONDS = 24, 15
+
+
+async def asked_until(hub, is_enough, text, expected, **asked):
+    """Asks the same again and again until the hub's status is enough, or for long; its last status."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = await hub.complete(text, **asked)
+        assert found == expected, f"{found} instead of {expected}"
+        status = await hub.status()
+        if is_enough(status) or time.monotonic() > until:
+            return status
 
 
 async def bits(checking, workers_only, text, max_tokens):
@@ -67,18 +79,12 @@ async def bits(checking, workers_only, text, max_tokens):
         worker = Compressing(hub.join_url, weights=weights)
         async with Company(worker):
             await hub.serving([worker.id])
-            # A hub that is faster asks a worker for little: again and again.
-            for _ in range(PATIENCE):
-                found = await hub.complete(text, **asked)
-                assert found == expected, f"the log probabilities differ: {found} instead of {expected}"
-                status = await hub.status()
-                if has_used(status):
-                    break
+            status = await asked_until(hub, has_used, text, expected, **asked)
         counts.append(next(w["rows"] for w in status["workers"] if w["id"] == worker.id))
         assert counts[-1] > 0 and status["totals"]["mismatches"] == 0, status["totals"]
         assert hub is checking or status["hub"]["rows"] == 0, "the hub computed experts"
     checks = checked(status)
-    return (f"{len(found)} tokens with their log probabilities, {counts[0]} rows of experts, {weights.n_hashed} blocks hashed; "
+    return (f"{len(expected)} tokens with their log probabilities, {counts[0]} rows of experts, {weights.n_hashed} blocks hashed; "
             f"{counts[1]} rows with their products: {checks}")
 
 
@@ -110,11 +116,7 @@ async def unasked(hub, expected):
     honest, other = (kind(hub.join_url, weights=weights) for kind in (Honest, Unasked))
     async with Company(honest, other):
         await hub.serving([honest.id, other.id])
-        for _ in range(PATIENCE):
-            assert await hub.complete(STORY, SHORT) == expected
-            if other.n_answers > 0:
-                break
-        status = await hub.status()
+        status = await asked_until(hub, lambda _: other.n_answers > 0, STORY, expected, max_tokens=SHORT)
     used = sum(w["rows"] for w in status["workers"] if w["id"] == other.id)
     assert other.n_answers > 0 and used == 0, f"{used} rows of {other.n_answers} answers"
     return f"{other.n_answers} answers of the wrong shape"
@@ -145,10 +147,8 @@ async def frames(hub, alone=None):
         async with Company(second, third):
             await hub.serving([first.id, second.id, third.id])
             first.naps = 3
-            for _ in range(PATIENCE):
-                assert await hub.complete(STORY, SHORT) == expected
-                if PLAIN <= first.seen | second.seen | third.seen and has_used(await hub.status()):
-                    break
+            is_all = lambda status: PLAIN <= first.seen | second.seen | third.seen and has_used(status)
+            await asked_until(hub, is_all, STORY, expected, max_tokens=SHORT)
             await asyncio.sleep(1.6 if alone else 0)
         # It is replaced by another connection under the same id.
         again = Honest(hub.join_url, first.id, weights)

@@ -135,9 +135,9 @@ async def lied_to(hub, until, expected, liars):
         status = await hub.status()
     totals, checks = status["totals"], status["verification"]
     lies = {fits: sum(liar.n_lies for liar in liars if liar.fits == fits) for fits in (False, True)}
-    figures = {"wrong texts": f"{n_wrong} of {n}", "lies": f"{lies[False]} beside true products, {lies[True]} with products that fit",
-               "checked": checks["checked"], "caught": checks["lies"], "strikes": totals["mismatches"],
-               "quarantined": totals["quarantined"]}
+    figures = {"wrong texts": f"{n_wrong} of {n}",
+               "lies": f"{lies[False]} beside true products, {lies[True]} with products that fit", "checked": checks["checked"],
+               "caught": checks["lies"], "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
     if not sum(lies.values()):
         figures["says nothing"] = "they were asked for too little to lie"
     may_be_caught = [liar for liar in liars if liar.lie.is_finite and liar.n_lies >= SURELY]

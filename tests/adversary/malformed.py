@@ -23,7 +23,8 @@ def malformed(join):
     good = wire.control(HEARTBEAT, {"type": "beat"})
     tensor = dict(layer=0, expert=0, tokens=1, hidden=256, dtype=F16)
     result = lambda **other: Frame(RESULT, bytes(512), 1 << 20, **{**tensor, **other}).encode()
-    products = lambda **other: Frame(PRODUCTS, bytes(1024), **{**tensor, "sequence": 1, "expert": NO_EXPERT, "hidden": 128, "dtype": 0, **other}).encode()
+    of_products = dict(sequence=1, layer=0, expert=NO_EXPERT, tokens=1, hidden=128)
+    products = lambda **other: Frame(PRODUCTS, bytes(1024), **{**of_products, **other}).encode()
     report = lambda **fields: wire.control(WEIGHT_SYNC, {"type": "report", "epoch": 1, **fields})
     deep = b'{"type":"beat","x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     bad = {
@@ -173,8 +174,7 @@ def malformed_answers():
         return lambda a, t: answer(a, t, [(e, pattern * (len(d) // 2)) for e, d in parts_of(a, t)])
 
     def with_products(make):
-        """Good results, and products among them as `make(results, frame, asked, rows)` has it; nothing else is to be told where nobody
-        asks for products."""
+        """Good results, and products among them as `make(results, frame, asked, rows)` has it."""
         def message(asked, told):
             parts = results(asked, parts_of(asked, told))
             return b"".join(make(parts, lambda rows=None, **other: wire.products(asked, rows or rows_of(told), **other).encode(),
