@@ -47,7 +47,8 @@ class Liar(Honest):
 class Lie:
     """A lie of what is true of a row, by itself or with products that it follows from; told in this share of answers."""
 
-    is_finite = True  # what is not, is no answer whatever its hub checks
+    forms = "beside true products", "with products that fit"
+    is_caught = True  # what is not finite is no answer, whatever its hub checks
 
     def __init__(self, share=1.0, seed=1):
         self.share, self.chance = share, random.Random(seed)
@@ -100,10 +101,21 @@ class Filled(Lie):
 
     def __init__(self, number, **more):
         super().__init__(**more)
-        self.number, self.is_finite = number, math.isfinite(number)
+        self.number, self.is_caught = number, math.isfinite(number)
 
     def __call__(self, told, fits):
         return Told([self.number] * len(told.row), [self.number] * len(told.products) if fits else told.products)
+
+
+class Unfounded(Lie):
+    """What is true, beside products that are not: a hub computes it again, and finds no lie."""
+
+    forms = "beside zeros", "beside gate's and up's exchanged"
+    is_caught = False
+
+    def __call__(self, told, fits):
+        n = len(told.products) // 2
+        return told._replace(products=[*told.products[n:], *told.products[:n]] if fits else [0.0] * (2 * n))
 
 
 def scaled(told, factor, fits):
@@ -134,13 +146,12 @@ async def lied_to(hub, until, expected, liars):
         n, n_wrong = (a + b for a, b in zip(counts, await wrong_texts(hub, expected, max(seconds, 1.0))))
         status = await hub.status()
     totals, checks = status["totals"], status["verification"]
-    lies = {fits: sum(liar.n_lies for liar in liars if liar.fits == fits) for fits in (False, True)}
-    figures = {"wrong texts": f"{n_wrong} of {n}",
-               "lies": f"{lies[False]} beside true products, {lies[True]} with products that fit", "checked": checks["checked"],
-               "caught": checks["lies"], "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
-    if not sum(lies.values()):
+    lies = [sum(liar.n_lies for liar in liars if liar.fits == fits) for fits in (False, True)]
+    figures = {"wrong texts": f"{n_wrong} of {n}", "lies": ", ".join(f"{n} {form}" for n, form in zip(lies, liars[0].lie.forms)),
+               "checked": checks["checked"], "refuted": checks["refuted"], "caught": checks["lies"], "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
+    if not sum(lies):
         figures["says nothing"] = "they were asked for too little to lie"
-    may_be_caught = [liar for liar in liars if liar.lie.is_finite and liar.n_lies >= SURELY]
+    may_be_caught = [liar for liar in liars if liar.lie.is_caught and liar.n_lies >= SURELY]
     assert checks["mode"] != "blocking" or checks["lies"] or not may_be_caught, f"no lie was caught: {figures}"
     return n_wrong, figures
 
@@ -189,6 +200,12 @@ def tripled(_hub, liar):
 def no_numbers(_hub, liar):
     """NaN in every answer."""
     return [liar(Filled(float("nan"))) for _ in range(2)]
+
+
+@attack
+def unfounded(_hub, liar):
+    """True answers beside false products, in every answer."""
+    return [liar(Unfounded()) for _ in range(2)]
 
 
 @attack
