@@ -148,7 +148,8 @@ async def lied_to(hub, until, expected, liars):
     totals, checks = status["totals"], status["verification"]
     lies = [sum(liar.n_lies for liar in liars if liar.fits == fits) for fits in (False, True)]
     figures = {"wrong texts": f"{n_wrong} of {n}", "lies": ", ".join(f"{n} {form}" for n, form in zip(lies, liars[0].lie.forms)),
-               "checked": checks["checked"], "refuted": checks["refuted"], "caught": checks["lies"], "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
+               "checked": checks["checked"], "refuted": checks["refuted"], "caught": checks["lies"],
+               "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
     if not sum(lies):
         figures["says nothing"] = "they were asked for too little to lie"
     may_be_caught = [liar for liar in liars if liar.lie.is_caught and liar.n_lies >= SURELY]
@@ -174,7 +175,7 @@ def attack(make):
 
 @attack
 def last_layer(hub, liar):
-    """Two that hold the last layer alone."""
+    """Each row backwards, or another's, by two that hold the last layer alone."""
     return [liar(Shuffled(), layers={hub.n_layers - 1}) for _ in range(2)]
 
 
