@@ -13,7 +13,6 @@ A line and a verdict each. Exit code 0: all hold; 1: something is broken. With -
 
 import argparse
 import asyncio
-import functools
 import resource
 import sys
 import time
@@ -31,16 +30,12 @@ import members
 import strangers
 from attacks import Bounds, Verdict, under
 from hub import Hub
+from worker import Weights
 
 TINY = ["--model", "tests/data/tiny-qwen3-moe"]
 
-# Attacks that are known to do harm, with what has to come first. They run and print; `--all` counts them.
+# Attacks that are known to do harm, with what has to come first, or why nothing does. They run and print; `--all` counts them.
 NOT_YET = {
-    "last_layer": "answers are checked by chance, and after they are used: --verify blocking",
-    "rare": "answers are checked by chance, and after they are used: --verify blocking",
-    "noisy": "noise within the tolerance counts as an answer: --verify blocking",
-    "renewed": "answers are checked by chance, and after they are used: --verify blocking",
-    "collusion": "answers are checked by chance, and after they are used: --verify blocking",
     "unread": "the queue is in order of coming, and knows no clients: who asks for 80 answers is served 80 before the next",
     "stolen_id": "a worker's id is what it says it is: ids that are keys",
 }
@@ -49,8 +44,13 @@ STRANGERS = {f.__name__: f for f in (strangers.sockets, strangers.pings, strange
                                      strangers.garbage)}
 MEMBERS = {f.__name__: f for f in (members.silent, members.loads_nothing, members.forged_texts, members.stolen_id, members.churn,
                                    members.floods, malformed.malformed_frames, malformed.malformed_results)}
-LIES = {"last_layer": lies.last_layer, "rare": lies.rare, "noisy": lies.noisy, "renewed": lies.renewed, "no_numbers": lies.no_numbers,
-        "collusion": lies.collusion}
+LIES = {"last_layer": lies.last_layer, "rare": lies.rare, "noisy": lies.noisy, "tripled": lies.tripled,
+        "no_numbers": lies.no_numbers, "unfounded": lies.unfounded, "collusion": lies.collusion}
+# The lies told to a hub that checks after it has used an answer, and what it does not promise.
+AUDIT = ["--verify", "audit"]
+AUDITED = {f"{name}, audit": name for name in LIES if name != "unfounded"}
+NOT_YET |= {name: "--verify audit checks answers by chance, and after they are used"
+            for name, lie in AUDITED.items() if lie != "no_numbers"}
 FILES = {"half_requests": 512}
 
 
@@ -69,9 +69,9 @@ async def run(name, hub, seconds):
         return await under(name, hub, together, seconds, Bounds(rate=0.1, health_millis=2000, yields=True))
     if name == "slow_is_ended":
         return Verdict(name, True, await strangers.slow_is_ended(hub, 0))
-    if name in LIES:
+    if name in LIES | AUDITED:
         expected = await attacks.references(hub)
-        n_wrong, figures = await LIES[name](hub, time.monotonic() + 2 * seconds, expected)
+        n_wrong, figures = await LIES[AUDITED.get(name, name)](hub, time.monotonic() + seconds, expected)
         return Verdict(name, n_wrong == 0, figures)
     attack = (STRANGERS | MEMBERS)[name]
     # Honest workers beside an attack are of this process.
@@ -104,7 +104,7 @@ async def shown(name, part):
 
 
 CONFORMANCE = {
-    # Name: flags of both hubs, the text, tokens, what the worker says of itself.
+    # Name: flags of both hubs, the text, tokens.
     "bits: int8 activations": ([], "Tell me a story about a bear.", 24),
     "bits: f32 activations": ([*TINY, "--activations", "f32"], "Hi", 8),
     "bits: int8 activations, bf16 wire, LZ4": ([*TINY, "--wire", "bf16", "--compress", "on"], "Hi", 16),
@@ -116,29 +116,42 @@ LONG_CONFORMANCE = {
 
 async def suite(options):
     """Everything, each on a hub of its own."""
-    start = functools.partial(Hub.start, options.moex)
+    # The demo model's, for all hubs that have it: workers in Python load slowly.
+    weights = Weights()
+
+    def start(*flags, files=None):
+        hub = Hub.start(options.moex, *flags, files=files)
+        hub.weights = None if {"--model", "--activations"} & {*flags} else weights
+        return hub
     wanted = lambda name: options.only is None or options.only in name
-    checks = CONFORMANCE | (LONG_CONFORMANCE if options.seconds > 5 else {})
+    long = options.seconds > 5
+    checks = CONFORMANCE | (LONG_CONFORMANCE if long else {})
     for name, (flags, text, max_tokens) in checks.items():
         if wanted(name):
-            with start(*flags, "--check-every", "0") as alone, start(*flags, "--no-hub-compute") as workers_only:
-                yield await shown(name, conformance.bits(alone, workers_only, text, max_tokens))
+            with start(*flags) as checking, start(*flags, "--no-hub-compute") as workers_only:
+                yield await shown(name, conformance.bits(checking, workers_only, text, max_tokens))
     if wanted("conformance"):
-        with start("--check-every", "0") as alone, start("--no-hub-compute") as hub:
-            async for verdict in conforms(hub, alone):
-                yield verdict
-    long = options.seconds > 5
+        with start() as alone, start("--no-hub-compute") as hub:
+            for name, verdicts in ("workers alone", conforms(hub, alone)), ("default", conforms(alone)):
+                async for verdict in verdicts:
+                    verdict.name += f", {name}"
+                    yield verdict
+        if long:
+            with start(*AUDIT) as hub:
+                async for verdict in conforms(hub):
+                    verdict.name += ", audit"
+                    yield verdict
     # In its short form the suite sends all strangers at once; in its long one each alone, too.
     names = ["together", "silent", "loads_nothing", "forged_texts", "malformed_frames", "malformed_results"]
     names += [*STRANGERS, "slow_is_ended", "unread", "churn", "floods"] if long or options.only else []
-    names += LIES.keys() | {"stolen_id"} if long or options.only else [*LIES]
-    weights = None
+    names += [*LIES, *AUDITED, "stolen_id"] if long or options.only else [name for name in LIES if name != "unfounded"]
+    is_rehearsed = False
     for name in filter(wanted, dict.fromkeys(names)):
-        if name in LIES and weights is None:
+        if name in LIES | AUDITED and not is_rehearsed:
             with start("--no-hub-compute") as hub:
-                weights = await lies.rehearsed(hub)
-        with start(files=FILES.get(name)) as hub:
-            hub.weights = weights
+                await lies.rehearsed(hub)
+            is_rehearsed = True
+        with start(*(AUDIT if name in AUDITED else []), files=FILES.get(name)) as hub:
             yield await judged(name, hub, options.seconds)
 
 

@@ -179,15 +179,19 @@ class Expert:
         self.down = Matrix(block, aligned(self.up.end), hidden, inner)
         assert len(block) == aligned(self.down.end), "the block is as long as its planes"
         self.is_int8 = activations == "int8"
+        self.times = Matrix.times_int8 if self.is_int8 else Matrix.times_f32
 
-    def __call__(self, row, gate):
-        """A row of f32 and a gate to a row of f32."""
-        times = Matrix.times_int8 if self.is_int8 else Matrix.times_f32
-        h, up = times(self.gate, row), times(self.up, row)
+    def products(self, row):
+        """Of a row of f32: its products with gate, and those with up."""
+        return self.times(self.gate, row) + self.times(self.up, row)
+
+    def answer(self, products, gate):
+        """The row of f32 that follows from the products, times the gate."""
+        h, up = products[:self.gate.n_out], products[self.gate.n_out:]
         negative = f32(0.0 - x for x in h)
         exps = exp_vector(negative) if self.is_int8 else map(exp_libm, negative)
         silu = f32(map(truediv, h, f32(1.0 + e for e in exps)))
-        y = times(self.down, f32(map(mul, silu, up)))
+        y = self.times(self.down, f32(map(mul, silu, up)))
         return f32(map(mul, y, [gate] * len(y)))
 
 

@@ -41,7 +41,7 @@ async def under(name, hub, attack, seconds, bounds=None):
     """Runs `attack(hub, until)` with an honest stream and /health beside it. Rates are compared with those before and after,
     so that what else the machine does counts on both sides. An attack gives further figures, and may raise AssertionError."""
     if getattr(attack, "has_honest", False) and not hub.honest:
-        hub.honest = Honest(hub.join_url)
+        hub.honest = Honest(hub.join_url, weights=hub.weights)
         async with Company(hub.honest):
             await hub.serving([hub.honest.id])
             return await under(name, hub, attack, seconds, bounds)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import wire
 from arithmetic import encode_row
@@ -23,10 +24,15 @@ class Compressing(Honest):
         if not self.may_compress or self.n_answers % 4:
             return await super().send_rows(asked, parts)
         self.seen.add("compressed result")
-        await self.socket.send(b"".join(
-            Frame(RESULT, wire.compress(b"".join(encode_row(asked.dtype, row) for row in rows)), asked.attempt, asked.layer, expert,
-                  len(rows), asked.hidden, asked.dtype, wire.COMPRESSED).encode()
-            for (expert, _), rows in zip(asked.calls, parts)))
+        message = b"".join(
+            Frame(RESULT, wire.compress(b"".join(encode_row(asked.dtype, told.row) for told in part)), asked.attempt, asked.layer,
+                  expert, len(part), asked.hidden, asked.dtype, wire.COMPRESSED).encode()
+            for (expert, _), part in zip(asked.calls, parts))
+        if asked.wants_products:
+            frame = wire.products(asked, [told.products for part in parts for told in part], flags=wire.COMPRESSED)
+            frame.payload = wire.compress(frame.payload)
+            message += frame.encode()
+        await self.socket.send(message)
 
 
 class Sleepy(Honest):
@@ -47,28 +53,84 @@ class Sleepy(Honest):
         await super().answer(asked)
 
 
-async def bits(alone, workers_only, text, max_tokens, **said):
-    """The worker alone computes every expert of `workers_only`; `alone` is a hub that computes its own."""
+# Tokens of an answer, and the seconds in which a hub that is faster than its workers must have asked them.
+SHORT, PATIENCE_SECONDS = 24, 15
+
+
+async def asked_until(hub, is_enough, text, expected, **asked):
+    """Asks the same again and again until the hub's status is enough, or for long; its last status."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = await hub.complete(text, **asked)
+        assert found == expected, f"{found} instead of {expected}"
+        status = await hub.status()
+        if is_enough(status) or time.monotonic() > until:
+            return status
+
+
+async def bits(checking, workers_only, text, max_tokens):
+    """The worker alone computes every expert of `workers_only`, and then some of those of `checking`, a hub which computes its own
+    and checks what it is told."""
     asked = {"max_tokens": max_tokens, "logprobs": True, "top_logprobs": 0}
-    expected = await alone.complete(text, **asked)
-    worker = Compressing(workers_only.join_url, **said)
-    async with Company(worker):
-        await workers_only.serving([worker.id])
-        found = await workers_only.complete(text, **asked)
-        status = await workers_only.status()
+    expected = await checking.complete(text, **asked)
     assert isinstance(expected, list) and len(expected) > 0, expected
-    assert found == expected, f"the log probabilities differ: {found} instead of {expected}"
-    assert status["hub"]["rows"] == 0, "the hub computed experts"
-    rows = next(w["rows"] for w in status["workers"] if w["id"] == worker.id)
-    assert rows > 0 and status["totals"]["mismatches"] == 0
-    return f"{len(found)} tokens with their log probabilities, {rows} rows of experts, {worker.weights.n_hashed} blocks hashed", worker
+    weights, counts = checking.weights or Weights(), []
+    for hub in (workers_only, checking):
+        worker = Compressing(hub.join_url, weights=weights)
+        async with Company(worker):
+            await hub.serving([worker.id])
+            status = await asked_until(hub, has_used, text, expected, **asked)
+        counts.append(next(w["rows"] for w in status["workers"] if w["id"] == worker.id))
+        assert counts[-1] > 0 and status["totals"]["mismatches"] == 0, status["totals"]
+        assert hub is checking or status["hub"]["rows"] == 0, "the hub computed experts"
+    checks = checked(status)
+    return (f"{len(expected)} tokens with their log probabilities, {counts[0]} rows of experts, {weights.n_hashed} blocks hashed; "
+            f"{counts[1]} rows with their products: {checks}")
+
+
+def has_used(status):
+    """Whether a hub that checks what it is told has used anything; others are asked nothing."""
+    found = status["verification"]
+    return found["mode"] != "blocking" or found["checked"] > found["recomputed"]
+
+
+def checked(status):
+    """What a hub that checks what it is told says of honest workers; it has found nothing."""
+    found = status["verification"]
+    assert has_used(status), found
+    assert found["refuted"] == found["lies"] == 0, found
+    return f"{found['checked'] - found['recomputed']} of {found['checked']} answers checked and passed"
+
+
+class Unasked(Honest):
+    """Gives products that nobody wants."""
+
+    async def send_rows(self, asked, parts):
+        asked.wants_products = not asked.wants_products
+        await super().send_rows(asked, parts)
+
+
+async def unasked(hub, expected):
+    """What a worker says with products that were not asked for is not used, nor without those that were."""
+    weights = hub.weights or Weights()
+    honest, other = (kind(hub.join_url, weights=weights) for kind in (Honest, Unasked))
+    async with Company(honest, other):
+        await hub.serving([honest.id, other.id])
+        status = await asked_until(hub, lambda _: other.n_answers > 0, STORY, expected, max_tokens=SHORT)
+    used = sum(w["rows"] for w in status["workers"] if w["id"] == other.id)
+    assert other.n_answers > 0 and used == 0, f"{used} rows of {other.n_answers} answers"
+    return f"{other.n_answers} answers of the wrong shape"
+
+
+# What every hub sends, sooner or later.
+PLAIN = {"accepted", "ping", "sync", "dispatch, plain", "dispatch, rows once"}
 
 
 async def frames(hub, alone=None):
     """Plain and rows-once dispatches, syncs, pings, a connection that replaces another; and where workers alone compute experts,
     and `alone` says what is right, what becomes of an answer that comes too late."""
-    expected = await (alone or hub).complete(STORY)
-    weights = Weights()
+    expected = await (alone or hub).complete(STORY, SHORT)
+    weights = hub.weights or Weights()
     first = (Sleepy if alone else Honest)(hub.join_url, weights=weights)
     second, third = (Honest(hub.join_url, weights=weights) for _ in range(2))
     dropped = []
@@ -85,7 +147,8 @@ async def frames(hub, alone=None):
         async with Company(second, third):
             await hub.serving([first.id, second.id, third.id])
             first.naps = 3
-            assert await hub.complete(STORY) == expected
+            is_all = lambda status: PLAIN <= first.seen | second.seen | third.seen and has_used(status)
+            await asked_until(hub, is_all, STORY, expected, max_tokens=SHORT)
             await asyncio.sleep(1.6 if alone else 0)
         # It is replaced by another connection under the same id.
         again = Honest(hub.join_url, first.id, weights)
@@ -97,11 +160,18 @@ async def frames(hub, alone=None):
             await asyncio.sleep(0.05)
         assert first.n_ended > first_ended, "the older connection of an id does not end"
         seen = first.seen | second.seen | third.seen | again.seen
-    wanted = {"accepted", "ping", "sync", "dispatch, plain", "dispatch, rows once"} | ({"cancel", "late answer"} if alone else set())
+    wanted = PLAIN | ({"cancel", "late answer"} if alone else set())
     assert wanted <= seen, f"never met: {wanted - seen}"
-    totals = (await hub.status())["totals"]
+    status = await hub.status()
+    totals = status["totals"]
     assert totals["mismatches"] == 0 and (totals["late"] > 0 or not alone), totals
-    return f"{', '.join(sorted(seen))}; {len(dropped)} blocks to drop"
+    checks = [checked(status)] if is_checking(status) else []
+    shapes = await unasked(hub, expected)
+    return "; ".join([", ".join(sorted(seen)), f"{len(dropped)} blocks to drop", *checks, shapes])
+
+
+def is_checking(status):
+    return status["verification"]["mode"] == "blocking"
 
 
 async def again_joins(hub, worker):
@@ -156,6 +226,8 @@ async def refusals(hub):
         "a bad frame": (await ending(hub, said, b"MoEy" + said[4:]), ("bad_frame", 1002)),
         "unknown frames, then leaving": (await ending(hub, unknown + said, unknown, leaving), (None, 1001)),
     }
+    if is_checking(await hub.status()):
+        cases["no products"] = (await ending(hub, wire.control(HEARTBEAT, {**join, "gives_products": False})), ("self_test", 1008))
     for what, (found, expected) in cases.items():
         assert found == expected, f"{what}: {found} instead of {expected}"
     catalog = (await hub.http("GET", "/api/terms"))[0]

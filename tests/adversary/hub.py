@@ -25,7 +25,7 @@ class Hub:
         self.join_url, self.url, self.pid = join_url, JoinUrl.parse(join_url), pid
         self.process, self.state, self.log = process, state, log
         self.honest = None  # a worker that an attack is done to
-        self.weights = None  # what liars know of its experts
+        self.weights = None  # its experts, where they are known before
 
     @classmethod
     def start(cls, moex, *flags, files=None):

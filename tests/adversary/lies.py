@@ -1,22 +1,29 @@
-"""Workers that answer wrong. What counts is the hub's text alone: how many of so many answers are not the hub's own."""
+"""Workers that answer wrong. What counts is the hub's text alone: how many of so many answers are not the hub's own.
 
+Half of the liars of each attack give true products beside a false answer; the others give products that the false answer follows
+from.
+"""
+
+import math
 import random
 import time
 
 from attacks import references, wrong_texts
-from worker import Company, Honest, Weights, fresh_id
+from worker import Company, Honest, Told, Weights, fresh_id
 
 
 # Answers that a liar gives truly before it lies: more than a hub tries a newcomer with.
 PATIENCE = 24
+# Lies from which on a hub that checks every answer must have caught one: the first may come too late to be used.
+SURELY = 8
 
 
 class Liar(Honest):
-    """Is honest until it is known, then answers with `lie` of the true rows."""
+    """Is honest until it is known, then answers with `lie` of what is true. Found out, it comes back under another id."""
 
-    def __init__(self, *args, lie, layers=None, renews=False, **said):
+    def __init__(self, *args, lie, fits, layers=None, **said):
         super().__init__(*args, **said)
-        self.lie, self.layers, self.renews, self.n_lies = lie, layers, renews, 0
+        self.lie, self.fits, self.layers, self.n_lies = lie, fits, layers, 0
 
     def takes(self, block):
         return self.layers is None or block["layer"] in self.layers
@@ -29,50 +36,101 @@ class Liar(Honest):
         self.n_true += 1
         if self.n_true <= PATIENCE:
             return parts
-        changed = self.lie(parts)
-        self.n_lies += changed is not parts
+        changed = [[self.lie(told, self.fits) for told in part] for part in parts] if self.lie.is_now() else parts
+        self.n_lies += sum(a != b for a, b in zip(changed, parts))
         return changed
 
     def returns(self):
-        if self.renews:
-            self.id = fresh_id()
+        self.id = fresh_id()
 
 
-def times(factor):
-    return lambda parts: [[[factor * value for value in row] for row in rows] for rows in parts]
+class Lie:
+    """A lie of what is true of a row, by itself or with products that it follows from; told in this share of answers."""
+
+    forms = "beside true products", "with products that fit"
+    is_caught = True  # what is not finite is no answer, whatever its hub checks
+
+    def __init__(self, share=1.0, seed=1):
+        self.share, self.chance = share, random.Random(seed)
+
+    def is_now(self):
+        return self.chance.random() < self.share
+
+    def __call__(self, told, fits):
+        raise NotImplementedError
 
 
-def rarely(lie, share, seed=1):
-    chance = random.Random(seed)
-    return lambda parts: lie(parts) if chance.random() < share else parts
+class Times(Lie):
+    """So many times what is true. The answer is linear in the products with up."""
+
+    def __init__(self, factor, **more):
+        super().__init__(**more)
+        self.factor = factor
+
+    def __call__(self, told, fits):
+        return scaled(told, self.factor, fits)
 
 
-def noise(share, seed=1):
-    chance = random.Random(seed)
-    return lambda parts: [[[value * (1 + chance.gauss(0, share)) for value in row] for row in rows] for rows in parts]
+class Noise(Lie):
+    """Noise of this share: in each value, or where the products have to fit, in the length."""
+
+    def __init__(self, of_value, **more):
+        super().__init__(**more)
+        self.of_value = of_value
+
+    def __call__(self, told, fits):
+        if fits:
+            return scaled(told, 1 + self.chance.choice((-1, 1)) * self.of_value, fits)
+        return told._replace(row=[value * (1 + self.chance.gauss(0, self.of_value)) for value in told.row])
 
 
-def shuffled(parts):
-    """Each row backwards: of the right size, and nothing else."""
-    return [[list(row)[::-1] for row in rows] for rows in parts]
+class Shuffled(Lie):
+    """Each row backwards: of the right size, and nothing else. Or what is true of the row before, with its products."""
+
+    before = None
+
+    def __call__(self, told, fits):
+        if not fits:
+            return told._replace(row=list(told.row)[::-1])
+        before, self.before = self.before or told, told
+        return before
 
 
-def nothing(parts):
-    return [[[0.0] * len(row) for row in rows] for rows in parts]
+class Filled(Lie):
+    """One number everywhere."""
+
+    def __init__(self, number, **more):
+        super().__init__(**more)
+        self.number, self.is_caught = number, math.isfinite(number)
+
+    def __call__(self, told, fits):
+        return Told([self.number] * len(told.row), [self.number] * len(told.products) if fits else told.products)
 
 
-def not_a_number(parts):
-    return [[[float("nan")] * len(row) for row in rows] for rows in parts]
+class Unfounded(Lie):
+    """What is true, beside products that are not: a hub computes it again, and finds no lie."""
+
+    forms = "beside zeros", "beside gate's and up's exchanged"
+    is_caught = False
+
+    def __call__(self, told, fits):
+        n = len(told.products) // 2
+        return told._replace(products=[*told.products[n:], *told.products[:n]] if fits else [0.0] * (2 * n))
+
+
+def scaled(told, factor, fits):
+    """The answer so many times, and if they must fit, the products with up as well."""
+    row, n = [factor * value for value in told.row], len(told.products) // 2
+    return Told(row, [*told.products[:n], *(factor * value for value in told.products[n:])] if fits else told.products)
 
 
 async def rehearsed(hub):
-    """Weights that know the rows of every question, of a hub that computes no experts: liars that are slow are asked for little."""
-    weights = Weights()
-    worker = Honest(hub.join_url, weights=weights)
+    """Has the rows of every question computed, by a worker of a hub that computes no experts: liars that are slow are asked for
+    little."""
+    worker = Honest(hub.join_url, weights=hub.weights)
     async with Company(worker):
         await hub.serving([worker.id])
         await references(hub)
-    return weights
 
 
 async def lied_to(hub, until, expected, liars):
@@ -87,55 +145,71 @@ async def lied_to(hub, until, expected, liars):
             counts = [a + b for a, b in zip(counts, await wrong_texts(hub, expected, 0.2))]
         n, n_wrong = (a + b for a, b in zip(counts, await wrong_texts(hub, expected, max(seconds, 1.0))))
         status = await hub.status()
-    totals = status["totals"]
-    figures = {"wrong texts": f"{n_wrong} of {n}", "lies": sum(liar.n_lies for liar in liars),
-               "caught": totals["mismatches"], "quarantined": totals["quarantined"]}
-    if not figures["lies"]:
+    totals, checks = status["totals"], status["verification"]
+    lies = [sum(liar.n_lies for liar in liars if liar.fits == fits) for fits in (False, True)]
+    figures = {"wrong texts": f"{n_wrong} of {n}", "lies": ", ".join(f"{n} {form}" for n, form in zip(lies, liars[0].lie.forms)),
+               "checked": checks["checked"], "refuted": checks["refuted"], "caught": checks["lies"],
+               "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
+    if not sum(lies):
         figures["says nothing"] = "they were asked for too little to lie"
+    may_be_caught = [liar for liar in liars if liar.lie.is_caught and liar.n_lies >= SURELY]
+    assert checks["mode"] != "blocking" or checks["lies"] or not may_be_caught, f"no lie was caught: {figures}"
     return n_wrong, figures
 
 
 def attack(make):
-    """An attack whose promise is that no text is wrong; `make(hub, weights)` gives its liars."""
+    """An attack whose promise is that no text is wrong; `make(hub, liar)` gives its liars, of which every second one's products fit
+    its lie."""
     async def run(hub, until, expected):
-        n_wrong, figures = await lied_to(hub, until, expected, make(hub, hub.weights or Weights()))
-        return n_wrong, figures
+        weights = hub.weights or Weights()
+        n = 0
+
+        def liar(lie, **more):
+            nonlocal n
+            n += 1
+            return Liar(hub.join_url, weights=weights, lie=lie, fits=n % 2 == 0, **more)
+        return await lied_to(hub, until, expected, make(hub, liar))
     run.__doc__ = make.__doc__
     return run
 
 
 @attack
-def last_layer(hub, weights):
-    """Two that hold the last layer alone."""
-    last = {hub.n_layers - 1}
-    return [Liar(hub.join_url, weights=weights, lie=shuffled, layers=last) for _ in range(2)]
+def last_layer(hub, liar):
+    """Each row backwards, or another's, by two that hold the last layer alone."""
+    return [liar(Shuffled(), layers={hub.n_layers - 1}) for _ in range(2)]
 
 
 @attack
-def rare(hub, weights):
+def rare(_hub, liar):
     """-20 times, in one answer of a hundred."""
-    return [Liar(hub.join_url, weights=weights, lie=rarely(times(-20.0), 0.01, seed)) for seed in range(2)]
+    return [liar(Times(-20.0, share=0.01, seed=seed)) for seed in range(2)]
 
 
 @attack
-def noisy(hub, weights):
+def noisy(_hub, liar):
     """3 % of noise in every answer."""
-    return [Liar(hub.join_url, weights=weights, lie=noise(0.03, seed)) for seed in range(2)]
+    return [liar(Noise(0.03, seed=seed)) for seed in range(2)]
 
 
 @attack
-def renewed(hub, weights):
-    """3 times, in every answer, under a new id after every end."""
-    return [Liar(hub.join_url, weights=weights, lie=times(3.0), renews=True) for _ in range(2)]
+def tripled(_hub, liar):
+    """3 times, in every answer."""
+    return [liar(Times(3.0)) for _ in range(2)]
 
 
 @attack
-def no_numbers(hub, weights):
+def no_numbers(_hub, liar):
     """NaN in every answer."""
-    return [Liar(hub.join_url, weights=weights, lie=not_a_number) for _ in range(2)]
+    return [liar(Filled(float("nan"))) for _ in range(2)]
 
 
 @attack
-def collusion(hub, weights):
+def unfounded(_hub, liar):
+    """True answers beside false products, in every answer."""
+    return [liar(Unfounded()) for _ in range(2)]
+
+
+@attack
+def collusion(_hub, liar):
     """All workers there are, with the same lie: what one says the others confirm."""
-    return [Liar(hub.join_url, weights=weights, lie=nothing) for _ in range(4)]
+    return [liar(Filled(0.0)) for _ in range(4)]

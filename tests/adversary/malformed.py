@@ -2,15 +2,16 @@
 are none."""
 
 import asyncio
+import itertools
 import struct
 import time
 
 import wire
 from arithmetic import encode_row
 from members import rest
-from wire import (BY_ROW, CANCEL, COMPRESSED, DISPATCH, ERROR, F16, HEARTBEAT, NO_EXPERT, RESULT, WEIGHT_SYNC, Closed, Frame, Refused,
-                  Socket)
-from worker import Company, Honest, Silent, fresh_id
+from wire import (BY_ROW, CANCEL, COMPRESSED, DISPATCH, ERROR, F16, HEARTBEAT, NO_EXPERT, PRODUCTS, RESULT, WEIGHT_SYNC, Closed, Frame,
+                  Refused, Socket)
+from worker import Company, Honest, Silent, Told, fresh_id
 
 
 def block(layer, expert):
@@ -22,6 +23,8 @@ def malformed(join):
     good = wire.control(HEARTBEAT, {"type": "beat"})
     tensor = dict(layer=0, expert=0, tokens=1, hidden=256, dtype=F16)
     result = lambda **other: Frame(RESULT, bytes(512), 1 << 20, **{**tensor, **other}).encode()
+    of_products = dict(sequence=1, layer=0, expert=NO_EXPERT, tokens=1, hidden=128)
+    products = lambda **other: Frame(PRODUCTS, bytes(1024), **{**of_products, **other}).encode()
     report = lambda **fields: wire.control(WEIGHT_SYNC, {"type": "report", "epoch": 1, **fields})
     deep = b'{"type":"beat","x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     bad = {
@@ -63,6 +66,16 @@ def malformed(join):
         "the flag of sums": result(flags=2),
         "a result by row": result(flags=BY_ROW),
         "a result of expert 0xFFFF": result(expert=NO_EXPERT),
+        "products without a result": products(),
+        "products of an attempt never sent": result() + products(sequence=1 << 20),
+        "products of an expert": products(expert=0),
+        "products of a dtype": products(dtype=F16),
+        "products without rows": products(tokens=0),
+        "products of 4 G rows": products(tokens=0xFFFFFFFF),
+        "products without width": products(hidden=0),
+        "products of width 65535": products(hidden=0xFFFF),
+        "products by row": products(flags=BY_ROW),
+        "a bomb of products": Frame(PRODUCTS, wire.bomb(31 << 20), 1, 0, NO_EXPERT, 31 << 10, 128, 0, COMPRESSED).encode(),
         "tensor fields in a control frame": Frame(HEARTBEAT, b'{"type":"beat"}', tokens=1).encode(),
         "1,025 blocks": report(resident=[block(0, i) for i in range(1025)]),
         "blocks that are not there": report(resident=[block(9999, 9999), block(0xFFFF, 0xFFFF)]),
@@ -140,63 +153,112 @@ async def malformed_frames(hub, until):
 
 
 def malformed_answers():
-    """Wrong answers to what was asked, by name: what makes a message of the dispatch and the true rows."""
-    def parts_of(asked, rows):
-        return [(expert, b"".join(encode_row(asked.dtype, row) for row in part)) for (expert, _), part in zip(asked.calls, rows)]
+    """Wrong answers to what was asked, by name: what makes a message of the dispatch and what there is to tell."""
+    def parts_of(asked, told):
+        return [(expert, b"".join(encode_row(asked.dtype, row) for row, _ in part)) for (expert, _), part in zip(asked.calls, told)]
 
-    def frames(asked, parts, **other):
+    def results(asked, parts, **other):
         size = wire.row_bytes(asked.dtype, asked.hidden)
         fields = dict(sequence=asked.attempt, layer=asked.layer, hidden=asked.hidden, dtype=asked.dtype)
-        return b"".join(Frame(RESULT, data, expert=expert, **{**fields, "tokens": len(data) // size, **other}).encode()
-                        for expert, data in parts)
+        return [Frame(RESULT, data, expert=expert, **{**fields, "tokens": len(data) // size, **other}).encode() for expert, data in parts]
+
+    def rows_of(told):
+        return [products for part in told for _, products in part]
+
+    def answer(asked, told, parts, **other):
+        """Results, whatever is wrong with them, and the products of what was asked."""
+        last = [wire.products(asked, rows_of(told)).encode()] if asked.wants_products else []
+        return b"".join(results(asked, parts, **other) + last)
 
     def filled(pattern):
-        return lambda a, r: frames(a, [(e, pattern * (len(d) // 2)) for e, d in parts_of(a, r)])
+        return lambda a, t: answer(a, t, [(e, pattern * (len(d) // 2)) for e, d in parts_of(a, t)])
+
+    def with_products(make):
+        """Good results, and products among them as `make(results, frame, asked, rows)` has it."""
+        def message(asked, told):
+            parts = results(asked, parts_of(asked, told))
+            return b"".join(make(parts, lambda rows=None, **other: wire.products(asked, rows or rows_of(told), **other).encode(),
+                                 asked, rows_of(told)))
+        return message
+
+    def numbers(value):
+        return with_products(lambda r, frame, _a, rows: [*r, frame([[value] * len(row) for row in rows])])
     return {
         "NaN": filled(b"\x00\x7e"), "infinity": filled(b"\x00\x7c"), "the least infinity": filled(b"\x00\xfc"),
-        "another layer": lambda a, r: frames(a, parts_of(a, r), layer=a.layer + 1),
-        "another expert": lambda a, r: frames(a, [(e + 100, d) for e, d in parts_of(a, r)]),
-        "an expert twice": lambda a, r: frames(a, [p for p in parts_of(a, r) for _ in range(2)]),
-        "experts backwards": lambda a, r: frames(a, parts_of(a, r)[::-1] if len(a.calls) > 1 else parts_of(a, r) * 2),
-        "an expert too few": lambda a, r: frames(a, parts_of(a, r)[1:] or [(a.calls[0][0] ^ 1, parts_of(a, r)[0][1])]),
-        "a row too many": lambda a, r: frames(a, [(e, d + bytes(wire.row_bytes(a.dtype, a.hidden))) for e, d in parts_of(a, r)]),
-        "half the width": lambda a, r: frames(a, [(e, d[:len(d) // 2]) for e, d in parts_of(a, r)], hidden=a.hidden // 2,
-                                              tokens=len(r[0])),
-        "another dtype": lambda a, r: frames(a, [(e, d) for e, d in parts_of(a, r)], dtype=wire.BF16),
-        "another attempt": lambda a, r: frames(a, parts_of(a, r), sequence=a.attempt + 1),
-        "twice": lambda a, r: frames(a, parts_of(a, r)) * 2,
-        "a byte short": lambda a, r: frames(a, parts_of(a, r))[:-1],
-        "two attempts in one": lambda a, r: frames(a, parts_of(a, r)) + frames(a, parts_of(a, r), sequence=a.attempt ^ 0x80000000),
-        "text": lambda a, r: "here you are",
-        "an ERROR that ends it": lambda a, r: wire.control(ERROR, {"code": "device_lost", "message": "gone"}),
-        "not resident after all": lambda a, r: wire.control(ERROR, {"code": "not_resident", "attempt": a.attempt}, a.attempt),
-        "a bomb of this shape": lambda a, r: b"".join(
+        "another layer": lambda a, t: answer(a, t, parts_of(a, t), layer=a.layer + 1),
+        "another expert": lambda a, t: answer(a, t, [(e + 100, d) for e, d in parts_of(a, t)]),
+        "an expert twice": lambda a, t: answer(a, t, [p for p in parts_of(a, t) for _ in range(2)]),
+        "experts backwards": lambda a, t: answer(a, t, parts_of(a, t)[::-1] if len(a.calls) > 1 else parts_of(a, t) * 2),
+        "an expert too few": lambda a, t: answer(a, t, parts_of(a, t)[1:] or [(a.calls[0][0] ^ 1, parts_of(a, t)[0][1])]),
+        "a row too many": lambda a, t: answer(a, t, [(e, d + bytes(wire.row_bytes(a.dtype, a.hidden))) for e, d in parts_of(a, t)]),
+        "half the width": lambda a, t: answer(a, t, [(e, d[:len(d) // 2]) for e, d in parts_of(a, t)], hidden=a.hidden // 2,
+                                              tokens=len(t[0])),
+        "another dtype": lambda a, t: answer(a, t, parts_of(a, t), dtype=wire.BF16),
+        "another attempt": lambda a, t: answer(a, t, parts_of(a, t), sequence=a.attempt + 1),
+        "twice": lambda a, t: answer(a, t, parts_of(a, t)) * 2,
+        "a byte short": lambda a, t: answer(a, t, parts_of(a, t))[:-1],
+        "two attempts in one": lambda a, t: answer(a, t, parts_of(a, t)) + answer(a, t, parts_of(a, t), sequence=a.attempt ^ 0x80000000),
+        "text": lambda a, t: "here you are",
+        "an ERROR that ends it": lambda a, t: wire.control(ERROR, {"code": "device_lost", "message": "gone"}),
+        "not resident after all": lambda a, t: wire.control(ERROR, {"code": "not_resident", "attempt": a.attempt}, a.attempt),
+        "a bomb of this shape": lambda a, t: b"".join(
             Frame(RESULT, wire.bomb(len(d)), a.attempt, a.layer, e, len(d) // wire.row_bytes(a.dtype, a.hidden), a.hidden, a.dtype,
-                  COMPRESSED).encode() for e, d in parts_of(a, r)),
+                  COMPRESSED).encode() for e, d in parts_of(a, t)),
+        "the other way about with products":
+            lambda a, t: b"".join(results(a, parts_of(a, t)) + [wire.products(a, rows_of(t)).encode()][:not a.wants_products]),
+        "products twice": with_products(lambda r, frame, a, _: [*r, frame(), frame()]),
+        "products alone": with_products(lambda _r, frame, a, _: [frame()]),
+        "products first": with_products(lambda r, frame, a, _: [frame(), *r]),
+        "products after the first result": with_products(lambda r, frame, a, _: [r[0], frame(), *(r[1:] or r)]),
+        "products after a beat": with_products(lambda r, frame, a, _: [*r, wire.control(HEARTBEAT, {"type": "beat"}), frame()]),
+        "products of another layer": with_products(lambda r, frame, a, _: [*r, frame(layer=a.layer + 1)]),
+        "products of another attempt": with_products(lambda r, frame, a, _: [*r, frame(sequence=a.attempt + 1)]),
+        "products of one expert": with_products(lambda r, frame, a, _: [*r, frame(expert=a.calls[0][0])]),
+        "products of a row too many": with_products(lambda r, frame, a, rows: [*r, frame([*rows, rows[0]])]),
+        "products of a row too few": with_products(lambda r, frame, a, rows: [*r, frame(rows[1:]) if rows[1:] else b""]),
+        "products of half the width": with_products(lambda r, frame, a, rows: [*r, frame([row[::2] for row in rows])]),
+        "products of twice the rows": with_products(
+            lambda r, frame, a, rows: [*r, frame(tokens=2 * len(rows), hidden=len(rows[0]) // 4)]),
+        "NaN in products": numbers(float("nan")), "infinity in products": numbers(float("inf")), "large products": numbers(3e38),
+        "a bomb of products": with_products(lambda r, frame, a, rows: [
+            *r, Frame(PRODUCTS, wire.bomb(4 * len(rows) * len(rows[0])), a.attempt, a.layer, NO_EXPERT, len(rows), len(rows[0]) // 2, 0,
+                      COMPRESSED).encode()]),
     }
 
 
 class Malformed(Silent):
-    """Answers as `make` says, with zeros."""
+    """Gives one malformed answer after the other, of zeros. A hub asks who fails for less, so it comes back as another."""
 
-    def __init__(self, *args, make, **said):
+    def __init__(self, *args, kinds, told, **said):
         super().__init__(*args, **said)
-        self.make = make
+        self.kinds, self.told = kinds, told
+
+    def returns(self):
+        self.id = fresh_id()
 
     async def answer(self, asked):
         self.n_answers += 1
-        zeros = [0.0] * asked.hidden
-        message = self.make(asked, [[zeros] * len(pairs) for _, pairs in asked.calls])
+        name, make = next(self.kinds)
+        zeros = Told([0.0] * asked.hidden, [0.0] * (2 * self.model["inner"]))
+        message = make(asked, [[zeros] * len(pairs) for _, pairs in asked.calls])
+        self.told[name] = self.told.get(name, 0) + 1
         if isinstance(message, str):
-            return await self.socket.send(message.encode(), opcode=1)
-        await self.socket.send(message)
+            await self.socket.send(message.encode(), opcode=1)
+        else:
+            await self.socket.send(message)
 
 
 async def malformed_results(hub, until):
-    """A worker for every malformed answer, all at once, returning whenever they are thrown out."""
-    workers = {name: Malformed(hub.join_url, make=make) for name, make in malformed_answers().items()}
-    async with Company(*workers.values()):
+    """Eight workers that give every malformed answer in turn, returning whenever they are thrown out."""
+    answers, told = malformed_answers(), {}
+    kinds = itertools.cycle(answers.items())
+    workers = [Malformed(hub.join_url, kinds=kinds, told=told) for _ in range(8)]
+    async with Company(*workers):
         await rest(until)
-    asked = sum(worker.n_answers > 0 for worker in workers.values())
-    ended = sum(worker.n_ended for worker in workers.values())
-    return {"kinds": len(workers), "asked": asked, "bad answers": sum(w.n_answers for w in workers.values()), "sessions ended": ended}
+        # All of them at least once, unless the hub asks for too few.
+        for _ in range(100):
+            if len(told) == len(answers):
+                break
+            await asyncio.sleep(0.1)
+    ended = sum(worker.n_ended for worker in workers)
+    return {"kinds": f"{len(told)} of {len(answers)}", "bad answers": sum(told.values()), "sessions ended": ended}

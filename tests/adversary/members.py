@@ -89,7 +89,7 @@ loads_nothing.has_honest = stolen_id.has_honest = True
 
 class Tripled(Honest):
     def changed(self, asked, parts):
-        return [[[3 * value for value in row] for row in rows] for rows in parts]
+        return [[told._replace(row=[3 * value for value in told.row]) for told in part] for part in parts]
 
 
 async def churn(hub, until):

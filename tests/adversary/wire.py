@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 SUBPROTOCOL = "moex.v1"
 MAGIC = b"MoEx"
 VERSION = 1
-DISPATCH, RESULT, CANCEL, HEARTBEAT, WEIGHT_SYNC, ERROR, PADDING = range(1, 8)
+DISPATCH, RESULT, CANCEL, HEARTBEAT, WEIGHT_SYNC, ERROR, PADDING, PRODUCTS = range(1, 9)
 F16, BF16, INT8, INT4 = range(1, 5)
-COMPRESSED, BY_ROW = 1, 4
+COMPRESSED, BY_ROW, PRODUCTS_WANTED = 1, 4, 8
 NO_EXPERT = 0xFFFF
 HEADER = struct.Struct("<4sHHIIHHIHBB")
 CONTROL = (HEARTBEAT, WEIGHT_SYNC, ERROR)
@@ -94,6 +94,7 @@ class Dispatch:
     rows: list = field(default_factory=list)
     calls: list = field(default_factory=list)
     form: str = "plain"
+    wants_products: bool = False
 
 
 def dispatches(frames):
@@ -103,7 +104,8 @@ def dispatches(frames):
         if frame.type != DISPATCH:
             continue
         if not found or found[-1].attempt != frame.sequence:
-            found.append(Dispatch(frame.sequence, frame.layer, frame.hidden, frame.dtype))
+            found.append(Dispatch(frame.sequence, frame.layer, frame.hidden, frame.dtype,
+                                  wants_products=bool(frame.flags & PRODUCTS_WANTED)))
         asked, size = found[-1], row_bytes(frame.dtype, frame.hidden)
         if frame.flags & BY_ROW:
             pairs = [(struct.unpack_from("<H", frame.payload, 4 * i)[0], frame.payload[4 * i + 2:4 * i + 4])
@@ -125,6 +127,13 @@ def results(asked, parts):
     return b"".join(
         Frame(RESULT, b"".join(rows), asked.attempt, asked.layer, expert, len(rows), asked.hidden, asked.dtype).encode()
         for (expert, _), rows in zip(asked.calls, parts))
+
+
+def products(asked, rows, **other):
+    """What follows the results if it is asked for: of each of their rows its 2F products, in f32."""
+    data = b"".join(struct.pack(f"<{len(row)}f", *row) for row in rows)
+    fields = dict(sequence=asked.attempt, layer=asked.layer, expert=NO_EXPERT, tokens=len(rows), hidden=len(rows[0]) // 2)
+    return Frame(PRODUCTS, data, **{**fields, **other})
 
 
 def expand(payload):

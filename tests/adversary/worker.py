@@ -8,15 +8,19 @@ import http.client
 import os
 import struct
 import threading
-from collections import deque
+from collections import deque, namedtuple
 
 import wire
 from arithmetic import Expert, blake3, decode_row, encode_row
 from wire import CANCEL, ERROR, HEARTBEAT, WEIGHT_SYNC, Closed, JoinUrl, Socket
 
 RETURN_DELAY = 0.2
-# Rows of experts that are remembered, a kilobyte each.
+# Rows of experts that are remembered, two kilobytes each.
 MAX_KNOWN = 100_000
+
+
+# What an expert makes of a row, and the products that it follows from.
+Told = namedtuple("Told", "row products")
 
 
 def fresh_id():
@@ -75,7 +79,7 @@ class Honest:
         return {"type": "join", "token": self.url.token, "worker": self.id, "kind": "native", "build": "adversary",
                 "adapter": "Python", "backend": "cpu", "memory_budget_bytes": 1 << 30,
                 "self_test": {"passed": True, "worst_nmse": 0.0}, "gigabytes_per_second": 10.0, "teraflops": 0.1,
-                "input_slots": 4, **self.said}
+                "input_slots": 4, "gives_products": True, **self.said}
 
     async def live(self, forever=True):
         """Joins, and again whenever it is thrown out; ends when it is refused before it was ever accepted."""
@@ -162,8 +166,8 @@ class Honest:
         return "no such file"
 
     def computed(self, asked):
-        """The rows of each expert, in f32. The same questions ask for the same rows again: what was computed is remembered, so
-        that a worker in Python is nearly as fast as one of its betters."""
+        """What there is to tell of the rows of each expert, in f32. The same questions ask for the same rows again: what was computed
+        is remembered, so that a worker in Python is nearly as fast as one of its betters."""
         known = self.weights.known
         if len(known) > MAX_KNOWN:
             known.clear()
@@ -173,7 +177,9 @@ class Honest:
             for row, gate in pairs:
                 key = asked.layer, expert, asked.rows[row], gate
                 if key not in known:
-                    known[key] = self.held[key[:2]](decode_row(asked.dtype, asked.rows[row]), struct.unpack("<e", gate)[0])
+                    made = self.held[key[:2]]
+                    products = made.products(decode_row(asked.dtype, asked.rows[row]))
+                    known[key] = Told(made.answer(products, struct.unpack("<e", gate)[0]), products)
                 rows.append(known[key])
             parts.append(rows)
         return parts
@@ -190,12 +196,15 @@ class Honest:
         await asyncio.sleep(0)
 
     def changed(self, _asked, parts):
-        """What a liar makes of the true rows."""
+        """What a liar makes of what is true."""
         return parts
 
     async def send_rows(self, asked, parts):
-        encoded = [[encode_row(asked.dtype, row) for row in rows] for rows in parts]
-        await self.socket.send(wire.results(asked, encoded))
+        encoded = [[encode_row(asked.dtype, told.row) for told in part] for part in parts]
+        message = wire.results(asked, encoded)
+        if asked.wants_products:
+            message += wire.products(asked, [told.products for part in parts for told in part]).encode()
+        await self.socket.send(message)
 
 
 class Silent(Honest):
