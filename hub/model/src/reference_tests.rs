@@ -325,7 +325,7 @@ fn files_that_are_no_checkpoint_are_one_sentence() {
             .contains("config.json: its model_type is \"mamba\", but moex supports only qwen3_moe")
     );
     fs::remove_file(folder.join("config.json")).unwrap();
-    assert!(sentence(&folder).ends_with("is no model folder: it has no config.json"));
+    assert!(sentence(&folder).ends_with("is not a model folder: it has no config.json"));
     assert!(sentence(&folder.join("nowhere")).ends_with("it has no config.json"));
 }
 

@@ -189,6 +189,7 @@ mod tests {
         let mut worker = json!({
             "id": "0000000000000000000000000000002a", "name": "", "kind": "native", "adapter": "CPU", "backend": "cpu",
             "address": "here", "state": "unhealthy", "tier": "fallback", "reason": "slow", "visibility": "visible",
+            "is_exact": true,
         });
         for name in "blocks_assigned blocks_resident bytes_resident bytes_downloaded weights_served_bytes dispatches \
                      answers rows timeouts errors latency_p50_micros latency_p99_micros sync_latency_micros queue_depth"

@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(locate(here.as_ref(), &mut |_, _| {}).unwrap(), Path::new(here));
         for neither in ["/no/such/model", "nowhere.gguf", "./a/b", "", "a/b/c"] {
             let said = locate(neither.as_ref(), &mut |_, _| {}).unwrap_err().to_string();
-            assert!(said.starts_with(&format!("{neither} is no file or folder here")), "{said}");
+            assert!(said.starts_with(&format!("{neither} is neither a file or folder here")), "{said}");
             assert!(said.contains("OWNER/REPO"), "{said}");
         }
     }

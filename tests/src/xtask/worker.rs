@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use flate2::write::GzEncoder;
@@ -144,15 +145,22 @@ fn without_layout(script: &str) -> String {
 /// The wasm as rustc leaves it.
 fn compile() -> Result<PathBuf> {
     let worker = ["build", "--package", "moex-worker", "--lib", "--features", "gpu"];
-    let remapped = remapped_paths()?;
-    let how = ["--target", TARGET, "--profile", "bundle", "--config", &remapped];
-    execute("cargo", &[&worker[..], &how].concat())?;
+    let flags = flags()?;
+    let how = ["--target", TARGET, "--profile", "bundle", "--config", &flags];
+    let mut cargo = Command::new("cargo");
+    // Panics without the places where they happen, a fiftieth of the bundle, are an option of the nightly compiler.
+    cargo.args([&worker[..], &how].concat()).current_dir(root()).env("RUSTC_BOOTSTRAP", "1");
+    let status = cargo.status().context("cargo could not be started")?;
+    ensure!(status.success(), "the worker could not be compiled ({status})");
     Ok(target().join(TARGET).join("bundle").join(NAME).with_extension("wasm"))
 }
 
-/// Panic messages name files: by paths that are the same on every machine.
-fn remapped_paths() -> Result<String> {
-    let mut flags = vec![format!("--remap-path-prefix={}=.", root().display())];
+/// The compiler's flags, as a setting of cargo. What still names files does so by paths that are the same on every machine.
+fn flags() -> Result<String> {
+    let mut flags = vec!["-Zlocation-detail=none".to_owned()];
+    // What has to be inlined for speed says so itself.
+    flags.push("-Cllvm-args=-inline-threshold=10".to_owned());
+    flags.push(format!("--remap-path-prefix={}=.", root().display()));
     for crates in registries(&cargo_home()?) {
         flags.push(format!("--remap-path-prefix={}=crates", crates.display()));
     }

@@ -141,13 +141,16 @@ fn what_is_not_read_is_named() {
     for (folder, expected) in [
         (gptq(1).with("bits", json!(8)), "the field bits is 8, but only 4 is supported"),
         (gptq(1).with("group_size", json!(-1)), "the field group_size is -1, but only 128 is supported"),
-        (gptq(1).with("desc_act", json!(true)), "the field desc_act is true, and columns out of their order"),
+        (
+            gptq(1).with("desc_act", json!(true)),
+            "the field desc_act is true, but reordered columns are not supported",
+        ),
         (
             gptq(1).with("quant_method", json!("hqq")),
-            "the field quant_method is \"hqq\", and \"gptq\", \"awq\", \"fp8\" and \"mxfp4\"",
+            "the field quant_method is \"hqq\", but only \"gptq\", \"awq\", \"fp8\" and \"mxfp4\"",
         ),
         (gptq(1).with("checkpoint_format", json!("marlin")), "the field checkpoint_format is \"marlin\""),
-        (awq().with("version", json!("gemv")), "the field version is \"gemv\", and \"gemm\""),
+        (awq().with("version", json!("gemv")), "the field version is \"gemv\", but only \"gemm\""),
     ] {
         let error = folder.error();
         assert!(error.contains(expected), "{error}");
@@ -155,7 +158,7 @@ fn what_is_not_read_is_named() {
     let mut moved = gptq(1);
     moved.g_idx = moved.g_idx.map(|ids| ids.into_iter().rev().collect());
     let error = moved.error();
-    assert!(error.contains("o_proj.g_idx has columns out of their order (desc_act)"), "{error}");
+    assert!(error.contains("o_proj.g_idx has reordered columns (desc_act)"), "{error}");
     let mut short = gptq(1);
     short.qweight = (vec![ROWS, COLS / 8], short.qweight.1);
     let error = short.error();
