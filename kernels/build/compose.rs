@@ -1,5 +1,5 @@
 //! A preprocessor of four lines: `#import NAME` (once each, from `shared/`; `WEIGHTS` is the format's), `#ifdef FLAG`,
-//! `#else`, `#endif`. Comments and indentation are dropped, since the text travels to browsers.
+//! `#else`, `#endif`. Comments and white space that separates nothing are dropped, since the text travels to browsers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -72,7 +72,7 @@ impl Composer {
                 _ if line.starts_with('#') => return Err(error("no such directive")),
                 _ => {
                     if let Some(piece) = out.last_mut() {
-                        piece.push_str(line);
+                        squeeze(line, piece);
                         piece.push('\n');
                     }
                 }
@@ -80,6 +80,22 @@ impl Composer {
         }
         out.push(String::new());
         if conditions.is_empty() { Ok(()) } else { Err(format!("{name}.wgsl: #ifdef without #endif")) }
+    }
+}
+
+/// Appends a line without the spaces that separate neither two words nor two equal signs.
+fn squeeze(line: &str, out: &mut String) {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c == ' '
+            && let (Some(before), Some(after)) = (out.chars().last(), chars.peek())
+            && !(is_word(before) && is_word(*after))
+            && before != *after
+        {
+            continue;
+        }
+        out.push(c);
     }
 }
 

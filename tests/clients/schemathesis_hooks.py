@@ -11,7 +11,7 @@ import schemathesis
 UNSAID = {
     r"may be given only when|cannot be used with": "what one field may be depends on another",
     r'"add_generation_prompt"|"continue_final_message"': "what one field may be depends on another",
-    r'"tool_choice" (is "required", and|names)': "what one field may be depends on another",
+    r'"tool_choice" (is "required", but|names)': "what one field may be depends on another",
     r'"prompt" and "n" together': "what one field may be depends on another",
     r"is not in the vocabulary|must be a list of token ids, not \d+": "the vocabulary is the model's",
     r"context holds|context of \d+ tokens": "how many tokens a text has is the tokenizer's to say",

@@ -71,10 +71,20 @@ pub(super) struct ExpertArgs {
     #[arg(long, env = "MOEX_WIRE", value_name = "DTYPE", default_value = "f16", value_parser = wire)]
     pub(super) wire: Dtype,
 
-    /// Whether what workers answer is checked before it is used, as `serve` does: blocking or audit. They are processes of
-    /// this program: without it, they are believed.
-    #[arg(long, env = "MOEX_VERIFY", default_value = "audit", value_name = "blocking|audit")]
-    pub(super) verify: Verify,
+    /// Which of the workers' answers are checked before they are used: blocking, every one, as `serve` does; audit, none.
+    /// The default is blocking, or audit with --wire int8.
+    #[arg(long, env = "MOEX_VERIFY", value_name = "blocking|audit")]
+    pub(super) verify: Option<Verify>,
+}
+
+impl ExpertArgs {
+    /// Which answers are checked: with int8 on the wire none, since a lie can hide in its rounding.
+    fn verify(&self) -> Verify {
+        self.verify.unwrap_or(match self.wire {
+            Dtype::F16 | Dtype::Bf16 => Verify::Blocking,
+            Dtype::Int8 | Dtype::Int4 => Verify::Audit,
+        })
+    }
 }
 
 /// Returns the experts that the flags ask for, for steps of at most `max_rows` rows.
@@ -171,7 +181,7 @@ impl OwnSwarm {
             busy_poll: BusyPoll::new(true),
             swarm: SwarmConfig {
                 wire: args.wire,
-                verify: args.verify,
+                verify: args.verify(),
                 ..SwarmConfig::new(JoinToken::new(secret()?), summary)
             },
             program: None,

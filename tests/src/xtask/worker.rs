@@ -157,9 +157,15 @@ fn compile() -> Result<PathBuf> {
 
 /// The compiler's flags, as a setting of cargo. What still names files does so by paths that are the same on every machine.
 fn flags() -> Result<String> {
-    let mut flags = vec!["-Zlocation-detail=none".to_owned()];
-    // What has to be inlined for speed says so itself.
-    flags.push("-Cllvm-args=-inline-threshold=10".to_owned());
+    // Names of symbols are part of the glue, and the short ones are the old ones. What has to be inlined for speed says so
+    // itself.
+    const SMALLER: [&str; 4] = [
+        "-Zlocation-detail=none",
+        "-Zunstable-options",
+        "-Csymbol-mangling-version=legacy",
+        "-Cllvm-args=-inline-threshold=30",
+    ];
+    let mut flags: Vec<String> = SMALLER.map(str::to_owned).to_vec();
     flags.push(format!("--remap-path-prefix={}=.", root().display()));
     for crates in registries(&cargo_home()?) {
         flags.push(format!("--remap-path-prefix={}=crates", crates.display()));

@@ -483,7 +483,7 @@ var cb0 = (arg0, arg1) => {
 const a = state0.a;
 state0.a = 0;
 try {
-return wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___js_sys_68a21b9575897d3___Function_fn_wasm_bindgen_a110fd5f095e02f6___JsValue_____wasm_bindgen_a110fd5f095e02f6___sys__Undefined___js_sys_68a21b9575897d3___Function_fn_wasm_bindgen_a110fd5f095e02f6___JsValue_____wasm_bindgen_a110fd5f095e02f6___sys__Undefined_______true_(a, state0.b, arg0, arg1);
+return wasm_bindgen__convert__closures_____invoke__h7039dba283712c46(a, state0.b, arg0, arg1);
 } finally {
 state0.a = a;
 }
@@ -844,35 +844,35 @@ __wbg_write_4fe5a1ec1ada7f6c: function(arg0, arg1, arg2, arg3) {
 arg0.write(arg1, getArrayU8FromWasm0(arg2, arg3));
 },
 __wbindgen_generic_0000000000000001: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___JsValue__core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true_);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h19b138181a31415b);
 return ret;
 },
 __wbindgen_generic_0000000000000002: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___JsValue______true_);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h06bcc20cb7c09330);
 return ret;
 },
 __wbindgen_generic_0000000000000003: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true_);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509);
 return ret;
 },
 __wbindgen_generic_0000000000000004: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuDeviceLostInfo__GpuDeviceLostInfo______true_);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a);
 return ret;
 },
 __wbindgen_generic_0000000000000005: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuDeviceLostInfo__GpuDeviceLostInfo______true__7);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_7);
 return ret;
 },
 __wbindgen_generic_0000000000000006: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true__8);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_8);
 return ret;
 },
 __wbindgen_generic_0000000000000007: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true__9);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_9);
 return ret;
 },
 __wbindgen_generic_0000000000000008: function(arg0, arg1) {
-const ret = makeMutClosure(arg0, arg1, wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke_______true_);
+const ret = makeMutClosure(arg0, arg1, wasm_bindgen__convert__closures_____invoke__hd28d6d0e104c175f);
 return ret;
 },
 __wbindgen_generic_0000000000000009: function(arg0) {
@@ -901,44 +901,44 @@ __proto__: null,
 "./moex_worker_bg.js": import0,
 };
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke_______true_(arg0, arg1) {
-wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke_______true_(arg0, arg1);
+function wasm_bindgen__convert__closures_____invoke__hd28d6d0e104c175f(arg0, arg1) {
+wasm.wasm_bindgen__convert__closures_____invoke__hd28d6d0e104c175f(arg0, arg1);
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___JsValue______true_(arg0, arg1, arg2) {
-wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___JsValue______true_(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h06bcc20cb7c09330(arg0, arg1, arg2) {
+wasm.wasm_bindgen__convert__closures_____invoke__h06bcc20cb7c09330(arg0, arg1, arg2);
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuDeviceLostInfo__GpuDeviceLostInfo______true_(arg0, arg1, arg2) {
-wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuDeviceLostInfo__GpuDeviceLostInfo______true_(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a(arg0, arg1, arg2) {
+wasm.wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a(arg0, arg1, arg2);
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuDeviceLostInfo__GpuDeviceLostInfo______true__7(arg0, arg1, arg2) {
-wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuDeviceLostInfo__GpuDeviceLostInfo______true__7(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_7(arg0, arg1, arg2) {
+wasm.wasm_bindgen__convert__closures_____invoke__h2c819887bb92dc4a_7(arg0, arg1, arg2);
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___JsValue__core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true_(arg0, arg1, arg2) {
-const ret = wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___JsValue__core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true_(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h19b138181a31415b(arg0, arg1, arg2) {
+const ret = wasm.wasm_bindgen__convert__closures_____invoke__h19b138181a31415b(arg0, arg1, arg2);
 if (ret[1]) {
 throw takeFromExternrefTable0(ret[0]);
 }
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true_(arg0, arg1, arg2) {
-const ret = wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true_(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509(arg0, arg1, arg2) {
+const ret = wasm.wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509(arg0, arg1, arg2);
 if (ret[1]) {
 throw takeFromExternrefTable0(ret[0]);
 }
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true__8(arg0, arg1, arg2) {
-const ret = wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true__8(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_8(arg0, arg1, arg2) {
+const ret = wasm.wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_8(arg0, arg1, arg2);
 if (ret[1]) {
 throw takeFromExternrefTable0(ret[0]);
 }
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true__9(arg0, arg1, arg2) {
-const ret = wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___wasm_bindgen_a110fd5f095e02f6___sys__JsNullable_wgpu_6d183de92d26b675___backend__webgpu__webgpu_sys__gen_GpuError__GpuError___core_c5930c85a12de822___result__Result_____wasm_bindgen_a110fd5f095e02f6___JsError___true__9(arg0, arg1, arg2);
+function wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_9(arg0, arg1, arg2) {
+const ret = wasm.wasm_bindgen__convert__closures_____invoke__h0f76c9d1013c3509_9(arg0, arg1, arg2);
 if (ret[1]) {
 throw takeFromExternrefTable0(ret[0]);
 }
 }
-function wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___js_sys_68a21b9575897d3___Function_fn_wasm_bindgen_a110fd5f095e02f6___JsValue_____wasm_bindgen_a110fd5f095e02f6___sys__Undefined___js_sys_68a21b9575897d3___Function_fn_wasm_bindgen_a110fd5f095e02f6___JsValue_____wasm_bindgen_a110fd5f095e02f6___sys__Undefined_______true_(arg0, arg1, arg2, arg3) {
-wasm.wasm_bindgen_a110fd5f095e02f6___convert__closures_____invoke___js_sys_68a21b9575897d3___Function_fn_wasm_bindgen_a110fd5f095e02f6___JsValue_____wasm_bindgen_a110fd5f095e02f6___sys__Undefined___js_sys_68a21b9575897d3___Function_fn_wasm_bindgen_a110fd5f095e02f6___JsValue_____wasm_bindgen_a110fd5f095e02f6___sys__Undefined_______true_(arg0, arg1, arg2, arg3);
+function wasm_bindgen__convert__closures_____invoke__h7039dba283712c46(arg0, arg1, arg2, arg3) {
+wasm.wasm_bindgen__convert__closures_____invoke__h7039dba283712c46(arg0, arg1, arg2, arg3);
 }
 const __wbindgen_enum_GpuAutoLayoutMode = ["auto"];
 const __wbindgen_enum_GpuBufferBindingType = ["uniform", "storage", "read-only-storage"];
