@@ -85,6 +85,20 @@ pub struct PeerConfig {
     pub renames: bool,
 }
 
+impl PeerConfig {
+    /// An ordinary worker but for its manner: under one id, with a gibibyte.
+    pub fn new(id: u128, manner: Manner) -> Self {
+        Self {
+            worker: WorkerId(id),
+            memory_budget_bytes: 1 << 30,
+            teraflops: 1.0,
+            manner,
+            busy_poll: false,
+            renames: false,
+        }
+    }
+}
+
 /// What happened to a peer so far.
 #[derive(Debug, Default)]
 pub struct Deeds {

@@ -66,7 +66,7 @@ async fn liars_beside_honest_workers_change_no_text() {
     for (id, (manner, shows)) in (0xBAD0..).zip(liars) {
         let before = hub.status().await.unwrap();
         // An id of its own: what one liar is known for is not held against the next.
-        let liar = Peer::start(&hub.join_url, peer(id, manner)).unwrap();
+        let liar = Peer::start(&hub.join_url, PeerConfig::new(id, manner)).unwrap();
         hub.wait_for_workers(3).await.unwrap();
         let http = chat::client().unwrap();
         for (case, expected) in &cases {
@@ -99,14 +99,14 @@ async fn silent_workers_that_say_they_are_slow_hold_up_no_answer() {
     let cases = cases_and_texts(10).await;
     let hub = Hub::start(&[]).unwrap();
     // A hub with nobody connected computes on the thread that asks; this one holds nothing, and is never asked.
-    let idle = Peer::start(&hub.join_url, peer(0xBAD9, Manner::LoadsNothing)).unwrap();
+    let idle = Peer::start(&hub.join_url, PeerConfig::new(0xBAD9, Manner::LoadsNothing)).unwrap();
     hub.wait_until("it has joined", |status| workers(status).count() == 1).await.unwrap();
     time_of(&hub, &cases).await;
     let alone = time_of(&hub, &cases).await;
     drop(idle);
     hub.wait_until("it is gone", |status| workers(status).count() == 0).await.unwrap();
     let silent = (0xBAD0..0xBAD3).map(|id| {
-        let config = PeerConfig { teraflops: 1e-9, ..peer(id, Manner::Mute) };
+        let config = PeerConfig { teraflops: 1e-9, ..PeerConfig::new(id, Manner::Mute) };
         Peer::start(&hub.join_url, config).unwrap()
     });
     let silent: Vec<Peer> = silent.collect();
@@ -130,7 +130,7 @@ async fn a_worker_that_fails_every_load_holds_up_no_answer() {
         workers(status).map(|worker| worker["blocks_resident"].as_u64().unwrap()).filter(|n| *n > 0).collect()
     };
     let before = held(&hub.status().await.unwrap());
-    let _bad = Peer::start(&hub.join_url, peer(0xBAD0, Manner::LoadsNothing)).unwrap();
+    let _bad = Peer::start(&hub.join_url, PeerConfig::new(0xBAD0, Manner::LoadsNothing)).unwrap();
     hub.wait_until("it has joined", |status| workers(status).count() == 3).await.unwrap();
     let beside = time_of(&hub, &cases).await;
     println!("ten answers: {without:?} without, {beside:?} beside a worker that loads nothing");
@@ -143,7 +143,7 @@ async fn a_worker_that_fails_every_load_holds_up_no_answer() {
 async fn a_worker_that_answers_no_numbers_is_quarantined_with_default_flags() {
     let cases = cases_and_texts(4).await;
     let hub = Hub::start(&["--experts", "int4"]).unwrap();
-    let _liar = Peer::start(&hub.join_url, peer(0xBAD, Manner::NotFinite)).unwrap();
+    let _liar = Peer::start(&hub.join_url, PeerConfig::new(0xBAD, Manner::NotFinite)).unwrap();
     hub.wait_until("it has joined", |status| workers(status).count() == 1).await.unwrap();
     let http = reqwest::Client::new();
     for (case, expected) in &cases {
@@ -163,7 +163,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
     hub.wait_for_workers(2).await.unwrap();
     let worker = WorkerId(0xBAD);
-    let liar = Peer::start(&hub.join_url, peer(worker.0, Manner::Zeros)).unwrap();
+    let liar = Peer::start(&hub.join_url, PeerConfig::new(worker.0, Manner::Zeros)).unwrap();
     hub.wait_for_workers(3).await.unwrap();
     let http = chat::client().unwrap();
     for (case, expected) in &cases {
@@ -186,7 +186,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
 async fn what_a_worker_writes_forges_no_line_of_the_log() {
     let folder = chaos::log_folder("forged-log-test").unwrap();
     let hub = Moex::under_test().logging_to(&folder).hub(&[]).unwrap();
-    let _peer = Peer::start(&hub.join_url, peer(0xBAD, Manner::Forges)).unwrap();
+    let _peer = Peer::start(&hub.join_url, PeerConfig::new(0xBAD, Manner::Forges)).unwrap();
     hub.wait_for_workers(1).await.unwrap();
     let (http, case) = (reqwest::Client::new(), &demo_cases(1)[0]);
     chat::ask(&http, &hub.url, case).await.unwrap();
@@ -342,18 +342,6 @@ async fn time_of(hub: &Hub, cases: &[(Value, Said)]) -> Duration {
         chat::ask(&http, &hub.url, case).await.unwrap();
     }
     started.elapsed()
-}
-
-fn peer(id: u128, manner: Manner) -> PeerConfig {
-    let worker = WorkerId(id);
-    PeerConfig {
-        worker,
-        memory_budget_bytes: 1 << 30,
-        teraflops: 1.0,
-        manner,
-        busy_poll: false,
-        renames: false,
-    }
 }
 
 /// The first cases of the demo.

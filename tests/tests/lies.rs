@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
-use moex_protocol::WorkerId;
 use moex_tests::chat::{self, Said};
 use moex_tests::hub::{Hub, Worker, workers};
 use moex_tests::liar::Lie;
@@ -64,7 +63,7 @@ async fn two_values_that_cancel_for_many_a_check_change_no_text() {
 async fn honest_workers_are_used_and_never_suspected() {
     let hub = Hub::start(&[]).unwrap();
     let _native = Worker::start(&hub.join_url, &[]).unwrap();
-    let _scripted = Peer::start(&hub.join_url, peer(7, Manner::Lies(Lie::None))).unwrap();
+    let _scripted = Peer::start(&hub.join_url, PeerConfig::new(7, Manner::Lies(Lie::None))).unwrap();
     hub.wait_for_workers(2).await.unwrap();
     answers_are_right(&hub).await;
     let status = hub.status().await.unwrap();
@@ -81,7 +80,7 @@ async fn honest_workers_are_used_and_never_suspected() {
 async fn under_attack(manner: Manner) -> Hub {
     let hub = Hub::start(&[]).unwrap();
     let liars = [1, 2].map(|id| {
-        let config = PeerConfig { renames: true, ..peer(id, manner) };
+        let config = PeerConfig { renames: true, ..PeerConfig::new(id, manner) };
         Peer::start(&hub.join_url, config).unwrap()
     });
     let serves = |worker: &Value| worker["blocks_resident"].as_u64() > Some(0);
@@ -124,18 +123,6 @@ async fn answers_are_right(hub: &Hub) {
         }
     }
     assert_eq!(wrong, 0, "wrong texts of {n}");
-}
-
-fn peer(id: u128, manner: Manner) -> PeerConfig {
-    let worker = WorkerId(id);
-    PeerConfig {
-        worker,
-        memory_budget_bytes: 1 << 30,
-        teraflops: 1.0,
-        manner,
-        busy_poll: false,
-        renames: false,
-    }
 }
 
 /// The first cases of the demo, with what a hub without workers says.

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-/// The page, with `{{NAME}}` placeholders.
+/// The page; a value takes the place of each `{{NAME}}`.
 const TEMPLATE: &str = include_str!("page/door.html");
 /// The usual policy, plus permission for the script to check whether the https port is trusted.
 const POLICY: &str = "default-src 'self'; connect-src 'self' https:; object-src 'none'; base-uri 'none'; form-action 'none'; \

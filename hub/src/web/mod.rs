@@ -35,7 +35,7 @@ pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/join", page::<Join, S>("index.html"))
 }
 
-/// The page shown while the hub is loading; `{progress}` in it is the placeholder for the text.
+/// The page shown while the hub is loading; the text takes the place of `{progress}`.
 pub fn loading_page() -> Option<String> {
     String::from_utf8(Assets::get("loading.html")?.data.into_owned()).ok()
 }
