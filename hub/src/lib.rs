@@ -1,9 +1,9 @@
 //! The hub: HTTP API, pages and commands over `moex-model`, `moex-engine` and `moex-swarm`, and the sockets that
 //! connect them.
 
+pub mod access;
 pub mod api;
 pub mod commands;
-pub mod door;
 pub mod log;
 pub mod net;
 pub mod pull;

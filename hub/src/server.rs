@@ -27,7 +27,7 @@ use tokio::time::timeout;
 pub use cors::{CorsOrigin, CorsOrigins};
 pub(crate) use hub::summary;
 pub use hub::{Hub, HubConfig, OpenError, Reach};
-pub use listener::{Door, Listener, Surface};
+pub use listener::{Listener, PlainPort, Surface};
 pub use loading::Loading;
 pub use public_url::PublicUrl;
 
@@ -169,7 +169,7 @@ impl Site {
 
     async fn route(&self, request: Request) -> Response {
         match (&self.surface, self.app.get()) {
-            (Surface::Door(door), _) if !door.lets_through(&request) => door.answer(request).await,
+            (Surface::Plain(plain), _) if !plain.lets_through(&request) => plain.answer(request).await,
             (_, Some(app)) => net::call(app.clone())(request).await,
             (_, None) => net::call(self.loading.clone())(request).await,
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::values;
-use crate::door::greeting;
-use crate::door::mdns::{self, Found};
+use crate::access::greeting;
+use crate::access::mdns::{self, Found};
 
 /// How long hubs may take to answer.
 const WAIT: Duration = Duration::from_secs(3);

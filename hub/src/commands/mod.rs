@@ -12,9 +12,9 @@ pub mod serve;
 pub mod synth;
 pub mod worker;
 
+mod access_args;
 mod answer_printer;
 mod compute;
-mod door_args;
 mod experts;
 mod find_hub;
 mod hub_client;

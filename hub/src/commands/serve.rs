@@ -11,8 +11,8 @@ use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype};
 use moex_worker::native::BusyPoll;
 
+use super::access_args::AccessArgs;
 use super::compute::ComputeArgs;
-use super::door_args::DoorArgs;
 use super::experts::ModelArgs;
 use super::values;
 use crate::net::WorkerProcesses;
@@ -26,7 +26,7 @@ pub struct Args {
     model: ModelArgs,
 
     #[command(flatten)]
-    door: DoorArgs,
+    access: AccessArgs,
 
     /// Format that experts are packed to for workers: int4, f16, q8_0, ..., or two formats such as q4_K+q6_K, for gate
     /// and up, and for down. Default: the model's own if it is quantised, otherwise int4.
@@ -139,7 +139,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 async fn serve(args: Args) -> anyhow::Result<()> {
     // Binds before loading the model, so that a port in use is reported at once.
-    let mut door = args.door.open(args.workers > 0).await?;
+    let mut opened = args.access.open(args.workers > 0).await?;
     // Workers of its own share the machine, where waking a thread takes longer than sending a message.
     let busy_poll = BusyPoll::new(args.busy_poll || args.workers > 0);
     let mut config = HubConfig {
@@ -166,15 +166,15 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         in_flight: args.in_flight.0,
         guesses: !args.no_guesses,
         shards: args.shards,
-        token: door.token.clone(),
-        api_key: door.api_key.clone(),
+        token: opened.token.clone(),
+        api_key: opened.api_key.clone(),
         cors_origins: CorsOrigins(args.cors_origin),
         request_timeout: args.request_timeout,
-        public_url: args.door.public_url.clone(),
+        public_url: args.access.public_url.clone(),
         trace: args.trace,
     };
-    let server = Server::start(std::mem::take(&mut door.listeners), &config.reach())?;
-    eprintln!("{}/ is open, and shows progress until the hub is ready.", door.url());
+    let server = Server::start(std::mem::take(&mut opened.listeners), &config.reach())?;
+    eprintln!("{}/ is open, and shows progress until the hub is ready.", opened.url());
     let loading = server.loading();
     let located = tokio::task::spawn_blocking(move || {
         args.model.path(&mut |done, total| loading.downloaded(done, total))
@@ -189,12 +189,13 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let description = hub.description().to_owned();
     let serving = server.ready(hub);
 
-    let mut workers = WorkerProcesses::start(usize::from(args.workers), &door.local_join(), None, busy_poll)?;
+    let mut workers =
+        WorkerProcesses::start(usize::from(args.workers), &opened.local_join(), None, busy_poll)?;
     if args.json {
-        writeln!(stdout(), "{}", door.json()).context("the addresses could not be printed")?;
+        writeln!(stdout(), "{}", opened.json()).context("the addresses could not be printed")?;
     }
     let next = next_step(workers.count(), args.no_hub_compute);
-    eprintln!("{}", door.greeting(&description, next));
+    eprintln!("{}", opened.greeting(&description, next));
     let (stopping, is_stopping) = tokio::sync::oneshot::channel::<()>();
     let first_signal = async move {
         server::stop_signal().await;

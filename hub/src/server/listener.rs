@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 use tokio::net::TcpListener;
 
 use super::guard;
+use crate::access::addresses;
 use crate::api::{self, ApiError};
-use crate::door::addresses;
 use crate::net;
 
 /// A bound socket.
@@ -38,12 +38,12 @@ pub enum Surface {
     /// The whole hub.
     Everything,
     /// Plain HTTP beside HTTPS: only what needs no secret.
-    Door(Door),
+    Plain(PlainPort),
 }
 
 /// The plain port of a hub that others reach by HTTPS: its own pages, and what a tab needs to join. It redirects
 /// everything else to the HTTPS port, except requests from this machine itself.
-pub struct Door {
+pub struct PlainPort {
     pages: Router,
 }
 
@@ -54,7 +54,7 @@ const JOINING_FOLDERS: [&str; 4] = ["/join/", "/worker/", "/assets/", "/shards/"
 /// Paths for programs, not for browsers.
 const FOR_PROGRAMS: [&str; 3] = ["/v1/", "/api/", "/metrics"];
 
-impl Door {
+impl PlainPort {
     /// A plain port with its own `pages`, including `/`, beside a hub with HTTPS on `https_port`.
     pub fn new(pages: Router, https_port: u16) -> Self {
         let elsewhere = move |method: Method, uri: Uri, headers: HeaderMap| async move {

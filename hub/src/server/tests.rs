@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{Door, Hub, HubConfig, Listener, Server, Surface, run};
+use super::{Hub, HubConfig, Listener, PlainPort, Server, Surface, run};
 use crate::api::MAX_BODY_BYTES;
 
 const STORY: &str = "Tell me a story about a bear.";

@@ -14,7 +14,7 @@ use super::{Delay, Link};
 
 /// Answers it keeps to send again.
 pub(super) const MAX_KEPT: usize = 8;
-/// Times it comes back after it was shown the door.
+/// Times it comes back after it was thrown out.
 const MAX_RETURNS: u32 = 4;
 /// How long it waits before it does.
 const RETURN_DELAY: Duration = Duration::from_millis(700);

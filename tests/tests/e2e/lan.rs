@@ -40,15 +40,15 @@ fn text(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn from_another_host_the_door_shows_the_way_and_no_secret() {
+async fn from_another_host_the_setup_page_shows_the_way_and_no_secret() {
     let (host, state) = (Host::new().unwrap(), tempfile::tempdir().unwrap());
     let hub = open(state.path(), &[]);
-    let (door, web) = (from(&host, &hub.started["door_urls"]), from(&host, &hub.started["urls"]));
+    let (setup, web) = (from(&host, &hub.started["setup_urls"]), from(&host, &hub.started["urls"]));
     let token = hub.started["token"].as_str().unwrap();
     let key = hub.started["api_key"].as_str().unwrap();
 
     let iphone = "Mozilla/5.0 (iPhone; CPU iPhone OS 17_5 like Mac OS X) AppleWebKit/605.1.15 Version/17.5 Mobile Safari/604.1";
-    let page = text(&curl(&host, &["-i", "-A", iphone, &format!("{door}/")]));
+    let page = text(&curl(&host, &["-i", "-A", iphone, &format!("{setup}/")]));
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("text/html"), "{page}");
     assert!(page.contains("<details id=\"ios\" open"), "{page}");
     let fingerprint = hub.started["ca"]["fingerprint"].as_str().unwrap();
@@ -59,19 +59,27 @@ async fn from_another_host_the_door_shows_the_way_and_no_secret() {
         page.contains(&format!("\"{web}/\"")),
         "the way on is by the address that the visitor came by: {page}"
     );
-    for path in
-        ["/", "/ca.crt", "/ca.pem", "/door/door.js", "/health", "/join", "/swarm", "/api/swarm", "/v1/models"]
-    {
-        let said = text(&curl(&host, &["-i", &format!("{door}{path}")]));
+    for path in [
+        "/",
+        "/ca.crt",
+        "/ca.pem",
+        "/setup/setup.js",
+        "/health",
+        "/join",
+        "/swarm",
+        "/api/swarm",
+        "/v1/models",
+    ] {
+        let said = text(&curl(&host, &["-i", &format!("{setup}{path}")]));
         assert!(!said.contains(token) && !said.contains(key), "{path} tells strangers a secret");
     }
 
     // What was downloaded is what the page is about, and makes the https port trusted; without it, it is not.
     let folder = tempfile::tempdir().unwrap();
     let pem = folder.path().join("ca.pem");
-    let headers = text(&curl(&host, &["-D", "-", "-o", pem.to_str().unwrap(), &format!("{door}/ca.pem")]));
+    let headers = text(&curl(&host, &["-D", "-", "-o", pem.to_str().unwrap(), &format!("{setup}/ca.pem")]));
     assert!(headers.contains("application/x-pem-file"), "{headers}");
-    let headers = text(&curl(&host, &["-D", "-", "-o", "/dev/null", &format!("{door}/ca.crt")]));
+    let headers = text(&curl(&host, &["-D", "-", "-o", "/dev/null", &format!("{setup}/ca.crt")]));
     assert!(headers.contains("application/x-x509-ca-cert"), "{headers}");
     let trusted = curl(&host, &["-i", "--cacert", pem.to_str().unwrap(), &format!("{web}/reached")]);
     assert!(text(&trusted).starts_with("HTTP/1.1 204"), "{trusted:?}");
@@ -89,7 +97,7 @@ async fn from_another_host_the_door_shows_the_way_and_no_secret() {
     }
 
     // The plain port is for joining alone; chat and API are behind TLS and the key.
-    let chat = text(&curl(&host, &["-i", &format!("{door}/v1/models")]));
+    let chat = text(&curl(&host, &["-i", &format!("{setup}/v1/models")]));
     assert!(chat.starts_with("HTTP/1.1 403"), "{chat}");
     let ask = |key: &str| {
         let header = format!("Authorization: Bearer {key}");

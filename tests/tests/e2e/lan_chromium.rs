@@ -1,4 +1,4 @@
-//! Browsers of other hosts at the door of `moex serve --lan`.
+//! Browsers of other hosts at the setup page of `moex serve --lan`.
 
 use std::path::Path;
 
@@ -34,10 +34,10 @@ async fn a_tab_that_trusts_the_authority_has_a_gpu_reloads_for_nothing_and_outli
     let authority = hub.started["ca"]["certificate"].as_str().unwrap().to_owned();
     let browser = Browser::launch_trusting(&host, Path::new(&authority)).await.unwrap();
     let token = hub.started["token"].as_str().unwrap();
-    let (door, web) = (from(&host, &hub.started["door_urls"]), from(&host, &hub.started["urls"]));
+    let (setup, web) = (from(&host, &hub.started["setup_urls"]), from(&host, &hub.started["urls"]));
 
     // Whoever scanned the code and trusts the authority already is sent straight on, token and all.
-    let scanned = browser.open(&format!("{door}/#{token}")).await.unwrap();
+    let scanned = browser.open(&format!("{setup}/#{token}")).await.unwrap();
     wait_for(&scanned, "location.href", &format!("{web}/join#{token}")).await;
     scanned.close().await.unwrap();
 
@@ -67,8 +67,8 @@ async fn a_browser_without_the_authority_sees_the_page_that_explains_and_a_way_i
     let hub = home.start();
     let browser = Browser::launch_on(&host).await.unwrap();
     let token = hub.started["token"].as_str().unwrap();
-    let door = from(&host, &hub.started["door_urls"]);
-    let tab = browser.open(&format!("{door}/#{token}")).await.unwrap();
+    let setup = from(&host, &hub.started["setup_urls"]);
+    let tab = browser.open(&format!("{setup}/#{token}")).await.unwrap();
     wait_for(
         &tab,
         "document.querySelector('a[href*=\"/join#\"]:not(.primary)')?.getAttribute('href')",
@@ -77,7 +77,7 @@ async fn a_browser_without_the_authority_sees_the_page_that_explains_and_a_way_i
     .await;
     // Long enough for the check of the https port to have failed.
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
-    assert_eq!(tab.eval("location.href").await.unwrap(), format!("{door}/#{token}"));
+    assert_eq!(tab.eval("location.href").await.unwrap(), format!("{setup}/#{token}"));
     assert_eq!(tab.eval("document.getElementById('trusted').hidden").await.unwrap(), true);
     let text = tab.eval("document.body.innerText").await.unwrap();
     let text = text.as_str().unwrap();
@@ -86,7 +86,7 @@ async fn a_browser_without_the_authority_sees_the_page_that_explains_and_a_way_i
     assert_eq!(tab.eval(open).await.unwrap(), "linux");
 
     // The way in without it, by the same plain port.
-    let joined = browser.open(&format!("{door}/join#{token}")).await.unwrap();
+    let joined = browser.open(&format!("{setup}/join#{token}")).await.unwrap();
     joined.wait_until("serving", is_whole).await.unwrap();
     hub.wait_for_workers(1).await.unwrap();
     browser.close().await.unwrap();

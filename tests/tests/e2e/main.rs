@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
+mod access;
 mod adversary;
 mod api;
 mod archive;
@@ -12,7 +13,6 @@ mod commands;
 mod compression;
 mod defaults;
 mod demo;
-mod door;
 mod eval;
 mod exact;
 mod families;

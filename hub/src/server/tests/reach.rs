@@ -72,16 +72,17 @@ async fn behind_a_proxy_a_hub_is_asked_by_its_public_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_plain_door_lets_join_and_shows_the_way_to_the_rest() {
-    let pages = axum::Router::new().route("/", axum::routing::get(async || "the door"));
+async fn the_plain_port_lets_join_and_shows_the_way_to_the_rest() {
+    let pages = axum::Router::new().route("/", axum::routing::get(async || "the setup page"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shards = tempfile::tempdir().unwrap();
     let folder = Some(shards.path().to_owned());
-    let public_url = Some("http://door.example".parse().unwrap());
+    let public_url = Some("http://setup.example".parse().unwrap());
     let config = HubConfig { token: TOKEN.to_owned(), shards: folder, public_url, ..HubConfig::default() };
     let hub = Hub::open(config, |_, _| {}).await.unwrap();
-    let listener = Listener { tcp: listener, tls: None, surface: Surface::Door(Door::new(pages, 8443)) };
+    let listener =
+        Listener { tcp: listener, tls: None, surface: Surface::Plain(PlainPort::new(pages, 8443)) };
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(run(vec![listener], hub, async move { drop(stopped.await) }));
     moex_worker::native::install_crypto();
@@ -89,20 +90,20 @@ async fn the_plain_door_lets_join_and_shows_the_way_to_the_rest() {
     let get = async |host: &str, path: &str| {
         http.get(format!("http://{address}{path}")).header(header::HOST, host).send().await.unwrap()
     };
-    assert_eq!(get("door.example", "/").await.text().await.unwrap(), "the door");
+    assert_eq!(get("setup.example", "/").await.text().await.unwrap(), "the setup page");
     for path in ["/join", "/join/join.js", "/health", "/assets/base.css"] {
-        assert_eq!(get("door.example", path).await.status(), StatusCode::OK, "{path}");
+        assert_eq!(get("setup.example", path).await.status(), StatusCode::OK, "{path}");
     }
-    assert_eq!(get("door.example", "/shards/absent").await.status(), StatusCode::UNAUTHORIZED);
-    let elsewhere = get("door.example", "/swarm?a=b").await;
+    assert_eq!(get("setup.example", "/shards/absent").await.status(), StatusCode::UNAUTHORIZED);
+    let elsewhere = get("setup.example", "/swarm?a=b").await;
     assert_eq!(elsewhere.status(), StatusCode::TEMPORARY_REDIRECT);
-    assert_eq!(elsewhere.headers()[header::LOCATION], "https://door.example:8443/swarm?a=b");
+    assert_eq!(elsewhere.headers()[header::LOCATION], "https://setup.example:8443/swarm?a=b");
     for path in ["/v1/models", "/api/swarm", "/metrics"] {
-        let refused = assert_error(get("door.example", path).await, 403, "forbidden").await;
-        assert!(refused.contains(&format!("https://door.example:8443{path}")), "{refused}");
+        let refused = assert_error(get("setup.example", path).await, 403, "forbidden").await;
+        assert!(refused.contains(&format!("https://setup.example:8443{path}")), "{refused}");
     }
     let own = address.to_string();
-    assert_ne!(get(&own, "/").await.text().await.unwrap(), "the door");
+    assert_ne!(get(&own, "/").await.text().await.unwrap(), "the setup page");
     assert_eq!(get(&own, "/v1/models").await.status(), StatusCode::OK);
     drop(stop);
     serving.await.unwrap().unwrap();

@@ -90,9 +90,9 @@ async fn the_page_of_the_plain_port_looks_right_everywhere() {
     let moex = Moex::under_test().keeping(state.path());
     let hub = moex.hub_at(&ports[0], &["--lan", "--https-port", &ports[1]]).unwrap();
     let browser = Browser::launch().await.unwrap();
-    let (tab, complaints) = browser.open_heard(&from(&host, &hub.started["door_urls"])).await.unwrap();
+    let (tab, complaints) = browser.open_heard(&from(&host, &hub.started["setup_urls"])).await.unwrap();
     tab.until("document.querySelector('details')").await.unwrap();
-    look(&tab, &axe, "door").await;
+    look(&tab, &axe, "setup").await;
     assert_eq!(complaints.heard(), Vec::<String>::new());
     browser.close().await.unwrap();
 }

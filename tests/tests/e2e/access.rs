@@ -1,4 +1,4 @@
-//! The front door: links that others can open, and that stay good when the hub starts again.
+//! Links that others can open, and that stay good when the hub starts again.
 
 use std::process::Stdio;
 use std::time::Duration;

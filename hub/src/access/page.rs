@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 /// The page; a value takes the place of each `{{NAME}}`.
-const TEMPLATE: &str = include_str!("page/door.html");
+const TEMPLATE: &str = include_str!("page/setup.html");
 /// The usual policy, plus permission for the script to check whether the https port is trusted.
 const POLICY: &str = "default-src 'self'; connect-src 'self' https:; object-src 'none'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
@@ -60,10 +60,10 @@ pub fn router(told: Told) -> Router {
         .route("/ca.crt", get(der))
         .route("/ca.pem", get(pem))
         // Without an icon browsers request `/favicon.ico`, which would redirect them to a port they do not trust yet.
-        .route("/door/favicon.svg", file("image/svg+xml", include_str!("../web/assets/favicon.svg")))
-        .route("/door/base.css", file("text/css; charset=utf-8", include_str!("../web/assets/base.css")))
-        .route("/door/door.css", file("text/css; charset=utf-8", include_str!("page/door.css")))
-        .route("/door/door.js", file("text/javascript; charset=utf-8", include_str!("page/door.js")))
+        .route("/setup/favicon.svg", file("image/svg+xml", include_str!("../web/assets/favicon.svg")))
+        .route("/setup/base.css", file("text/css; charset=utf-8", include_str!("../web/assets/base.css")))
+        .route("/setup/setup.css", file("text/css; charset=utf-8", include_str!("page/setup.css")))
+        .route("/setup/setup.js", file("text/javascript; charset=utf-8", include_str!("page/setup.js")))
         .with_state(told)
 }
 

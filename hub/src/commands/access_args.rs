@@ -12,13 +12,13 @@ use tokio::net::TcpListener;
 
 use super::listen::{self, Listen};
 use super::values;
-use crate::door::authority::Authority;
-use crate::door::certificate::{Certificate, Source};
-use crate::door::greeting::{self, Greeting};
-use crate::door::kept::{Kept, KeptError, Replace, StateFolder};
-use crate::door::links::{self, Origins};
-use crate::door::mdns::{self, Announced};
-use crate::door::{addresses, page};
+use crate::access::authority::Authority;
+use crate::access::certificate::{Certificate, Source};
+use crate::access::greeting::{self, Greeting};
+use crate::access::kept::{Kept, KeptError, Replace, StateFolder};
+use crate::access::links::{self, Origins};
+use crate::access::mdns::{self, Announced};
+use crate::access::{addresses, page};
 use crate::server::{self, Listener, PublicUrl, Surface};
 
 /// Default address.
@@ -31,7 +31,7 @@ const CPU_ONLY: &str = "Browsers give WebGPU to https and localhost only: a tab 
 
 /// The flags.
 #[derive(clap::Args, Debug)]
-pub(super) struct DoorArgs {
+pub(super) struct AccessArgs {
     /// Open the hub to this network: an https port with its own certificate authority (created at the first start), a
     /// page on --port that shows phones how to trust it, a QR code, mDNS, and an API key (created and kept if none is
     /// given).
@@ -96,7 +96,7 @@ pub(super) struct DoorArgs {
 }
 
 /// The hub's bound listeners, with the secrets and URLs that belong to them.
-pub(super) struct Door {
+pub(super) struct Opened {
     /// The listeners to serve on.
     pub(super) listeners: Vec<Listener>,
     /// The token that workers join with.
@@ -116,9 +116,9 @@ pub(super) struct Door {
     _announced: Option<Announced>,
 }
 
-impl DoorArgs {
+impl AccessArgs {
     /// Binds every address that the flags ask for, and reads or creates the secrets. Fails at once if a port is in use.
-    pub(super) async fn open(&self, brings_workers: bool) -> anyhow::Result<Door> {
+    pub(super) async fn open(&self, brings_workers: bool) -> anyhow::Result<Opened> {
         let default = if self.lan { DEFAULT_LAN } else { DEFAULT_LISTEN };
         let address = self.listen.clone().unwrap_or_default().resolve(self.port, default)?;
         if !address.ip().is_loopback() && self.api_key.is_none() && !self.lan {
@@ -151,10 +151,10 @@ impl DoorArgs {
             Some(url) => own.published(url.to_string()),
             None => own,
         };
-        let door = self.lan.then(|| Origins::new("http", plain_at, &names));
+        let plain_origins = self.lan.then(|| Origins::new("http", plain_at, &names));
 
         let mut listeners = Vec::new();
-        let mut local = door.as_ref().map_or(local, Origins::local);
+        let mut local = plain_origins.as_ref().map_or(local, Origins::local);
         match &certificate {
             None => listeners.extend(plain.into_iter().map(Listener::plain)),
             Some(certificate) => {
@@ -163,12 +163,12 @@ impl DoorArgs {
                 if self.lan {
                     listeners.extend(https.into_iter().map(secure));
                     let pages = || pages(certificate, &web);
-                    let door = |tcp| Listener {
+                    let plain_port = |tcp| Listener {
                         tcp,
                         tls: None,
-                        surface: Surface::Door(server::Door::new(pages(), web.port())),
+                        surface: Surface::Plain(server::PlainPort::new(pages(), web.port())),
                     };
-                    listeners.extend(plain.into_iter().map(door));
+                    listeners.extend(plain.into_iter().map(plain_port));
                 } else {
                     listeners.extend(plain.into_iter().map(secure));
                     if brings_workers {
@@ -180,12 +180,12 @@ impl DoorArgs {
                 }
             }
         }
-        Ok(Door {
+        Ok(Opened {
             listeners,
             api_key: self.api_key.clone().or_else(|| kept_key.as_ref().map(|kept| kept.value.clone())),
             token,
             web,
-            plain: door,
+            plain: plain_origins,
             local,
             state,
             kept_key,
@@ -238,7 +238,7 @@ impl DoorArgs {
     }
 }
 
-impl Door {
+impl Opened {
     /// The address for other machines, or the local one if no other machine can reach the hub.
     pub(super) fn url(&self) -> String {
         self.web.shared().swap_remove(0)
@@ -261,7 +261,7 @@ impl Door {
             "join_urls": urls.iter().map(|url| join(url, &self.token)).collect::<Vec<_>>(),
             "urls": urls,
             "worker_url": self.worker_url(),
-            "door_urls": self.page().map(Origins::shared),
+            "setup_urls": self.page().map(Origins::shared),
             "qr": self.qr_url(),
             "api_key": self.kept_key.as_ref().map(|kept| &kept.value),
             "api_key_file": self.kept_key.as_ref().map(|kept| &kept.path),
