@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
-use moex_protocol::header::HEADER_BYTES;
-use moex_protocol::limits::MAX_MESSAGE_BYTES;
-use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, Products};
+use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
 use moex_worker::native::BusyPoll;
 
 use super::{CorsOrigins, PublicUrl};
@@ -18,7 +16,7 @@ use crate::shards::{ModelExperts, ShardError, ShardStore};
 use moex_engine::{Engine, EngineConfig};
 use moex_model::text::{Text, TextError};
 use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
-use moex_swarm::{Hedge, JoinToken, SwarmConfig, Verify};
+use moex_swarm::{Hedge, JoinToken, SwarmConfig, Verify, max_pairs_a_message};
 
 /// Configuration of a hub; the default serves the demo model and lacks a token.
 #[derive(Clone, Debug)]
@@ -145,16 +143,11 @@ impl HubConfig {
         }
     }
 
-    /// T: as many rows as asked for, if one worker's answer for all of them fits into a message.
+    /// T: as many rows as asked for, if an expert's answer for all of them fits into a message.
     fn max_rows(&self, checkpoint: &Checkpoint) -> usize {
         let spec = &checkpoint.spec;
-        let products = match self.verify {
-            Verify::Audit => 0,
-            Verify::Blocking => Products::row_bytes(spec.moe.inner),
-        };
-        let row_bytes = self.wire.row_bytes(spec.hidden) + HEADER_BYTES + products;
-        let fits = MAX_MESSAGE_BYTES / (row_bytes * spec.moe.n_chosen.max(1));
-        self.max_rows.min(fits.max(1))
+        let inner = (self.verify == Verify::Blocking).then_some(spec.moe.inner);
+        self.max_rows.min(max_pairs_a_message(self.wire, spec.hidden, inner).max(1))
     }
 
     /// Divides the memory that is free before the model is loaded.

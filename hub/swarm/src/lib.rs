@@ -55,6 +55,7 @@ pub use self::auditor::{Evidence, MAX_STRIKES, Quarantined, TOLERANCE_NMSE};
 pub use self::config::SwarmConfig;
 pub use self::dispatcher::{
     EncodedLayer, HubResult, JobError, LayerEncoding, LayerJob, LayerResult, Lie, MAX_JOBS, Tier, Unchecked,
+    max_pairs_a_message,
 };
 pub use self::fleet::{BlockCatalog, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
 pub use self::policy::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE, Verify};

@@ -212,7 +212,15 @@ impl Dispatcher {
 
     fn ask_workers(&mut self, now: Duration, id: JobId, shares: BTreeMap<ConnectionId, Share>, kind: Kind) {
         let flops_per_pair = self.config.flops_per_pair();
-        for (to, Share { items, copies }) in shares {
+        let Some(layer) = self.layer_of(id).cloned() else { return };
+        let messages = shares.into_iter().flat_map(|(to, share)| {
+            let by_message = layer.by_message(&share.items).into_iter();
+            by_message.map(move |items| {
+                let copies = share.copies.iter().copied().filter(|item| items.contains(item)).collect();
+                (to, Share { items, copies })
+            })
+        });
+        for (to, Share { items, copies }) in messages {
             let Some(n_pairs) = self.jobs.get(&id).map(|job| job.layer.n_pairs(&items)) else { return };
             let usual = self.usual(n_pairs);
             let Some(job) = self.jobs.get_mut(&id) else { return };

@@ -21,6 +21,12 @@ const FRAME_BYTES: usize = 28;
 /// A row index and a gate.
 const PAIR_BYTES: usize = 4;
 
+/// (row, expert) pairs whose answer fits into a message: with products if there is an `inner`.
+pub fn max_pairs_a_message(dtype: Dtype, hidden: usize, inner: Option<usize>) -> usize {
+    let pair_bytes = dtype.row_bytes(hidden) + FRAME_BYTES + inner.map_or(0, Products::row_bytes);
+    limits::MAX_MESSAGE_BYTES / pair_bytes
+}
+
 /// How layers are encoded for a swarm.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerEncoding {
@@ -73,7 +79,7 @@ impl EncodedLayer {
     /// Encodes (T, D) normed `rows` with their routing.
     ///
     /// # Errors
-    /// If rows, experts and gates do not fit together, or not into one message to one worker.
+    /// If rows, experts and gates do not fit together, or one expert's rows not into a message.
     pub fn encode(
         layer: LayerId,
         rows: &[f32],
@@ -89,9 +95,8 @@ impl EncodedLayer {
             return Err(JobError::Shape { layer });
         }
         let max = max_rows.min(max_pairs / k.max(1));
-        let answer_bytes =
-            n_pairs * (dtype.row_bytes(hidden) + FRAME_BYTES + inner.map_or(0, Products::row_bytes));
-        if n_rows > max.min(limits::MAX_ROWS as usize) || answer_bytes > limits::MAX_MESSAGE_BYTES {
+        let max = max.min(limits::MAX_ROWS as usize).min(max_pairs_a_message(dtype, hidden, inner));
+        if n_rows > max {
             return Err(JobError::TooManyRows { rows: n_rows, max });
         }
         let mut pairs: BTreeMap<u16, Vec<Pair>> = BTreeMap::new();
@@ -136,6 +141,25 @@ impl EncodedLayer {
         let form = shorter_form(row_bytes, usize::from(n_rows), &calls);
         let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
         Dispatch { layer, hidden, dtype, form, rows, calls, wants_products: self.inner.is_some() }
+    }
+
+    /// Divides items, in their order, so that each part's answer fits into a message.
+    pub(super) fn by_message(&self, items: &[usize]) -> Vec<Vec<usize>> {
+        let max = max_pairs_a_message(self.dtype, self.hidden, self.inner);
+        let mut n_pairs = 0;
+        let mut messages: Vec<Vec<usize>> = Vec::new();
+        for item in items {
+            let more = self.items[*item].pairs.len();
+            n_pairs += more;
+            match messages.last_mut() {
+                Some(message) if n_pairs <= max => message.push(*item),
+                _ => {
+                    messages.push(vec![*item]);
+                    n_pairs = more;
+                }
+            }
+        }
+        messages
     }
 
     /// Splits an answer to `items` into one part per item. None if its shape differs from the request. Does not read
@@ -304,6 +328,20 @@ mod tests {
         let too_many = Err(JobError::TooManyRows { rows: 3, max: 2 });
         assert_eq!(job().encode(LayerEncoding { max_rows: 2, ..encoding(2) }).map(|_| ()), too_many);
         assert_eq!(job().encode(LayerEncoding { max_pairs: 5, ..encoding(2) }).map(|_| ()), too_many);
+    }
+
+    #[test]
+    fn an_answer_too_long_for_a_message_is_asked_for_in_several() {
+        let hidden = usize::from(u16::MAX);
+        let routing = Routing { k: 40, experts: (0..8).flat_map(|_| 0..40).collect(), gates: vec![0.5; 320] };
+        let job = LayerJob { layer: LayerId(0), rows: vec![1.0; 8 * hidden], routing };
+        let wire = job.encode(LayerEncoding { max_pairs: 320, ..encoding(hidden) }).unwrap();
+        let messages = wire.by_message(&(0..40).collect::<Vec<_>>());
+        assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [31, 9]);
+        assert_eq!(messages.concat(), (0..40).collect::<Vec<_>>());
+        let bytes = |items: &[usize]| wire.n_pairs(items) * (Dtype::F16.row_bytes(hidden) + FRAME_BYTES);
+        assert!(messages.iter().all(|items| bytes(items) <= limits::MAX_MESSAGE_BYTES));
+        assert_eq!(wire.by_message(&[]), Vec::<Vec<usize>>::new());
     }
 
     #[test]

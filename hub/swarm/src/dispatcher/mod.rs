@@ -42,7 +42,7 @@ pub use self::covering::MAX_JOBS;
 pub use self::error::JobError;
 pub use self::hub_replica::HubResult;
 pub use self::job::{LayerJob, LayerResult};
-pub use self::layer::{EncodedLayer, LayerEncoding};
+pub use self::layer::{EncodedLayer, LayerEncoding, max_pairs_a_message};
 pub use self::tier::Tier;
 pub use self::unchecked::{Lie, Unchecked};
 
