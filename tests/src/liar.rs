@@ -19,6 +19,8 @@ pub enum Lie {
     Scaled(f32, u64),
     /// The products too, so that the answer follows from them, in every answer.
     ScaledProducts(f32),
+    /// The products alone, in every answer: the hub has to compute what was true.
+    FalseProducts(f32),
     /// Noise of this part of the answer's length, in every answer.
     Noise(f32),
     /// One value of a hundred answers' is changed, and another by as much.
@@ -137,7 +139,7 @@ impl Liar {
         for (row, expert) in rows.chunks_exact_mut(hidden).zip(experts) {
             let length = row.iter().map(|y| y * y).sum::<f32>().sqrt();
             match self.lie {
-                Lie::None => {}
+                Lie::None | Lie::FalseProducts(_) => {}
                 Lie::LastLayer => {
                     let mut random = Random(u64::from(expert % 3));
                     row.iter_mut().for_each(|y| *y = 40.0 * random.sign());
@@ -157,7 +159,7 @@ impl Liar {
                 }
             }
         }
-        if let Lie::ScaledProducts(factor) = self.lie {
+        if let Lie::ScaledProducts(factor) | Lie::FalseProducts(factor) = self.lie {
             // Up alone: what follows from the products is in proportion to it.
             let inner = self.model.inner as usize;
             products.chunks_exact_mut(2 * inner).for_each(|both| {

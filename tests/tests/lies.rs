@@ -52,6 +52,13 @@ async fn answers_that_follow_from_wrong_products_change_no_text() {
     caught(&hub).await;
 }
 
+/// The answers are true, but the hub has to compute each: that counts as a lie too.
+#[tokio::test]
+async fn false_products_beside_true_answers_change_no_text_and_are_found_out() {
+    let hub = under_attack(Manner::Lies(Lie::FalseProducts(3.0))).await;
+    caught(&hub).await;
+}
+
 #[tokio::test]
 async fn two_values_that_cancel_for_many_a_check_change_no_text() {
     let hub = under_attack(Manner::Lies(Lie::TwoValues)).await;

@@ -4,20 +4,24 @@
 //! ```text
 //! part --> a projection of its expert? --yes--> passes the check? --yes--> used
 //!              |no: being made                      |no
-//!              +--------------> computed here from the hub's own block, which is used <---+   differs? a lie, told to the swarm
+//!              +--------------> computed here from the hub's own block, which is used <---+   answer or products differ?
+//!                                                                                             a lie, told to the swarm
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use moex_kernels::check::{CheckScratch, Claim, Projection, RowsAsMet, norm};
+use moex_kernels::check::{CheckScratch, Claim, Projection, RowsAsMet, norm, products_nmse};
 use moex_kernels::engine::ActivationFormat;
 use moex_kernels::simd::{Processor, Simd, widen_halves};
 use moex_protocol::{Dtype, tensor};
-use moex_swarm::{LayerResult, Lie, SwarmStatus, Unchecked};
+use moex_swarm::{LayerResult, Lie, SwarmStatus, TOLERANCE_NMSE, Unchecked};
 
 use super::projections::Projections;
 use crate::shards::ShardStore;
+
+/// Rows from which other threads help: a check of one takes 0.5 to 4 us, to wake a thread that sleeps 5 to 50.
+const ROWS_FOR_THREADS: usize = 64;
 
 /// See the [module's description](self).
 pub(super) struct Verifier {
@@ -97,22 +101,40 @@ impl Verifier {
         result: &mut LayerResult,
         space: &mut VerifierSpace,
     ) -> Result<Vec<Lie>, VerifyError> {
-        let own = self.to_compute(result, space);
+        let (own, refuted) = self.to_compute(result, space);
         if own.is_empty() {
             return Ok(Vec::new());
         }
+        let false_products = refuted.and_then(|item| self.false_products(result, item, &space.met));
         let answer = self.store.answer(&result.dispatch(&own));
         let answer = answer.map_err(|error| VerifyError::Compute(error.to_string()))?;
         let is_exact = self.activations == ActivationFormat::Int8;
-        let lies = result.replace(&own, &answer, is_exact).ok_or(VerifyError::NotFinite)?;
+        let mut lies = result.replace(&own, &answer, is_exact).ok_or(VerifyError::NotFinite)?;
+        // A true answer beside false products makes the hub compute as well.
+        lies.extend(false_products.filter(|lie| lies.iter().all(|known| known.worker != lie.worker)));
         self.counts.lies.fetch_add(lies.len() as u64, Relaxed);
         Ok(lies)
     }
 
-    /// The items, ascending, that workers answered and that did not pass, or could not be checked.
-    fn to_compute(&self, result: &LayerResult, space: &mut VerifierSpace) -> Vec<usize> {
+    /// That a worker said products of this item which are not its expert's, if so.
+    fn false_products(&self, result: &LayerResult, item: usize, rows: &RowsAsMet) -> Option<Lie> {
+        let part = result.unchecked().find(|part| part.item == item)?;
+        let expert = self.store.shape(part.block.layer)?;
+        let expert = expert.view(self.store.block(part.block).ok()?).ok()?;
+        let of_rows = part.products.chunks_exact(part.products.len() / part.pairs.len().max(1));
+        let mut said = Vec::new();
+        part.pairs.iter().zip(of_rows).find_map(|(pair, products)| {
+            read_products(products, &mut said);
+            let nmse = products_nmse(&expert, rows, usize::from(pair.row), &said);
+            let is_false = nmse.is_nan() || nmse > TOLERANCE_NMSE;
+            is_false.then(|| result.false_products(item, nmse)).flatten()
+        })
+    }
+
+    /// The items, ascending, that workers answered and that did not pass, or could not be checked; and one that did not pass.
+    fn to_compute(&self, result: &LayerResult, space: &mut VerifierSpace) -> (Vec<usize>, Option<usize>) {
         let parts: Vec<Unchecked<'_>> = result.unchecked().collect();
-        let Some(layer) = parts.first().map(|part| part.block.layer) else { return Vec::new() };
+        let Some(layer) = parts.first().map(|part| part.block.layer) else { return (Vec::new(), None) };
         let VerifierSpace { rows, met, projections, is_right } = space;
         self.projections.of(parts.iter().map(|part| part.block), projections);
         let (dtype, bytes) = result.rows();
@@ -132,9 +154,10 @@ impl Verifier {
                 self.spaces().push(space);
             }
         };
+        let n_rows: usize = parts.iter().map(|part| part.pairs.len()).sum();
         match &self.processor {
-            Some(processor) => processor.pool().run(parts.len(), &check),
-            None => (0..parts.len()).for_each(check),
+            Some(processor) if n_rows >= ROWS_FOR_THREADS => processor.pool().run(parts.len(), &check),
+            _ => (0..parts.len()).for_each(check),
         }
         let is_unprepared = |index: &usize| projections[*index].is_none();
         let n_unprepared = (0..parts.len()).filter(is_unprepared).count();
@@ -143,9 +166,11 @@ impl Verifier {
         self.counts.checked.fetch_add(parts.len() as u64, Relaxed);
         self.counts.recomputed.fetch_add(n_unprepared as u64, Relaxed);
         self.counts.refuted.fetch_add((wrong.len() - n_unprepared) as u64, Relaxed);
+        let refuted =
+            wrong.iter().find(|index| projections[**index].is_some()).map(|index| parts[*index].item);
         wrong.iter_mut().for_each(|index| *index = parts[*index].item);
         wrong.sort_unstable();
-        wrong
+        (wrong, refuted)
     }
 
     /// Whether each row of a part passes.
@@ -165,9 +190,7 @@ impl Verifier {
         let products = part.products.chunks_exact(part.products.len() / n_rows);
         let Space { scratch, answer, products: said } = space;
         part.pairs.iter().zip(answers.zip(products)).all(|(pair, (bytes, products))| {
-            let (values, _) = products.as_chunks::<4>();
-            said.clear();
-            said.extend(values.iter().map(|value| f32::from_le_bytes(*value)));
+            read_products(products, said);
             self.read(dtype, bytes, projection.hidden(), answer);
             let Some(wire_rounding) = wire_rounding(self.simd, dtype, answer) else { return false };
             let (row, gate) = (usize::from(pair.row), pair.gate.to_f32());
@@ -200,6 +223,13 @@ impl Verifier {
         *verification =
             moex_swarm::Verification { mode: verification.mode, checked, recomputed, refuted, lies, bytes };
     }
+}
+
+/// Products (2F) as they went over the wire, to `said`.
+fn read_products(products: &[u8], said: &mut Vec<f32>) {
+    let (values, _) = products.as_chunks::<4>();
+    said.clear();
+    said.extend(values.iter().map(|value| f32::from_le_bytes(*value)));
 }
 
 /// How far rounding to this format moves `answer` at most, as a length. None where that is more than a lie may be: an answer

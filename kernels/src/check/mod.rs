@@ -28,11 +28,13 @@
 //! `(0.8 tolerance / d)^4`: 3 % of y in one of 10^5 rows, 100 % in one of 10^11. Secrets of ±1 would miss every second lie that is
 //! twice the same value, whatever its size: two of them cancel.
 
+mod products;
 mod projection;
 mod row;
 mod secrets;
 mod sums;
 
+pub use products::products_nmse;
 pub use projection::Projection;
 pub use row::{CheckScratch, Claim, Refuted, RowsAsMet};
 pub use secrets::Secrets;

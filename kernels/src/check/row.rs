@@ -50,7 +50,8 @@ impl RowsAsMet {
         self.norms.len()
     }
 
-    fn row(&self, t: usize) -> (&[f32], f32) {
+    /// Row `t` (D), and its length.
+    pub(super) fn row(&self, t: usize) -> (&[f32], f32) {
         let n_cols = self.rows.len() / self.norms.len().max(1);
         (&self.rows[t * n_cols..][..n_cols], self.norms[t])
     }

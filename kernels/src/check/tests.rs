@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use half::f16;
 
-use super::{CheckScratch, Claim, N_ANSWER, N_PRODUCTS, Projection, Refuted, RowsAsMet, Secrets};
+use super::{
+    CheckScratch, Claim, N_ANSWER, N_PRODUCTS, Projection, Refuted, RowsAsMet, Secrets, products_nmse,
+};
 use crate::{
     ExpertFormat, ExpertKind, ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, Call, CpuEngine, EnginePlan, Pair},
@@ -156,6 +158,20 @@ fn a_lie_fails() {
             one[6] = answer[6] + one[5] - answer[5];
             assert_eq!(case.check(0, products, &one), Err(Refuted::Answer));
         }
+    }
+}
+
+#[test]
+fn products_differ_from_an_experts_own_by_rounding_or_are_false() {
+    for shape in shapes() {
+        let case = Case::new(shape, ActivationFormat::Int8, 3, 9);
+        let block = shape.noise(9, 0.05);
+        let expert = shape.view(&block).unwrap();
+        let nmse = |said: &[f32]| products_nmse(&expert, &case.rows, 1, said);
+        assert!(nmse(case.products(1)) < 1e-4, "{shape:?}: {}", nmse(case.products(1)));
+        let doubled: Vec<f32> = case.products(1).iter().map(|product| product * 2.0).collect();
+        assert!((nmse(&doubled) - 1.0).abs() < 0.05, "{shape:?}: {}", nmse(&doubled));
+        assert!(nmse(&vec![f32::NAN; doubled.len()]).is_nan());
     }
 }
 

@@ -69,7 +69,8 @@ pub enum HubEvent {
     },
     /// Its blocks changed.
     Blocks(BlockReport),
-    /// An answer of the shape that its attempt asked for, all values finite.
+    /// An answer of the shape that its attempt asked for. All values are finite, unless the worker was asked for products:
+    /// then whoever checks the answer sees to that too.
     Answered {
         /// The attempt, now settled.
         attempt: AttemptId,
@@ -117,6 +118,8 @@ pub struct HubSession {
     phase: Phase,
     visibility: Visibility,
     any_resident: bool,
+    /// Whether products come beside answers, for a check that finds what is not finite as well.
+    wants_products: bool,
     attempts: Attempts,
     late_answers: u64,
     heard_at: Duration,
@@ -149,6 +152,7 @@ impl HubSession {
             phase: Phase::AwaitingJoin { deadline: now.saturating_add(config.join_deadline) },
             visibility: Visibility::Visible,
             any_resident: false,
+            wants_products: false,
             attempts: Attempts::default(),
             late_answers: 0,
             heard_at: now,
@@ -217,6 +221,7 @@ impl HubSession {
             return;
         }
         self.phase = Phase::Accepted;
+        self.wants_products = accepted.wants_products;
         self.interval = heartbeat_interval(accepted.heartbeat_interval_millis);
         self.heard_at = now;
         self.next_ping = now.saturating_add(self.interval);
@@ -419,7 +424,7 @@ impl HubSession {
                 return self.emit(HubEvent::Late { attempt, answer });
             }
             Lookup::Settled(shape) if !answer.has_shape(&shape) => "the answer is not of the shape asked for",
-            Lookup::Settled(_) if answer.has_non_finite() => {
+            Lookup::Settled(_) if !self.wants_products && answer.has_non_finite() => {
                 return self.emit(HubEvent::NotFinite { attempt });
             }
             Lookup::Settled(_) => return self.emit(HubEvent::Answered { attempt, answer }),

@@ -47,6 +47,14 @@ impl LayerResult {
         (self.layer.dtype, &self.layer.rows)
     }
 
+    /// Says that the worker of an item answered with products of which `nmse` is wrong. None if the hub computed the item.
+    pub fn false_products(&self, item: usize, nmse: f64) -> Option<Lie> {
+        let winner = self.winners.iter().find(|winner| winner.part.item == item)?;
+        let Source::Worker(worker) = winner.source else { return None };
+        let Block { layer, expert } = self.layer.block(item);
+        Some(Lie { worker, evidence: Evidence { layer, expert, nmse: nmse.min(f64::MAX), against: None } })
+    }
+
     /// What the hub has to compute for these items, ascending.
     pub fn dispatch(&self, items: &[usize]) -> Dispatch {
         self.layer.dispatch(items)

@@ -1,0 +1,23 @@
+//! What an expert's products are, for a hub that wants to know whether a worker's were wrong or only far apart by rounding.
+
+use super::RowsAsMet;
+use crate::ExpertView;
+
+/// By how much the products that were `said` (2F) of a row differ from the expert's own: the squared error as a part of the
+/// squared values. Multiplies every weight of gate and up once, in f64.
+pub fn products_nmse(expert: &ExpertView<'_>, rows: &RowsAsMet, row: usize, said: &[f32]) -> f64 {
+    let x = rows.row(row).0; // (D)
+    let mut scratch = vec![0.0; x.len()];
+    let (mut error, mut power) = (0.0, 0.0);
+    let halves = said.chunks(expert.gate.rows().max(1));
+    for (matrix, said) in [&expert.gate, &expert.up].into_iter().zip(halves) {
+        for (f, said) in said.iter().enumerate() {
+            let weights = matrix.row(f, &mut scratch);
+            let product: f64 = weights.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+            error += (f64::from(*said) - product).powi(2);
+            power += product * product;
+        }
+    }
+    // What is nothing beside nothing is no difference.
+    if error == 0.0 { 0.0 } else { error / power }
+}
