@@ -49,7 +49,7 @@ async fn a_tab_on_another_machine_lends_over_plain_http_and_outlives_a_hub_resta
     browser.close().await.unwrap();
 }
 
-/// Its GPU serves int8 and f32 alike; left to itself it takes the faster of GPU and CPU, and says so.
+/// Its GPU serves int8 and f32 alike; left to itself it takes no GPU that is emulated; told to choose, the faster of GPU and CPU.
 #[tokio::test]
 async fn a_tab_takes_the_faster_of_its_gpu_and_its_cpu_whatever_the_hub_computes_with() {
     let browser = Browser::launch().await.unwrap();
@@ -61,6 +61,13 @@ async fn a_tab_takes_the_faster_of_its_gpu_and_its_cpu_whatever_the_hub_computes
     let listen = hub.address().unwrap().to_string();
     let tab = browser.open(&hub.join_url).await.unwrap();
     assert_eq!(tab.eval("typeof navigator.gpu").await.unwrap(), "object");
+    let status = tab.wait_until("serving", is_whole).await.unwrap();
+    assert_eq!(status["backend"], "wasm-simd", "SwiftShader is no GPU, and testing it takes a minute");
+    assert!(tab.text("body").await.unwrap().contains("emulates a GPU"));
+    hub.answer(&question()).await.unwrap();
+    tab.close().await.unwrap();
+
+    let tab = browser.open(&hub.join_url.replace("/join", "/join?device=auto")).await.unwrap();
     let status = tab.wait_until("serving", is_whole).await.unwrap();
     let said = tab.text("body").await.unwrap();
     assert_eq!(said.contains("MB of weights a second"), status["backend"] == "wasm-simd", "{said}");

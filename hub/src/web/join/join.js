@@ -113,6 +113,8 @@ async function lend() {
       worker: ownId,
       name: at("name").value.trim(),
       device,
+      // Whoever asks for `?device=auto` has even such a one measured.
+      skips_emulated: device === "auto" && !query.has("device"),
       memory_budget_bytes: memory(),
       store_bytes: parseMemory(query.get("store")) ?? undefined,
     };
@@ -146,7 +148,8 @@ function tell(visibility = isPaused ? "hidden" : document.visibilityState) {
 const refuse = (note) => report({ phase: "stopped", note });
 
 function report(message) {
-  const { status, ...rest } = message;
+  const { status, setback: found, ...rest } = message;
+  if (found) fallBack(found);
   if (rest.phase === "connecting" && window.moexStatus.phase !== "connecting") {
     connectingSince = Date.now();
     setTimeout(show, CONNECT_MILLIS);

@@ -47,6 +47,12 @@ setInterval(() => {
   told = total;
 }, TRAFFIC_MILLIS);
 
+/** Whether the only GPU is one that the browser emulates on the CPU: slower than the CPU itself, and long to test. */
+async function emulatesGpu() {
+  const adapter = await navigator.gpu?.requestAdapter();
+  return adapter?.info?.isFallbackAdapter ?? adapter?.isFallbackAdapter ?? false;
+}
+
 let worker;
 let visibility;
 
@@ -57,7 +63,11 @@ self.onmessage = async ({ data }) => {
     return;
   }
   try {
-    const { store_bytes: storeBytes, ...options } = data.options;
+    const { store_bytes: storeBytes, skips_emulated: skipsEmulated, ...options } = data.options;
+    if (skipsEmulated && (await emulatesGpu())) {
+      options.device = "wasm";
+      self.postMessage(JSON.stringify({ setback: "This browser emulates a GPU on the CPU, so this tab computes on the CPU itself. With a graphics driver and hardware acceleration it would use the GPU." }));
+    }
     self.moexStore = await openStore(storeBytes);
     await init({ module_or_path: "/worker/moex_worker_bg.wasm" });
     worker = start(JSON.stringify(options));
