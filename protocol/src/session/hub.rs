@@ -69,16 +69,14 @@ pub enum HubEvent {
     },
     /// Its blocks changed.
     Blocks(BlockReport),
-    /// An answer of the shape that its attempt asked for. All values are finite, unless the worker was asked for products:
-    /// then whoever checks the answer sees to that too.
+    /// An answer of the shape that its attempt asked for; all values finite, unless products come with it for a check.
     Answered {
         /// The attempt, now settled.
         attempt: AttemptId,
         /// Its answer.
         answer: Answer,
     },
-    /// An answer of the shape that its attempt asked for in which a value is not finite. A worker answers what it cannot
-    /// compute with an ERROR, never so.
+    /// The same with a value that is not finite. A worker answers what it cannot compute with an ERROR, never so.
     NotFinite {
         /// The attempt, now settled.
         attempt: AttemptId,
@@ -118,7 +116,6 @@ pub struct HubSession {
     phase: Phase,
     visibility: Visibility,
     any_resident: bool,
-    /// Whether products come beside answers, for a check that finds what is not finite as well.
     wants_products: bool,
     attempts: Attempts,
     late_answers: u64,
