@@ -179,7 +179,7 @@ impl Scheduler {
         let batches = groups.iter().zip(&mut self.spaces);
         let mut batches: SmallVec<[MicroBatch<'_>; FEW_GROUPS]> =
             batches.map(|(spans, workspace)| MicroBatch { spans, workspace }).collect();
-        experts.step_begins();
+        experts.step_begins(n_rows);
         let mut timed = Timed::new(experts, &self.clock);
         let stepped = self.model.step_together(&mut batches, &mut self.kv, &mut timed);
         let times = timed.times;

@@ -67,8 +67,10 @@ pub trait Experts: Send {
         Ok(sum)
     }
 
-    /// A step begins; its layers follow. Used for timing.
-    fn step_begins(&mut self) {}
+    /// A step of `n_rows`, T, begins; its layers follow. Used for timing.
+    fn step_begins(&mut self, n_rows: usize) {
+        let _ = n_rows;
+    }
 
     /// The step is over; `n_rows` is T, and it generated this many tokens.
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
@@ -89,8 +91,8 @@ impl Experts for Box<dyn Experts> {
         (**self).max_in_flight()
     }
 
-    fn step_begins(&mut self) {
-        (**self).step_begins();
+    fn step_begins(&mut self, n_rows: usize) {
+        (**self).step_begins(n_rows);
     }
 
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {

@@ -45,6 +45,11 @@ impl ModelArgs {
         })
     }
 
+    /// Whether it is the demo model that ships in the binary.
+    pub(super) fn is_demo(&self) -> bool {
+        self.model.is_none()
+    }
+
     /// Path of the model; none for the demo model. Blocks during a download and reports the bytes present and in total.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use super::access_args::AccessArgs;
 use super::compute::ComputeArgs;
 use super::experts::ModelArgs;
 use super::values;
-use crate::net::WorkerProcesses;
+use crate::net::{Prefer, WorkerProcesses};
 use crate::server::{self, CorsOrigin, CorsOrigins, Hub, HubConfig, Server};
 use moex_swarm::{Hedge, Verify};
 
@@ -80,6 +80,12 @@ pub struct Args {
     /// Never compute experts on the hub; wait for workers instead.
     #[arg(long, env = "MOEX_NO_HUB_COMPUTE", value_parser = FalseyValueParser::new())]
     no_hub_compute: bool,
+
+    /// Who computes experts that the hub and a worker both hold: faster, whoever is, by the hub's own measurement; workers, the
+    /// worker, even where the hub alone is faster. Texts do not depend on it. The default is faster, or workers with the demo
+    /// model, which is there to try them.
+    #[arg(long, env = "MOEX_PREFER", value_name = "faster|workers", value_parser = values::prefer)]
+    prefer: Option<Prefer>,
 
     /// How long a request waits for a worker that holds a missing expert.
     #[arg(long, env = "MOEX_COVERAGE_WAIT", default_value = "60s", value_name = "TIME", value_parser = values::duration)]
@@ -159,6 +165,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         timeout: args.timeout,
         busy_poll,
         hub_compute: !args.no_hub_compute,
+        prefer: args.prefer.unwrap_or(if args.model.is_demo() { Prefer::Workers } else { Prefer::Faster }),
         coverage_wait: args.coverage_wait,
         local_workers: usize::from(args.workers),
         context_tokens: args.context.map(|tokens| tokens as usize),

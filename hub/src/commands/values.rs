@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use moex_protocol::{CompressionMode, Dtype};
 
-use crate::net::MAX_IN_FLIGHT;
+use crate::net::{MAX_IN_FLIGHT, Prefer};
 
 /// The longest duration a flag takes.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -73,6 +73,15 @@ pub(super) fn in_flight(text: &str) -> Result<InFlight, String> {
         _ if text == "auto" => Ok(InFlight(None)),
         Ok(n @ 1..=MAX_IN_FLIGHT) => Ok(InFlight(Some(n))),
         _ => Err(format!("it must be auto or a number from 1 to {MAX_IN_FLIGHT}")),
+    }
+}
+
+/// "faster" or "workers".
+pub(super) fn prefer(text: &str) -> Result<Prefer, String> {
+    match text {
+        "faster" => Ok(Prefer::Faster),
+        "workers" => Ok(Prefer::Workers),
+        _ => Err("it must be faster or workers".to_owned()),
     }
 }
 

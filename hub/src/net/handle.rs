@@ -48,6 +48,11 @@ impl SwarmHandle {
         self.shared.readiness()
     }
 
+    /// Whether a trace is written.
+    pub(super) fn is_traced(&self) -> bool {
+        self.shared.tracer.is_some()
+    }
+
     /// Whether no worker is connected.
     pub(super) fn is_alone(&self) -> bool {
         self.shared.is_alone()

@@ -1,30 +1,54 @@
-//! Computes experts on the calling thread while no worker is connected.
+//! Computes experts on the calling thread while that is faster than asking workers, or while there are none.
 
+use super::faster::{Faster, Side};
 use super::handle::SwarmHandle;
 use super::swarm_experts::SwarmExperts;
 use moex_model::local_experts::LocalExperts;
 use moex_model::{Asked, Experts, ExpertsError, Ticket};
+use moex_swarm::Readiness;
 
-/// Computes layers on the calling thread while no worker is connected, otherwise on the swarm. Both give the same
-/// bytes. Computing on the calling thread avoids waking the swarm's threads for every layer.
+/// Who computes experts that both the hub and a worker hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefer {
+    /// Whoever is faster, by steps of both.
+    Faster,
+    /// The worker, unless it is far slower than the hub.
+    #[default]
+    Workers,
+}
+
+/// Computes layers on the calling thread while no worker is connected, or while that is faster; otherwise on the swarm. Both
+/// give the same bytes. Computing on the calling thread avoids waking the swarm's threads for every layer.
 pub struct HubExperts {
     handle: SwarmHandle,
     swarm: SwarmExperts,
     /// None if the hub computes no experts, or computes them in f32.
     own: Option<LocalExperts>,
+    /// None where workers are preferred.
+    faster: Option<Faster>,
 }
 
 impl HubExperts {
     /// Combines the swarm's experts with the hub's `own`, which round as the swarm's wire does.
-    pub fn new(swarm: SwarmHandle, own: Option<LocalExperts>) -> Self {
-        Self { swarm: SwarmExperts::new(swarm.clone()), handle: swarm, own }
+    pub fn new(swarm: SwarmHandle, own: Option<LocalExperts>, prefer: Prefer) -> Self {
+        // A trace is of what the swarm computes.
+        let may_compare = own.is_some() && prefer == Prefer::Faster && !swarm.is_traced();
+        let faster = may_compare.then(Faster::default);
+        Self { swarm: SwarmExperts::new(swarm.clone()), handle: swarm, own, faster }
+    }
+
+    /// Whether the hub computes the next layer on this thread.
+    fn is_own(&mut self) -> bool {
+        let is_faster = |faster: &mut Faster| faster.side(self.handle.shared.now()) == Side::Own;
+        self.own.is_some() && (self.handle.is_alone() || self.faster.as_mut().is_some_and(is_faster))
     }
 }
 
 impl Experts for HubExperts {
     fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        let is_own = self.is_own();
         match &mut self.own {
-            Some(own) if self.handle.is_alone() => {
+            Some(own) if is_own => {
                 let Asked { layer, routing, .. } = asked;
                 self.handle.timed_alone(layer, routing, sum, |sum| own.apply_into(asked, sum))?;
                 Ok(None)
@@ -38,16 +62,31 @@ impl Experts for HubExperts {
     }
 
     fn max_in_flight(&self) -> usize {
-        if self.own.is_some() && self.handle.is_alone() { 1 } else { self.swarm.max_in_flight() }
+        let is_own = self.handle.is_alone() || self.handle.shared.is_hub_faster();
+        if self.own.is_some() && is_own { 1 } else { self.swarm.max_in_flight() }
     }
 
-    fn step_begins(&mut self) {
-        self.swarm.step_begins();
+    fn step_begins(&mut self, n_rows: usize) {
+        self.swarm.step_begins(n_rows);
+        if let Some(faster) = &mut self.faster {
+            let shared = &self.handle.shared;
+            let strength = if shared.is_alone() { 0 } else { strength(shared.readiness()) };
+            faster.step_begins(shared.now(), n_rows, strength);
+        }
     }
 
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
         self.swarm.step_ends(n_rows, n_tokens);
+        if let Some(faster) = &mut self.faster {
+            faster.step_ends(self.handle.shared.now());
+            self.handle.shared.publish_compared(faster.compared(n_rows));
+        }
     }
+}
+
+/// Grows with every worker, and with every eighth of the model that workers hold.
+fn strength(Readiness { workers, coverage }: Readiness) -> usize {
+    workers.max(1) * (1 + 8 * coverage.covered / coverage.blocks.max(1))
 }
 
 #[cfg(test)]
@@ -84,7 +123,7 @@ mod tests {
         let experts = vec![0, 3, 7, 15, 3, 4, 5, 6, 1, 2, 3, 8];
         let routing = Routing { k: 4, gates: vec![0.25; experts.len()], experts };
         let mut swarm = SwarmExperts::new(server.handle());
-        let mut alone = HubExperts::new(server.handle(), store.experts(Dtype::F16));
+        let mut alone = HubExperts::new(server.handle(), store.experts(Dtype::F16), Prefer::Workers);
         let (by_swarm, alone) = tokio::task::spawn_blocking(move || {
             (swarm.apply(1, &rows, &routing).unwrap(), alone.apply(1, &rows, &routing).unwrap())
         })

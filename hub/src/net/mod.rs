@@ -18,6 +18,7 @@ mod compute;
 mod driver;
 mod event;
 mod failed;
+mod faster;
 mod files;
 mod handle;
 mod hub_experts;
@@ -43,7 +44,7 @@ mod tests;
 
 pub(crate) use self::accept::{AcceptOn, accept, call};
 pub use self::handle::SwarmHandle;
-pub use self::hub_experts::HubExperts;
+pub use self::hub_experts::{HubExperts, Prefer};
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
 pub(crate) use self::projections::projection_bytes;
 pub use self::seats::Seats;

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use axum::http::{HeaderMap, header};
 use moex_model::Routing;
 use moex_protocol::LayerId;
-use moex_swarm::{Readiness, Swarm, SwarmConfig, SwarmStatus};
+use moex_swarm::{Readiness, StepTimes, Swarm, SwarmConfig, SwarmStatus};
 use moex_worker::native::BusyPoll;
 use tokio::sync::watch;
 
+use super::faster::{Compared, Side};
 use super::served_bytes::ServedBytes;
 use super::trace::Tracer;
 use super::verifier::Verifier;
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     readiness: Mutex<Readiness>,
     /// Whether no worker is connected and the hub computes.
     is_alone: AtomicBool,
+    /// The last comparison of the hub with its workers.
+    compared: Mutex<Option<Compared>>,
     local_layers: Mutex<Vec<LocalLayer>>,
 }
 
@@ -67,6 +70,7 @@ impl Shared {
             status: watch::Sender::new(Arc::new(swarm.status())),
             readiness: Mutex::new(swarm.readiness()),
             is_alone: AtomicBool::new(swarm.is_alone()),
+            compared: Mutex::default(),
             local_layers: Mutex::default(),
         }
     }
@@ -101,6 +105,11 @@ impl Shared {
         if let Some(verifier) = &self.verifier {
             verifier.fill_in(&mut status);
         }
+        status.hub.compared = lock(&self.compared).map(|compared| StepTimes {
+            own_micros: compared.own.as_micros() as u64,
+            workers_micros: compared.workers.as_micros() as u64,
+            is_hub_used: compared.side == Side::Own,
+        });
         status
     }
 
@@ -118,6 +127,15 @@ impl Shared {
 
     pub(super) fn is_alone(&self) -> bool {
         self.is_alone.load(Ordering::Acquire)
+    }
+
+    pub(super) fn publish_compared(&self, compared: Option<Compared>) {
+        *lock(&self.compared) = compared;
+    }
+
+    /// Whether the hub computes experts although it has workers.
+    pub(super) fn is_hub_faster(&self) -> bool {
+        lock(&self.compared).is_some_and(|compared| compared.side == Side::Own)
     }
 
     // Layers computed without the swarm.

@@ -108,7 +108,7 @@ impl Experts for SwarmExperts {
         MAX_IN_FLIGHT
     }
 
-    fn step_begins(&mut self) {
+    fn step_begins(&mut self, _n_rows: usize) {
         self.step_begun = self.swarm.shared.now();
     }
 

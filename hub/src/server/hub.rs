@@ -47,6 +47,8 @@ pub struct HubConfig {
     pub busy_poll: BusyPoll,
     /// Whether the hub computes experts that no worker holds.
     pub hub_compute: bool,
+    /// Who computes what the hub and workers both can.
+    pub prefer: net::Prefer,
     /// How long a layer waits for a worker with its experts if the hub does not compute.
     pub coverage_wait: Duration,
     /// Number of workers that share this machine's memory.
@@ -91,6 +93,7 @@ impl Default for HubConfig {
             timeout: Duration::from_millis(500),
             busy_poll: BusyPoll::default(),
             hub_compute: true,
+            prefer: net::Prefer::default(),
             coverage_wait: Duration::from_secs(60),
             local_workers: 0,
             context_tokens: None,
@@ -324,8 +327,12 @@ impl Loaded {
             guesses: config.guesses,
             ..EngineConfig::default()
         };
-        let engine =
-            Engine::start(model, text.clone(), Box::new(net::HubExperts::new(swarm.handle(), own)), engine)?;
+        let engine = Engine::start(
+            model,
+            text.clone(),
+            Box::new(net::HubExperts::new(swarm.handle(), own, config.prefer)),
+            engine,
+        )?;
         let context = engine.limits().context;
         let parts = ApiParts {
             checkpoint: &checkpoint,

@@ -60,7 +60,8 @@ pub use self::dispatcher::{
 pub use self::fleet::{BlockCatalog, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
 pub use self::policy::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE, Verify};
 pub use self::status::{
-    Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, Verification, WorkerStatus,
+    Coverage, HubShare, InFlight, LayerExperts, Readiness, StepTimes, SwarmStatus, Totals, Verification,
+    WorkerStatus,
 };
 pub use self::swarm::Swarm;
 pub use self::token::JoinToken;

@@ -128,6 +128,21 @@ pub struct HubShare {
     pub rows: u64,
     /// Computations, each as large as a message to a worker.
     pub dispatches: u64,
+    /// Which of the two is faster, once both are measured and the faster is to compute.
+    #[serde(default)]
+    pub compared: Option<StepTimes>,
+}
+
+/// How long an engine's step takes with the hub's own experts and with those of its workers, for steps of about as many rows as the
+/// last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepTimes {
+    /// With the hub's own, in microseconds.
+    pub own_micros: u64,
+    /// With its workers', in microseconds.
+    pub workers_micros: u64,
+    /// Whether the hub computes, since it is faster.
+    pub is_hub_used: bool,
 }
 
 /// Counts of answers checked before they were used, in experts' parts of answers.

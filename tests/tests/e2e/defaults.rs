@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use moex_model::gguf::Gguf;
-use moex_tests::hub::{Hub, Moex, PATIENCE};
+use moex_tests::hub::{Hub, Moex, PATIENCE, Worker, workers};
+use moex_tests::proxy::{Link, Proxy, Weather};
 use serde_json::Value;
 
 use crate::{data, json, succeed};
@@ -47,6 +48,36 @@ async fn gate_and_up_may_have_another_format_than_down() {
     let shards = folder.path().to_str().unwrap();
     let hub = Hub::start(&["--experts", "q4_K+q6_K", "--shards", shards]).unwrap();
     assert_eq!(hub.status().await.unwrap()["model"]["format"], "q4_K+q6_K");
+}
+
+/// A worker behind a slow link does not slow a hub that is faster alone, and the hub says so.
+#[tokio::test]
+async fn a_hub_that_is_faster_than_its_workers_computes_itself_and_says_the_same() {
+    let case = serde_json::json!({"messages": [{"role": "user", "content": "What is 478 + 356?"}]});
+    let alone = Hub::start(&[]).unwrap().answer(&case).await.unwrap();
+    let hub = Hub::start(&["--prefer", "faster"]).unwrap();
+    let way = Weather { delay: Duration::from_millis(2), ..Weather::default() };
+    let proxy = Proxy::start(hub.address().unwrap(), Link::Shaped { up: way, down: way }).await.unwrap();
+    let _worker = Worker::start(&hub.join_url_by(proxy.address).unwrap(), &[]).unwrap();
+    hub.wait_for_workers(1).await.unwrap();
+    // It works beside the hub until it has answered some times: several looks at it.
+    let begun = Instant::now();
+    let (status, by_workers) = loop {
+        assert_eq!(hub.answer(&case).await.unwrap(), alone);
+        let status = hub.status().await.unwrap();
+        let by_workers: u64 = workers(&status).map(|worker| worker["rows"].as_u64().unwrap()).sum();
+        if by_workers > 0 || begun.elapsed() > PATIENCE {
+            break (status, by_workers);
+        }
+    };
+    let compared = &status["hub"]["compared"];
+    assert_eq!(compared["is_hub_used"], true, "{status:#}");
+    assert!(compared["own_micros"].as_u64() < compared["workers_micros"].as_u64(), "{compared}");
+    let by_hub = status["hub"]["rows"].as_u64().unwrap();
+    assert!(
+        0 < by_workers && 4 * by_workers < by_hub,
+        "looked at and not used: {by_workers} beside {by_hub}"
+    );
 }
 
 #[tokio::test]

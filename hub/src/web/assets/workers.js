@@ -53,7 +53,14 @@ export function hubShare({ workers, hub }, recentShare) {
   if (all === 0) return "";
   const recent = recentShare("hub");
   const lately = recent === null ? "" : `, ${percent(recent, 1)} in the last minute`;
-  return `The hub itself computed ${percent(hub.rows, all)} of the rows of experts${lately}.`;
+  return [`The hub itself computed ${percent(hub.rows, all)} of the rows of experts${lately}.`, whoIsFaster(hub.compared)].filter(Boolean).join(" ");
+}
+
+/** Who computes what the hub and workers both hold, and why. */
+function whoIsFaster(compared) {
+  if (!compared) return "";
+  const times = `A step takes ${micros(compared.own_micros)} with the hub's own experts and ${micros(compared.workers_micros)} with its workers'`;
+  return compared.is_hub_used ? `${times}, so the hub computes, and looks at its workers now and then.` : `${times}, so workers compute.`;
 }
 
 /** Why nothing is asked of a worker, where the hub gives no reason of its own. */

@@ -37,7 +37,7 @@ impl Swarm {
             coverage: self.coverage(covered),
             workers,
             quarantined: self.auditor.quarantined().cloned().collect(),
-            hub: HubShare { rows: hub.rows, dispatches: hub.dispatches },
+            hub: HubShare { rows: hub.rows, dispatches: hub.dispatches, compared: None },
             verification: Verification { mode: self.config.verify, ..Verification::default() },
             totals: self.totals(),
             weights_served_bytes: 0,
