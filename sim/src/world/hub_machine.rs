@@ -90,7 +90,7 @@ impl World {
             let square =
                 |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
             let error = square(&mut said.iter().zip(&truth).map(|(said, truth)| said - truth));
-            error > UNSEEN * UNSEEN * square(&mut truth.iter().copied())
+            error.is_nan() || error > UNSEEN * UNSEEN * square(&mut truth.iter().copied())
         };
         let parts = said.iter().zip(&truth.parts);
         let wrong = parts.filter(|((_, said), truth)| is_wrong(said, &truth.payload));

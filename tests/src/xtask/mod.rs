@@ -73,11 +73,16 @@ impl Cli {
 
 /// Runs a program in the root of the repository and fails when it fails.
 pub fn execute(program: &str, args: &[&str]) -> Result<()> {
-    let status = Command::new(program)
-        .args(args)
-        .current_dir(crate::root())
-        .status()
-        .with_context(|| format!("{program} could not be started"))?;
+    let mut command = Command::new(program);
+    command.args(args).current_dir(crate::root());
+    // What `cargo run` tells this program of itself. Build scripts that look at it (ring's) would run again under a cargo
+    // started here, and all that needs them be compiled again.
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
+            command.env_remove(name);
+        }
+    }
+    let status = command.status().with_context(|| format!("{program} could not be started"))?;
     ensure!(status.success(), "`{program} {}` failed ({status})", args.join(" "));
     Ok(())
 }
