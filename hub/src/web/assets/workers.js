@@ -59,7 +59,7 @@ export function hubShare({ workers, hub }, recentShare) {
 /** Who computes what the hub and workers both hold, and why. */
 function whoIsFaster(compared) {
   if (!compared) return "";
-  const times = `A step takes ${micros(compared.own_micros)} with the hub's own experts and ${micros(compared.workers_micros)} with its workers'`;
+  const times = `A step takes ${micros(compared.own_micros)} with the hub's own experts and ${micros(compared.workers_micros)} with those of its workers`;
   return compared.is_hub_used ? `${times}, so the hub computes, and looks at its workers now and then.` : `${times}, so workers compute.`;
 }
 
