@@ -53,6 +53,13 @@ const COST: u32 = 100;
 /// Least time from one look to the next, also when workers come.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// What a step that failed counts as.
+const FAILED: Duration = Duration::from_secs(3600);
+
+fn class_of(n_rows: usize) -> usize {
+    (n_rows.max(1).ilog2() as usize).min(N_CLASSES - 1)
+}
+
 /// Measurements of steps of about as many rows.
 #[derive(Clone, Debug, Default)]
 struct Class {
@@ -79,6 +86,7 @@ struct Step {
     limit: Option<Duration>,
     /// Whether it has gone there.
     is_over_limit: bool,
+    has_failed: bool,
 }
 
 impl Faster {
@@ -86,11 +94,12 @@ impl Faster {
     /// the hub computes.
     pub(super) fn step_begins(&mut self, now: Duration, n_rows: usize, strength: usize) -> Side {
         self.renew(now, strength);
-        let at = (n_rows.max(1).ilog2() as usize).min(N_CLASSES - 1);
+        let at = class_of(n_rows);
         let class = &mut self.classes[at];
         let (side, limit) = if strength == 0 { (Side::Own, None) } else { class.choose(now) };
         let limit = limit.map(|limit| now + limit);
-        self.step = Some(Step { class: at, begun: now, side, limit, is_over_limit: false });
+        self.step =
+            Some(Step { class: at, begun: now, side, limit, is_over_limit: false, has_failed: false });
         side
     }
 
@@ -101,15 +110,25 @@ impl Faster {
         if step.is_over_limit { step.side.other() } else { step.side }
     }
 
+    /// A layer of the step failed: however soon that was, its side is no fast one.
+    pub(super) fn step_fails(&mut self) {
+        if let Some(step) = &mut self.step {
+            step.has_failed = true;
+        }
+    }
+
     /// The step is over.
     pub(super) fn step_ends(&mut self, now: Duration) {
-        let Some(Step { class, begun, side, is_over_limit, .. }) = self.step.take() else { return };
-        self.classes[class].learn(now, side, now.saturating_sub(begun), is_over_limit);
+        let Some(step) = self.step.take() else { return };
+        let took = now.saturating_sub(step.begun);
+        let counts_as = if step.has_failed { FAILED.max(took) } else { took };
+        let is_all = step.is_over_limit || step.has_failed;
+        self.classes[step.class].learn(now, step.side, took, counts_as, is_all);
     }
 
     /// Who computes steps like the last one, and why; none until both sides are measured.
     pub(super) fn compared(&self, n_rows: usize) -> Option<Compared> {
-        let class = &self.classes[(n_rows.max(1).ilog2() as usize).min(N_CLASSES - 1)];
+        let class = &self.classes[class_of(n_rows)];
         let (own, workers) = (class.own.best()?, class.workers.best()?);
         Some(Compared { own, workers, side: class.faster()? })
     }
@@ -147,20 +166,21 @@ impl Class {
         (side, limit.map(|best| best.saturating_mul(TOO_LONG)))
     }
 
-    fn learn(&mut self, now: Duration, side: Side, took: Duration, is_over_limit: bool) {
+    /// A step of this side `took` so long and `counts_as` so long; it `is_all` that counts of the side, and ends a look at it.
+    fn learn(&mut self, now: Duration, side: Side, took: Duration, counts_as: Duration, is_all: bool) {
         let recent = match side {
             Side::Own => &mut self.own,
             Side::Workers => &mut self.workers,
         };
-        if is_over_limit {
-            *recent = Recent { steps: [took; LOOK], n: LOOK };
+        if is_all {
+            *recent = Recent { steps: [counts_as; LOOK], n: LOOK };
         } else {
-            recent.steps[recent.n % LOOK] = took;
+            recent.steps[recent.n % LOOK] = counts_as;
             recent.n += 1;
         }
         if let Some((looked, left, cost)) = self.look.filter(|(looked, ..)| *looked == side) {
             let (left, cost) = (left - 1, cost + took);
-            let is_over = left == 0 || is_over_limit;
+            let is_over = left == 0 || is_all;
             self.look = (!is_over).then_some((looked, left, cost));
             if is_over {
                 self.next_look = now + cost.saturating_mul(COST).max(PAUSE);
@@ -262,6 +282,20 @@ mod tests {
         let looked = now - begun;
         let [by_hub, by_workers] = run(&mut faster, &mut now, 50 * looked, 2, step);
         assert!(by_hub == 0.0 && by_workers > 99.0, "{by_hub} {by_workers}");
+    }
+
+    #[test]
+    fn who_fails_at_once_is_not_the_faster() {
+        let (mut faster, mut now) = (Faster::default(), Duration::ZERO);
+        run(&mut faster, &mut now, Duration::from_secs(5), 1, [5 * MS, MS]);
+        assert_eq!(faster.step_begins(now, 1, 1), Side::Workers);
+        faster.step_fails();
+        faster.step_ends(now + MS / 100);
+        assert_eq!(faster.step_begins(now, 1, 1), Side::Own);
+        faster.step_ends(now + 5 * MS);
+        // They answer again.
+        let took = run(&mut faster, &mut now, Duration::from_secs(20), 1, [5 * MS, MS]);
+        assert!(took[1] > 10.0, "{took:?}");
     }
 
     #[test]

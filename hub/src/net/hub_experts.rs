@@ -42,23 +42,32 @@ impl HubExperts {
         let is_faster = |faster: &mut Faster| faster.side(self.handle.shared.now()) == Side::Own;
         self.own.is_some() && (self.handle.is_alone() || self.faster.as_mut().is_some_and(is_faster))
     }
+
+    fn learn_from<T>(&mut self, result: Result<T, ExpertsError>) -> Result<T, ExpertsError> {
+        if let (Err(_), Some(faster)) = (&result, &mut self.faster) {
+            faster.step_fails();
+        }
+        result
+    }
 }
 
 impl Experts for HubExperts {
     fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         let is_own = self.is_own();
-        match &mut self.own {
+        let begun = match &mut self.own {
             Some(own) if is_own => {
                 let Asked { layer, routing, .. } = asked;
-                self.handle.timed_alone(layer, routing, sum, |sum| own.apply_into(asked, sum))?;
-                Ok(None)
+                let apply = |sum: &mut [f32]| own.apply_into(asked, sum);
+                self.handle.timed_alone(layer, routing, sum, apply).map(|()| None)
             }
             _ => self.swarm.begin(asked, sum),
-        }
+        };
+        self.learn_from(begun)
     }
 
     fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
-        self.swarm.finish(ticket, sum)
+        let finished = self.swarm.finish(ticket, sum);
+        self.learn_from(finished)
     }
 
     fn max_in_flight(&self) -> usize {
