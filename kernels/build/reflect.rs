@@ -1,4 +1,4 @@
-//! What naga says of a composed shader: that it is valid, what it binds, which constants it wants, how its structs lie.
+//! What naga says of a composed shader: that it is valid, what it binds, its constants, how its structs lie.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,6 @@ use naga::{
 pub(crate) struct Reflection {
     /// `Binding { .. }` for each resource.
     pub(crate) bindings: Vec<String>,
-    /// The names of its override constants.
-    pub(crate) overrides: Vec<String>,
     /// Its constants that are u32, by name.
     pub(crate) constants: BTreeMap<String, u32>,
     /// Assertions on the engine's structs of the same names.
@@ -46,13 +44,12 @@ pub(crate) fn reflect(source: &str) -> Result<Reflection, String> {
         ));
         layouts.extend(struct_layout(&module, variable.ty));
     }
-    let overrides = module.overrides.iter().filter_map(|(_, o)| o.name.clone()).collect();
     let constants =
         module.constants.iter().filter_map(|(_, constant)| match module.global_expressions[constant.init] {
             Expression::Literal(Literal::U32(value)) => Some((constant.name.clone()?, value)),
             _ => None,
         });
-    Ok(Reflection { bindings, overrides, constants: constants.collect(), layouts })
+    Ok(Reflection { bindings, constants: constants.collect(), layouts })
 }
 
 /// For a struct or an array of one: that the Rust struct of its name has its size and its members' offsets.

@@ -50,10 +50,9 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
                     writeln!(
                         code,
                         "Shader {{ kernel: Some(Kernel::{kernel}), entry_point: {file:?}, format: Some(WeightFormat::{format}), \
-                         shader_f16: {shader_f16}, subgroups: {subgroups}, bindings: &[{}], overrides: &{:?}, \
+                         shader_f16: {shader_f16}, subgroups: {subgroups}, bindings: &[{}], \
                          source: &{source:?} }},",
                         reflection.bindings.join(", "),
-                        reflection.overrides,
                     )?;
                 }
             }
@@ -66,9 +65,8 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
         writeln!(
             code,
             "Shader {{ kernel: None, entry_point: {file:?}, format: None, shader_f16: false, \
-             subgroups: false, bindings: &[{}], overrides: &{:?}, source: &{:?} }},",
+             subgroups: false, bindings: &[{}], source: &{:?} }},",
             reflection.bindings.join(", "),
-            reflection.overrides,
             pieces.numbers(source)?,
         )?;
     }

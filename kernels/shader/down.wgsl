@@ -6,9 +6,6 @@
 #import weights
 #import reduce
 
-override DOWN: u32;
-override DOWN_SCALES: u32;
-override DOWN_BIAS: u32;
 
 // x: h (P, F); result: y (P, D).
 @compute @workgroup_size(WORKGROUP)
@@ -21,13 +18,13 @@ fn down(
 ) {
     let tile = tiles[run.first_tile + group.y];
     let first_out = group.x * (WORKGROUP / LANES);
-    let d = min(first_out + thread / LANES, OUT - 1u);
+    let d = min(first_out + thread / LANES, shape.out - 1u);
     // h has a row for each pair, those of a tile one after another.
-    let h_row = tile.first_pair * X_STRIDE;
+    let h_row = tile.first_pair * shape.x_stride;
 
     var sum = vec4<f32>(); // for each pair
-    for (var chunk = thread % LANES; chunk < CHUNKS; chunk += LANES) {
-        var weights_chunk = load_chunk(tile.block + DOWN, tile.block + DOWN_SCALES, d, chunk);
+    for (var chunk = thread % LANES; chunk < shape.items; chunk += LANES) {
+        var weights_chunk = load_chunk(tile.block + shape.weights, tile.block + shape.scales, d, chunk);
         var chunk_sum = vec4<f32>();
         for (var i = 0u; i < CHUNK_OCTETS; i++) {
             let w = decode(weights_chunk);
@@ -35,13 +32,13 @@ fn down(
             let at = h_row + 2u * (chunk * CHUNK_OCTETS + i);
             chunk_sum.x += product(w, load_x(at));
             if tile.n_pairs > 1u {
-                chunk_sum.y += product(w, load_x(at + X_STRIDE));
+                chunk_sum.y += product(w, load_x(at + shape.x_stride));
             }
             if tile.n_pairs > 2u {
-                chunk_sum.z += product(w, load_x(at + 2u * X_STRIDE));
+                chunk_sum.z += product(w, load_x(at + 2u * shape.x_stride));
             }
             if tile.n_pairs > 3u {
-                chunk_sum.w += product(w, load_x(at + 3u * X_STRIDE));
+                chunk_sum.w += product(w, load_x(at + 3u * shape.x_stride));
             }
         }
         sum += chunk_sum * scale(weights_chunk);
@@ -57,10 +54,10 @@ fn down(
     workgroupBarrier();
 
     let out = first_out + thread;
-    if thread < WORKGROUP / LANES && out < OUT {
+    if thread < WORKGROUP / LANES && out < shape.out {
         var y = team_sum(thread, width, 0u);
-        if KIND == 1u {
-            y += bias(tile, DOWN_BIAS, out);
+        if shape.kind == 1u {
+            y += bias(tile, shape.bias, out);
         }
         write_results(tile, out, y * tile.gates);
     }

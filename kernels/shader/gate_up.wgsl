@@ -6,14 +6,6 @@
 #import weights
 #import reduce
 
-// Where the matrices lie in a block; for the meaning of a place see shared/weights_*.wgsl.
-override GATE: u32;
-override GATE_SCALES: u32;
-override UP: u32;
-override UP_SCALES: u32;
-override GATE_BIAS: u32;
-override UP_BIAS: u32;
-override PRODUCTS: u32;  // where the products with gate and up (P, 2F) start, behind all rows of h
 
 // x: rows (R, D); result: h (P, F), then the products (P, 2F), by which a hub checks the answer.
 @compute @workgroup_size(WORKGROUP)
@@ -26,13 +18,13 @@ fn gate_up(
 ) {
     let tile = tiles[run.first_tile + group.y];
     let first_out = group.x * (WORKGROUP / LANES);
-    let f = min(first_out + thread / LANES, OUT - 1u);
+    let f = min(first_out + thread / LANES, shape.out - 1u);
 
     var gate = vec4<f32>(); // a sum for each pair
     var up = vec4<f32>();
-    for (var chunk = thread % LANES; chunk < CHUNKS; chunk += LANES) {
-        var gate_chunk = load_chunk(tile.block + GATE, tile.block + GATE_SCALES, f, chunk);
-        var up_chunk = load_chunk(tile.block + UP, tile.block + UP_SCALES, f, chunk);
+    for (var chunk = thread % LANES; chunk < shape.items; chunk += LANES) {
+        var gate_chunk = load_chunk(tile.block + shape.weights, tile.block + shape.scales, f, chunk);
+        var up_chunk = load_chunk(tile.block + shape.up, tile.block + shape.up_scales, f, chunk);
         var gate_sum = vec4<f32>();
         var up_sum = vec4<f32>();
         for (var i = 0u; i < CHUNK_OCTETS; i++) {
@@ -76,15 +68,15 @@ fn gate_up(
     workgroupBarrier();
 
     let out = first_out + thread;
-    if thread < WORKGROUP / LANES && out < OUT {
+    if thread < WORKGROUP / LANES && out < shape.out {
         var g = team_sum(thread, width, 0u);
         var u = team_sum(thread, width, 1u);
-        write_column(tile, PRODUCTS, 2u * OUT, out, g);
-        write_column(tile, PRODUCTS, 2u * OUT, OUT + out, u);
+        write_column(tile, shape.products, 2u * shape.out, out, g);
+        write_column(tile, shape.products, 2u * shape.out, shape.out + out, u);
         var slope = 1.0;
-        if KIND == 1u {
-            g = min(g + bias(tile, GATE_BIAS, out), vec4<f32>(7.0));
-            u = clamp(u + bias(tile, UP_BIAS, out), vec4<f32>(-7.0), vec4<f32>(7.0)) + 1.0;
+        if shape.kind == 1u {
+            g = min(g + bias(tile, shape.bias, out), vec4<f32>(7.0));
+            u = clamp(u + bias(tile, shape.up_bias, out), vec4<f32>(-7.0), vec4<f32>(7.0)) + 1.0;
             slope = 1.702;
         }
         write_results(tile, out, g / (1.0 + exp(-slope * g)) * u);

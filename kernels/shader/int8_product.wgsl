@@ -8,17 +8,7 @@
 @group(0) @binding(3) var<storage, read> x: array<u32>;
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;
 
-override DOWN: u32;         // 0: gate and up, 1: down
-override KIND: u32;         // 0: SiLU, 1: biases, gates and ups cut (src/expert_kind.rs)
-override OUT: u32;          // outputs of the projection
-override START: u32;        // of the panels in an expert, in words, as are all places
-override PANEL: u32;        // from one panel to the next
-override X_STRIDE: u32;     // from one row of h to the next
-override BIAS: u32;         // where biases start: of gate, or of down
-override UP_BIAS: u32;
-override PRODUCTS: u32;     // of gate and up, where the products (P, 2F) start behind all rows of h: a hub checks answers by them
 override FLOATS: u32;       // 0: integers, else the bits of a float, 17 for bf16
-override ITEMS: u32;        // units of columns in a row; of floats, columns
 override UNITS: u32;        // units in a block
 override CODE_UNITS: u32;   // 32 columns each in a unit
 override BLOCK_WORDS: u32;  // of a block of activations
@@ -34,7 +24,6 @@ override TABLE_1: u32;
 override TABLE_2: u32;
 override TABLE_3: u32;
 override CODES: u32;        // of a block
-override PARAMETERS: u32;   // where a panel's parameters start
 override PARAMETER_WORDS: u32;  // of a block
 override IS_POWER: u32;     // whether scales are powers of two
 override DEPTH: u32;        // where m, or zero points, lie
@@ -153,7 +142,7 @@ struct Unit {
 fn unit_products(place: Place, item: u32, slot: u32) {
     let block = item / UNITS;
     let number = item % UNITS;
-    let parameters = place.panel + PARAMETERS + block * PARAMETER_WORDS;
+    let parameters = place.panel + shape.scales + block * PARAMETER_WORDS;
     var d = 0.0;
     if IS_POWER == 1u {
         d = bitcast<f32>((byte_at(parameters, place.row) - 1u) << 23u);
@@ -257,7 +246,7 @@ fn float_products(place: Place, lane: u32) {
     for (var t = lane / 4u; t < place.n_pairs; t += 2u) {
         let at = place.rows[t];
         var sum = 0.0;
-        for (var column = lane % 4u; column < ITEMS; column += 4u) {
+        for (var column = lane % 4u; column < shape.items; column += 4u) {
             let i = column * 16u + place.row;
             var w = 0.0;
             if FLOATS == 32u {
@@ -294,11 +283,11 @@ fn bias(block: u32, start: u32, out: u32) -> f32 {
 }
 
 fn joined(block: u32, out: u32, gate: f32, up: f32) -> f32 {
-    if KIND == 0u {
+    if shape.kind == 0u {
         return product_of(quotient_of(gate, sum_of(1.0, exp_of(-gate))), up);
     }
-    let g = at_most(sum_of(gate, bias(block, BIAS, out)), 7.0);
-    let u = at_most(at_least(sum_of(up, bias(block, UP_BIAS, out)), -7.0), 7.0);
+    let g = at_most(sum_of(gate, bias(block, shape.bias, out)), 7.0);
+    let u = at_most(at_least(sum_of(up, bias(block, shape.up_bias, out)), -7.0), 7.0);
     let denominator = sum_of(1.0, exp_of(product_of(-1.702, g)));
     return product_of(sum_of(u, 1.0), quotient_of(g, denominator));
 }
@@ -313,13 +302,13 @@ fn int8_product(
     let block = 4u * tiles[tile].block;
     let row = thread % ROWS;
     let lane = thread / ROWS;
-    let n_panels = (OUT + 15u) / 16u * (2u - DOWN);
+    let n_panels = (shape.out + 15u) / 16u * (2u - shape.is_down);
     let panel = min(2u * group.x + row / 16u, n_panels - 1u);
     var rows = tiles[tile].rows;
-    if DOWN == 1u {
-        rows = (tiles[tile].first_pair + vec4<u32>(0u, 1u, 2u, 3u)) * X_STRIDE;
+    if shape.is_down == 1u {
+        rows = (tiles[tile].first_pair + vec4<u32>(0u, 1u, 2u, 3u)) * shape.x_stride;
     }
-    let place = Place(block + START + panel * PANEL, row % 16u, row, rows, n_pairs);
+    let place = Place(block + shape.weights + panel * shape.weight_stride, row % 16u, row, rows, n_pairs);
 
     // From here on a thread has the sum of a row for pair `lane`.
     var sum = 0.0;
@@ -334,8 +323,8 @@ fn int8_product(
         workgroupBarrier();
     } else {
         let at_once = CAPACITY / (ADDENDS * n_pairs);
-        for (var first = 0u; first < ITEMS; first += at_once) {
-            let n = min(at_once, ITEMS - first);
+        for (var first = 0u; first < shape.items; first += at_once) {
+            let n = min(at_once, shape.items - first);
             for (var i = lane; i < n; i += LANES) {
                 unit_products(place, first + i, i * ADDENDS * n_pairs);
             }
@@ -348,24 +337,24 @@ fn int8_product(
             workgroupBarrier();
         }
     }
-    let at = (tiles[tile].first_pair + lane) * OUT;
-    if DOWN == 0u {
+    let at = (tiles[tile].first_pair + lane) * shape.out;
+    if shape.is_down == 0u {
         products[thread] = sum;
         workgroupBarrier();
         let out = 16u * group.x + row;
-        if lane < n_pairs && row < 16u && out < OUT {
+        if lane < n_pairs && row < 16u && out < shape.out {
             let up = products[thread + 16u];
-            let first = PRODUCTS + 2u * at;
+            let first = shape.products + 2u * at;
             result[at + out] = joined(block, out, sum, up);
             result[first + out] = sum;
-            result[first + OUT + out] = up;
+            result[first + shape.out + out] = up;
         }
         return;
     }
     let out = 32u * group.x + row;
-    if lane < n_pairs && out < OUT {
-        if KIND == 1u {
-            sum = sum_of(sum, bias(block, BIAS, out));
+    if lane < n_pairs && out < shape.out {
+        if shape.kind == 1u {
+            sum = sum_of(sum, bias(block, shape.bias, out));
         }
         let y = product_of(tiles[tile].gates[lane], sum);
         // Below 2^-100 results are 0: no device meets a number that is not normal.

@@ -4,10 +4,8 @@
 #import exact
 
 @group(0) @binding(3) var<storage, read> x: array<u32>;             // h (P, F)
-@group(0) @binding(4) var<storage, read_write> result: array<u32>;  // (P, STRIDE)
+@group(0) @binding(4) var<storage, read_write> result: array<u32>;  // (P, shape.result_stride)
 
-override COLS: u32;         // F
-override STRIDE: u32;       // words from one row of the result to the next
 override FLOATS: u32;       // bits of the float format of the weights, or 0
 override BLOCK_COLS: u32;
 override BLOCK_WORDS: u32;
@@ -68,14 +66,14 @@ fn int8_rows(
     let column = group.x / 4u * 256u + 4u * thread;
     var values = array<u32, 4>();
     for (var i = 0u; i < 4u; i++) {
-        if column + i < COLS {
-            values[i] = x[pair * COLS + column + i];
+        if column + i < shape.items {
+            values[i] = x[pair * shape.items + column + i];
         }
     }
-    let row = pair * STRIDE;
+    let row = pair * shape.result_stride;
     if FLOATS != 0u {
         for (var i = 0u; i < 4u; i++) {
-            if column + i < (COLS + 31u) / 32u * 32u {
+            if column + i < (shape.items + 31u) / 32u * 32u {
                 result[row + column + i] = select(values[i], 0u, (values[i] & 0x7fffffffu) < TINY);
             }
         }
@@ -99,7 +97,7 @@ fn int8_rows(
     }
     let in_block = 4u * thread % BLOCK_COLS;
     let words = row + column / BLOCK_COLS * BLOCK_WORDS;
-    let is_there = column / BLOCK_COLS * BLOCK_COLS < COLS;
+    let is_there = column / BLOCK_COLS * BLOCK_COLS < shape.items;
     let terms = words + BLOCK_COLS / UNIT;
     sums[thread] = sum;
     if is_there {

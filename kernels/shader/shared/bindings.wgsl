@@ -6,13 +6,6 @@
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;
 @group(0) @binding(6) var<storage, read> biases: array<f32>;  // the slab once more
 
-override OUT: u32;         // outputs of the projection
-override OUT_STRIDE: u32;  // floats from one row of the result to the next
-override X_STRIDE: u32;    // from one row of x to the next, in 16 bytes
-override CHUNKS: u32;      // chunks (shared/weights_*.wgsl) in a row of weights, those of mere padding left out
-
-// The kind of experts: 0 is without biases, with SiLU; 1 has biases, and gates and ups are cut (src/expert_kind.rs).
-override KIND: u32;
 
 // A projection's bias for its output `out`, of biases that start at `start`, in 16 bytes.
 fn bias(tile: Tile, start: u32, out: u32) -> f32 {
@@ -35,5 +28,5 @@ fn write_column(tile: Tile, start: u32, stride: u32, out: u32, values: vec4<f32>
 }
 
 fn write_results(tile: Tile, out: u32, values: vec4<f32>) {
-    write_column(tile, 0u, OUT_STRIDE, out, values);
+    write_column(tile, 0u, shape.result_stride, out, values);
 }

@@ -1,10 +1,10 @@
-// Blocks of any number of bytes: ROW, the blocks and what is read of them count bytes.
+// Blocks of any number of bytes: shape.weight_stride, the blocks and what is read of them count bytes.
 #import chunk
 const ROW_UNIT: u32 = 1u;
 
 // Where block i of a row starts.
 fn block_at(values: u32, row: u32, i: u32) -> u32 {
-    return 16u * values + row * ROW + i * BLOCK;
+    return 16u * values + row * shape.weight_stride + i * BLOCK;
 }
 
 fn byte_at(at: u32) -> u32 {

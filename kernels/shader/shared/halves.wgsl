@@ -1,10 +1,10 @@
-// Blocks of an even number of bytes: ROW, the blocks and what is read of them count halves of a word.
+// Blocks of an even number of bytes: shape.weight_stride, the blocks and what is read of them count halves of a word.
 #import chunk
 const ROW_UNIT: u32 = 2u;
 
 // Where block i of a row starts.
 fn block_at(values: u32, row: u32, i: u32) -> u32 {
-    return 8u * values + row * ROW + i * BLOCK;
+    return 8u * values + row * shape.weight_stride + i * BLOCK;
 }
 
 // The four bytes from `at` on.

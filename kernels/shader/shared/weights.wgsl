@@ -4,6 +4,5 @@
 //   decode(chunk)                         its next octet, not yet scaled
 //   advance(chunk)                        the chunk behind that octet
 //   scale(chunk)                          what its octets' products are multiplied by
-//   ROW_UNIT                              the bytes that ROW, what a row occupies, counts
-override ROW: u32;
+//   ROW_UNIT                              the bytes that shape.weight_stride counts
 #import WEIGHTS

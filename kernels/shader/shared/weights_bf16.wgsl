@@ -1,4 +1,4 @@
-// bf16, the upper halves of f32: a chunk is 16 bytes, one octet. Places and ROW count 16 bytes.
+// bf16, the upper halves of f32: a chunk is 16 bytes, one octet. Places and shape.weight_stride count 16 bytes.
 const CHUNK_OCTETS: u32 = 1u;
 const ROW_UNIT: u32 = 16u;
 
@@ -9,7 +9,7 @@ struct Chunk {
 }
 
 fn load_chunk(values: u32, scales: u32, row: u32, i: u32) -> Chunk {
-    return Chunk(weights[values + row * ROW + i]);
+    return Chunk(weights[values + row * shape.weight_stride + i]);
 }
 
 fn decode(chunk: Chunk) -> Octet {

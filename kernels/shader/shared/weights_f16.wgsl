@@ -1,4 +1,4 @@
-// f16: a chunk is 16 bytes, one octet. Places and ROW count 16 bytes.
+// f16: a chunk is 16 bytes, one octet. Places and shape.weight_stride count 16 bytes.
 const CHUNK_OCTETS: u32 = 1u;
 const ROW_UNIT: u32 = 16u;
 
@@ -11,7 +11,7 @@ struct Chunk {
 }
 
 fn load_chunk(values: u32, scales: u32, row: u32, i: u32) -> Chunk {
-    let at = 2u * (values + row * ROW + i);
+    let at = 2u * (values + row * shape.weight_stride + i);
     return Chunk(weights[at], weights[at + 1u]);
 }
 
@@ -26,7 +26,7 @@ struct Chunk {
 }
 
 fn load_chunk(values: u32, scales: u32, row: u32, i: u32) -> Chunk {
-    return Chunk(weights[values + row * ROW + i]);
+    return Chunk(weights[values + row * shape.weight_stride + i]);
 }
 
 fn decode(chunk: Chunk) -> Octet {

@@ -1,4 +1,4 @@
-// f32: a chunk is 32 bytes, one octet. Places and ROW count 16 bytes.
+// f32: a chunk is 32 bytes, one octet. Places and shape.weight_stride count 16 bytes.
 const CHUNK_OCTETS: u32 = 1u;
 const ROW_UNIT: u32 = 16u;
 
@@ -10,7 +10,7 @@ struct Chunk {
 }
 
 fn load_chunk(values: u32, scales: u32, row: u32, i: u32) -> Chunk {
-    let at = values + row * ROW + 2u * i;
+    let at = values + row * shape.weight_stride + 2u * i;
     return Chunk(weights[at], weights[at + 1u]);
 }
 

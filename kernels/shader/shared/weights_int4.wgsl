@@ -1,5 +1,5 @@
-// int4-g128: a chunk is 16 bytes, 32 columns, a quarter of a group. Places and ROW count 16 bytes; a row's scales, one for
-// four chunks, follow each other as f16.
+// int4-g128: a chunk is 16 bytes, 32 columns, a quarter of a group. Places and shape.weight_stride count 16 bytes; a
+// row's scales, one for four chunks, follow each other as f16.
 const CHUNK_OCTETS: u32 = 4u;
 const ROW_UNIT: u32 = 16u;
 
@@ -15,7 +15,7 @@ struct Chunk {
 }
 
 fn load_chunk(values: u32, scales: u32, row: u32, i: u32) -> Chunk {
-    let group = row * (ROW / 4u) + i / 4u;
+    let group = row * (shape.weight_stride / 4u) + i / 4u;
 #ifdef SHADER_F16
     let factor = f32(halves[8u * scales + group]);
 #else
@@ -25,7 +25,7 @@ fn load_chunk(values: u32, scales: u32, row: u32, i: u32) -> Chunk {
     let two = unpack2x16float(select(four.x, four.y, (group & 2u) != 0u));
     let factor = select(two.x, two.y, (group & 1u) != 0u);
 #endif
-    return Chunk(weights[values + row * ROW + i], factor);
+    return Chunk(weights[values + row * shape.weight_stride + i], factor);
 }
 
 fn decode(chunk: Chunk) -> Octet {

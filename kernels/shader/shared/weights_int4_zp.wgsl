@@ -11,12 +11,12 @@ struct Chunk {
 }
 
 fn load_chunk(values: u32, scales: u32, row: u32, i: u32) -> Chunk {
-    let group = row * (ROW / 4u) + i / 4u;
+    let group = row * (shape.weight_stride / 4u) + i / 4u;
     // No variable index into a vector: what is not a constant there may be spilled.
     let four = weights[scales + group / 4u];
     let two = select(four.xy, four.zw, (group & 2u) != 0u);
     let word = select(two.x, two.y, (group & 1u) != 0u);
-    return Chunk(weights[values + row * ROW + i], unpack2x16float(word).x, f32((word >> 16u) & 255u));
+    return Chunk(weights[values + row * shape.weight_stride + i], unpack2x16float(word).x, f32((word >> 16u) & 255u));
 }
 
 fn decode(chunk: Chunk) -> Octet {

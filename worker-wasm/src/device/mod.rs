@@ -13,6 +13,8 @@ use moex_kernels::engine::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestRep
 use moex_protocol::{Join, SelfTest, WorkerId, WorkerKind};
 use serde::Deserialize;
 
+use probe::Speed;
+
 /// What a worker is told to compute on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -65,6 +67,8 @@ pub struct Device {
     self_test: SelfTest,
     /// Why it is not exact; none where int8 activations give the CPU's bits.
     inexact: Option<String>,
+    /// Measured to choose it, if there was a choice.
+    speed: Option<Speed>,
     note: Option<String>,
 }
 
@@ -107,7 +111,7 @@ impl Device {
                 (speed.gigabytes_per_second * 1e3) as u32,
                 (on_cpu * 1e3) as u32
             ))),
-            Ok(_) => Ok(self),
+            Ok(speed) => Ok(Self { speed: Some(speed), ..self }),
             Err(error) => Self::cpu(Some(format!("The GPU failed: {error}."))),
         }
     }
@@ -115,7 +119,7 @@ impl Device {
     fn cpu(note: Option<String>) -> Result<Self, String> {
         let self_test = self_test::cpu();
         if self_test.passed {
-            Ok(Self { kind: Kind::Cpu, self_test, inexact: None, note })
+            Ok(Self { kind: Kind::Cpu, self_test, inexact: None, speed: None, note })
         } else {
             Err(format!("This CPU does not compute right: {}.", self_test.detail))
         }
@@ -133,22 +137,18 @@ impl Device {
             opened => opened,
         };
         let gpu = gpu.map_err(|error| format!("No GPU is used: {error}."))?;
-        let report = GpuEngine::self_test(&gpu, ActivationFormat::F32).await;
-        if !report.passed {
-            return Err(format!(
-                "The GPU ({}) does not compute right: {}",
-                gpu.info().adapter,
-                report.detail
-            ));
-        }
+        let int8 = GpuEngine::self_test(&gpu, &probe::plan(ActivationFormat::Int8)).await;
+        let inexact = (!int8.passed).then(|| int8.detail.clone());
+        let report = match inexact {
+            None => int8,
+            Some(_) => GpuEngine::self_test(&gpu, &probe::plan(ActivationFormat::F32)).await,
+        };
         let SelfTestReport { passed, worst_nmse, detail } = report;
-        let int8 = GpuEngine::self_test(&gpu, ActivationFormat::Int8).await;
-        Ok(Self {
-            kind: Kind::Gpu(gpu),
-            self_test: SelfTest { passed, worst_nmse, detail },
-            inexact: (!int8.passed).then_some(int8.detail),
-            note: None,
-        })
+        if !passed {
+            return Err(format!("The GPU ({}) does not compute right: {detail}", gpu.info().adapter));
+        }
+        let self_test = SelfTest { passed, worst_nmse, detail };
+        Ok(Self { kind: Kind::Gpu(gpu), self_test, inexact, speed: None, note: None })
     }
 
     /// An engine on this device, once it is sure that it computes the plan's formats right.
@@ -165,7 +165,7 @@ impl Device {
                         "the hub computes with int8 activations, and the GPU is not exact: {reason}"
                     )));
                 }
-                let report = GpuEngine::self_test_for(gpu, &plan).await;
+                let report = GpuEngine::self_test(gpu, &plan).await;
                 if !report.passed {
                     return Err(EngineError::Plan(format!(
                         "the GPU does not compute right: {}",
@@ -177,14 +177,18 @@ impl Device {
         }
     }
 
-    /// The join that describes this device to a hub, with its speed measured now. `clock` returns the time since any fixed
-    /// moment.
+    /// The join that describes this device to a hub, with its speed, measured now if it was not before. `clock` returns the
+    /// time since any fixed moment.
     ///
     /// # Errors
     /// One sentence, if the device fails while it is measured.
     pub async fn present(&self, identity: Identity, clock: impl Fn() -> Duration) -> Result<Join, String> {
-        let speed =
-            probe::measure(self, &clock).await.map_err(|error| format!("The device failed: {error}."))?;
+        let speed = match self.speed {
+            Some(speed) => speed,
+            None => {
+                probe::measure(self, &clock).await.map_err(|error| format!("The device failed: {error}."))?
+            }
+        };
         let description = self.describe();
         Ok(Join {
             token: identity.token,

@@ -18,6 +18,8 @@ const N_RUNS: usize = 3;
 /// Whoever waits to lend a slow device waits for one such run, not for three.
 const LONG: Duration = Duration::from_millis(10);
 
+const MAX_PAIRS: u32 = N_EXPERTS * MANY_ROWS;
+
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Speed {
@@ -38,16 +40,9 @@ pub(super) fn measure<'a>(
 }
 
 async fn measured(device: &Device, clock: &dyn Fn() -> Duration) -> Result<Speed, EngineError> {
-    let max_pairs = N_EXPERTS * MANY_ROWS;
-    let plan = EnginePlan {
-        shapes: SHAPE.into(),
-        // What most hubs serve.
-        activations: if device.is_exact() { ActivationFormat::Int8 } else { ActivationFormat::F32 },
-        n_slots: N_EXPERTS,
-        max_rows: MANY_ROWS,
-        max_pairs,
-    };
-    let engine = device.engine(plan).await?;
+    // What most hubs serve.
+    let activations = if device.is_exact() { ActivationFormat::Int8 } else { ActivationFormat::F32 };
+    let engine = device.engine(plan(activations)).await?;
     let block = SHAPE.noise(1, 0.1);
     for slot in 0..N_EXPERTS {
         engine.load(slot, SHAPE.format, &block).await?;
@@ -66,7 +61,7 @@ async fn measured(device: &Device, clock: &dyn Fn() -> Duration) -> Result<Speed
         }
     }
     let bytes = block.len() as f64 * f64::from(N_EXPERTS);
-    let operations = 2.0 * 3.0 * (SHAPE.hidden * SHAPE.inner) as f64 * f64::from(max_pairs);
+    let operations = 2.0 * 3.0 * (SHAPE.hidden * SHAPE.inner) as f64 * f64::from(MAX_PAIRS);
     let sync_latency = match &engine {
         Engine::Cpu(_) => Duration::ZERO,
         #[cfg(feature = "gpu")]
@@ -77,6 +72,17 @@ async fn measured(device: &Device, clock: &dyn Fn() -> Duration) -> Result<Speed
         gigabytes_per_second: rate(bytes, best[0], 1e9),
         teraflops: rate(operations, best[1], 1e12),
     })
+}
+
+/// The engine that is measured.
+pub(super) fn plan(activations: ActivationFormat) -> EnginePlan {
+    EnginePlan {
+        shapes: SHAPE.into(),
+        activations,
+        n_slots: N_EXPERTS,
+        max_rows: MANY_ROWS,
+        max_pairs: MAX_PAIRS,
+    }
 }
 
 /// `n_rows` rows, each for every expert.

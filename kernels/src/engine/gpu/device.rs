@@ -4,7 +4,10 @@
 use std::sync::OnceLock;
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::signal::{Health, Signal};
+use super::{
+    pipeline::CompiledKernels,
+    signal::{Health, Signal},
+};
 use crate::engine::EngineError;
 
 /// Which adapter to take.
@@ -43,6 +46,7 @@ struct Inner {
     queue: wgpu::Queue,
     info: GpuInfo,
     health: Arc<Health>,
+    compiled: CompiledKernels,
     #[cfg(not(target_arch = "wasm32"))]
     poller: poller::Poller,
 }
@@ -87,6 +91,7 @@ impl GpuDevice {
             queue,
             info,
             health,
+            compiled: CompiledKernels::default(),
             #[cfg(not(target_arch = "wasm32"))]
             poller,
         })))
@@ -114,6 +119,10 @@ impl GpuDevice {
 
     pub(super) fn queue(&self) -> &wgpu::Queue {
         &self.0.queue
+    }
+
+    pub(super) fn compiled(&self) -> &CompiledKernels {
+        &self.0.compiled
     }
 
     pub(super) fn health(&self) -> &Arc<Health> {

@@ -1,9 +1,12 @@
 //! Experts with int8 activations: the same panels and the same words as the CPU's, and where the shaders find what in them.
 //! Knows no wgpu.
 
-use super::layout::Layout;
+use super::{
+    layout::{Layout, kind},
+    structs::Shape,
+};
 use crate::{
-    ExpertKind, ExpertShape, WeightFormat,
+    ExpertShape, WeightFormat,
     quant::{Definition, Geometry, Scale, Terms, UNIT, block_words, columns_at, row_stride},
     simd::{PackedBlock, PackedExpertShape, PackedShape, ROWS},
 };
@@ -42,12 +45,48 @@ impl Int8Step {
         n as u32
     }
 
-    /// Its override constants for experts of `shape`.
-    pub(super) fn constants(self, shape: &ExpertShape, layout: &Layout) -> Constants {
+    /// The values of the override constants that it is compiled with for experts of `shape`: its format's.
+    pub(super) fn constants(self, shape: &ExpertShape) -> Constants {
         match self {
-            Self::GateUp => product(shape, false, layout),
-            Self::Rows => rows(shape, layout.h_stride()),
-            Self::Down => product(shape, true, layout),
+            Self::GateUp => product(shape.format.gate_up),
+            Self::Rows => rows(shape.format.down),
+            Self::Down => product(shape.format.down),
+        }
+    }
+
+    /// What it is told of experts of `shape`.
+    pub(super) fn shape(self, shape: &ExpertShape, layout: &Layout) -> Shape {
+        let packed = PackedExpertShape::from(*shape);
+        let [gate_bias, up_bias, down_bias] = packed.biases_at();
+        let (matrix, start, bias) = match self {
+            Self::GateUp => (packed.gate_up_shape(), 0, gate_bias),
+            Self::Rows | Self::Down => (packed.down_shape(), packed.gate_up_bytes(), down_bias),
+        };
+        let PackedShape { format, rows, cols } = matrix;
+        // Of integers units, and behind them a block's parameters; of floats columns.
+        let (units, parameters) = match format.definition() {
+            None => (cols.next_multiple_of(UNIT), 0),
+            Some(definition) => {
+                let n_blocks = cols.div_ceil(definition.geometry().cols);
+                let n_units = n_blocks * definition.geometry().n_units();
+                (n_units, n_blocks * PackedBlock::of(definition).code_bytes)
+            }
+        };
+        let place = |bytes: usize| (bytes / 4) as u32;
+        Shape {
+            kind: kind(shape),
+            is_down: u32::from(self == Self::Down),
+            out: rows as u32,
+            items: if self == Self::Rows { cols } else { units } as u32,
+            x_stride: layout.h_stride() as u32,
+            result_stride: layout.h_stride() as u32,
+            products: layout.products_start() as u32,
+            weight_stride: place(matrix.panel_bytes()),
+            weights: place(start),
+            scales: place(parameters),
+            bias: place(bias),
+            up_bias: place(up_bias),
+            ..Shape::default()
         }
     }
 }
@@ -57,38 +96,15 @@ pub(super) fn stride(format: WeightFormat, cols: usize) -> usize {
     row_stride(format.geometry(), cols)
 }
 
-fn product(shape: &ExpertShape, is_down: bool, layout: &Layout) -> Constants {
-    let packed = PackedExpertShape::from(*shape);
-    let (matrix, start) = match is_down {
-        false => (packed.gate_up_shape(), 0),
-        true => (packed.down_shape(), packed.gate_up_bytes()),
-    };
-    let PackedShape { format, rows, cols } = matrix;
-    let [gate_bias, up_bias, down_bias] = packed.biases_at();
-    let mut constants = vec![
-        ("DOWN", usize::from(is_down)),
-        ("KIND", usize::from(shape.format.kind == ExpertKind::ClampedSwiglu)),
-        ("OUT", rows),
-        ("START", start / 4),
-        ("PANEL", matrix.panel_bytes() / 4),
-        ("X_STRIDE", layout.h_stride()),
-        ("PRODUCTS", layout.products_start() as usize),
-        ("BIAS", if is_down { down_bias } else { gate_bias } / 4),
-        ("UP_BIAS", up_bias / 4),
-        ("FLOATS", float_bits(format)),
-    ];
-    let numbers = match format.definition() {
-        // Columns are all there is; the rest is not looked at.
-        None => std::array::from_fn(|i| if i == 0 { cols.next_multiple_of(UNIT) } else { 1 }),
-        Some(definition) => integer(definition, cols),
-    };
-    constants.extend(INTEGER.into_iter().zip(numbers));
-    constants.into_iter().map(|(name, value)| (name, value as f64)).collect()
+fn product(format: WeightFormat) -> Constants {
+    // Floats have none of it.
+    let numbers = format.definition().map_or([1; INTEGER.len()], integer);
+    let constants = [("FLOATS", float_bits(format))].into_iter().chain(INTEGER.into_iter().zip(numbers));
+    constants.map(|(name, value)| (name, value as f64)).collect()
 }
 
-/// What products with integers have; the first those with floats too.
-const INTEGER: [&str; 23] = [
-    "ITEMS",
+/// What products with integers are compiled with.
+const INTEGER: [&str; 21] = [
     "ADDENDS",
     "UNITS",
     "CODE_UNITS",
@@ -104,7 +120,6 @@ const INTEGER: [&str; 23] = [
     "TABLE_2",
     "TABLE_3",
     "CODES",
-    "PARAMETERS",
     "PARAMETER_WORDS",
     "IS_POWER",
     "DEPTH",
@@ -113,10 +128,8 @@ const INTEGER: [&str; 23] = [
     "MINS",
 ];
 
-/// Of rows of so many columns.
-fn integer(definition: &Definition, cols: usize) -> [usize; INTEGER.len()] {
+fn integer(definition: &Definition) -> [usize; INTEGER.len()] {
     let (geometry, layout) = (definition.geometry(), PackedBlock::of(definition));
-    let n_blocks = cols.div_ceil(geometry.cols);
     let halves = geometry.unit() / geometry.group;
     let terms = terms(geometry);
     let table = |i: usize| {
@@ -124,7 +137,6 @@ fn integer(definition: &Definition, cols: usize) -> [usize; INTEGER.len()] {
         u32::from_le_bytes(bytes) as usize
     };
     [
-        n_blocks * geometry.n_units(),
         halves + usize::from(terms > 0),
         geometry.n_units(),
         geometry.unit() / UNIT,
@@ -140,7 +152,6 @@ fn integer(definition: &Definition, cols: usize) -> [usize; INTEGER.len()] {
         table(2),
         table(3),
         layout.code_bytes / 4,
-        n_blocks * layout.code_bytes / 4,
         layout.parameter_bytes / 4,
         usize::from(matches!(definition.scale, Scale::E8m0(_))),
         layout.m.or(layout.zeros).unwrap_or(0) / 4,
@@ -150,9 +161,8 @@ fn integer(definition: &Definition, cols: usize) -> [usize; INTEGER.len()] {
     ]
 }
 
-fn rows(shape: &ExpertShape, h_stride: usize) -> Constants {
-    let format = shape.format.down;
-    let mut constants = vec![("COLS", shape.inner), ("STRIDE", h_stride), ("FLOATS", float_bits(format))];
+fn rows(format: WeightFormat) -> Constants {
+    let mut constants = vec![("FLOATS", float_bits(format))];
     let n = match format.geometry() {
         None => [UNIT, 1, 0, UNIT, UNIT, 0, 0],
         Some(geometry) => [

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use bytemuck::Zeroable;
 
 use super::{
-    int8,
+    int8::{self, Constants},
     shaders::{Kernel, Units},
-    structs::{Run, TILE_PAIRS, Tile},
+    structs::{Run, Shape, TILE_PAIRS, Tile},
 };
 use crate::{
     ExpertKind, ExpertShape, WeightFormat,
@@ -21,6 +21,8 @@ const WORKGROUP: u32 = 64;
 const BINDING_ALIGN: u64 = 256;
 /// Rows of x and h are padded to what a kernel may read past their end: a chunk of int4.
 const ROW_ALIGN: usize = 32;
+/// The most steps that an expert is computed in.
+const MAX_STEPS: u64 = 3;
 /// Workgroups of one dispatch in y, on every device: the most tiles, and so the most pairs.
 const MAX_TILES: u32 = 65_535;
 
@@ -148,6 +150,16 @@ impl Layout {
         (u64::from(slab) * self.n_shapes() + u64::from(shape)) * BINDING_ALIGN
     }
 
+    /// Where what a step is told of a shape of the plan starts, among what all are told of all shapes.
+    pub(super) fn shape_start(&self, place: u32, step: usize) -> u64 {
+        (u64::from(place) * MAX_STEPS + step as u64) * BINDING_ALIGN
+    }
+
+    /// What all steps are told of all shapes.
+    pub(super) fn shapes_bytes(&self) -> u64 {
+        self.n_shapes() * MAX_STEPS * BINDING_ALIGN
+    }
+
     /// Where the tiles start in the tables.
     pub(super) fn tiles_start(&self) -> u64 {
         self.run_start(self.n_slabs, 0)
@@ -248,33 +260,44 @@ impl Layout {
         (projection.out as u32).div_ceil(WORKGROUP / projection.lanes())
     }
 
-    /// The value of each of `kernel`'s override constants for experts of `shape`.
-    pub(super) fn constants(&self, kernel: Kernel, shape: &ExpertShape) -> Vec<(&'static str, f64)> {
+    /// What `kernel` is told of experts of `shape`.
+    pub(super) fn shape(&self, kernel: Kernel, shape: &ExpertShape) -> Shape {
         let projection = Projection::of(kernel, shape);
         let Projection { out, cols, format } = projection;
-        let out_stride = if kernel == Kernel::GateUp { padded(out) } else { out };
         let block = shape.layout();
-        let constants = [
-            ("OUT", out),
-            ("OUT_STRIDE", out_stride),
-            ("X_STRIDE", padded(cols) / 4),
-            ("CHUNKS", projection.chunks()),
-            ("LANES", projection.lanes() as usize),
-            ("ROW", format.value_bytes(1, cols) / Units::of(format).row_unit),
-            ("GATE", block.gate.values / 16),
-            ("GATE_SCALES", block.gate.scales / 16),
-            ("UP", block.up.values / 16),
-            ("UP_SCALES", block.up.scales / 16),
-            ("DOWN", block.down.values / 16),
-            ("DOWN_SCALES", block.down.scales / 16),
-            ("GATE_BIAS", block.biases[0] / 16),
-            ("UP_BIAS", block.biases[1] / 16),
-            ("DOWN_BIAS", block.biases[2] / 16),
-            ("PRODUCTS", self.products_start() as usize),
-            ("KIND", usize::from(shape.format.kind == ExpertKind::ClampedSwiglu)),
-        ];
-        constants.map(|(name, value)| (name, value as f64)).to_vec()
+        let [gate_bias, up_bias, down_bias] = block.biases;
+        let (first, bias) = match kernel {
+            Kernel::GateUp => (block.gate, gate_bias),
+            Kernel::Down => (block.down, down_bias),
+        };
+        let place = |bytes: usize| (bytes / 16) as u32;
+        Shape {
+            kind: kind(shape),
+            is_down: u32::from(kernel == Kernel::Down),
+            out: out as u32,
+            items: projection.chunks() as u32,
+            x_stride: (padded(cols) / 4) as u32,
+            result_stride: if kernel == Kernel::GateUp { padded(out) } else { out } as u32,
+            products: self.products_start() as u32,
+            weight_stride: (format.value_bytes(1, cols) / Units::of(format).row_unit) as u32,
+            weights: place(first.values),
+            scales: place(first.scales),
+            up: place(block.up.values),
+            up_scales: place(block.up.scales),
+            bias: place(bias),
+            up_bias: place(up_bias),
+        }
     }
+}
+
+/// The shaders' number of a shape's kind of experts.
+pub(super) fn kind(shape: &ExpertShape) -> u32 {
+    u32::from(shape.format.kind == ExpertKind::ClampedSwiglu)
+}
+
+/// The values of the override constants that `kernel` is compiled with for experts of `shape`.
+pub(super) fn constants(kernel: Kernel, shape: &ExpertShape) -> Constants {
+    vec![("LANES", f64::from(Projection::of(kernel, shape).lanes()))]
 }
 
 /// The matrices that a kernel reads: (out, cols) in a format.

@@ -39,7 +39,7 @@ use int8::Int8Step;
 use layout::{Layout, Projection, Tables, TilesOf};
 use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
-use shaders::{Kernel, Resource, int8_shader, shader};
+use shaders::{Kernel, Resource, Shader, int8_shader, shader};
 use signal::lock;
 
 use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan};
@@ -91,6 +91,16 @@ struct Kernels {
     shape: ExpertShape,
     /// In order, with the workgroups of each in x.
     steps: Vec<(Pipeline, u32)>,
+}
+
+/// A step of the experts of one shape of the plan.
+struct StepOf<'a> {
+    /// The shape's place.
+    place: u32,
+    /// The step's.
+    step: usize,
+    x: &'a wgpu::Buffer,
+    result: &'a wgpu::Buffer,
 }
 
 /// Rows of int8 activations on their way to the GPU, and what rounds them.
@@ -172,10 +182,15 @@ impl GpuEngine {
         let engine = Self::allocate(device, plan, layout, tuning, simd);
         let [internal, validation, memory] = scopes;
         let (memory, validation, internal) = (memory.pop(), validation.pop(), internal.pop());
-        if memory.await.is_some() {
+        let is_short = memory.await.is_some();
+        let error = validation.await.or(internal.await);
+        if is_short || error.is_some() {
+            device.compiled().clear();
+        }
+        if is_short {
             return Err(EngineError::OutOfMemory);
         }
-        if let Some(error) = validation.await.or(internal.await) {
+        if let Some(error) = error {
             return Err(EngineError::Device(error.to_string()));
         }
         device.health().check()?;
@@ -208,11 +223,17 @@ impl GpuEngine {
             .map(|_| buffer("staging", staging_bytes, Usage::MAP_WRITE | Usage::COPY_SRC))
             .collect();
 
+        let shapes = buffer("shapes", layout.shapes_bytes(), Usage::UNIFORM | Usage::COPY_DST);
         let run_bytes = Some(size_of::<structs::Run>() as u64);
-        let pipeline = |shader, constants: Vec<_>, place: u32, x: &wgpu::Buffer, result: &wgpu::Buffer| {
-            Pipeline::new(device, shader, &constants, |layout_of| {
+        let shape_bytes = Some(size_of::<structs::Shape>() as u64);
+        let pipeline = |shader: &'static Shader, constants, shape: structs::Shape, at: StepOf| {
+            let StepOf { place, step, x, result } = at;
+            let shape_start = layout.shape_start(place, step);
+            device.queue().write_buffer(&shapes, shape_start, bytemuck::bytes_of(&shape));
+            Pipeline::new(device, shader, constants, |layout_of| {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
                     Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),
+                    Resource::Shape => (&shapes, shape_start, shape_bytes),
                     Resource::Tiles => (&tables, layout.tiles_start(), None),
                     Resource::Weights | Resource::Halves | Resource::Biases => {
                         (&slabs[slab as usize], 0, None)
@@ -222,11 +243,11 @@ impl GpuEngine {
                 })
             })
         };
-        let f32_step = |kernel, shape: &ExpertShape, place, x, result| {
+        let f32_step = |kernel, shape: &ExpertShape, at| {
             let format = Projection::of(kernel, shape).format;
             let shader = shader(kernel, format, tuning.shader_f16, tuning.subgroups);
-            let constants = layout.constants(kernel, shape);
-            (pipeline(shader, constants, place, x, result), layout.workgroups(kernel, shape))
+            let told = layout.shape(kernel, shape);
+            (pipeline(shader, layout::constants(kernel, shape), told, at), layout.workgroups(kernel, shape))
         };
         let int8_step = |step: Int8Step, shape: &ExpertShape, place, h_rows| {
             let (kernel, x, result) = match step {
@@ -234,14 +255,15 @@ impl GpuEngine {
                 Int8Step::Rows => ("int8_rows", &h, h_rows),
                 Int8Step::Down => ("int8_product", h_rows, &y),
             };
-            let constants = step.constants(shape, &layout);
-            (pipeline(int8_shader(kernel), constants, place, x, result), step.workgroups(shape))
+            let at = StepOf { place, step: step as usize, x, result };
+            let told = step.shape(shape, &layout);
+            (pipeline(int8_shader(kernel), step.constants(shape), told, at), step.workgroups(shape))
         };
         let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
             steps: match &h_rows {
                 None => vec![
-                    f32_step(Kernel::GateUp, &shape, place, &rows, &h),
-                    f32_step(Kernel::Down, &shape, place, &h, &y),
+                    f32_step(Kernel::GateUp, &shape, StepOf { place, step: 0, x: &rows, result: &h }),
+                    f32_step(Kernel::Down, &shape, StepOf { place, step: 1, x: &h, result: &y }),
                 ],
                 Some(h_rows) => Int8Step::ALL.map(|step| int8_step(step, &shape, place, h_rows)).into(),
             },
@@ -438,18 +460,11 @@ impl GpuEngine {
         Ok(times[SYNCS / 2])
     }
 
-    /// Runs the kernels of the formats that hubs pack experts to, and compares them with their CPU twins: of f32 activations
-    /// within a tolerance, of int8 to the bit.
-    pub async fn self_test(device: &GpuDevice, activations: ActivationFormat) -> SelfTestReport {
-        self_test::run(device, GpuTuning::of(device), activations, &self_test::ALWAYS).await
-    }
-
-    /// The same for those formats of a plan, with its activations, that [`Self::self_test`] leaves out.
-    pub async fn self_test_for(device: &GpuDevice, plan: &EnginePlan) -> SelfTestReport {
-        let of_plan = plan.shapes.iter().flat_map(|shape| [shape.format.gate_up, shape.format.down]);
-        let others: BTreeSet<_> = of_plan.filter(|format| !self_test::ALWAYS.contains(format)).collect();
-        let others: Vec<_> = others.into_iter().collect();
-        self_test::run(device, GpuTuning::of(device), plan.activations, &others).await
+    /// Runs the kernels of a plan's formats with its activations, and compares them with their CPU twins: of f32 activations
+    /// within a tolerance, of int8 to the bit. What it compiles an engine for that plan has then.
+    pub async fn self_test(device: &GpuDevice, plan: &EnginePlan) -> SelfTestReport {
+        let formats: BTreeSet<_> = plan.shapes.iter().map(|shape| shape.format).collect();
+        self_test::run(device, GpuTuning::of(device), plan.activations, formats).await
     }
 
     /// Fills y with what no kernel leaves there.

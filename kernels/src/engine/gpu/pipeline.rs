@@ -1,63 +1,102 @@
-//! A kernel made ready: its pipeline, and for each slab what it binds.
+//! A kernel made ready: compiled once for a device, and for each slab what it binds.
+
+use std::sync::Mutex;
 
 use super::{
     device::GpuDevice,
+    int8::Constants,
     shaders::{Binding, BindingKind, Resource, Shader},
+    signal::lock,
 };
 
 /// One kernel of an engine.
 #[derive(Debug)]
 pub(super) struct Pipeline {
-    pipeline: wgpu::ComputePipeline,
+    compiled: Compiled,
     /// One for each slab.
     bind_groups: Vec<wgpu::BindGroup>,
 }
 
+/// What a device has compiled so far. A driver takes up to seconds for a kernel, so that experts of every shape, and what
+/// tests and measures a device before it serves, share what their formats have in common.
+#[derive(Debug, Default)]
+pub(super) struct CompiledKernels(Mutex<Vec<(&'static [u8], Constants, Compiled)>>);
+
+/// A kernel for experts of any shape.
+#[derive(Clone, Debug)]
+struct Compiled {
+    pipeline: wgpu::ComputePipeline,
+    bind_group_layout: wgpu::BindGroupLayout,
+}
+
 impl Pipeline {
-    /// `constants` are override constants, among them all of the shader's; `bind` makes the bind groups for a bind group
-    /// layout.
+    /// `constants` are values of the shader's override constants; `bind` makes the bind groups for a bind group layout.
     pub(super) fn new(
         device: &GpuDevice,
-        shader: &Shader,
-        constants: &[(&'static str, f64)],
+        shader: &'static Shader,
+        constants: Constants,
         bind: impl FnOnce(&wgpu::BindGroupLayout) -> Vec<wgpu::BindGroup>,
     ) -> Self {
-        let label = Some(shader.entry_point);
-        let entries: Vec<_> = shader.bindings.iter().map(layout_entry).collect();
-        let bind_group_layout = device
-            .wgpu()
-            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
-        let pipeline_layout = device.wgpu().create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-            label,
-            bind_group_layouts: &[Some(&bind_group_layout)],
-            immediate_size: 0,
-        });
-        let module = device.wgpu().create_shader_module(wgpu::ShaderModuleDescriptor {
-            label,
-            source: wgpu::ShaderSource::Wgsl(shader.source().into()),
-        });
-        let constants: Vec<_> =
-            constants.iter().copied().filter(|(name, _)| shader.overrides.contains(name)).collect();
-        let pipeline = device.wgpu().create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label,
-            layout: Some(&pipeline_layout),
-            module: &module,
-            entry_point: Some(shader.entry_point),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                constants: &constants,
-                ..Default::default()
-            },
-            cache: None,
-        });
-        Self { pipeline, bind_groups: bind(&bind_group_layout) }
+        let compiled = device.compiled().get(device.wgpu(), shader, constants);
+        Self { bind_groups: bind(&compiled.bind_group_layout), compiled }
     }
 
     pub(super) fn pipeline(&self) -> &wgpu::ComputePipeline {
-        &self.pipeline
+        &self.compiled.pipeline
     }
 
     pub(super) fn bind_group(&self, slab: u32) -> &wgpu::BindGroup {
         &self.bind_groups[slab as usize]
+    }
+}
+
+impl CompiledKernels {
+    fn get(&self, device: &wgpu::Device, shader: &'static Shader, constants: Constants) -> Compiled {
+        let mut kernels = lock(&self.0);
+        let known = kernels.iter().find(|(source, with, _)| *source == shader.source && *with == constants);
+        if let Some((.., compiled)) = known {
+            return compiled.clone();
+        }
+        let compiled = Compiled::new(device, shader, &constants);
+        kernels.push((shader.source, constants, compiled.clone()));
+        compiled
+    }
+
+    /// Forgets all: among them may be what the device refused.
+    pub(super) fn clear(&self) {
+        lock(&self.0).clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+impl Compiled {
+    fn new(device: &wgpu::Device, shader: &Shader, constants: &[(&'static str, f64)]) -> Self {
+        let label = Some(shader.entry_point);
+        let entries: Vec<_> = shader.bindings.iter().map(layout_entry).collect();
+        let bind_group_layout =
+            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label,
+            bind_group_layouts: &[Some(&bind_group_layout)],
+            immediate_size: 0,
+        });
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label,
+            source: wgpu::ShaderSource::Wgsl(shader.text().into()),
+        });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label,
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(shader.entry_point),
+            compilation_options: wgpu::PipelineCompilationOptions { constants, ..Default::default() },
+            cache: None,
+        });
+        Self { pipeline, bind_group_layout }
     }
 }
 

@@ -2,19 +2,12 @@
 
 use super::{GpuDevice, GpuEngine, GpuTuning};
 use crate::{
-    ExpertKind, ExpertShape, WeightFormat,
+    ExpertFormat, ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, Call, Computed, CpuEngine, Engine, EngineError, EnginePlan, Pair},
     nmse,
     noise::noise,
     simd::PackedExpertShape,
 };
-
-/// The formats that every device is tested with at join, before it is known what the hub has.
-pub(super) const ALWAYS: [WeightFormat; 4] =
-    [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Int4G128];
-
-/// The one of them whose experts have biases; with those of the others nothing is different.
-const OTHER_KIND: WeightFormat = WeightFormat::Bf16;
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,20 +29,18 @@ pub(super) struct Case {
     pub(super) seed: u64,
 }
 
-/// Runs a case of each of these formats with this tuning: within a tolerance of f32 activations, of int8 to the bit.
+/// Runs a case for experts of each of these formats with this tuning: within a tolerance of f32 activations, of int8 to the
+/// bit.
 pub(super) async fn run(
     device: &GpuDevice,
     tuning: GpuTuning,
     activations: ActivationFormat,
-    formats: &[WeightFormat],
+    formats: impl IntoIterator<Item = ExpertFormat>,
 ) -> SelfTestReport {
     let mut report = SelfTestReport { passed: true, worst_nmse: 0.0, detail: String::new() };
-    for (seed, &format) in (1..).zip(formats) {
+    for (seed, format) in (1..).zip(formats) {
         // Widths that are no multiples of a group of 128, full tiles and each kind of rest.
-        let mut shape = ExpertShape::uniform(200, 72, format);
-        if format == OTHER_KIND {
-            shape.format.kind = ExpertKind::ClampedSwiglu;
-        }
+        let shape = ExpertShape { hidden: 200, inner: 72, format };
         let case = Case { shape, activations, pairs_of_calls: vec![1, 7, 2, 4], seed };
         let failure = match answers(device, tuning, &case).await {
             Ok([actual, expected]) if activations == ActivationFormat::Int8 => {
@@ -60,7 +51,8 @@ pub(super) async fn run(
             Ok([actual, expected]) => {
                 let error = nmse(&actual, &expected);
                 report.worst_nmse = report.worst_nmse.max(error);
-                (error > tolerance(format)).then(|| "they differ from the CPU's".to_owned())
+                let tolerance = tolerance(format.gate_up).max(tolerance(format.down));
+                (error > tolerance).then(|| "they differ from the CPU's".to_owned())
             }
             Err(error) => {
                 report.worst_nmse = f64::INFINITY;

@@ -1,6 +1,6 @@
 //! The shaders as the build script found them: text, bindings, constants.
 
-use super::structs::{Run, Tile};
+use super::structs::{Run, Shape, Tile};
 use crate::WeightFormat;
 
 include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
@@ -16,15 +16,13 @@ pub(super) struct Shader {
     pub(super) shader_f16: bool,
     pub(super) subgroups: bool,
     pub(super) bindings: &'static [Binding],
-    /// The names of its override constants.
-    pub(super) overrides: &'static [&'static str],
     /// WGSL, as places in [`PIECES`].
-    source: &'static [u8],
+    pub(super) source: &'static [u8],
 }
 
 impl Shader {
     /// WGSL.
-    pub(super) fn source(&self) -> String {
+    pub(super) fn text(&self) -> String {
         self.source.iter().map(|place| PIECES[usize::from(*place)]).collect()
     }
 }
@@ -43,7 +41,7 @@ pub(super) enum Kernel {
 pub(super) struct Units {
     /// The columns of a chunk.
     pub(super) chunk_cols: usize,
-    /// The bytes that the constant ROW counts.
+    /// The bytes that a stride of its rows counts.
     pub(super) row_unit: usize,
 }
 
@@ -66,6 +64,7 @@ pub(super) struct Binding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Run,
+    Shape,
     Tiles,
     Weights,
     /// The slab again, as f16.
@@ -119,8 +118,8 @@ mod tests {
                     let shader = shader(kernel, format, shader_f16, subgroups);
                     assert!(shader.subgroups == subgroups && (shader_f16 || !shader.shader_f16));
                     assert!(format != WeightFormat::F16 || shader.shader_f16 == shader_f16);
-                    assert_eq!(shader.source().contains("enable f16;"), shader.shader_f16);
-                    assert_eq!(shader.source().contains("subgroupShuffleXor"), subgroups);
+                    assert_eq!(shader.text().contains("enable f16;"), shader.shader_f16);
+                    assert_eq!(shader.text().contains("subgroupShuffleXor"), subgroups);
                     let storage = shader.bindings.iter().filter(|b| b.kind != BindingKind::Uniform);
                     assert!(storage.count() <= 8);
                 }

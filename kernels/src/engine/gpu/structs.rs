@@ -22,6 +22,26 @@ pub(super) struct Tile {
     pub(super) gates: [f32; TILE_PAIRS],
 }
 
+/// `Shape` in `shader/shared/tile.wgsl`, which says what each is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub(super) struct Shape {
+    pub(super) kind: u32,
+    pub(super) is_down: u32,
+    pub(super) out: u32,
+    pub(super) items: u32,
+    pub(super) x_stride: u32,
+    pub(super) result_stride: u32,
+    pub(super) products: u32,
+    pub(super) weight_stride: u32,
+    pub(super) weights: u32,
+    pub(super) scales: u32,
+    pub(super) up: u32,
+    pub(super) up_scales: u32,
+    pub(super) bias: u32,
+    pub(super) up_bias: u32,
+}
+
 /// `Run` in `shader/shared/tile.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]

@@ -69,7 +69,7 @@ fn slots_hold_experts_of_any_format_of_the_plan() {
     let shapes = ExpertShapes::new(72, 40, mixed, [uniform]).unwrap();
     let activations = ActivationFormat::F32;
     let plan = EnginePlan { shapes, activations, n_slots: 2, max_rows: 2, max_pairs: 4 };
-    let report = block_on(GpuEngine::self_test_for(&device, &plan));
+    let report = block_on(GpuEngine::self_test(&device, &plan));
     assert!(report.passed && report.detail.is_empty(), "{report:?}");
     let (gpu, cpu) = (block_on(GpuEngine::new(&device, plan)).unwrap(), CpuEngine::new(plan).unwrap());
     let pairs = |rows: &[u32]| rows.iter().map(|&row| Pair { row, gate: 0.5 }).collect();
@@ -172,9 +172,29 @@ fn a_driver_stays_loaded_when_its_last_device_is_dropped() {
 fn the_self_test_passes() {
     let Some(device) = device() else { return };
     for activations in [ActivationFormat::F32, ActivationFormat::Int8] {
-        let report = block_on(GpuEngine::self_test(&device, activations));
+        let (shapes, n_slots) = (SHAPE.into(), 1);
+        let plan = EnginePlan { shapes, activations, n_slots, max_rows: 1, max_pairs: 1 };
+        let report = block_on(GpuEngine::self_test(&device, &plan));
         assert!(report.passed && report.worst_nmse < 1e-9 && report.detail.is_empty(), "{report:?}");
     }
+}
+
+#[test]
+fn a_device_compiles_a_kernel_once_for_experts_of_all_shapes() {
+    let Some(device) = device() else { return };
+    let plan = |hidden, inner| EnginePlan {
+        shapes: ExpertShape::uniform(hidden, inner, WeightFormat::Q4K).into(),
+        activations: ActivationFormat::Int8,
+        n_slots: 1,
+        max_rows: 1,
+        max_pairs: 1,
+    };
+    assert!(block_on(GpuEngine::self_test(&device, &plan(512, 256))).passed);
+    for (hidden, inner) in [(512, 256), (256, 768)] {
+        block_on(GpuEngine::new(&device, plan(hidden, inner))).unwrap();
+    }
+    // What multiplies, for both projections, and what rounds between them.
+    assert_eq!(device.compiled().len(), 2);
 }
 
 #[test]
