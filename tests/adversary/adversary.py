@@ -107,7 +107,9 @@ CONFORMANCE = {
     # Name: flags of both hubs, the text, tokens.
     "bits: int8 activations": ([], "Tell me a story about a bear.", 24),
     "bits: f32 activations": ([*TINY, "--activations", "f32"], "Hi", 8),
-    "bits: int8 activations, bf16 wire, LZ4": ([*TINY, "--wire", "bf16", "--compress", "on"], "Hi", 16),
+    "bits: int8 activations, bf16 wire, LZ4": (
+        [*TINY, "--prefer", "workers", "--wire", "bf16", "--compress", "on"], "Hi", 16,
+    ),
 }
 LONG_CONFORMANCE = {
     "bits: f32 activations, demo model": (["--activations", "f32", "--timeout", "10s"], "Hi", 6),
