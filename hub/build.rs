@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-const BUNDLE: [&str; 2] = ["src/web/worker/moex_worker.js", "src/web/worker/moex_worker_bg.wasm"];
+const BUNDLE: [&str; 2] = ["src/web/worker/moex_worker.js.gz", "src/web/worker/moex_worker_bg.wasm.gz"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

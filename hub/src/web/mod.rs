@@ -59,16 +59,19 @@ async fn reached() -> Response {
 }
 
 fn page<E: Embed, S: Clone + Send + Sync + 'static>(name: &'static str) -> axum::routing::MethodRouter<S> {
-    get(async move |headers: HeaderMap| respond(name, E::get(name), &headers))
+    get(async move |headers: HeaderMap| respond::<E>(name, &headers))
 }
 
 fn folder<E: Embed, S: Clone + Send + Sync + 'static>() -> axum::routing::MethodRouter<S> {
-    get(async move |Path(path): Path<String>, headers: HeaderMap| respond(&path, E::get(&path), &headers))
+    get(async move |Path(path): Path<String>, headers: HeaderMap| respond::<E>(&path, &headers))
 }
 
-/// The file, or 304 if the client has it already.
-fn respond(path: &str, file: Option<EmbeddedFile>, request: &HeaderMap) -> Response {
-    let Some(file) = file else {
+/// The file, or 304 if the client has it already. What is embedded as `PATH.gz` is sent so: every browser takes gzip.
+fn respond<E: Embed>(path: &str, request: &HeaderMap) -> Response {
+    let plain = E::get(path).map(|file| (file, None));
+    let gzipped =
+        || E::get(&format!("{path}.gz")).map(|file| (file, Some([(header::CONTENT_ENCODING, "gzip")])));
+    let Some((file, encoding)) = plain.or_else(gzipped) else {
         return ApiError::no_such_path(path).into_response();
     };
     let etag = etag(&file);
@@ -78,7 +81,7 @@ fn respond(path: &str, file: Option<EmbeddedFile>, request: &HeaderMap) -> Respo
     if known.is_some_and(|known| known.split(',').any(|tag| tag.trim().trim_start_matches("W/") == etag)) {
         return (StatusCode::NOT_MODIFIED, shared).into_response();
     }
-    (shared, [(header::CONTENT_TYPE, content_type(path))], file.data).into_response()
+    (shared, encoding, [(header::CONTENT_TYPE, content_type(path))], file.data).into_response()
 }
 
 /// 128 bits of the content's hash, in quotes.
@@ -108,17 +111,27 @@ mod tests {
 
     #[test]
     fn a_client_that_has_the_file_gets_304() {
-        let first = respond("index.html", Assets::get("index.html"), &HeaderMap::new());
+        let first = respond::<Assets>("index.html", &HeaderMap::new());
         assert_eq!(first.status(), StatusCode::OK);
         assert_eq!(first.headers()[header::CONTENT_TYPE], "text/html; charset=utf-8");
         let mut headers = HeaderMap::new();
         headers.insert(header::IF_NONE_MATCH, first.headers()[header::ETAG].clone());
-        assert_eq!(
-            respond("index.html", Assets::get("index.html"), &headers).status(),
-            StatusCode::NOT_MODIFIED
-        );
+        assert_eq!(respond::<Assets>("index.html", &headers).status(), StatusCode::NOT_MODIFIED);
         headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"another\""));
-        assert_eq!(respond("index.html", Assets::get("index.html"), &headers).status(), StatusCode::OK);
+        assert_eq!(respond::<Assets>("index.html", &headers).status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn the_bundle_is_sent_as_it_is_embedded() {
+        for (name, content_type) in [
+            ("moex_worker.js", "text/javascript; charset=utf-8"),
+            ("moex_worker_bg.wasm", "application/wasm"),
+        ] {
+            let response = respond::<Worker>(name, &HeaderMap::new());
+            assert_eq!(response.status(), StatusCode::OK, "{name}");
+            assert_eq!(response.headers()[header::CONTENT_TYPE], content_type);
+            assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+        }
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! `cargo xtask worker`: builds the worker bundle for browsers, and checks that the committed one is fresh.
 //!
-//! The bundle (the wasm and its JavaScript glue) is committed beside the hub, so that users need no wasm toolchain. It
-//! contains the hash of its sources: what is compiled into it, and the manifests.
+//! The bundle (the wasm and its JavaScript glue, gzipped as browsers fetch them) is committed beside the hub, so that users
+//! need no wasm toolchain. It contains the hash of its sources: what is compiled into it, and the manifests.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use flate2::write::GzEncoder;
 
 use super::{execute, target};
 use crate::root;
@@ -32,8 +30,8 @@ const SOURCES: [&str; 7] = [
 ];
 /// Folders of the above that no build of the bundle reads.
 const NOT_SOURCES: [&str; 2] = ["worker-wasm/tests", "worker-wasm/src/native"];
-/// The most the bundle may take of a visitor's first download, wasm and glue gzipped together.
-pub const MAX_GZIPPED_BYTES: usize = 250_000;
+/// The most the bundle may take of a visitor's first download, wasm and glue together.
+pub const MAX_BYTES: u64 = 250_000;
 
 /// The folder the bundle lies in.
 pub fn bundle_folder() -> PathBuf {
@@ -42,7 +40,7 @@ pub fn bundle_folder() -> PathBuf {
 
 /// The bundle's two files, as browsers fetch them.
 pub fn bundle_files() -> [PathBuf; 2] {
-    [format!("{NAME}.js"), format!("{NAME}_bg.wasm")].map(|name| bundle_folder().join(name))
+    [format!("{NAME}.js.gz"), format!("{NAME}_bg.wasm.gz")].map(|name| bundle_folder().join(name))
 }
 
 /// Whether the committed bundle was built from the sources as they are.
@@ -56,16 +54,12 @@ pub fn bundle_is_fresh() -> Result<bool> {
     Ok(built_from.trim() == sources_hash()? && bundle_files().iter().all(|file| file.is_file()))
 }
 
-/// What a visitor's first download of the bundle takes, both files gzipped.
+/// What a visitor's first download of the bundle takes.
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn gzipped_bytes() -> Result<usize> {
-    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::best());
-    for file in bundle_files() {
-        encoder.write_all(&std::fs::read(file)?)?;
-    }
-    Ok(encoder.finish()?.len())
+pub fn bundle_bytes() -> Result<u64> {
+    bundle_files().iter().map(|file| Ok(std::fs::metadata(file)?.len())).sum()
 }
 
 /// BLAKE3, in hex, over the relative path and the content of every source of the bundle, in the order of the paths.
@@ -125,21 +119,12 @@ pub fn build_bundle() -> Result<()> {
     let [wasm, out, target] = &paths;
     let cargo = ["run", "--quiet", "--locked", "--manifest-path", "tests/glue/Cargo.toml"];
     execute("cargo", &[&cargo[..], &["--target-dir", target, "--", wasm, out, NAME]].concat())?;
-    let glue = folder.join(NAME).with_extension("js");
-    std::fs::write(&glue, without_layout(&std::fs::read_to_string(&glue)?))?;
     ensure!(hash == sources_hash()?, "the sources changed while the bundle was built: build it again");
     std::fs::write(folder.join(HASH_FILE), format!("{hash}\n"))?;
     for file in bundle_files() {
         eprintln!("{}: {} bytes", file.display(), std::fs::metadata(&file)?.len());
     }
     Ok(())
-}
-
-/// A script without indentation, empty lines and lines of comment: a tenth of what the glue takes gzipped.
-fn without_layout(script: &str) -> String {
-    let is_comment = |line: &&str| ["//", "/*", "* ", "*/"].iter().any(|start| line.starts_with(start));
-    let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "*");
-    lines.filter(|line| !is_comment(line)).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The wasm as rustc leaves it.

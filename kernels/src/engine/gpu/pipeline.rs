@@ -20,7 +20,14 @@ pub(super) struct Pipeline {
 /// What a device has compiled so far. A driver takes up to seconds for a kernel, so that experts of every shape, and what
 /// tests and measures a device before it serves, share what their formats have in common.
 #[derive(Debug, Default)]
-pub(super) struct CompiledKernels(Mutex<Vec<(&'static [u8], Constants, Compiled)>>);
+pub(super) struct CompiledKernels(Mutex<Vec<CompiledKernel>>);
+
+#[derive(Debug)]
+struct CompiledKernel {
+    shader: &'static Shader,
+    constants: Constants,
+    compiled: Compiled,
+}
 
 /// A kernel for experts of any shape.
 #[derive(Clone, Debug)]
@@ -53,12 +60,16 @@ impl Pipeline {
 impl CompiledKernels {
     fn get(&self, device: &wgpu::Device, shader: &'static Shader, constants: Constants) -> Compiled {
         let mut kernels = lock(&self.0);
-        let known = kernels.iter().find(|(source, with, _)| *source == shader.source && *with == constants);
-        if let Some((.., compiled)) = known {
-            return compiled.clone();
+        // A shader's constants have the same names every time.
+        let is_it = |kernel: &&CompiledKernel| {
+            std::ptr::eq(kernel.shader, shader)
+                && kernel.constants.iter().zip(&constants).all(|((_, known), (_, value))| known == value)
+        };
+        if let Some(known) = kernels.iter().find(is_it) {
+            return known.compiled.clone();
         }
         let compiled = Compiled::new(device, shader, &constants);
-        kernels.push((shader.source, constants, compiled.clone()));
+        kernels.push(CompiledKernel { shader, constants, compiled: compiled.clone() });
         compiled
     }
 

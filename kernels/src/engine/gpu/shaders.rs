@@ -17,7 +17,7 @@ pub(super) struct Shader {
     pub(super) subgroups: bool,
     pub(super) bindings: &'static [Binding],
     /// WGSL, as places in [`PIECES`].
-    pub(super) source: &'static [u8],
+    source: &'static [u8],
 }
 
 impl Shader {
