@@ -6,11 +6,16 @@
 use std::path::Path;
 use std::process::Command;
 
-const BUNDLE: [&str; 2] = ["src/web/worker/moex_worker.js.gz", "src/web/worker/moex_worker_bg.wasm.gz"];
+const BUNDLES: [&str; 4] = [
+    "src/web/worker/moex_worker.js.gz",
+    "src/web/worker/moex_worker_bg.wasm.gz",
+    "src/web/worker/moex_worker_relaxed.js.gz",
+    "src/web/worker/moex_worker_relaxed_bg.wasm.gz",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for file in BUNDLE {
+    for file in BUNDLES {
         println!("cargo::rerun-if-changed={file}");
         if !Path::new(file).is_file() {
             println!(

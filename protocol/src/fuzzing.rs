@@ -13,7 +13,7 @@ use crate::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
     Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
     Pair, Products, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent,
-    WorkerId, WorkerKind, WorkerSession, cancel,
+    WorkerKey, WorkerKind, WorkerSession, cancel,
 };
 
 /// Any bytes as a message: decoding ends without a panic, and what decodes encodes to a message that says the same.
@@ -274,7 +274,7 @@ impl World {
 fn join(input_slots: u8) -> Join {
     Join {
         token: String::new(),
-        worker: WorkerId(1),
+        key: WorkerKey(1),
         name: String::new(),
         kind: WorkerKind::Native,
         build: String::new(),

@@ -41,7 +41,12 @@ impl AttemptId {
     }
 }
 
-/// Who a worker is across reconnects and reloads: chosen once by the worker and kept. 32 hex digits in text.
+/// What a worker proves with who it is: a secret that it draws once, keeps, and shows to its hub alone. 32 hex digits in text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct WorkerKey(pub u128);
+
+/// Who a worker is across reconnects and reloads: what its [`WorkerKey`] is hashed to. Whoever knows it cannot join under it.
+/// 32 hex digits in text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u128);
 
@@ -54,10 +59,10 @@ pub struct Block {
     pub expert: ExpertId,
 }
 
-/// A worker id that is not 32 hex digits.
+/// A worker's id or key that is not 32 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a worker id is 32 hex digits")]
-pub struct ParseWorkerIdError;
+#[error("a worker's id or key is 32 hex digits")]
+pub struct ParseHexError;
 
 impl fmt::Display for LayerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,22 +95,63 @@ impl fmt::Display for Block {
 }
 
 impl WorkerId {
-    /// Its last eight digits: enough to tell workers apart in a log, too little to join under its name.
+    /// Its last eight digits: enough to tell workers apart in a log.
     pub fn short(self) -> String {
         format!("{:08x}", self.0 as u32)
     }
 }
 
+impl WorkerKey {
+    /// Whose key it is: the first half of its BLAKE3, of 16 bytes, the first digits first.
+    pub fn id(self) -> WorkerId {
+        let hash = blake3::hash(&self.0.to_be_bytes());
+        let (half, _) = hash.as_bytes().split_at(size_of::<u128>());
+        WorkerId(half.iter().fold(0, |id, byte| id << 8 | u128::from(*byte)))
+    }
+}
+
+/// Never the secret.
+impl fmt::Debug for WorkerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WorkerKey(of {})", self.id())
+    }
+}
+
 impl FromStr for WorkerId {
-    type Err = ParseWorkerIdError;
+    type Err = ParseHexError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // `from_str_radix` takes a sign, and text of any length.
-        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !is_hex {
-            return Err(ParseWorkerIdError);
-        }
-        u128::from_str_radix(text, 16).map(Self).map_err(|_| ParseWorkerIdError)
+        parse_hex(text).map(Self)
+    }
+}
+
+impl FromStr for WorkerKey {
+    type Err = ParseHexError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_hex(text).map(Self)
+    }
+}
+
+fn parse_hex(text: &str) -> Result<u128, ParseHexError> {
+    // `from_str_radix` takes a sign, and text of any length.
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex {
+        return Err(ParseHexError);
+    }
+    u128::from_str_radix(text, 16).map_err(|_| ParseHexError)
+}
+
+impl Serialize for WorkerKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for WorkerKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 
@@ -127,6 +173,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_id_does_not_say_its_key() {
+        let key = WorkerKey(7);
+        // b3sum of fifteen bytes of 0 and one of 7.
+        assert_eq!(key.id().to_string(), "7d93b4589c4d219d660dcc63047cf486");
+        assert_eq!(serde_json::to_string(&key).unwrap(), "\"00000000000000000000000000000007\"");
+        assert_eq!(serde_json::from_str::<WorkerKey>("\"00000000000000000000000000000007\"").unwrap(), key);
+        assert_eq!(format!("{key:?}"), format!("WorkerKey(of {})", key.id()));
+    }
+
+    #[test]
     fn worker_ids_are_32_hex_digits() {
         let id = WorkerId(0xAB);
         assert_eq!(id.to_string(), "000000000000000000000000000000ab");
@@ -134,7 +190,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
         assert_eq!(WorkerId(0x0123_4567_89AB_CDEF_0123_4567_89AB_CDEF).short(), "89abcdef");
         for bad in ["", "ab", "+00000000000000000000000000000ab", "0000000000000000000000000000000000"] {
-            assert_eq!(bad.parse::<WorkerId>(), Err(ParseWorkerIdError), "{bad:?}");
+            assert_eq!(bad.parse::<WorkerId>(), Err(ParseHexError), "{bad:?}");
         }
     }
 

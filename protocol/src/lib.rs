@@ -42,7 +42,7 @@ pub use frame::products::Products;
 pub use frame::result::{Answer, AnswerPart, AnswerShape};
 pub use frame::weight_sync::{BlockReport, BlockSource, WeightSync, WeightSyncFrame};
 pub use frame::{Frame, decode_message};
-pub use id::{AttemptId, Block, ExpertId, LayerId, WorkerId};
+pub use id::{AttemptId, Block, ExpertId, LayerId, ParseHexError, WorkerId, WorkerKey};
 pub use peer_text::{MAX_SHOWN_CHARS, PeerText, peer_text};
 pub use routing::Routing;
 pub use session::State;

@@ -8,7 +8,7 @@ import wire
 from arithmetic import encode_row
 from hub import STORY
 from wire import ERROR, HEARTBEAT, RESULT, Closed, Frame, Socket
-from worker import Company, Honest, Weights, fresh_id
+from worker import Company, Honest, Weights, fresh_key
 
 
 class Compressing(Honest):
@@ -151,7 +151,7 @@ async def frames(hub, alone=None):
             await asked_until(hub, is_all, STORY, expected, max_tokens=SHORT)
             await asyncio.sleep(1.6 if alone else 0)
         # It is replaced by another connection under the same id.
-        again = Honest(hub.join_url, first.id, weights)
+        again = Honest(hub.join_url, first.key, weights)
         first_ended = first.n_ended
         await again_joins(hub, again)
         for _ in range(100):
@@ -189,7 +189,7 @@ async def again_joins(hub, worker):
 
 
 def join_of(hub, **said):
-    return Honest(hub.join_url, fresh_id(), **said).join()
+    return Honest(hub.join_url, fresh_key(), **said).join()
 
 
 async def ending(hub, *messages, text=None):

@@ -9,7 +9,7 @@ import random
 import time
 
 from attacks import references, wrong_texts
-from worker import Company, Honest, Told, Weights, fresh_id
+from worker import Company, Honest, Told, Weights, fresh_key
 
 
 # Answers that a liar gives truly before it lies: more than a hub tries a newcomer with.
@@ -41,7 +41,7 @@ class Liar(Honest):
         return changed
 
     def returns(self):
-        self.id = fresh_id()
+        self.key = fresh_key()
 
 
 class Lie:

@@ -11,7 +11,7 @@ from arithmetic import encode_row
 from members import rest
 from wire import (BY_ROW, CANCEL, COMPRESSED, DISPATCH, ERROR, F16, HEARTBEAT, NO_EXPERT, PRODUCTS, RESULT, WEIGHT_SYNC, Closed, Frame,
                   Refused, Socket)
-from worker import Company, Honest, Silent, Told, fresh_id
+from worker import Company, Honest, Silent, Told, fresh_key
 
 
 def block(layer, expert):
@@ -99,7 +99,7 @@ def malformed(join):
     }
     joins = {
         "no slots": {"input_slots": 0}, "65 slots": {"input_slots": 65}, "slots beyond a byte": {"input_slots": 300},
-        "an id that is none": {"worker": "me"}, "an id too long": {"worker": "0" * 33}, "a token that is no text": {"token": 1},
+        "a key that is none": {"key": "me"}, "a key too long": {"key": "0" * 33}, "a token that is no text": {"token": 1},
         "a name of a kilobyte": {"name": "n" * 1024}, "an adapter of 2 KiB": {"adapter": "a" * 2048},
         "300 features": {"features": ["f"] * 300}, "no self-test": {"self_test": None}, "another kind": {"kind": "toaster"},
         "memory beyond 64 bits": {"memory_budget_bytes": 1 << 70}, "a negative speed": {"teraflops": -1.0, "gigabytes_per_second": -5.0},
@@ -143,8 +143,8 @@ async def malformed_frames(hub, until):
             socket.reset()
     while rounds == 0 or time.monotonic() < until:
         rounds += 1
-        cases = [(name, [wire.control(HEARTBEAT, {**template.join(), "worker": fresh_id()}), message]) for name, message in bad.items()]
-        cases += [(name, [wire.control(HEARTBEAT, {**template.join(), "worker": fresh_id(), **fields})]) for name, fields in joins.items()]
+        cases = [(name, [wire.control(HEARTBEAT, {**template.join(), "key": fresh_key()}), message]) for name, message in bad.items()]
+        cases += [(name, [wire.control(HEARTBEAT, {**template.join(), "key": fresh_key(), **fields})]) for name, fields in joins.items()]
         for i in range(0, len(cases), 16):
             await asyncio.gather(*(one(*case) for case in cases[i:i + 16]))
     goes_on = sorted(name for name, end in ends.items() if end == "goes on")
@@ -234,7 +234,7 @@ class Malformed(Silent):
         self.kinds, self.told = kinds, told
 
     def returns(self):
-        self.id = fresh_id()
+        self.key = fresh_key()
 
     async def answer(self, asked):
         self.n_answers += 1

@@ -72,10 +72,12 @@ async def forged_texts(hub, until):
 
 
 async def stolen_id(hub, until):
-    """Someone joins again and again under an honest worker's id, and answers wrong."""
+    """Someone joins again and again with all that the hub shows of an honest worker, its id, and answers wrong."""
     victim = hub.honest
+    ended_before = victim.n_ended
     async with Company(Tripled(hub.join_url, victim.id, victim.weights)):
         await rest(until)
+    assert victim.n_ended == ended_before, "the victim's connection was ended"
     await asyncio.sleep(1.0)
     status = await hub.status()
     assert all(q["id"] != victim.id for q in status["quarantined"]), "the victim is in quarantine"

@@ -23,7 +23,7 @@ MAX_KNOWN = 100_000
 Told = namedtuple("Told", "row products")
 
 
-def fresh_id():
+def fresh_key():
     return os.urandom(16).hex()
 
 
@@ -63,20 +63,24 @@ class Honest:
     hashes = 4  # blocks whose hash is checked
     loads = True
 
-    def __init__(self, join_url, worker_id=None, weights=None, **said):
+    def __init__(self, join_url, key=None, weights=None, **said):
         self.url = JoinUrl.parse(join_url)
-        self.id = worker_id or fresh_id()
+        self.key = key or fresh_key()
         self.weights = weights or Weights()
         self.said = said
         self.seen, self.n_answers, self.n_ended, self.is_accepted = set(), 0, 0, False
         self.errors = deque(maxlen=64)
         self.begin()
 
+    @property
+    def id(self):
+        return blake3(bytes.fromhex(self.key))[:32]
+
     def begin(self):
         self.held, self.cancelled, self.model, self.bytes_total = {}, set(), None, 0
 
     def join(self):
-        return {"type": "join", "token": self.url.token, "worker": self.id, "kind": "native", "build": "adversary",
+        return {"type": "join", "token": self.url.token, "key": self.key, "kind": "native", "build": "adversary",
                 "adapter": "Python", "backend": "cpu", "memory_budget_bytes": 1 << 30,
                 "self_test": {"passed": True, "worst_nmse": 0.0}, "gigabytes_per_second": 10.0, "teraflops": 0.1,
                 "input_slots": 4, "gives_products": True, **self.said}

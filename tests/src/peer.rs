@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, Products,
-    SUBPROTOCOL, SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerId,
+    SUBPROTOCOL, SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerKey,
     WorkerKind, WorkerSession, limits,
 };
 use moex_worker::native::{BusyPoll, poll_again};
@@ -72,7 +72,7 @@ pub enum Manner {
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
     /// Its id, the same whenever it returns.
-    pub worker: WorkerId,
+    pub key: WorkerKey,
     /// The memory it says it gives.
     pub memory_budget_bytes: u64,
     /// What it says it computes.
@@ -86,10 +86,10 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
-    /// An ordinary worker but for its manner: under one id, with a gibibyte.
+    /// An ordinary worker but for its manner: under one key, with a gibibyte.
     pub fn new(id: u128, manner: Manner) -> Self {
         Self {
-            worker: WorkerId(id),
+            key: WorkerKey(id),
             memory_budget_bytes: 1 << 30,
             teraflops: 1.0,
             manner,
@@ -126,7 +126,7 @@ impl Peer {
                 if serve(&join, &config, &theirs, pending()).await.is_ok() {
                     theirs.thrown_out.fetch_add(1, Ordering::Relaxed);
                     if config.renames {
-                        config.worker.0 += 1 << 64;
+                        config.key.0 += 1 << 64;
                     }
                 }
                 sleep(RETURN_DELAY).await;
@@ -204,7 +204,7 @@ async fn serve(
         inner: 0,
         origin: join.socket.trim_end_matches("/ws").replacen("ws://", "http://", 1),
         token: join.token.clone(),
-        is_patient: config.worker.0 % 2 == 1,
+        is_patient: config.key.0 % 2 == 1,
         liar: None,
     };
     let mut leave = std::pin::pin!(leave);
@@ -244,7 +244,7 @@ async fn serve(
 fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
     Join {
         token: join.token.clone(),
-        worker: config.worker,
+        key: config.key,
         name: String::new(),
         kind: WorkerKind::Native,
         build: "scripted".to_owned(),

@@ -90,8 +90,8 @@ pub async fn measure(
         let proxy = Proxy::start(hub.address()?, Link::Open).await?;
         let join_url = hub.join_url_by(proxy.address)?;
         proxies.push(proxy);
-        let id = format!("{:032x}", index + 1);
-        processes.push(moex.worker("worker", &join_url, &["--id", &id])?);
+        let key = format!("{:032x}", index + 1);
+        processes.push(moex.worker("worker", &join_url, &["--key", &key])?);
     }
     hub.wait_for_workers(config.n_workers).await?;
     // Not only one copy of each block: who still loads takes processor, disk and link from who serves.

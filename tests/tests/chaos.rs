@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use moex_protocol::WorkerId;
+use moex_protocol::WorkerKey;
 use moex_tests::chaos::{self, Config};
 use moex_tests::chat::{self, Said};
 use moex_tests::hub::{Hub, Moex, Signal, Worker, workers};
@@ -162,8 +162,8 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let hub = Hub::start(&["--experts", "int4", "--check-every", "1"]).unwrap();
     let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
     hub.wait_for_workers(2).await.unwrap();
-    let worker = WorkerId(0xBAD);
-    let liar = Peer::start(&hub.join_url, PeerConfig::new(worker.0, Manner::Zeros)).unwrap();
+    let key = WorkerKey(0xBAD);
+    let liar = Peer::start(&hub.join_url, PeerConfig::new(key.0, Manner::Zeros)).unwrap();
     hub.wait_for_workers(3).await.unwrap();
     let http = chat::client().unwrap();
     for (case, expected) in &cases {
@@ -174,7 +174,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let status = hub.status().await.unwrap();
     let quarantined = status["quarantined"].as_array().unwrap();
     assert_eq!(quarantined.len(), 1, "{status:#}");
-    assert_eq!(quarantined[0]["id"], worker.to_string());
+    assert_eq!(quarantined[0]["id"], key.id().to_string());
     assert!(quarantined[0]["evidence"].as_array().is_some_and(|evidence| !evidence.is_empty()), "{status:#}");
     assert_eq!(workers(&status).count(), 2, "it is turned away when it returns: {status:#}");
     let metrics = http.get(format!("{}/metrics", hub.url)).send().await.unwrap().text().await.unwrap();
@@ -194,7 +194,7 @@ async fn what_a_worker_writes_forges_no_line_of_the_log() {
     let log = std::fs::read_to_string(folder.join("hub.log")).unwrap();
     assert!(log.contains(FORGED_LINE), "it is shown: {log}");
     assert!(log.lines().all(|line| !line.starts_with(FORGED_LINE)) && !log.contains("\u{1b}[2J"), "{log}");
-    let id = WorkerId(0xBAD);
+    let id = WorkerKey(0xBAD).id();
     assert!(!log.contains(&id.to_string()) && log.contains(&id.short()), "ids are short: {log}");
 }
 

@@ -158,15 +158,15 @@ fn no_source_file_is_long_without_a_reason() {
     }
 }
 
-/// Users need no wasm toolchain, since the bundle is committed; whoever changes its sources builds it anew.
+/// Users need no wasm toolchain, since the bundles are committed; whoever changes its sources builds it anew.
 #[test]
-fn the_worker_bundle_is_fresh_and_small() {
+fn the_worker_bundles_are_fresh_and_small() {
     assert!(
-        worker::bundle_is_fresh().expect("the bundle can be read"),
-        "the bundle is stale: run `cargo xtask worker`"
+        worker::bundle_is_fresh().expect("the bundles can be read"),
+        "the bundles are stale: run `cargo xtask worker`"
     );
-    let n_bytes = worker::bundle_bytes().expect("the bundle can be read");
-    assert!(n_bytes <= worker::MAX_BYTES, "the bundle takes {n_bytes} bytes");
+    let n_bytes = worker::bundle_bytes().expect("the bundles can be read");
+    assert!(n_bytes <= worker::MAX_BYTES, "a bundle takes {n_bytes} bytes");
 }
 
 /// What stands in the README's shell blocks are commands that exist, with flags that exist.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::FalseyValueParser;
-use moex_protocol::WorkerId;
+use moex_protocol::WorkerKey;
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
 use moex_worker::native::{self, BusyPoll, HubOptions, JoinUrl, WorkerOptions};
@@ -33,15 +33,15 @@ pub struct Args {
     /// What to compute on: auto, gpu or cpu.
     #[arg(long, env = "MOEX_DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     device: DeviceChoice,
-    /// Keep experts, and this worker's id, in this folder between runs.
+    /// Keep experts, and this worker's key, in this folder between runs.
     #[arg(long, env = "MOEX_STORE")]
     store: Option<PathBuf>,
     /// What to call this worker on the hub's swarm page.
     #[arg(long, env = "MOEX_NAME", default_value = "", hide_default_value = true)]
     name: String,
-    /// The worker's id, 32 hexadecimal digits; by default the store's, or a new one.
-    #[arg(long, env = "MOEX_ID")]
-    id: Option<WorkerId>,
+    /// The worker's secret, 32 hexadecimal digits, from which its id follows; by default the store's, or a new one.
+    #[arg(long, env = "MOEX_WORKER_KEY", hide_env_values = true)]
+    key: Option<WorkerKey>,
     /// Give up when no hub has answered for this many seconds.
     #[arg(long, env = "MOEX_PATIENCE", default_value_t = 120)]
     patience: u64,
@@ -74,7 +74,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         device: args.device,
         store: args.store,
         name: args.name,
-        worker: args.id,
+        key: args.key,
         patience: Duration::from_secs(args.patience),
         status: Some(status),
         busy_poll: BusyPoll::new(args.busy_poll),

@@ -19,6 +19,10 @@ use super::seats::{Phase, Seat};
 /// How long a peer may accept no bytes before the connection ends.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What the system takes for a peer beyond what it can send: it would take megabytes of an answer that nobody reads, which
+/// is then computed for nobody.
+const UNSENT_BYTES: u32 = 32 << 10;
+
 /// An accepted connection and its seat.
 pub(super) struct Stream {
     transport: Transport,
@@ -53,11 +57,24 @@ enum Socket {
     Lost,
 }
 
+/// Sets how much the system takes beyond what it can send; 0 for its own limit.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn limit_unsent(tcp: &TcpStream, n_bytes: u32) -> io::Result<()> {
+    socket2::SockRef::from(tcp).set_tcp_notsent_lowat(n_bytes)
+}
+
+/// Other systems have no such limit, or no interface to it: there more of an answer is computed before it waits.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn limit_unsent(_: &TcpStream, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
 impl Stream {
     /// Opens an accepted socket, with TLS's handshake if there is an acceptor. Sets TCP_NODELAY, since a layer's
     /// message is small and nothing follows it.
     pub(super) async fn open(tcp: TcpStream, tls: Option<&TlsAcceptor>, seat: Seat) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
+        limit_unsent(&tcp, UNSENT_BYTES)?;
         let socket = Socket::Here(tcp);
         let transport = match tls {
             None => Transport::Plain(socket),
@@ -66,11 +83,14 @@ impl Stream {
         Ok(Self { transport, seat, allowance: None, stalled: None })
     }
 
-    /// Detaches it from its runtime.
+    /// Detaches it from its runtime, as a WebSocket, whose messages are bounded where they are queued.
     pub(super) fn detach(mut self) -> io::Result<DetachedStream> {
         self.stalled = None;
         self.change_socket(|socket| match socket {
-            Socket::Here(tcp) => tcp.into_std().map(Socket::Detached),
+            Socket::Here(tcp) => {
+                limit_unsent(&tcp, 0)?;
+                tcp.into_std().map(Socket::Detached)
+            }
             elsewhere => Ok(elsewhere),
         })?;
         Ok(DetachedStream(self))

@@ -12,7 +12,7 @@ use futures_util::{SinkExt, StreamExt};
 use moex_kernels::WeightFormat;
 use moex_protocol::{
     Block, Compression, Dtype, ErrorCode, ExpertId, Frame, Heartbeat, Join, LayerId, ModelSummary,
-    SUBPROTOCOL, SelfTest, WorkerId, WorkerKind, decode_message,
+    SUBPROTOCOL, SelfTest, WorkerId, WorkerKey, WorkerKind, decode_message,
 };
 use moex_worker::device::DeviceChoice;
 use moex_worker::native::{self, BusyPoll, HubOptions, WorkerOptions};
@@ -98,7 +98,7 @@ impl Running {
             device: DeviceChoice::Cpu,
             store: None,
             name: String::new(),
-            worker: Some(WorkerId(id)),
+            key: Some(WorkerKey(id)),
             patience: Duration::from_secs(60),
             status: None,
             busy_poll: BusyPoll::default(),
@@ -290,7 +290,7 @@ async fn read_to_close(mut socket: Socket) -> (Vec<Frame>, Option<u16>) {
 fn join(token: &str) -> Message {
     let join = Join {
         token: token.to_owned(),
-        worker: WorkerId(7),
+        key: WorkerKey(7),
         name: String::new(),
         kind: WorkerKind::Native,
         build: String::new(),

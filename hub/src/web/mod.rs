@@ -122,15 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn the_bundle_is_sent_as_it_is_embedded() {
-        for (name, content_type) in [
-            ("moex_worker.js", "text/javascript; charset=utf-8"),
-            ("moex_worker_bg.wasm", "application/wasm"),
-        ] {
-            let response = respond::<Worker>(name, &HeaderMap::new());
-            assert_eq!(response.status(), StatusCode::OK, "{name}");
-            assert_eq!(response.headers()[header::CONTENT_TYPE], content_type);
-            assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+    fn a_bundle_is_sent_as_it_is_embedded() {
+        for name in ["moex_worker", "moex_worker_relaxed"] {
+            for (end, content_type) in
+                [(".js", "text/javascript; charset=utf-8"), ("_bg.wasm", "application/wasm")]
+            {
+                let response = respond::<Worker>(&format!("{name}{end}"), &HeaderMap::new());
+                assert_eq!(response.status(), StatusCode::OK, "{name}");
+                assert_eq!(response.headers()[header::CONTENT_TYPE], content_type);
+                assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+            }
         }
     }
 

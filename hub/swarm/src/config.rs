@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moex_protocol::{CompressionMode, Dtype, ModelSummary};
+use moex_protocol::{CompressionMode, Dtype, ModelSummary, WorkerId, WorkerKey};
 
 use super::policy::{Hedge, Verify};
 use super::token::JoinToken;
@@ -37,6 +37,8 @@ pub struct SwarmConfig {
     pub heartbeat_interval: Duration,
     /// Token that a worker must send to join.
     pub token: JoinToken,
+    /// Who a worker with this key is. The simulator names workers as a trace does, which has no keys.
+    pub id_of: fn(WorkerKey) -> WorkerId,
     /// The served model.
     pub model: ModelSummary,
     /// Whether a trace of each layer is recorded, for [`super::Swarm::poll_trace`].
@@ -61,6 +63,7 @@ impl SwarmConfig {
             coverage_wait: Duration::from_secs(30),
             heartbeat_interval: Duration::from_secs(2),
             token,
+            id_of: WorkerKey::id,
             model,
             is_traced: false,
         }

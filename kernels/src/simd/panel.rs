@@ -130,16 +130,23 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         &self.x[t][self.x_at..][..const { block_words(F::GEOMETRY) }]
     }
 
-    /// The codes of a unit.
+    /// The codes of Q quads of a unit, from quad `first` on.
     #[inline(always)]
-    fn unpack<I: Isa, F: Format>(&self, isa: I, unit: usize) -> [[I::Bytes; QUADS]; N] {
-        let mut weights = [[isa.bytes(part(self.codes[0], 0)); QUADS]; N];
+    fn unpack<I: Isa, F: Format, const Q: usize>(
+        &self,
+        isa: I,
+        unit: usize,
+        first: usize,
+    ) -> [[I::Bytes; Q]; N] {
+        let mut weights = [[isa.bytes(part(self.codes[0], 0)); Q]; N];
         let at = unit * F::LAYOUT.unit_bytes;
         let ahead = self.ahead.of_codes(self.codes_at + at);
         for (weights, codes) in weights.iter_mut().zip(self.codes) {
             let codes = &codes[at..][..F::LAYOUT.unit_bytes];
-            isa.prefetch(codes, ahead);
-            *weights = unpack::<I, F>(isa, codes);
+            if first == 0 {
+                isa.prefetch(codes, ahead);
+            }
+            *weights = unpack::<I, F, Q>(isa, codes, first);
         }
         weights
     }
@@ -165,7 +172,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
             *ints = [start::<I, F>(isa, self.words::<F>(t), 0); N];
         }
         for unit in 0..F::GEOMETRY.cols / UNIT {
-            let weights = self.unpack::<I, F>(isa, unit);
+            let weights = self.unpack::<I, F, QUADS>(isa, unit, 0);
             for (t, ints) in ints.iter_mut().enumerate() {
                 *ints =
                     dot_quads::<I, F, T, N, QUADS>(isa, *ints, &weights, self.words::<F>(t), unit * QUADS);
@@ -181,33 +188,31 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
     /// To `sums` the products of a unit that is one group, or two.
     #[inline(always)]
     fn add_unit<I: Isa, F: Format>(&self, isa: I, unit: usize, sums: &mut [[I::Floats; T]; N]) {
-        const HALF: usize = QUADS / 2;
-        let weights = self.unpack::<I, F>(isa, unit);
         if F::GEOMETRY.group == UNIT {
-            let scales = self.scales::<I, F>(isa, unit);
-            for t in 0..T {
-                let x = self.words::<F>(t);
-                let start = [start::<I, F>(isa, x, unit); N];
-                let ints = dot_quads::<I, F, T, N, QUADS>(isa, start, &weights, x, unit * QUADS);
-                add_products(isa, ints, &scales, isa.splat(float(x, unit)), sums, t);
-            }
-            return;
+            self.add_quads::<I, F, QUADS>(isa, unit, 0, sums);
+        } else {
+            self.add_quads::<I, F, { QUADS / 2 }>(isa, unit, 0, sums);
+            self.add_quads::<I, F, { QUADS / 2 }>(isa, unit, 1, sums);
         }
-        let mut halves = [[[weights[0][0]; HALF]; N]; 2];
-        for n in 0..N {
-            halves[0][n].copy_from_slice(&weights[n][..HALF]);
-            halves[1][n].copy_from_slice(&weights[n][HALF..]);
-        }
-        let scales = [self.scales::<I, F>(isa, 2 * unit), self.scales::<I, F>(isa, 2 * unit + 1)];
+    }
+
+    /// To `sums` the products of group `part` of a unit, of Q quads.
+    #[inline(always)]
+    fn add_quads<I: Isa, F: Format, const Q: usize>(
+        &self,
+        isa: I,
+        unit: usize,
+        part: usize,
+        sums: &mut [[I::Floats; T]; N],
+    ) {
+        let group = unit * (QUADS / Q) + part;
+        let weights = self.unpack::<I, F, Q>(isa, unit, part * Q);
+        let scales = self.scales::<I, F>(isa, group);
         for t in 0..T {
             let x = self.words::<F>(t);
-            let scale = isa.splat(float(x, unit));
-            for half in 0..2 {
-                let start = [start::<I, F>(isa, x, 2 * unit + half); N];
-                let first = unit * QUADS + half * HALF;
-                let ints = dot_quads::<I, F, T, N, HALF>(isa, start, &halves[half], x, first);
-                add_products(isa, ints, &scales[half], scale, sums, t);
-            }
+            let start = [start::<I, F>(isa, x, group); N];
+            let ints = dot_quads::<I, F, T, N, Q>(isa, start, &weights, x, unit * QUADS + part * Q);
+            add_products(isa, ints, &scales, isa.splat(float(x, unit)), sums, t);
         }
     }
 }
@@ -307,11 +312,12 @@ fn start<I: Isa, F: Format>(isa: I, x: &[i32], group: usize) -> I::Ints {
     }
 }
 
-/// What a unit's codes stand for, a vector for each quad.
+/// What a unit's codes stand for, a vector for each of Q quads from `first` on.
 #[inline(always)]
-fn unpack<I: Isa, F: Format>(isa: I, codes: &[u8]) -> [I::Bytes; QUADS] {
-    let mut quads = [isa.bytes(part(codes, 0)); QUADS];
-    for (q, quad) in quads.iter_mut().enumerate() {
+fn unpack<I: Isa, F: Format, const Q: usize>(isa: I, codes: &[u8], first: usize) -> [I::Bytes; Q] {
+    let mut quads = [isa.bytes(part(codes, 0)); Q];
+    for (index, quad) in quads.iter_mut().enumerate() {
+        let q = first + index;
         *quad = match F::LAYOUT.code_bits {
             8 => isa.codes(vector(isa, codes, q)),
             5 => isa.or(nibbles(isa, codes, q), isa.bits(vector(isa, codes, 4), q as i32 - 4, 16)),

@@ -70,8 +70,21 @@ impl Isa for Wasm {
         let table = load(table, 0);
         a.map(|a| u8x16_swizzle(table, a))
     }
+    /// The engine may use its processor's instruction for it, since the bytes have seven bits: the sums of two products
+    /// stay within 16, so that no instruction set saturates, and all give the same.
+    #[cfg(target_feature = "relaxed-simd")]
     #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        let x = i32x4_splat(quad);
+        std::array::from_fn(|i| i32x4_relaxed_dot_i8x16_i7x16_add(x, a[i], sums[i]))
+    }
+    #[cfg(not(target_feature = "relaxed-simd"))]
+    #[inline(always)]
+    fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        self.dot_codes(sums, a, quad)
+    }
+    #[inline(always)]
+    fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
         // The four columns as i16, twice: two rows at once.
         let x = i16x8_extend_low_i8x16(i32x4_splat(quad));
         std::array::from_fn(|i| {
@@ -81,10 +94,6 @@ impl Isa for Wasm {
             let odd = i32x4_shuffle::<1, 3, 5, 7>(low, high);
             i32x4_add(sums[i], i32x4_add(even, odd))
         })
-    }
-    #[inline(always)]
-    fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
-        self.dot(sums, a, quad)
     }
     #[inline(always)]
     fn dot_pair(self, sums: Self::Ints, a: &[u8; 2 * ROWS], pair: i32) -> Self::Ints {

@@ -22,7 +22,7 @@ use crate::compression::{Compression, CompressionMode};
 use crate::error::DecodeError;
 use crate::frame::{decode_control, encode_control};
 use crate::header::FrameType;
-use crate::id::{AttemptId, WorkerId};
+use crate::id::{AttemptId, WorkerKey};
 use crate::limits::{MAX_JOIN_ENTRIES, MAX_JOIN_TEXT_BYTES, MAX_NAME_BYTES, MAX_SLOTS};
 
 /// The body of a HEARTBEAT.
@@ -48,8 +48,8 @@ pub enum Heartbeat {
 pub struct Join {
     /// The secret of the join URL.
     pub token: String,
-    /// Who it is across reconnects.
-    pub worker: WorkerId,
+    /// Says, and proves, who it is across reconnects.
+    pub key: WorkerKey,
     /// What its owner calls it, for people; empty if nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
@@ -329,12 +329,12 @@ mod tests {
 
     #[test]
     fn join_reads_as_documented_and_ignores_unknown_fields() {
-        let json = br#"{"type":"join","token":"t","worker":"000000000000000000000000000000ff","kind":"browser",
+        let json = br#"{"type":"join","token":"t","key":"000000000000000000000000000000ff","kind":"browser",
             "build":"0.1.0","adapter":"CPU","backend":"cpu","features":["shader-f16"],"limits":{"buffers":8},
             "memory_budget_bytes":1024,"self_test":{"passed":true,"worst_nmse":null},"sync_latency_micros":470,
             "gigabytes_per_second":17.5,"teraflops":null,"input_slots":1,"of_a_later_version":[]}"#;
         let Ok(Heartbeat::Join(join)) = Heartbeat::from_payload(json) else { panic!("a join") };
-        assert_eq!(join.worker, WorkerId(255));
+        assert_eq!(join.key, WorkerKey(255));
         assert_eq!(join.kind, WorkerKind::Browser);
         assert_eq!(join.limits["buffers"], 8);
         assert!(join.self_test.worst_nmse.is_nan() && join.teraflops.is_nan());

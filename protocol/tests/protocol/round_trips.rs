@@ -6,7 +6,7 @@ use half::f16;
 use moex_protocol::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Call, Compression,
     CompressionMode, Dispatch, Dtype, ErrorCode, ExpertId, Form, Frame, Heartbeat, Join, LayerId, Pair, Ping,
-    SelfTest, Visibility, WeightSync, WeightSyncFrame, WireError, WorkerId, WorkerKind, cancel,
+    SelfTest, Visibility, WeightSync, WeightSyncFrame, WireError, WorkerKey, WorkerKind, cancel,
     decode_message,
 };
 use proptest::collection::{btree_map, vec};
@@ -62,11 +62,11 @@ fn any_join() -> impl Strategy<Value = Join> {
     // Halves: exact in JSON, whatever the parser's last digit.
     let numbers = (any::<u64>(), any::<bool>(), any::<i16>(), any::<u64>(), 1..65_u8);
     (texts, lists, numbers).prop_map(|(texts, (features, limits), numbers)| {
-        let (token, worker, browser, build, adapter) = texts;
+        let (token, key, browser, build, adapter) = texts;
         let (memory_budget_bytes, passed, half, sync_latency_micros, input_slots) = numbers;
         Join {
             token,
-            worker: WorkerId(worker),
+            key: WorkerKey(key),
             name: build.chars().take(16).collect(),
             kind: if browser { WorkerKind::Browser } else { WorkerKind::Native },
             build,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
     Accepted, Answer, AnswerPart, Block, BlockReport, Call, Compression, Dispatch, Dtype, ExpertId, Form,
-    Join, LayerId, ModelSummary, Pair, Products, SelfTest, WorkerId, WorkerKind,
+    Join, LayerId, ModelSummary, Pair, Products, SelfTest, WorkerKey, WorkerKind,
 };
 
 /// D of the samples.
@@ -17,7 +17,7 @@ pub(crate) const INNER: usize = 8;
 pub(crate) fn join() -> Join {
     Join {
         token: "secret".into(),
-        worker: WorkerId(0xA11CE),
+        key: WorkerKey(0xA11CE),
         name: String::new(),
         kind: WorkerKind::Native,
         build: "0.1.0".into(),

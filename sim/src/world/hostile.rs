@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use moex_protocol::{
-    AttemptId, BlockReport, Dispatch, Join, SelfTest, WorkerConfig, WorkerEvent, WorkerId, WorkerKind,
-    WorkerSession, limits,
+    AttemptId, BlockReport, Dispatch, Join, SelfTest, WorkerConfig, WorkerEvent, WorkerId, WorkerKey,
+    WorkerKind, WorkerSession, limits,
 };
 
 use super::{Delay, Link};
@@ -195,7 +195,7 @@ impl Hostile {
     pub(super) fn join(&self) -> Join {
         Join {
             token: self.spec.token.clone(),
-            worker: self.spec.id,
+            key: WorkerKey(self.spec.id.0),
             name: String::new(),
             kind: WorkerKind::Native,
             build: "hostile".to_owned(),

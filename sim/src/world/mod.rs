@@ -36,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-use moex_protocol::{AttemptId, Block};
+use moex_protocol::{AttemptId, Block, WorkerId, WorkerKey};
 use moex_swarm::{ComputeId, ConnectionId, JobError, JobId, LayerJob, Swarm, SwarmConfig, Verify};
 
 pub use self::{
@@ -176,7 +176,9 @@ enum Next {
 impl World {
     /// A hub without connections.
     pub fn new(config: WorldConfig) -> Self {
-        let swarm = SwarmConfig { model: config.model.summary().clone(), ..config.swarm };
+        // As traces name them: nobody here knows another's key.
+        let id_of = |key: WorkerKey| WorkerId(key.0);
+        let swarm = SwarmConfig { model: config.model.summary().clone(), id_of, ..config.swarm };
         Self {
             now: Duration::ZERO,
             events: EventQueue::new(),

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use moex_kernels::engine::Batch;
-use moex_protocol::{AttemptId, Block, Join, SelfTest, WorkerId, WorkerKind};
+use moex_protocol::{AttemptId, Block, Join, SelfTest, WorkerId, WorkerKey, WorkerKind};
 use moex_worker::{
     backoff::Backoff,
     core::{Core, CoreConfig},
@@ -131,7 +131,7 @@ impl Worker {
         let spec = &self.spec;
         Join {
             token: spec.token.clone(),
-            worker: spec.id,
+            key: WorkerKey(spec.id.0),
             name: String::new(),
             kind: WorkerKind::Native,
             build: "simulated".to_owned(),

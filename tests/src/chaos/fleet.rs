@@ -185,13 +185,13 @@ fn link(fault: Fault) -> Option<Link> {
     Some(Link::Shaped { up: weather, down: weather })
 }
 
-/// Where a worker's process stands, or stood: its id and its store outlive it.
+/// Where a worker's process stands, or stood: its key and its store outlive it.
 struct Post {
     moex: Moex,
     name: String,
     join_url: String,
     store: PathBuf,
-    id: String,
+    key: String,
     worker: Option<Worker>,
 }
 
@@ -203,12 +203,12 @@ impl Post {
             Track::Worker(index) | Track::Link(index) | Track::Tab(index) => 1 + index,
         };
         let store = stores.path().join(&name);
-        Self { moex: config.moex.clone(), name, join_url, store, id: format!("{n:032x}"), worker: None }
+        Self { moex: config.moex.clone(), name, join_url, store, key: format!("{n:032x}"), worker: None }
     }
 
     fn start(&mut self) -> Result<()> {
         let store = self.store.display().to_string();
-        let args = ["--id", &self.id, "--store", &store, "--memory", MEMORY];
+        let args = ["--key", &self.key, "--store", &store, "--memory", MEMORY];
         self.worker = Some(self.moex.worker(&self.name, &self.join_url, &args)?);
         Ok(())
     }

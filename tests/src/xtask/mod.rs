@@ -60,7 +60,7 @@ impl Cli {
             Task::Test(args) => test::run(&args),
             Task::Arm(args) => arm::run(&args),
             Task::Cross(args) => cross::run(&args),
-            Task::Worker => worker::build_bundle(),
+            Task::Worker => worker::build_bundles(),
             Task::Dist => dist::run(),
             Task::Ci => execute("bash", &[".ci/run"]),
             Task::Chaos(args) => chaos::run(&args),

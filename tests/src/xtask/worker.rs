@@ -1,7 +1,8 @@
-//! `cargo xtask worker`: builds the worker bundle for browsers, and checks that the committed one is fresh.
+//! `cargo xtask worker`: builds the worker's bundles for browsers, and checks that the committed ones are fresh.
 //!
-//! The bundle (the wasm and its JavaScript glue, gzipped as browsers fetch them) is committed beside the hub, so that users
-//! need no wasm toolchain. It contains the hash of its sources: what is compiled into it, and the manifests.
+//! A bundle (the wasm and its JavaScript glue, gzipped as browsers fetch them) is committed beside the hub, so that users need
+//! no wasm toolchain, with the hash of its sources: what is compiled into it, and the manifests. There is one for browsers with
+//! relaxed SIMD, and one for the others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +14,9 @@ use crate::root;
 
 /// Where the hub embeds the bundle from.
 const BUNDLE: &str = "hub/src/web/worker";
-/// The bundle's name, without extension.
-const NAME: &str = "moex_worker";
+/// The bundles: what their files are called, and what the compiler may use.
+const BUNDLES: [(&str, &str); 2] =
+    [("moex_worker", "+simd128"), ("moex_worker_relaxed", "+simd128,+relaxed-simd")];
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The file beside it with [`sources_hash`].
 const HASH_FILE: &str = "SOURCES.blake3";
@@ -30,20 +32,22 @@ const SOURCES: [&str; 7] = [
 ];
 /// Folders of the above that no build of the bundle reads.
 const NOT_SOURCES: [&str; 2] = ["worker-wasm/tests", "worker-wasm/src/native"];
-/// The most the bundle may take of a visitor's first download, wasm and glue together.
+/// The most a bundle may take of a visitor's first download, wasm and glue together.
 pub const MAX_BYTES: u64 = 250_000;
 
-/// The folder the bundle lies in.
+/// The folder the bundles lie in.
 pub fn bundle_folder() -> PathBuf {
     root().join(BUNDLE)
 }
 
-/// The bundle's two files, as browsers fetch them.
-pub fn bundle_files() -> [PathBuf; 2] {
-    [format!("{NAME}.js.gz"), format!("{NAME}_bg.wasm.gz")].map(|name| bundle_folder().join(name))
+/// The two files of each bundle, as browsers fetch them.
+pub fn bundles() -> [[PathBuf; 2]; 2] {
+    BUNDLES.map(|(name, _)| {
+        [format!("{name}.js.gz"), format!("{name}_bg.wasm.gz")].map(|file| bundle_folder().join(file))
+    })
 }
 
-/// Whether the committed bundle was built from the sources as they are.
+/// Whether the committed bundles were built from the sources as they are.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -51,15 +55,20 @@ pub fn bundle_is_fresh() -> Result<bool> {
     let path = bundle_folder().join(HASH_FILE);
     let built_from =
         std::fs::read_to_string(&path).with_context(|| format!("{} is missing", path.display()))?;
-    Ok(built_from.trim() == sources_hash()? && bundle_files().iter().all(|file| file.is_file()))
+    Ok(built_from.trim() == sources_hash()? && bundles().iter().flatten().all(|file| file.is_file()))
 }
 
-/// What a visitor's first download of the bundle takes.
+/// What a visitor's first download of the larger bundle takes.
 ///
 /// # Errors
 /// If a file cannot be read.
 pub fn bundle_bytes() -> Result<u64> {
-    bundle_files().iter().map(|file| Ok(std::fs::metadata(file)?.len())).sum()
+    let mut most = 0;
+    for files in bundles() {
+        let bytes = files.iter().map(|file| Ok(std::fs::metadata(file)?.len())).sum::<Result<u64>>()?;
+        most = most.max(bytes);
+    }
+    Ok(most)
 }
 
 /// BLAKE3, in hex, over the relative path and the content of every source of the bundle, in the order of the paths.
@@ -104,44 +113,46 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the bundle and writes it, with its hash, to where the hub embeds it from. Compiles the worker and the generator of
-/// its glue, and nothing else.
+/// Builds the bundles and writes them, with their hash, to where the hub embeds them from. Compiles the worker and the generator
+/// of its glue, and nothing else.
 ///
 /// # Errors
 /// If cargo or the glue generator fails.
-pub fn build_bundle() -> Result<()> {
+pub fn build_bundles() -> Result<()> {
     let hash = sources_hash()?;
-    let wasm = compile()?;
     let folder = bundle_folder();
     std::fs::create_dir_all(&folder)?;
-    let target = target().join("glue");
-    let paths = [&wasm, &folder, &target].map(|path| path.to_string_lossy().into_owned());
-    let [wasm, out, target] = &paths;
-    let cargo = ["run", "--quiet", "--locked", "--manifest-path", "tests/glue/Cargo.toml"];
-    execute("cargo", &[&cargo[..], &["--target-dir", target, "--", wasm, out, NAME]].concat())?;
+    for (name, features) in BUNDLES {
+        let wasm = compile(features)?;
+        let target = target().join("glue");
+        let paths = [&wasm, &folder, &target].map(|path| path.to_string_lossy().into_owned());
+        let [wasm, out, target] = &paths;
+        let cargo = ["run", "--quiet", "--locked", "--manifest-path", "tests/glue/Cargo.toml"];
+        execute("cargo", &[&cargo[..], &["--target-dir", target, "--", wasm, out, name]].concat())?;
+    }
     ensure!(hash == sources_hash()?, "the sources changed while the bundle was built: build it again");
     std::fs::write(folder.join(HASH_FILE), format!("{hash}\n"))?;
-    for file in bundle_files() {
-        eprintln!("{}: {} bytes", file.display(), std::fs::metadata(&file)?.len());
+    for file in bundles().iter().flatten() {
+        eprintln!("{}: {} bytes", file.display(), std::fs::metadata(file)?.len());
     }
     Ok(())
 }
 
-/// The wasm as rustc leaves it.
-fn compile() -> Result<PathBuf> {
+/// The wasm as rustc leaves it, for browsers with these features.
+fn compile(features: &str) -> Result<PathBuf> {
     let worker = ["build", "--package", "moex-worker", "--lib", "--features", "gpu"];
-    let flags = flags()?;
+    let flags = flags(features)?;
     let how = ["--target", TARGET, "--profile", "bundle", "--config", &flags];
     let mut cargo = Command::new("cargo");
     // Panics without the places where they happen, a fiftieth of the bundle, are an option of the nightly compiler.
     cargo.args([&worker[..], &how].concat()).current_dir(root()).env("RUSTC_BOOTSTRAP", "1");
     let status = cargo.status().context("cargo could not be started")?;
     ensure!(status.success(), "the worker could not be compiled ({status})");
-    Ok(target().join(TARGET).join("bundle").join(NAME).with_extension("wasm"))
+    Ok(target().join(TARGET).join("bundle").join("moex_worker.wasm"))
 }
 
 /// The compiler's flags, as a setting of cargo. What still names files does so by paths that are the same on every machine.
-fn flags() -> Result<String> {
+fn flags(features: &str) -> Result<String> {
     // Names of symbols are part of the glue, and the short ones are the old ones. What has to be inlined for speed says so
     // itself.
     const SMALLER: [&str; 4] = [
@@ -151,6 +162,7 @@ fn flags() -> Result<String> {
         "-Cllvm-args=-inline-threshold=30",
     ];
     let mut flags: Vec<String> = SMALLER.map(str::to_owned).to_vec();
+    flags.push(format!("-Ctarget-feature={features}"));
     flags.push(format!("--remap-path-prefix={}=.", root().display()));
     for crates in registries(&cargo_home()?) {
         flags.push(format!("--remap-path-prefix={}=crates", crates.display()));

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use moex_protocol::WorkerId;
+use moex_protocol::WorkerKey;
 use moex_tests::host::Host;
 use moex_tests::hub::{Hub, Moex};
 use moex_tests::moex;
@@ -140,7 +140,7 @@ async fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
     // Its only worker answers nothing: an answer does not come by itself.
     let hub = Hub::start(&["--no-hub-compute", "--coverage-wait", "10m"]).unwrap();
     let mute = PeerConfig {
-        worker: WorkerId(7),
+        key: WorkerKey(7),
         memory_budget_bytes: 1 << 30,
         teraflops: 1.0,
         manner: Manner::Mute,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use moex_protocol::{Compression, Heartbeat, Join, SelfTest, WorkerId, WorkerKind};
+use moex_protocol::{Compression, Heartbeat, Join, SelfTest, WorkerKey, WorkerKind};
 use moex_tests::hub::Hub;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -67,7 +67,7 @@ async fn a_native_worker_without_a_gpu_computes_on_its_cpu() {
 fn join() -> Join {
     Join {
         token: String::new(),
-        worker: WorkerId(7),
+        key: WorkerKey(7),
         name: String::new(),
         kind: WorkerKind::Native,
         build: "test".to_owned(),

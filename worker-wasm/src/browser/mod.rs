@@ -11,7 +11,7 @@ mod report;
 mod socket;
 mod store;
 
-use moex_protocol::{Visibility, WorkerId, WorkerKind};
+use moex_protocol::{Visibility, WorkerKey, WorkerKind};
 use serde::Deserialize;
 use wasm_bindgen::prelude::*;
 
@@ -34,8 +34,8 @@ struct Options {
     hub: String,
     /// The secret of the join URL.
     token: String,
-    /// Kept by the page, one for each tab that is open at a time.
-    worker: WorkerId,
+    /// Drawn and kept by the page, one for each tab that is open at a time.
+    key: WorkerKey,
     /// What its owner calls it, for people.
     name: String,
     device: DeviceChoice,
@@ -82,7 +82,7 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     let device = Device::open(options.device, clock::now).await?;
     let identity = Identity {
         token: options.token.clone(),
-        worker: options.worker,
+        key: options.key,
         name: options.name,
         kind: WorkerKind::Browser,
         memory_budget_bytes: options.memory_budget_bytes,
@@ -96,8 +96,8 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     let (is_gpu, device) = (device.is_gpu(), Shared::new(device));
     let (hubs, is_stored) = ([options.hub.clone()], store.is_some());
     let end = BrowserEnd::new(inbox, &hubs, &device, join.sync_latency_micros, is_stored);
-    let fetcher =
-        Fetcher { hub: options.hub, token: options.token, worker: options.worker.to_string(), store };
+    let worker = options.key.id().to_string();
+    let fetcher = Fetcher { hub: options.hub, token: options.token, worker, store };
     let config = HubConfig { core: CoreConfig { join }, patience: None };
     let endings = Driver::new(end, device, vec![(config, fetcher)]).run().await;
     Ok(match endings.into_iter().next() {

@@ -132,7 +132,7 @@ impl Core {
     /// A worker whose socket has just opened: the join is waiting in [`poll_transmit`](Self::poll_transmit).
     pub fn new(config: CoreConfig, now: Duration) -> Self {
         let counted = Status {
-            worker: config.join.worker.to_string(),
+            worker: config.join.key.id().to_string(),
             adapter: config.join.adapter.clone(),
             backend: config.join.backend.clone(),
             features: config.join.features.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use moex_kernels::engine::{ActivationFormat, CpuEngine, Engine, EngineError, EnginePlan};
 #[cfg(feature = "gpu")]
 use moex_kernels::engine::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport};
-use moex_protocol::{Join, SelfTest, WorkerId, WorkerKind};
+use moex_protocol::{Join, SelfTest, WorkerKey, WorkerKind};
 use serde::Deserialize;
 
 use probe::Speed;
@@ -35,8 +35,8 @@ pub enum DeviceChoice {
 pub struct Identity {
     /// The secret of the join URL.
     pub token: String,
-    /// Stable across sessions.
-    pub worker: WorkerId,
+    /// Its secret, from which its id follows; the same in all sessions.
+    pub key: WorkerKey,
     /// The name that its owner gives it; may be empty.
     pub name: String,
     /// Where it runs.
@@ -192,7 +192,7 @@ impl Device {
         let description = self.describe();
         Ok(Join {
             token: identity.token,
-            worker: identity.worker,
+            key: identity.key,
             name: identity.name,
             kind: identity.kind,
             build: env!("CARGO_PKG_VERSION").into(),
@@ -241,7 +241,10 @@ impl Device {
                 Description {
                     adapter: if wasm { "CPU (WASM SIMD)" } else { "CPU" }.into(),
                     backend: if wasm { "wasm-simd" } else { "cpu" }.into(),
-                    features: Vec::new(),
+                    features: cfg!(target_feature = "relaxed-simd")
+                        .then(|| "relaxed-simd".into())
+                        .into_iter()
+                        .collect(),
                     limits: BTreeMap::new(),
                 }
             }

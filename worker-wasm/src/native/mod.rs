@@ -13,12 +13,11 @@ mod route;
 mod store;
 mod tls;
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use moex_protocol::{WorkerId, WorkerKind};
+use moex_protocol::{WorkerKey, WorkerKind};
 use tokio::sync::watch;
 
 pub use self::busy::{BusyPoll, poll_again};
@@ -55,12 +54,12 @@ pub struct WorkerOptions {
     pub ca: Option<PathBuf>,
     /// The device to compute on.
     pub device: DeviceChoice,
-    /// A folder that keeps blocks and the worker's id between runs.
+    /// A folder that keeps blocks and the worker's key between runs.
     pub store: Option<PathBuf>,
     /// The worker's name, given by its owner; empty if none.
     pub name: String,
-    /// The worker's id; by default from the store, or random.
-    pub worker: Option<WorkerId>,
+    /// The worker's secret; by default from the store, or random.
+    pub key: Option<WorkerKey>,
     /// How long to retry a hub that does not answer.
     pub patience: Duration,
     /// Where to publish the status of each hub.
@@ -97,6 +96,9 @@ pub enum WorkerError {
         /// The last failure.
         reason: String,
     },
+    /// The system gives no random bytes for a key.
+    #[error("The system gives no random bytes: {0}.")]
+    Random(String),
     /// The hub refused the worker permanently, or the worker cannot serve its model.
     #[error("{0}")]
     Stopped(String),
@@ -114,14 +116,14 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         Some(folder) => Some(BlockStore::open(folder).map_err(|source| store_error(folder, source))?),
         None => None,
     };
-    let worker = match (options.worker, &options.store, &store) {
-        (Some(worker), ..) => worker,
+    let key = match (options.key, &options.store, &store) {
+        (Some(key), ..) => key,
         (None, Some(folder), Some(store)) => {
-            store.worker_id(fresh_id()).map_err(|source| store_error(folder, source))?
+            store.worker_key(fresh_key()?).map_err(|source| store_error(folder, source))?
         }
-        _ => fresh_id(),
+        _ => fresh_key()?,
     };
-    let mut hubs = hubs::open(&options, urls, worker, store.as_ref())?;
+    let mut hubs = hubs::open(&options, urls, key.id(), store.as_ref())?;
     let mut shutdown = pin!(shutdown);
     let clock = Clock::start();
     // Before the device test, which takes time.
@@ -139,7 +141,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         let identity = Identity {
             // Each hub gets its own token and share.
             token: String::new(),
-            worker,
+            key,
             name: options.name.clone(),
             kind: WorkerKind::Native,
             memory_budget_bytes: 0,
@@ -182,8 +184,8 @@ fn store_error(folder: &std::path::Path, source: std::io::Error) -> WorkerError 
     WorkerError::Store { folder: folder.to_owned(), source }
 }
 
-/// A random id from the system's randomness, which std uses for its maps' keys.
-fn fresh_id() -> WorkerId {
-    let half = || u128::from(RandomState::new().hash_one(std::process::id()));
-    WorkerId(half() << 64 | half())
+fn fresh_key() -> Result<WorkerKey, WorkerError> {
+    let mut bytes = [0; size_of::<u128>()];
+    getrandom::fill(&mut bytes).map_err(|error| WorkerError::Random(error.to_string()))?;
+    Ok(WorkerKey(u128::from_be_bytes(bytes)))
 }

@@ -1,17 +1,17 @@
 //! A folder of expert blocks, one file per hash, shared by any number of workers on this machine.
 //!
 //! A file gets its name only when its bytes are complete and have the hash; what is read back is hashed again. The folder also
-//! keeps the worker's id, so that the hub gives it the same blocks next time.
+//! keeps the worker's key, so that the hub gives it the same blocks next time.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use moex_protocol::WorkerId;
+use moex_protocol::WorkerKey;
 
 use crate::download::hash_matches;
 
-/// The name of the file with the worker's id.
-const ID_FILE: &str = "worker-id";
+/// The name of the file with the worker's key.
+const KEY_FILE: &str = "worker-key";
 
 /// An open store.
 #[derive(Clone, Debug)]
@@ -50,15 +50,24 @@ impl BlockStore {
         written
     }
 
-    /// The id stored in this folder; if there is none, stores `fresh` and returns it.
-    pub(super) fn worker_id(&self, fresh: WorkerId) -> io::Result<WorkerId> {
-        let path = self.folder.join(ID_FILE);
+    /// The key stored in this folder; if there is none, stores `fresh` and returns it.
+    pub(super) fn worker_key(&self, fresh: WorkerKey) -> io::Result<WorkerKey> {
+        let path = self.folder.join(KEY_FILE);
         let known = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
         match known {
-            Some(id) => Ok(id),
-            None => std::fs::write(path, format!("{fresh}\n")).map(|()| fresh),
+            Some(key) => Ok(key),
+            None => write_secret(&path, &format!("{:032x}\n", fresh.0)).map(|()| fresh),
         }
     }
+}
+
+/// Writes a file that only its owner reads.
+fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)?.write_all(text.as_bytes())
 }
 
 #[cfg(test)]
@@ -82,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn the_id_stays() {
+    fn the_key_stays() {
         let folder = tempfile::tempdir().unwrap();
         let store = BlockStore::open(folder.path()).unwrap();
-        assert_eq!(store.worker_id(WorkerId(7)).unwrap(), WorkerId(7));
-        assert_eq!(store.worker_id(WorkerId(8)).unwrap(), WorkerId(7));
-        std::fs::write(folder.path().join(ID_FILE), "no id").unwrap();
-        assert_eq!(store.worker_id(WorkerId(9)).unwrap(), WorkerId(9));
+        assert_eq!(store.worker_key(WorkerKey(7)).unwrap(), WorkerKey(7));
+        assert_eq!(store.worker_key(WorkerKey(8)).unwrap(), WorkerKey(7));
+        std::fs::write(folder.path().join(KEY_FILE), "no key").unwrap();
+        assert_eq!(store.worker_key(WorkerKey(9)).unwrap(), WorkerKey(9));
     }
 }

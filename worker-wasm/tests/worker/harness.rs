@@ -8,7 +8,7 @@ use moex_kernels::engine::{Batch, Computed, CpuEngine};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{
     Accepted, AttemptId, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, HubEvent, HubSession,
-    Join, LayerId, ModelSummary, Pair, SelfTest, SessionConfig, WeightSync, WorkerId, WorkerKind, tensor,
+    Join, LayerId, ModelSummary, Pair, SelfTest, SessionConfig, WeightSync, WorkerKey, WorkerKind, tensor,
 };
 use moex_worker::core::{Core, CoreConfig, Loaded, Task};
 
@@ -215,7 +215,7 @@ impl World {
 pub(crate) fn join(memory_budget_bytes: u64) -> Join {
     Join {
         token: "token".into(),
-        worker: WorkerId(1),
+        key: WorkerKey(1),
         name: String::new(),
         kind: WorkerKind::Native,
         build: "test".into(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use moex_protocol::{
     Accepted, AttemptId, Dtype, ErrorCode, Form, HubEvent, HubSession, ModelSummary, SUBPROTOCOL,
-    SessionConfig, WeightSync, WorkerId,
+    SessionConfig, WeightSync, WorkerKey,
 };
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
@@ -28,16 +28,16 @@ const EXPERTS: [u16; 3] = [0, 1, 2];
 struct Hub {
     url: String,
     shared: Arc<Shared>,
-    answers: mpsc::Receiver<WorkerId>,
+    answers: mpsc::Receiver<WorkerKey>,
 }
 
 struct Shared {
     model: ModelSummary,
-    answers: mpsc::Sender<WorkerId>,
+    answers: mpsc::Sender<WorkerKey>,
     bytes_served: AtomicU64,
     /// Whether the next block is to be cut off halfway.
     cut_off: AtomicBool,
-    last_worker: Mutex<WorkerId>,
+    last_worker: Mutex<WorkerKey>,
     sessions: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Hub {
             answers: sender,
             bytes_served: AtomicU64::new(0),
             cut_off: AtomicBool::new(false),
-            last_worker: Mutex::new(WorkerId(0)),
+            last_worker: Mutex::new(WorkerKey(0)),
             sessions: AtomicU64::new(0),
         });
         let serving = shared.clone();
@@ -75,7 +75,7 @@ impl Hub {
             device: DeviceChoice::Cpu,
             store: None,
             name: String::new(),
-            worker: None,
+            key: None,
             patience: Duration::from_secs(20),
             status: None,
             busy_poll: BusyPoll::default(),
@@ -83,7 +83,7 @@ impl Hub {
     }
 
     /// Runs a worker until `n` answers have come; whose they were.
-    async fn answers_of(&mut self, options: WorkerOptions, n: usize) -> Vec<WorkerId> {
+    async fn answers_of(&mut self, options: WorkerOptions, n: usize) -> Vec<WorkerKey> {
         let (stop, stopped) = oneshot::channel::<()>();
         let worker = run(options, async move { drop(stopped.await) });
         let answers = async {
@@ -159,7 +159,7 @@ impl Shared {
             while let Some(event) = hub.poll_event() {
                 match event {
                     HubEvent::Joined(join) if join.token == TOKEN => {
-                        *self.last_worker.lock().unwrap() = join.worker;
+                        *self.last_worker.lock().unwrap() = join.key;
                         let accepted = Accepted {
                             session: 1,
                             heartbeat_interval_millis: 1000,

@@ -48,22 +48,25 @@ async function claimSlot() {
   throw new Error("Too many tabs of this browser lend already: close one of them.");
 }
 
-const freshId = () =>
+const freshKey = () =>
   [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-/** The stable id of this tab's slot. Where there are no locks or nothing is kept, each visit is a worker of its own. */
-export async function workerId() {
-  if (!navigator.locks) return freshId();
+/**
+ * The secret of this tab's slot, from which the worker's id follows. Where there are no locks or nothing is kept, each visit is
+ * a worker of its own.
+ */
+export async function workerKey() {
+  if (!navigator.locks) return freshKey();
   try {
     sessionStorage.getItem(SLOT);
   } catch {
-    return freshId();
+    return freshKey();
   }
   const slot = await claimSlot();
   sessionStorage.setItem(SLOT, slot);
-  const known = settings.read(`worker.${slot}`);
+  const known = settings.read(`key.${slot}`);
   if (/^[0-9a-f]{32}$/.test(known ?? "")) return known;
-  const id = freshId();
-  settings.write(`worker.${slot}`, id);
-  return id;
+  const key = freshKey();
+  settings.write(`key.${slot}`, key);
+  return key;
 }

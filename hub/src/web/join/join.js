@@ -5,7 +5,7 @@
 // for a frame of the chat page; `?device=wasm|gpu`, `?memory=512MiB` and `?store=4GiB` overrule what the page would choose.
 
 import { bytes, element } from "/assets/format.js";
-import { releaseSlot, settings, workerId } from "./identity.js";
+import { releaseSlot, settings, workerKey } from "./identity.js";
 import { CONNECT_MILLIS, costsOf, factsOf, lacksOf, mainFacts, span, stateOf, troubleOf } from "./words.js";
 
 const at = (id) => document.getElementById(id);
@@ -87,8 +87,8 @@ async function learnTerms() {
 
 // ---- the worker ---------------------------------------------------------------------------------------------------
 
-/** This tab's id while it lends: the same worker on another device. */
-let id = null;
+/** This tab's key while it lends: the same worker on another device. */
+let key = null;
 
 /** Lends from now on, in place of any worker there is. */
 async function lend() {
@@ -99,8 +99,8 @@ async function lend() {
   try {
     // A wrong token is said before the device is tested, and by a hub that was restarted as by the first.
     terms = (await askTerms()) ?? terms;
-    id ??= workerId();
-    const ownId = await id;
+    key ??= workerKey();
+    const ownKey = await key;
     if (start !== starts) return;
     const starting = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
     worker = starting;
@@ -110,7 +110,7 @@ async function lend() {
     const options = {
       hub: location.origin,
       token,
-      worker: ownId,
+      key: ownKey,
       name: at("name").value.trim(),
       device,
       // Whoever asks for `?device=auto` has even such a one measured.
@@ -122,7 +122,7 @@ async function lend() {
     stayAwake();
   } catch (error) {
     if (start !== starts) return;
-    id = null;
+    key = null;
     refuse(error.message);
   }
 }
@@ -258,7 +258,7 @@ at("pause").addEventListener("click", () => {
 function leave() {
   stop();
   releaseSlot();
-  id = null;
+  key = null;
   isPaused = false;
   at("hidden-note").hidden = true;
   window.moexStatus = { phase: "idle" };

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use moex_protocol::{AttemptId, Block, Dispatch, Join, SendError, WorkerId};
+use moex_protocol::{AttemptId, Block, Dispatch, SendError, WorkerId};
 use tracing::warn;
 
 pub use self::covering::MAX_JOBS;
@@ -60,7 +60,7 @@ use self::late_answers::LateAnswers;
 use self::latency::Latency;
 use self::trace_recorder::TraceRecorder;
 use self::workers::Workers;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Member};
 use super::trace::Record;
 use super::{ComputeId, ConnectionId, JobId, SwarmConfig};
 
@@ -170,9 +170,9 @@ impl Dispatcher {
     // Workers.
 
     /// A worker has joined.
-    pub(crate) fn worker_joined(&mut self, now: Duration, id: ConnectionId, join: &Join) {
-        self.workers.joined(now, id, join, self.config.max_failures);
-        self.record(|recorder| recorder.joined(now, join));
+    pub(crate) fn worker_joined(&mut self, now: Duration, id: ConnectionId, member: &Member) {
+        self.workers.joined(now, id, member, self.config.max_failures);
+        self.record(|recorder| recorder.joined(now, member.id, &member.join));
     }
 
     /// A connection ended. Its worker's items are requested from others at once.

@@ -59,11 +59,11 @@ pub(crate) struct WorkerCounts {
 
 impl Performance {
     /// A newly joined worker. It becomes unhealthy after `max_failures` in a row.
-    pub(crate) fn new(now: Duration, join: &Join, max_failures: u32) -> Self {
+    pub(crate) fn new(now: Duration, id: WorkerId, join: &Join, max_failures: u32) -> Self {
         let sync_latency = Duration::from_micros(join.sync_latency_micros);
         let (tier, tier_reason) = tier::classify(sync_latency, &Latencies::default(), None);
         Self {
-            id: join.worker,
+            id,
             input_slots: usize::from(join.input_slots.max(1)),
             sync_latency,
             teraflops: f64::from(join.teraflops),
@@ -197,14 +197,14 @@ impl Performance {
 
 #[cfg(test)]
 mod tests {
-    use moex_protocol::{SelfTest, WorkerKind};
+    use moex_protocol::{SelfTest, WorkerKey, WorkerKind};
 
     use super::*;
 
     fn worker(teraflops: f32) -> Performance {
         let join = Join {
             token: String::new(),
-            worker: WorkerId(1),
+            key: WorkerKey(1),
             name: String::new(),
             kind: WorkerKind::Native,
             build: String::new(),
@@ -220,7 +220,7 @@ mod tests {
             input_slots: 1,
             gives_products: true,
         };
-        Performance::new(Duration::ZERO, &join, 3)
+        Performance::new(Duration::ZERO, WorkerId(1), &join, 3)
     }
 
     #[test]

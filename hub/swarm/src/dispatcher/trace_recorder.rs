@@ -58,9 +58,9 @@ impl TraceRecorder {
         self.dropped
     }
 
-    pub(super) fn joined(&mut self, now: Duration, join: &Join) {
+    pub(super) fn joined(&mut self, now: Duration, worker: WorkerId, join: &Join) {
         self.push(Record::Joined(JoinedRecord {
-            worker: join.worker,
+            worker,
             at: micros(now),
             kind: join.kind,
             backend: join.backend.clone(),

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use moex_protocol::{AttemptId, Join, WorkerId};
+use moex_protocol::{AttemptId, WorkerId};
 use tracing::warn;
 
 use super::attempts::Kind;
 use super::latency::Latencies;
 use super::performance::Performance;
 use crate::ConnectionId;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Member};
 
 /// Minimum interval between probes of idle workers.
 const PROBE_SWEEP: Duration = Duration::from_secs(1);
@@ -30,9 +30,9 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn joined(&mut self, now: Duration, id: ConnectionId, join: &Join, max_failures: u32) {
-        self.workers.insert(id, Performance::new(now, join, max_failures));
-        self.connections.insert(join.worker, id);
+    pub(super) fn joined(&mut self, now: Duration, id: ConnectionId, member: &Member, max_failures: u32) {
+        self.workers.insert(id, Performance::new(now, member.id, &member.join, max_failures));
+        self.connections.insert(member.id, id);
     }
 
     pub(super) fn left(&mut self, id: ConnectionId) -> Option<Performance> {

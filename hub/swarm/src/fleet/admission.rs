@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_protocol::{Accepted, ErrorCode, HubSession, Join, SessionConfig, Visibility, peer_text};
+use moex_protocol::{Accepted, ErrorCode, HubSession, Join, SessionConfig, Visibility, WorkerId, peer_text};
 use tracing::warn;
 
 use super::connection::{Connection, Member};
@@ -101,11 +101,17 @@ impl Fleet {
         Receipt::Taken
     }
 
-    /// Accepts a worker's join as a member, or refuses it.
+    /// Who joins.
+    pub(crate) fn id_of(&self, join: &Join) -> WorkerId {
+        (self.config.id_of)(join.key)
+    }
+
+    /// Accepts the join of `worker` as a member, or refuses it.
     pub(crate) fn join(
         &mut self,
         now: Duration,
         id: ConnectionId,
+        worker: WorkerId,
         join: Join,
         is_quarantined: bool,
     ) -> JoinOutcome {
@@ -128,7 +134,7 @@ impl Fleet {
         };
         // Checked last, so that only a worker with the token uses up its rate of joins.
         if refusal.is_none()
-            && let Err(refusal) = self.limits.join(now, join.worker)
+            && let Err(refusal) = self.limits.join(now, worker)
         {
             self.refuse_beyond_limit(now, id, refusal);
             return JoinOutcome::Refused;
@@ -149,8 +155,8 @@ impl Fleet {
             wants_products: self.config.wants_products(),
         };
         connection.session.accept(now, terms);
-        let worker = join.worker;
         connection.member = Some(Member {
+            id: worker,
             join,
             residency: Residency::new(id, capacity),
             visibility: Visibility::Visible,

@@ -19,6 +19,7 @@ pub(crate) struct Connection {
 /// A joined worker: its own description, and its blocks.
 #[derive(Debug)]
 pub(crate) struct Member {
+    pub id: WorkerId,
     pub join: Join,
     pub residency: Residency,
     pub visibility: Visibility,
@@ -26,10 +27,4 @@ pub(crate) struct Member {
     pub queue_depth: u32,
     /// Bytes of weights that it reports as downloaded.
     pub bytes_downloaded: u64,
-}
-
-impl Member {
-    pub(crate) fn id(&self) -> WorkerId {
-        self.join.worker
-    }
 }

@@ -257,10 +257,10 @@ impl Fleet {
     pub(crate) fn remove(&mut self, id: ConnectionId) -> bool {
         let Some(mut connection) = self.connections.remove(&id) else { return false };
         if let Some(member) = connection.member.as_mut() {
-            info!(worker = member.id().short(), "a worker left");
+            info!(worker = member.id.short(), "a worker left");
             member.residency.clear(&mut self.holders);
-            if self.by_id.get(&member.id()) == Some(&id) {
-                self.by_id.remove(&member.id());
+            if self.by_id.get(&member.id) == Some(&id) {
+                self.by_id.remove(&member.id);
             }
             self.must_rebalance = true;
         }
@@ -278,7 +278,7 @@ impl Fleet {
         let was = std::mem::replace(&mut member.visibility, beat.visibility);
         let is_news = was != beat.visibility;
         if is_news {
-            debug!(worker = member.id().short(), visibility = ?beat.visibility, "visibility changed");
+            debug!(worker = member.id.short(), visibility = ?beat.visibility, "visibility changed");
             self.must_rebalance |= (was == Visibility::Leaving) != (beat.visibility == Visibility::Leaving);
         }
         self.must_rebalance |= member.residency.may_load_again(now);
@@ -294,7 +294,7 @@ impl Fleet {
         member.bytes_downloaded = report.bytes_downloaded;
         if let Some((block, reason)) = report.failed.first() {
             let (n, reason) = (report.failed.len(), peer_text(reason));
-            warn!(worker = member.id().short(), n, %block, %reason, "blocks could not be loaded");
+            warn!(worker = member.id.short(), n, %block, %reason, "blocks could not be loaded");
         }
         for index in report.failed.iter().filter_map(|(block, _)| self.catalog.index(*block)) {
             self.must_rebalance |= member.residency.failed(now, index, &mut self.holders);
@@ -347,7 +347,7 @@ impl Fleet {
             .members()
             .filter(|(.., member)| member.visibility != Visibility::Leaving)
             .map(|(.., member)| PlacementMember {
-                id: member.id(),
+                id: member.id,
                 capacity: member.residency.capacity() as u64,
                 lost: member.residency.lost(self.catalog.indices()),
             })
@@ -359,7 +359,7 @@ impl Fleet {
         for (id, connection) in &mut self.connections {
             let Some(member) = &mut connection.member else { continue };
             // Among a thousand workers, a join changes the placement of only a few.
-            let is_news = member.residency.want(wanted.remove(&member.id()).unwrap_or_default());
+            let is_news = member.residency.want(wanted.remove(&member.id).unwrap_or_default());
             if is_news || member.residency.stands_in() {
                 self.to_sync.insert(*id);
             }
@@ -393,7 +393,7 @@ impl Fleet {
             drop: step.drop.iter().map(|index| self.catalog.block(*index)).collect(),
         };
         if let Err(error) = connection.session.sync_weights(now, message) {
-            warn!(worker = member.id().short(), %error, "blocks could not be sent");
+            warn!(worker = member.id.short(), %error, "blocks could not be sent");
         }
         self.to_poll.insert(id);
     }

@@ -57,12 +57,14 @@ impl Swarm {
     }
 
     fn on_join(&mut self, now: Duration, id: ConnectionId, join: Join) {
-        let is_quarantined = self.auditor.is_quarantined(join.worker);
-        let JoinOutcome::Accepted { replaced } = self.fleet.join(now, id, join, is_quarantined) else {
+        let worker = self.fleet.id_of(&join);
+        let is_quarantined = self.auditor.is_quarantined(worker);
+        let JoinOutcome::Accepted { replaced } = self.fleet.join(now, id, worker, join, is_quarantined)
+        else {
             return;
         };
         let Some(member) = self.fleet.member(id) else { return };
-        self.dispatcher.worker_joined(now, id, &member.join);
+        self.dispatcher.worker_joined(now, id, member);
         if let Some(worker) = self.dispatcher.worker(id) {
             info!(
                 worker = worker.id().short(),

@@ -123,11 +123,11 @@ impl Swarm {
         member: &Member,
         performance: &Performance,
     ) -> WorkerStatus {
-        let Member { join, residency, visibility, queue_depth, bytes_downloaded } = member;
+        let Member { id, join, residency, visibility, queue_depth, bytes_downloaded } = member;
         let (latency, counts) = (performance.usual_latency(), &performance.counts);
         let blocks_resident = residency.n_resident();
         WorkerStatus {
-            id: join.worker,
+            id: *id,
             name: join.name.clone(),
             kind: join.kind,
             adapter: join.adapter.clone(),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Dispatch, ErrorCode, ExpertId,
     Join, LayerId, ModelSummary, Products, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent,
-    WorkerId, WorkerKind, WorkerSession, tensor,
+    WorkerId, WorkerKey, WorkerKind, WorkerSession, tensor,
 };
 
 use crate::*;
@@ -65,7 +65,9 @@ pub(super) fn config() -> SwarmConfig {
         max_pairs: 32,
     };
     let (coverage_wait, verify) = (Duration::from_secs(5), Verify::Audit);
-    SwarmConfig { coverage_wait, verify, ..SwarmConfig::new(JoinToken::new(TOKEN), model) }
+    // Workers are told apart by small numbers.
+    let id_of = |key: WorkerKey| WorkerId(key.0);
+    SwarmConfig { coverage_wait, verify, id_of, ..SwarmConfig::new(JoinToken::new(TOKEN), model) }
 }
 
 pub(super) fn catalog(n_layers: u16, n_experts: u16) -> BlockCatalog {
@@ -159,7 +161,7 @@ impl Room {
     pub(super) fn join_new(&mut self, id: u128, edit: impl FnOnce(&mut Join), loads: bool) -> ConnectionId {
         let mut join = Join {
             token: TOKEN.to_owned(),
-            worker: WorkerId(id),
+            key: WorkerKey(id),
             name: String::new(),
             kind: WorkerKind::Native,
             build: "test".to_owned(),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
-use moex_protocol::WorkerId;
+use moex_protocol::WorkerKey;
 use moex_sim::replay::Trace;
 use moex_swarm::trace::LayerRecord;
 
@@ -95,10 +95,10 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
     let peers = (1..=n_workers).map(|n| {
-        let worker = WorkerId(n as u128);
+        let key = WorkerKey(n as u128);
         let (memory_budget_bytes, busy_poll) = (1 << 40, args.busy_poll);
         let (teraflops, manner, renames) = (1.0, Manner::Zeros, false);
-        let config = PeerConfig { worker, memory_budget_bytes, teraflops, manner, busy_poll, renames };
+        let config = PeerConfig { key, memory_budget_bytes, teraflops, manner, busy_poll, renames };
         Peer::start(&hub.join_url, config)
     });
     let _peers = peers.collect::<Result<Vec<_>>>()?;

@@ -131,8 +131,9 @@ async fn start(
     let mut workers = Vec::new();
     for n in 0..N_WORKERS {
         let proxy = Proxy::start(hub.address()?, Link::Open).await?;
-        let id = format!("{:032x}", n + 1);
-        let worker = moex.worker(&format!("worker {n}"), &hub.join_url_by(proxy.address)?, &["--id", &id])?;
+        let key = format!("{:032x}", n + 1);
+        let worker =
+            moex.worker(&format!("worker {n}"), &hub.join_url_by(proxy.address)?, &["--key", &key])?;
         workers.push((proxy, worker));
     }
     hub.wait_for_workers(N_WORKERS).await?;

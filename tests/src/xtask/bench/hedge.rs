@@ -107,9 +107,9 @@ async fn measure(moex: &Moex, args: &Args, policy: &str) -> Result<Figures> {
         let proxy = Proxy::start_seeded(hub.address()?, Link::Open, args.seed).await?;
         let join_url = hub.join_url_by(proxy.address)?;
         proxies.push(proxy);
-        // The same ids each time: the placement follows from them.
-        let id = format!("{:032x}", index + 1);
-        workers.push(moex.worker("worker", &join_url, &["--id", &id, "--memory", "64MiB"])?);
+        // The same keys each time: the placement follows from them.
+        let key = format!("{:032x}", index + 1);
+        workers.push(moex.worker("worker", &join_url, &["--key", &key, "--memory", "64MiB"])?);
     }
     hub.wait_for_workers(N_WORKERS).await?;
     generate(&hub, args.tokens).await?;

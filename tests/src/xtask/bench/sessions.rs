@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
 use futures_util::future::join_all;
-use moex_protocol::WorkerId;
+use moex_protocol::WorkerKey;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
@@ -119,7 +119,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
     let seats = (0..args.sessions).map(async |seat| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(args.seed.wrapping_add(seat as u64));
         let config = PeerConfig {
-            worker: WorkerId(seat as u128 + 1),
+            key: WorkerKey(seat as u128 + 1),
             memory_budget_bytes: 2 * block_bytes,
             teraflops: 1.0,
             manner: Manner::Zeros,
