@@ -36,8 +36,6 @@ TINY = ["--model", "tests/data/tiny-qwen3-moe"]
 
 # Attacks that are known to do harm, with what has to come first, or why nothing does. They run and print; `--all` counts them.
 NOT_YET = {
-    "unread": "the queue is in order of coming, and knows no clients: who asks for 80 answers is served 80 before the next",
-    "stolen_id": "a worker's id is what it says it is: ids that are keys",
 }
 
 STRANGERS = {f.__name__: f for f in (strangers.sockets, strangers.pings, strangers.prompts, strangers.shapes, strangers.half_requests, strangers.slow,
@@ -144,9 +142,9 @@ async def suite(options):
                     verdict.name += ", audit"
                     yield verdict
     # In its short form the suite sends all strangers at once; in its long one each alone, too.
-    names = ["together", "silent", "loads_nothing", "forged_texts", "malformed_frames", "malformed_results"]
-    names += [*STRANGERS, "slow_is_ended", "unread", "churn", "floods"] if long or options.only else []
-    names += [*LIES, *AUDITED, "stolen_id"] if long or options.only else [*LIES]
+    names = ["together", "unread", "silent", "loads_nothing", "forged_texts", "stolen_id", "malformed_frames", "malformed_results"]
+    names += [*STRANGERS, "slow_is_ended", "churn", "floods"] if long or options.only else []
+    names += [*LIES, *AUDITED] if long or options.only else [*LIES]
     is_rehearsed = False
     for name in filter(wanted, dict.fromkeys(names)):
         if name in LIES | AUDITED and not is_rehearsed:

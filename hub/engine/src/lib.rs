@@ -8,6 +8,7 @@ mod clock;
 mod counts;
 mod draft;
 mod in_flight;
+mod places;
 mod prefix;
 mod request;
 pub mod sampler;
@@ -22,8 +23,8 @@ mod tests;
 pub use clock::Clock;
 pub use counts::Counts;
 pub use request::{
-    Event, Failure, Finish, FinishReason, MAX_STOP_BYTES, MAX_STOPS, Request, RequestLimits, Sink,
-    SubmitError, Timings, Usage,
+    Client, Event, Failure, Finish, FinishReason, Listener, MAX_STOP_BYTES, MAX_STOPS, Request,
+    RequestLimits, Sink, SubmitError, Timings, Usage,
 };
 pub use scheduler::{EngineConfig, Scheduler};
 
@@ -31,19 +32,26 @@ use std::{
     io,
     sync::{
         Arc,
-        mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use moex_model::text::Text;
 use moex_model::{Experts, Model};
 
+use self::places::Places;
+
+/// How often texts that nobody reads are looked at, while there is nothing else to do.
+const LOOK_FOR_READERS: Duration = Duration::from_millis(10);
+
 /// A scheduler on its own thread. When the last handle is dropped, the thread ends and unfinished requests with it.
 #[derive(Clone)]
 pub struct Engine {
-    queue: SyncSender<(Request, Sink)>,
+    /// Bounded by `places`.
+    queue: Sender<(Request, Sink)>,
+    places: Arc<Places>,
     limits: RequestLimits,
     counts: Arc<Counts>,
 }
@@ -59,24 +67,23 @@ impl Engine {
         experts: Box<dyn Experts>,
         config: EngineConfig,
     ) -> io::Result<Self> {
-        let (queue, requests) = sync_channel(config.max_waiting);
+        let (queue, requests) = channel();
         let started = Instant::now();
         let scheduler = Scheduler::new(model, text, config).with_clock(Box::new(move || started.elapsed()));
         let (limits, counts) = (scheduler.limits(), scheduler.counts());
+        let places = Places::new(scheduler.max_requests());
         thread::Builder::new().name("engine".to_owned()).spawn(move || run(scheduler, experts, &requests))?;
-        Ok(Self { queue, limits, counts })
+        Ok(Self { queue, places, limits, counts })
     }
 
-    /// Queues a request; `sink` gets its events on the engine's thread and must not block.
+    /// Queues a request, whose events `sink` hears.
     ///
     /// # Errors
-    /// What is wrong with the request, or that the queue is full.
+    /// What is wrong with the request, or that the queue is full, or full of this client's.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<(), SubmitError> {
         self.limits.check(&request)?;
-        self.queue.try_send((request, sink)).map_err(|error| match error {
-            TrySendError::Full(_) => SubmitError::Busy,
-            TrySendError::Disconnected(_) => SubmitError::Stopped,
-        })
+        let sink = self.places.take(request.client, sink).ok_or(SubmitError::Busy)?;
+        self.queue.send((request, sink)).map_err(|_| SubmitError::Stopped)
     }
 
     /// What a request may ask for.
@@ -91,19 +98,26 @@ impl Engine {
 }
 
 fn run(mut scheduler: Scheduler, mut experts: Box<dyn Experts>, requests: &Receiver<(Request, Sink)>) {
+    let mut has_stepped = true;
     loop {
         if scheduler.is_idle() {
             let Ok(next) = requests.recv() else { return };
             take(&mut scheduler, next);
+        } else if !has_stepped {
+            match requests.recv_timeout(LOOK_FOR_READERS) {
+                Ok(next) => take(&mut scheduler, next),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
         }
-        while scheduler.has_room() {
+        loop {
             match requests.try_recv() {
                 Ok(next) => take(&mut scheduler, next),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             }
         }
-        scheduler.step(&mut *experts);
+        has_stepped = scheduler.step(&mut *experts);
     }
 }
 

@@ -10,9 +10,15 @@ pub const MAX_STOPS: usize = 16;
 /// Maximum bytes of a stop string.
 pub const MAX_STOP_BYTES: usize = 1024;
 
+/// Who asks: clients take turns. What the number means is the caller's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Client(pub u128);
+
 /// A prompt to continue.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
+    /// Who asks.
+    pub client: Client,
     /// The prompt, at least one token.
     pub prompt_ids: Vec<u32>,
     /// Sampling parameters.
@@ -34,8 +40,25 @@ pub struct Request {
     pub grammar: Option<Arc<dyn Grammar>>,
 }
 
-/// Receives the events of a request. `Break` means that nobody listens any more, and ends the request.
-pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
+/// Receives the events of a request, on the engine's thread: it must not block.
+pub trait Listener: Send {
+    /// The next event. `Break` means that nobody listens any more, and ends the request.
+    fn hear(&mut self, event: Event) -> ControlFlow<()>;
+
+    /// How many of the events it has heard are not read yet; none if nobody listens any more. A text that is not read waits.
+    fn n_unread(&self) -> Option<usize> {
+        Some(0)
+    }
+}
+
+impl<F: FnMut(Event) -> ControlFlow<()> + Send> Listener for F {
+    fn hear(&mut self, event: Event) -> ControlFlow<()> {
+        self(event)
+    }
+}
+
+/// A request's listener.
+pub type Sink = Box<dyn Listener>;
 
 /// An event of a request. `Prompt` follows each prefilled chunk, after a `PromptLogprobs` for each of its reported
 /// tokens, if requested. `Logprobs` precedes the `Text` that its token completes, if requested. One of the other events

@@ -1,5 +1,7 @@
 //! Chooses the rows of each step: one row of every generating sequence, and chunks of prompts in the remaining space.
 
+mod turns;
+
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::{
@@ -7,7 +9,7 @@ use super::{
     counts::Counts,
     in_flight::{InFlight, Timed},
     prefix::{PrefixCache, n_common},
-    request::{Failure, Request, RequestLimits, Sink, SubmitError},
+    request::{Client, Failure, Request, RequestLimits, Sink, SubmitError},
     sequence::Sequence,
     utility::StepCost,
 };
@@ -43,7 +45,7 @@ impl Default for EngineConfig {
         Self {
             max_rows: 128,
             max_sequences: 16,
-            max_waiting: 64,
+            max_waiting: 128,
             kv_bytes: 1 << 30,
             in_flight: None,
             guesses: true,
@@ -72,8 +74,12 @@ pub struct Scheduler {
     running: Vec<Sequence>,
     /// Tokens of each running sequence in the step.
     chunks: Vec<usize>,
-    /// Oldest first, and younger than all running ones.
+    /// Oldest first.
     waiting: VecDeque<Sequence>,
+    /// Those that nobody reads, while others want their places.
+    unread: Vec<Sequence>,
+    /// Whose turns the last ones were, the latest at the end.
+    turns: VecDeque<Client>,
 }
 
 impl Scheduler {
@@ -102,6 +108,8 @@ impl Scheduler {
             running: Vec::new(),
             chunks: Vec::new(),
             waiting: VecDeque::new(),
+            unread: Vec::new(),
+            turns: VecDeque::new(),
         }
     }
 
@@ -128,12 +136,17 @@ impl Scheduler {
 
     /// Whether there is nothing to compute.
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty() && self.unread.is_empty()
     }
 
     /// Whether one more request can be accepted.
     pub fn has_room(&self) -> bool {
-        self.running.len() + self.waiting.len() < self.config.max_sequences
+        self.running.len() + self.waiting.len() + self.unread.len() < self.max_requests()
+    }
+
+    /// Maximum requests, running and waiting.
+    pub(super) fn max_requests(&self) -> usize {
+        self.config.max_sequences + self.config.max_waiting
     }
 
     /// Accepts a request.
@@ -150,8 +163,11 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Runs one step and passes its events to the sinks. A step that fails ends the sequences with rows in it.
-    pub fn step(&mut self, experts: &mut dyn Experts) {
+    /// Runs one step and passes its events to the sinks; false if there was nothing to compute. A step that fails ends the
+    /// sequences with rows in it.
+    pub fn step(&mut self, experts: &mut dyn Experts) -> bool {
+        self.forget_those_left();
+        self.set_unread_aside();
         self.admit();
         let most = experts.max_in_flight();
         let max_rows = self.config.max_rows;
@@ -160,7 +176,7 @@ impl Scheduler {
         let n_rows: usize = chunks.iter().sum();
         if n_rows == 0 {
             self.chunks = chunks;
-            return;
+            return false;
         }
         let decodes = |(sequence, n): &(&Sequence, &usize)| **n == 1 + sequence.n_guesses();
         let n_decoding: usize = self.running.iter().zip(&chunks).filter(decodes).map(|(_, n)| n).sum();
@@ -201,25 +217,13 @@ impl Scheduler {
         self.counts.set_kv(self.kv.pages_in_tables(), self.kv.max_pages());
         self.chunks = chunks;
         experts.step_ends(n_rows, n_tokens);
-    }
-
-    /// Starts waiting sequences whose tokens fit into the cache.
-    fn admit(&mut self) {
-        while let Some(next) = self.waiting.front() {
-            // Reserves one more page per running sequence, or the next token would preempt the new one.
-            let needed = (next.ids.len() + 1).div_ceil(PAGE_POSITIONS) + self.running.len();
-            let free = || self.kv.free_pages() + self.kv.idle_pages();
-            if !self.running.is_empty() && needed > free() {
-                return;
-            }
-            self.running.extend(self.waiting.pop_front());
-        }
+        true
     }
 
     /// Chooses the tokens of each running sequence for the step, and reserves their space in the cache.
     fn plan(&mut self, max_rows: usize, chunks: &mut Vec<usize>) {
         for index in 0..self.running.len() {
-            self.running[index].waits = self.waits(index);
+            self.running[index].waits = self.running[index].is_unread() || self.waits(index);
         }
         for sequence in self.running.iter_mut().filter(|sequence| !sequence.waits) {
             if sequence.cached == 0 && !self.kv.has_states() {
@@ -231,7 +235,7 @@ impl Scheduler {
             }
         }
         // Decode rows go first: they are single rows, and someone is reading along. Prompts share the rest.
-        let generating = |sequence: &Sequence| sequence.n_pending() == 1;
+        let generating = |sequence: &Sequence| sequence.n_pending() == 1 && !sequence.waits;
         let n_generating = self.running.iter().filter(|s| generating(s)).count();
         let mut rows_left = max_rows - n_generating;
         // A layer's state that has advanced cannot be restored.
@@ -286,29 +290,10 @@ impl Scheduler {
         let own = &self.running[index];
         let is_ahead = |older: &Sequence| {
             let n = n_common(&older.ids, &own.ids);
-            older.n_pending() > 1 && n >= PAGE_POSITIONS && older.cached < n
+            !older.is_unread() && older.n_pending() > 1 && n >= PAGE_POSITIONS && older.cached < n
         };
         let may_take_up = own.cached == 0 && !own.tells_prompt() && !self.kv.has_states();
         may_take_up && self.running[..index].iter().any(is_ahead)
-    }
-
-    /// Fails the only running sequence.
-    fn give_up(&mut self) {
-        if let Some(mut oldest) = self.running.pop() {
-            self.kv.release(&mut oldest.table);
-            // It ends even if nobody listens.
-            let _ = oldest.fail(Failure::NoMemory);
-        }
-    }
-
-    /// Preempts the youngest running sequence, with nothing cached.
-    fn send_back(&mut self) {
-        if let Some(mut youngest) = self.running.pop() {
-            Cache { kv: &mut self.kv, prefixes: &mut self.prefixes }.end(&mut youngest);
-            youngest.forget_guesses();
-            youngest.cached = 0;
-            self.waiting.push_front(youngest);
-        }
     }
 }
 

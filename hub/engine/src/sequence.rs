@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, time::Duration};
 
 use super::{
     draft::Drafter,
-    request::{Event, Failure, Finish, FinishReason, Request, Sink, Timings, Usage},
+    request::{Client, Event, Failure, Finish, FinishReason, Request, Sink, Timings, Usage},
     stop::{Released, StopText},
     utility::{Luck, MAX_GUESSES, StepCost},
 };
@@ -12,8 +12,12 @@ use crate::sampler::{Sampler, logprobs};
 use moex_model::KvTable;
 use moex_model::text::{Detokenizer, Special, Text};
 
+/// Events that may be unread while a text goes on.
+const MAX_UNREAD: usize = 128;
+
 /// A running request.
 pub(super) struct Sequence {
+    pub(super) client: Client,
     /// Prompt and generated tokens.
     pub(super) ids: Vec<u32>,
     n_prompt: usize,
@@ -26,7 +30,7 @@ pub(super) struct Sequence {
     ignore_eos: bool,
     /// How many of `ids` are in the KV cache.
     pub(super) cached: usize,
-    /// Whether an older sequence computes this one's prefix, so that it waits.
+    /// Whether it waits, running: an older sequence computes its prefix, or nobody reads it.
     pub(super) waits: bool,
     /// Prompt tokens found in the prefix cache.
     found: usize,
@@ -57,6 +61,7 @@ impl Sequence {
         let asked = request.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         let drafter = Drafter::new(&request.prediction_ids, &request.prompt_ids);
         Self {
+            client: request.client,
             max_ids: n_prompt.saturating_add(asked).min(context),
             ignore_eos: request.ignore_eos,
             sampler: Sampler::new(request.sampling, &request.prompt_ids)
@@ -81,6 +86,21 @@ impl Sequence {
             first_token: None,
             sink,
         }
+    }
+
+    /// Whether its reader is so far behind that it waits.
+    pub(super) fn is_unread(&self) -> bool {
+        self.sink.n_unread().is_some_and(|n| n > MAX_UNREAD)
+    }
+
+    /// Whether its reader has caught up.
+    pub(super) fn is_read_again(&self) -> bool {
+        self.sink.n_unread().is_some_and(|n| n <= MAX_UNREAD / 2)
+    }
+
+    /// Whether nobody listens any more.
+    pub(super) fn is_left(&self) -> bool {
+        self.sink.n_unread().is_none()
     }
 
     /// Tokens not yet in the cache, without drafts: one while it generates.
@@ -163,7 +183,7 @@ impl Sequence {
                 // After a preemption in the middle of its prompt, some are already reported.
                 Some(_) if next < self.n_told => {}
                 Some(token) => {
-                    (self.sink)(Event::PromptLogprobs(logprobs(logits, *token, n_top)))?;
+                    self.sink.hear(Event::PromptLogprobs(logprobs(logits, *token, n_top)))?;
                     self.n_told = next + 1;
                 }
                 None => last = Some(logits),
@@ -176,7 +196,7 @@ impl Sequence {
     fn read(&mut self, n: usize) -> Progress {
         self.cached += n;
         if self.ids.len() == self.n_prompt {
-            (self.sink)(Event::Prompt { done: self.cached, total: self.n_prompt })?;
+            self.sink.hear(Event::Prompt { done: self.cached, total: self.n_prompt })?;
         }
         Progress::Continue(())
     }
@@ -214,7 +234,7 @@ impl Sequence {
         match self.sampler.sample(logits) {
             Some(id) => {
                 if let Some(logprobs) = self.sampler.take_logprobs() {
-                    (self.sink)(Event::Logprobs(logprobs))?;
+                    self.sink.hear(Event::Logprobs(logprobs))?;
                 }
                 self.push(id, text, now)
             }
@@ -228,7 +248,7 @@ impl Sequence {
     /// Ends the sequence with a failure.
     pub(super) fn fail(&mut self, failure: Failure) -> Progress {
         // It ends even if nobody listens.
-        let _ = (self.sink)(Event::Failed(failure));
+        let _ = self.sink.hear(Event::Failed(failure));
         Progress::Break(())
     }
 
@@ -270,7 +290,7 @@ impl Sequence {
     }
 
     fn say(&mut self, piece: String) -> Progress {
-        if piece.is_empty() { Progress::Continue(()) } else { (self.sink)(Event::Text(piece)) }
+        if piece.is_empty() { Progress::Continue(()) } else { self.sink.hear(Event::Text(piece)) }
     }
 
     fn end(&mut self, reason: FinishReason, now: Duration) -> Progress {
@@ -287,7 +307,7 @@ impl Sequence {
             guessed_tokens: self.n_guessed,
             accepted_tokens: self.n_accepted,
         };
-        let _ = (self.sink)(Event::Finished(Finish {
+        let _ = self.sink.hear(Event::Finished(Finish {
             reason,
             usage,
             timings,

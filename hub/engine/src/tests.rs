@@ -5,7 +5,6 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
-        mpsc,
     },
     time::Duration,
 };
@@ -14,6 +13,7 @@ use serde_json::{Map, json};
 
 mod prompt_logprobs;
 mod shared;
+mod turns;
 
 use super::*;
 use crate::sampler::Sampling;
@@ -313,7 +313,8 @@ fn experts_that_fail_end_the_requests_of_the_step_and_no_others() {
 
 #[test]
 fn requests_that_cannot_begin_are_one_sentence() {
-    let (mut scheduler, _) = scheduler(EngineConfig { max_sequences: 1, ..EngineConfig::default() });
+    let (mut scheduler, _) =
+        scheduler(EngineConfig { max_sequences: 1, max_waiting: 0, ..EngineConfig::default() });
     let mut refused =
         |request: Request| scheduler.submit(request, Heard::default().sink()).unwrap_err().to_string();
     let long = Request { prompt_ids: vec![1; 2048], ..Request::default() };
@@ -341,8 +342,8 @@ fn the_thread_serves_and_its_queue_is_bounded() {
     let engine = Engine::start(model, text, experts, config).unwrap();
 
     // A sink that holds the engine's thread until the test lets it go.
-    let (reached, is_reached) = mpsc::channel();
-    let (release, released) = mpsc::channel::<()>();
+    let (reached, is_reached) = channel();
+    let (release, released) = channel::<()>();
     let blocks = move |event| {
         if matches!(event, Event::Prompt { .. }) {
             reached.send(()).unwrap();
@@ -353,7 +354,7 @@ fn the_thread_serves_and_its_queue_is_bounded() {
     engine.submit(request(QUESTIONS[0]), Box::new(blocks)).unwrap();
     is_reached.recv_timeout(Duration::from_secs(60)).unwrap();
 
-    let (sender, events) = mpsc::channel();
+    let (sender, events) = channel();
     let tells = move |event| {
         let _ = sender.send(event);
         ControlFlow::Continue(())

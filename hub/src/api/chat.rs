@@ -105,9 +105,11 @@ impl Chat {
         };
         let reads_calls = !request.tools.is_empty();
         let (api, request, prompt) = render::prompt(api, request).await?;
+        let client = room.client;
         drop(room);
         let n_prompt = prompt.ids.len();
         let asked = Request {
+            client,
             prompt_ids: prompt.ids,
             prediction_ids: prompt.prediction_ids,
             sampling: Sampling { logit_bias: request.logit_bias, ..api.sampling(&request.sampling, seed) },

@@ -101,6 +101,7 @@ impl Completion {
             None => random()?,
         };
         let (api, request, prompts) = tokenize(api, request).await?;
+        let client = room.client;
         drop(room);
         let tells_prompts = request.echo && request.logprobs.is_some();
         if tells_prompts {
@@ -122,6 +123,7 @@ impl Completion {
                     end: None,
                 });
                 asked.push(Request {
+                    client,
                     prompt_ids: ids.clone(),
                     sampling: Sampling { logit_bias: request.logit_bias.clone(), ..sampling },
                     stop: request.stop.clone(),

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use moex_engine::sampler::TokenLogprobs;
-use moex_engine::{Event, Failure, Finish, Request, SubmitError};
+use moex_engine::{Event, Failure, Finish, Listener, Request, SubmitError};
 use moex_model::{ExpertsError, StepError, SwarmFailure};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -38,24 +38,14 @@ impl Generation {
     /// Submits each sequence to the engine. `param` is the field that holds the prompt.
     pub(super) fn start(api: &Arc<Api>, asked: Vec<Request>, param: &'static str) -> Result<Self, ApiError> {
         let ignores_eos = asked.iter().any(|request| request.ignore_eos);
+        let n_texts = asked.len().max(1);
         // Bound on a sequence's events: two per token, one per chunk of the prompt, and its end.
-        let (sender, events) =
-            mpsc::channel(asked.len().clamp(1, MAX_TEXTS) * (3 * api.context_tokens() + 1));
+        let (sender, events) = mpsc::channel(n_texts.min(MAX_TEXTS) * (3 * api.context_tokens() + 1));
         for (index, request) in asked.into_iter().enumerate() {
             let sender = sender.clone();
-            let mut tap = Tap::new(api.counters.clone());
-            let sink = move |event| {
-                tap.hear(&event);
-                match event {
-                    Event::Prompt { .. } if !sender.is_closed() => ControlFlow::Continue(()),
-                    event => match sender.try_send((index, event)) {
-                        Ok(()) => ControlFlow::Continue(()),
-                        Err(_) => ControlFlow::Break(()),
-                    },
-                }
-            };
+            let mailbox = Mailbox { index, n_texts, sender, tap: Tap::new(api.counters.clone()) };
             // Sequences submitted before it end when the receiver is dropped.
-            api.engine.submit(request, Box::new(sink)).map_err(|error| refused(error, param))?;
+            api.engine.submit(request, Box::new(mailbox)).map_err(|error| refused(error, param))?;
         }
         let deadline = api.request_timeout().map(|time| Instant::now() + time);
         let eos = if ignores_eos { Vec::new() } else { api.text.eos.clone() };
@@ -88,6 +78,33 @@ impl Generation {
                 },
             ));
         }
+    }
+}
+
+/// Where the engine leaves the events of a sequence for its reader.
+struct Mailbox {
+    index: usize,
+    /// Sequences that share the reader.
+    n_texts: usize,
+    sender: mpsc::Sender<(usize, Event)>,
+    tap: Tap,
+}
+
+impl Listener for Mailbox {
+    fn hear(&mut self, event: Event) -> ControlFlow<()> {
+        self.tap.hear(&event);
+        match event {
+            Event::Prompt { .. } if !self.sender.is_closed() => ControlFlow::Continue(()),
+            event => match self.sender.try_send((self.index, event)) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            },
+        }
+    }
+
+    fn n_unread(&self) -> Option<usize> {
+        let n = self.sender.max_capacity() - self.sender.capacity();
+        (!self.sender.is_closed()).then_some(n / self.n_texts)
     }
 }
 

@@ -1,13 +1,15 @@
 //! Bounds the cost of prompts before the engine has them: bytes of request bodies, and use of the tokenizer.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{ConnectInfo, FromRequest, Request};
 use axum::http::header;
 use futures_util::StreamExt;
+use moex_engine::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -44,10 +46,12 @@ pub(super) struct Prompts {
     turns: Arc<Semaphore>,
 }
 
-/// A body's share of the byte limit; dropping it frees the share. A small body has none.
-pub(super) struct Room(
-    #[expect(dead_code, reason = "held until it is dropped")] Option<OwnedSemaphorePermit>,
-);
+/// Whose request it is, and its body's share of the byte limit; dropping it frees the share. A small body has none.
+pub(super) struct Room {
+    pub(super) client: Client,
+    #[expect(dead_code, reason = "held until it is dropped")]
+    share: Option<OwnedSemaphorePermit>,
+}
 
 /// A turn at the tokenizer; dropping it ends the turn.
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
@@ -66,6 +70,7 @@ impl Default for Prompts {
 impl Prompts {
     /// Reads a request's body once there is room for it.
     pub(super) async fn read(&self, request: Request) -> Result<(Bytes, Room), ApiError> {
+        let client = client_of(&request);
         let announced = request.headers().get(header::CONTENT_LENGTH);
         let n_bytes =
             announced.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(MAX_BODY_BYTES);
@@ -73,13 +78,13 @@ impl Prompts {
             discard(request.into_body()).await;
             return Err(ApiError::body_too_large(MAX_BODY_BYTES));
         }
-        let room = match n_bytes <= SMALL_BODY_BYTES {
+        let share = match n_bytes <= SMALL_BODY_BYTES {
             true => None,
             false => Some(self.room(n_bytes).await?),
         };
         let body = Bytes::from_request(request, &()).await.map_err(|rejection| refused_body(&rejection))?;
         check_values(&body)?;
-        Ok((body, Room(room)))
+        Ok((body, Room { client, share }))
     }
 
     /// Waits for room for so many bytes. Nothing is read meanwhile, so a waiting client costs only a connection. A client
@@ -96,6 +101,16 @@ impl Prompts {
         let turn = self.turns.clone().acquire_owned().await;
         turn.map(Turn).map_err(|_| ApiError::queue_full())
     }
+}
+
+/// Clients are told apart by their addresses: those behind one proxy are one.
+fn client_of(request: &Request) -> Client {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let bits = |address: IpAddr| match address.to_canonical() {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    Client(peer.map_or(0, |peer| bits(peer.0.ip())))
 }
 
 /// Refuses to tokenise a prompt with more bytes than the context can hold.
