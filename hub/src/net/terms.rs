@@ -16,11 +16,14 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().route("/api/terms", get(terms)).with_state(shared)
 }
 
-/// The model as an accepted worker receives it, and the number of experts to hold.
+/// The model as an accepted worker receives it, the number of experts to hold, and whether answers come with products.
 async fn terms(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if !shared.is_admitted(&headers) {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
         return (StatusCode::UNAUTHORIZED, challenge, "the join token is wrong").into_response();
     }
-    Json(json!({ "model": shared.config.model, "blocks": shared.store.catalog().len() })).into_response()
+    let config = &shared.config;
+    let blocks = shared.store.catalog().len();
+    let terms = json!({ "model": config.model, "blocks": blocks, "wants_products": config.wants_products() });
+    Json(terms).into_response()
 }

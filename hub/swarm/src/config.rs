@@ -75,7 +75,7 @@ impl SwarmConfig {
     }
 
     /// Whether workers are to return by what their answers can be checked.
-    pub(crate) fn wants_products(&self) -> bool {
+    pub fn wants_products(&self) -> bool {
         self.verify == Verify::Blocking
     }
 

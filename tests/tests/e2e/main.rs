@@ -20,6 +20,7 @@ mod gateway;
 mod join_page;
 mod lan;
 mod lan_chromium;
+mod liveness;
 mod logits;
 mod pages;
 mod pull;
