@@ -92,7 +92,8 @@ fn release() -> Result<Moex> {
     if let Some(path) = std::env::var_os("MOEX_BIN") {
         return Ok(Moex::at(path.into()));
     }
-    execute("cargo", &["build", "--release", "--package", "moex-hub"])?;
+    // All of the workspace's features, not the package's own: else its dependencies are compiled once more.
+    execute("cargo", &["build", "--release", "--workspace", "--bin", "moex"])?;
     let binary = format!("moex{}", std::env::consts::EXE_SUFFIX);
     Ok(Moex::at(target().join("release").join(binary)))
 }
