@@ -35,8 +35,8 @@ enum Bug {
     GivesUp,
 }
 
-/// Runs the faults of a seed against a swarm with this bug until the checks object; returns how many jobs it computed
-/// correctly.
+/// Runs the faults of a seed against a swarm with this bug until the checks object; returns how many jobs
+/// succeeded.
 fn run(seed: u64, bug: Bug) -> std::result::Result<usize, String> {
     let mut chaos = Chaos::new(seed, false);
     chaos.start_chained();
