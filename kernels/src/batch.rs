@@ -1,4 +1,4 @@
-//! What one message asks of an engine, as numbers: rows once, and for each expert which rows with which gate.
+//! One message's request to an engine: input rows, each once, and for each expert the rows and gates it applies to.
 
 use crate::engine::{EngineError, EnginePlan};
 
@@ -7,7 +7,7 @@ use crate::engine::{EngineError, EnginePlan};
 pub struct Pair {
     /// Indexes the batch's rows.
     pub row: u32,
-    /// What the expert's answer is multiplied by.
+    /// The factor of the expert's output.
     pub gate: f32,
 }
 
@@ -29,13 +29,13 @@ pub struct Batch {
     pub calls: Vec<Call>,
 }
 
-/// What an engine made of a batch.
+/// An engine's answer to a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Computed {
     /// (P, D): `gate * expert(row)` for every pair of every call, in order.
     pub rows: Vec<f32>,
-    /// (P, 2F): of each pair the products of its row with gate, then with up, without biases, by which the answer can be
-    /// checked; none unless they were asked for.
+    /// (P, 2F): for each pair the products of its row with gate, then with up, without biases. A hub checks the answer
+    /// by them. `None` unless they were asked for.
     pub products: Option<Vec<f32>>,
 }
 
@@ -51,10 +51,10 @@ impl Batch {
         self.calls.iter().map(|call| call.pairs.len()).sum()
     }
 
-    /// Whether an engine with this plan can take it.
+    /// Checks that the batch fits an engine with this plan.
     ///
     /// # Errors
-    /// What does not fit: rows, pairs, a slot or a row index.
+    /// If something does not fit: rows, pairs, a slot or a row index.
     pub fn check(&self, plan: &EnginePlan) -> Result<(), EngineError> {
         let hidden = plan.shapes.hidden;
         if hidden == 0 || !self.rows.len().is_multiple_of(hidden) {

@@ -17,7 +17,7 @@ const PLANE_ALIGN: usize = 16;
 pub struct ExpertShape {
     /// D, the width of a row.
     pub hidden: usize,
-    /// F, the width between.
+    /// F, the width between the projections.
     pub inner: usize,
     /// How its matrices are stored.
     pub format: ExpertFormat,
@@ -44,7 +44,7 @@ pub struct BlockLayout {
     pub up: MatrixLayout,
     /// The down projection.
     pub down: MatrixLayout,
-    /// Where the biases of gate, up and down start; the end of the block where there are none.
+    /// Where the biases of gate, up and down start; the end of the block if there are none.
     pub biases: [usize; 3],
     /// The length of a block, a multiple of 16.
     pub bytes: usize,
@@ -66,7 +66,7 @@ pub struct ExpertView<'a> {
 /// The biases of an expert's projections, in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertBiases<'a> {
-    /// What is done between the projections.
+    /// The function between the projections.
     pub kind: ExpertKind,
     /// Of the gate projection (1, F).
     pub gate: MatrixView<'a>,
@@ -77,7 +77,7 @@ pub struct ExpertBiases<'a> {
 }
 
 impl ExpertView<'_> {
-    /// What it does between its projections.
+    /// The function between the projections.
     pub fn kind(&self) -> ExpertKind {
         self.biases.map_or(ExpertKind::Silu, |biases| biases.kind)
     }
@@ -140,8 +140,8 @@ impl ExpertShape {
         self.join(matrices.each_ref().map(Vec::as_slice), biases)
     }
 
-    /// The block of an expert in any formats: a matrix that is in its place's format already is copied as it is, any other
-    /// is quantised anew.
+    /// Packs an expert in any formats into a block of this shape. A matrix that already has the right format is copied;
+    /// any other is quantised anew.
     ///
     /// # Panics
     /// If a matrix has another shape.
@@ -159,7 +159,8 @@ impl ExpertShape {
         self.join(matrices.each_ref().map(|matrix| &**matrix), biases)
     }
 
-    /// The block of three matrices' bytes, each as long as its place, and of biases, each as long as its place or empty.
+    /// Joins the block from three matrices' bytes, each of its full length, and biases, each of its full length or
+    /// empty.
     fn join(&self, matrices: [&[u8]; 3], biases: [&[u8]; 3]) -> Vec<u8> {
         let layout = self.layout();
         let mut block = Vec::with_capacity(layout.bytes);
@@ -257,7 +258,7 @@ mod tests {
                 assert_eq!(block.len(), shape.block_bytes());
                 let view = shape.view(&block).unwrap();
                 for (matrix, values) in [(view.gate, &gate), (view.up, &up), (view.down, &down)] {
-                    // Few values by themselves are sometimes fitted worse than noise at large.
+                    // A few values are sometimes fitted worse than noise on average.
                     let most = (2.0 * format.noise_loss()).max(0.01);
                     assert!(crate::nmse(&matrix.dequantize(), values) < most, "{format}");
                 }

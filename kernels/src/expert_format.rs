@@ -11,8 +11,8 @@ use crate::{
 
 /// How an expert is stored. Mixes of llama.cpp give down more bits than gate and up.
 ///
-/// Its name is the format's, or `q4_K+q6_K`: gate and up's, then down's; a kind that is not the usual one follows a slash,
-/// `mxfp4/clamped-swiglu`.
+/// Its name is the format's, or `q4_K+q6_K`: that of gate and up, then that of down. A kind other than the usual one
+/// follows a slash: `mxfp4/clamped-swiglu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ExpertFormat {
@@ -20,12 +20,12 @@ pub struct ExpertFormat {
     pub gate_up: WeightFormat,
     /// Of the down projection (D, F).
     pub down: WeightFormat,
-    /// What is done between them, and whether there are biases.
+    /// The function between them, and whether there are biases.
     pub kind: ExpertKind,
 }
 
 impl ExpertFormat {
-    /// Of the usual kind.
+    /// Experts of the usual kind.
     pub const fn new(gate_up: WeightFormat, down: WeightFormat) -> Self {
         Self { gate_up, down, kind: ExpertKind::Silu }
     }

@@ -1,4 +1,4 @@
-//! What an expert does between its projections, and whether these have biases.
+//! The function between an expert's projections, and whether these have biases.
 
 use std::str::FromStr;
 
@@ -19,7 +19,7 @@ impl ExpertKind {
     /// Every kind.
     pub const ALL: [Self; 2] = [Self::Silu, Self::ClampedSwiglu];
 
-    /// What it adds to the name of a format.
+    /// What a format's name ends with for this kind.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::Silu => "",

@@ -10,13 +10,13 @@ pub const MAX_FORMATS: usize = 8;
 pub struct ExpertShapes {
     /// D, the width of a row.
     pub hidden: usize,
-    /// F, the width between.
+    /// F, the width between the projections.
     pub inner: usize,
-    /// At least one, then nothing; each once.
+    /// First the formats, at least one, each once; then `None`.
     formats: [Option<ExpertFormat>; MAX_FORMATS],
 }
 
-/// More formats than an engine keeps kernels for.
+/// More formats than an engine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the experts' layers have more than {MAX_FORMATS} formats among them")]
 pub struct TooManyFormats;
@@ -46,7 +46,7 @@ impl ExpertShapes {
         formats.into_iter().flatten().map(move |format| ExpertShape { hidden, inner, format })
     }
 
-    /// The place of a format in [`Self::iter`], none if no layer has it.
+    /// The index of a format in [`Self::iter`]; `None` if no layer has it.
     pub fn position(&self, format: ExpertFormat) -> Option<usize> {
         self.iter().position(|shape| shape.format == format)
     }
@@ -56,7 +56,7 @@ impl ExpertShapes {
         self.iter().find(|shape| shape.format == format)
     }
 
-    /// The bytes of the largest block, which every slot has room for.
+    /// The bytes of the largest block; every slot has room for it.
     pub fn block_bytes(&self) -> usize {
         self.iter().map(|shape| shape.block_bytes()).max().unwrap_or(0)
     }

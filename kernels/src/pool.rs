@@ -1,9 +1,9 @@
 //! A thread pool for jobs of tens of microseconds.
 //!
-//! Its threads look out for a while after a job, so that the next one reaches them in less than a microsecond, then sleep.
-//! They soon look out only when nobody else wants their core: the process beside them may be the worker they wait for.
-//! A job is a number of tasks and a function of a task's number; threads take tasks in order until none is left. Nothing
-//! is allocated or sent for a job, and a thread that wakes late is not waited for.
+//! After a job, its threads keep looking for the next one for a while, so that it reaches them in less than a
+//! microsecond; then they sleep. They soon give way to anyone else who wants their core: the process beside them may be
+//! the worker that they wait for. A job is a number of tasks and a function of a task's number; threads take tasks in
+//! order until none is left. A job allocates and sends nothing, and does not wait for a thread that wakes late.
 
 use std::{
     cell::UnsafeCell,
@@ -19,13 +19,14 @@ use std::{
 /// The most threads of a pool.
 pub const MAX_THREADS: usize = 256;
 
-/// Looks of a thread without work, a pause between them, before it lets others run: up to 3 microseconds.
+/// How often an idle thread looks for a job, with a pause between looks, before it yields: up to 3 microseconds.
 const SPINS: u32 = 64;
-/// Looks after these, between which others may run, before it sleeps: a millisecond or two where nobody else does. That
-/// is a layer of experts on a worker: a thread that slept through it would take tens of microseconds to wake up.
+/// How often it looks after that, yielding between looks, before it sleeps: a millisecond or two on an idle core. A
+/// worker takes about that long for a layer of experts; a thread that slept meanwhile would take tens of microseconds
+/// to wake up.
 const YIELDS: u32 = 4096;
 
-/// Threads that wait for jobs; the one that brings a job works on it too.
+/// Threads that wait for jobs; the thread that submits a job works on it too.
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
@@ -36,13 +37,13 @@ pub struct Pool {
 
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// What all threads see.
+/// The state that all threads share.
 ///
 /// ```text
 /// state: | number of the job, 32 bits | 15 bits free | open | threads inside, 16 bits |
 /// ```
 ///
-/// A thread enters a job by adding itself while it is open, and only then reads it; the submitter closes it and waits until
+/// A thread enters an open job by adding itself, and only then reads it. The submitter closes the job and waits until
 /// nobody is inside before it takes the job away.
 struct Shared {
     state: Aligned<AtomicU64>,
@@ -67,7 +68,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Pool {
-    /// A pool of `n_threads`, the one that brings jobs among them: 1 starts none, and so does wasm. At most
+    /// A pool of `n_threads`, including the thread that submits jobs: 1 starts none, nor does wasm. At most
     /// [`MAX_THREADS`], or as many as the system gives.
     pub fn new(n_threads: usize) -> Self {
         let n = if cfg!(target_arch = "wasm32") { 0 } else { n_threads.clamp(1, MAX_THREADS) - 1 };
@@ -91,21 +92,21 @@ impl Pool {
         Self { shared, threads, turn: Mutex::new(()) }
     }
 
-    /// How many work on a job.
+    /// How many threads work on a job.
     pub fn n_threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Runs `job(0)`, `job(1)`, … `job(n_tasks - 1)` on all threads and comes back when all are done.
+    /// Runs `job(0)`, `job(1)`, … `job(n_tasks - 1)` on all threads and returns when all are done.
     ///
     /// While another job runs, the caller does all tasks itself; so it may be called from within a job.
     ///
     /// # Panics
-    /// If a task does, after the others are done.
+    /// If a task panics; the other tasks are done first.
     pub fn run(&self, n_tasks: usize, job: &Job<'_>) {
         let turn = match self.turn.try_lock() {
             Ok(turn) => Some(turn),
-            // Whoever panicked while he held it left nothing half done.
+            // A panic while this was held left nothing half done.
             Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
@@ -156,7 +157,7 @@ struct Closing<'a> {
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        // Tasks that nobody has taken yet are for nobody: there are some only if the submitter panicked.
+        // Skips the tasks that nobody has taken: there are some only if the submitter panicked.
         self.shared.next.0.store(usize::MAX / 2, Ordering::Relaxed);
         self.shared.state.0.fetch_and(!OPEN, Ordering::AcqRel);
         let mut looks = 0_u32;
@@ -167,7 +168,7 @@ impl Drop for Closing<'_> {
 }
 
 impl Shared {
-    /// A thread's life.
+    /// The loop of a thread.
     fn serve(&self, index: usize) {
         let mut last = 0;
         let mut looks = 0;
@@ -201,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// Enters the open job if it is not number `last`; gives its number.
+    /// Enters the open job unless it is number `last`; returns its number.
     fn enter(&self, last: u64) -> Option<u64> {
         let state = self.state.0.load(Ordering::Relaxed);
         let number = state >> NUMBER;
@@ -222,7 +223,7 @@ impl Shared {
     }
 }
 
-/// The moment between two looks.
+/// Waits a moment between two looks.
 fn look_again(looks: &mut u32) {
     *looks = looks.saturating_add(1);
     if *looks < SPINS { hint::spin_loop() } else { thread::yield_now() }

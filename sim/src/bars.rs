@@ -8,9 +8,9 @@ use crate::plot::number;
 /// Lanes under a common axis of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
-    /// Above the lanes.
+    /// Printed above the lanes.
     pub title: String,
-    /// What the pieces are, by their number; at most [`MAX_KINDS`].
+    /// The names of the pieces' kinds, by number; at most [`MAX_KINDS`].
     pub kinds: Vec<&'static str>,
     /// From top to bottom.
     pub lanes: Vec<Lane>,
@@ -19,16 +19,16 @@ pub struct Bars {
 /// One bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lane {
-    /// To its left.
+    /// Printed to its left.
     pub label: String,
-    /// Those that lie over each other are drawn in order.
+    /// Overlapping pieces are drawn in order.
     pub pieces: Vec<Piece>,
 }
 
 /// A piece of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Piece {
-    /// Which of the kinds.
+    /// The number of its kind.
     pub kind: usize,
     /// Milliseconds, ascending.
     pub from_ms: f64,
@@ -36,7 +36,7 @@ pub struct Piece {
     pub to_ms: f64,
 }
 
-/// How many kinds can be told apart.
+/// The most kinds that can be told apart.
 pub const MAX_KINDS: usize = COLOURS.len();
 
 /// Okabe and Ito's palette and two greys, which the colour-blind can tell apart.
@@ -49,15 +49,15 @@ const TOP: f64 = 74.0;
 const BOTTOM: f64 = 44.0;
 const LANE_STEP: f64 = 26.0;
 const LANE_HEIGHT: f64 = 18.0;
-/// Ticks of the axis, about.
+/// The approximate number of ticks of the axis.
 const TICKS: f64 = 8.0;
-/// Width of a letter of the legend, about: there are no fonts to measure.
+/// The approximate width of a letter of the legend: there are no fonts to measure.
 const LETTER: f64 = 6.6;
-/// Pieces narrower than this are not seen and not drawn.
+/// Pieces narrower than this are invisible and not drawn.
 const HAIR: f64 = 0.02;
 
 impl Bars {
-    /// The bars as an SVG document, on white whatever is behind it: the same bytes for the same pieces.
+    /// The bars as an SVG document on a white background: the same bytes for the same pieces.
     pub fn to_svg(&self) -> String {
         let height = TOP + LANE_STEP * self.lanes.len() as f64 + BOTTOM;
         let most =
@@ -123,7 +123,7 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, size: u32, text: &str) {
     );
 }
 
-/// 1, 2 or 5 times a power of ten, at least so much.
+/// The smallest of 1, 2 or 5 times a power of ten that is at least `least`.
 fn step_of(least: f64) -> f64 {
     let power = libm::pow(10.0, libm::floor(libm::log10(least)));
     [1.0, 2.0, 5.0].map(|times| times * power).into_iter().find(|step| *step >= least).unwrap_or(10.0 * power)

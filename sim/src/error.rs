@@ -1,4 +1,4 @@
-//! Errors of a model's inputs, each in one sentence.
+//! Errors in a model's inputs, each in one sentence.
 
 use crate::limits::{MAX_CALLS, MAX_COPIES, MAX_CUTS, MAX_DRAWS, MAX_SAMPLE_COUNT, MAX_SIGMA, MAX_TIME_MS};
 
@@ -13,30 +13,30 @@ pub enum ModelError {
         /// The value given, milliseconds.
         value: f64,
     },
-    /// A log-normal of nothing.
+    /// A log-normal whose median is 0.
     #[error("the median of a log-normal must be above 0 ms; a worker that takes no time is a constant")]
     ZeroMedian,
-    /// A log-normal whose spread is zero, negative or so wide that its mean is no use.
+    /// A log-normal whose spread is zero, negative or so wide that its mean is useless.
     #[error("sigma must be above 0 and at most {MAX_SIGMA}, not {0}; a latency without spread is a constant")]
     Sigma(f64),
-    /// An empirical distribution of nothing, or of too much.
+    /// An empirical distribution with no samples, or too many.
     #[error("an empirical latency needs 1 to {MAX_SAMPLE_COUNT} samples, not {0}")]
     SampleCount(usize),
-    /// A text that names no distribution.
+    /// A text that is not a distribution.
     #[error("'{0}' is no latency: write lognormal:MEDIAN,SIGMA or shifted:SHIFT,MEDIAN,SIGMA, times in ms")]
     Spec(String),
-    /// A line of a sample file that is no latency.
+    /// A line of a sample file that is not a latency.
     #[error("line {line}: '{text}' is no latency in milliseconds")]
     SampleLine {
         /// Counted from 1.
         line: usize,
-        /// What stands there, shortened.
+        /// The line's text, shortened.
         text: String,
     },
-    /// A phase that asks for no expert, or for more than any model has.
+    /// A phase with no expert, or with more than any model has.
     #[error("a phase needs 1 to {MAX_CALLS} experts, not {0}")]
     Calls(u64),
-    /// An expert that is asked of nobody, or of more workers than a plan may use.
+    /// An expert with no copy, or with more than a plan may use.
     #[error("an expert needs 1 to {MAX_COPIES} copies, not {0}")]
     Copies(usize),
     /// Empirical latencies whose samples together are too many to integrate over.
@@ -65,7 +65,7 @@ pub enum ModelError {
         /// Workers that hold them.
         workers: u32,
     },
-    /// A probability outside the open interval, where a quantile is defined.
+    /// A probability outside the open interval in which a quantile is defined.
     #[error("a quantile needs a probability above 0 and below 1, not {0}")]
     Probability(f64),
     /// A prefill of no rows, or over a link without a rate.

@@ -4,7 +4,7 @@
 
 use crate::error::ModelError;
 
-/// The sizes that memory and traffic follow from.
+/// The sizes that determine memory and traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Geometry {
     /// D, the width of an activation row.
@@ -17,11 +17,11 @@ pub struct Geometry {
     pub n_experts: u32,
     /// K, experts a token visits in one layer.
     pub k: u32,
-    /// What the hub's own share follows from, where it is known.
+    /// The sizes that determine the hub's own share, where they are known.
     pub shared: Option<Shared>,
 }
 
-/// What stands outside the experts: attention, router, norms, embedding, head.
+/// The part outside the experts: attention, router, norms, embedding, head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shared {
     /// H, query heads.
@@ -38,7 +38,7 @@ pub struct Shared {
 pub const PAPER: Geometry =
     Geometry { hidden: 4096, inner: 2048, n_moe_layers: 46, n_experts: 128, k: 8, shared: None };
 
-/// Qwen3-30B-A3B as the checkpoint's `config.json` has it.
+/// Qwen3-30B-A3B according to the checkpoint's `config.json`.
 pub const CHECKPOINT: Geometry = Geometry {
     hidden: 2048,
     inner: 768,
@@ -53,7 +53,7 @@ pub const CHECKPOINT: Geometry = Geometry {
 pub enum WeightBits {
     /// 2 bytes a weight.
     F16,
-    /// Half a byte a weight and nothing else: what the paper multiplies with.
+    /// Half a byte a weight and nothing else: the paper calculates with this.
     Int4Bare,
     /// Half a byte a weight and an f16 scale for every 128 of them.
     Int4G128,
@@ -76,7 +76,7 @@ impl Geometry {
         3.0 * f64::from(self.hidden) * f64::from(self.inner)
     }
 
-    /// All layers' experts.
+    /// The number of all layers' experts.
     pub fn n_blocks(&self) -> f64 {
         f64::from(self.n_moe_layers) * f64::from(self.n_experts)
     }
@@ -86,7 +86,7 @@ impl Geometry {
         self.n_blocks() * self.expert_params()
     }
 
-    /// Parameters outside the experts, all layers having experts; `None` where the attention is not known.
+    /// Parameters outside the experts, if all layers have experts; `None` where the attention is not known.
     pub fn shared_params(&self) -> Option<f64> {
         let shared = self.shared?;
         let hidden = f64::from(self.hidden);
@@ -104,7 +104,7 @@ impl Geometry {
         self.expert_params() * bits.bytes_per_weight()
     }
 
-    /// Bytes one of `n_workers` holds when every expert is on `n_replicas` of them, evenly: equation 3.
+    /// Bytes that one of `n_workers` holds when every expert is on `n_replicas` of them, evenly: equation 3.
     ///
     /// Fails without workers, without replicas, or with fewer workers than replicas.
     pub fn worker_bytes(&self, bits: WeightBits, n_workers: u32, n_replicas: u32) -> Result<f64, ModelError> {
@@ -114,7 +114,7 @@ impl Geometry {
         Ok(self.n_blocks() * self.expert_bytes(bits) * f64::from(n_replicas) / f64::from(n_workers))
     }
 
-    /// Bytes of one activation row on the wire in f16, header and gate not counted.
+    /// Bytes of one activation row on the wire in f16, without header and gate.
     pub fn row_bytes(&self) -> f64 {
         2.0 * f64::from(self.hidden)
     }

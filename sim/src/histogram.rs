@@ -6,7 +6,7 @@ use std::time::Duration;
 const PER_DOUBLING: usize = 128;
 const DOUBLINGS: usize = 64 - PER_DOUBLING.ilog2() as usize;
 
-/// How often which times came.
+/// Counts of times.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -23,7 +23,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Takes in one time.
+    /// Adds one time.
     pub fn record(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(nanos)] += 1;
@@ -32,7 +32,7 @@ impl Histogram {
         self.most = self.most.max(time);
     }
 
-    /// How many there are.
+    /// The number of times.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -63,7 +63,7 @@ impl Histogram {
     }
 }
 
-/// Times below [`PER_DOUBLING`] nanoseconds have a bucket each, those above share by their leading bits.
+/// Times below [`PER_DOUBLING`] nanoseconds have a bucket each; larger ones share buckets by their leading bits.
 fn bucket(nanos: u64) -> usize {
     let doubling = nanos.checked_ilog2().unwrap_or(0).saturating_sub(PER_DOUBLING.ilog2()) as usize;
     let leading = (nanos >> doubling) as usize;

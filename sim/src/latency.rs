@@ -10,7 +10,7 @@ use crate::{
     random::Random,
 };
 
-/// Where a log-normal's rise is cut, in standard deviations of its logarithm; beyond 8, less than 1e-15 is left.
+/// The cuts of a log-normal's rise, in standard deviations of its logarithm; beyond 8, less than 1e-15 is left.
 const CUT_DEVIATIONS: [f64; 9] = [-8.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0];
 
 /// A distribution of one worker's answer time, milliseconds, never negative.
@@ -33,7 +33,7 @@ impl Latency {
         Self::shifted_log_normal(0.0, median_ms, sigma)
     }
 
-    /// `shift_ms`, which every answer pays (the wire's round trip), plus a log-normal (queueing and compute).
+    /// `shift_ms`, which every answer takes (the wire's round trip), plus a log-normal (queueing and compute).
     pub fn shifted_log_normal(shift_ms: f64, median_ms: f64, sigma: f64) -> Result<Self, ModelError> {
         check_time("the shift", shift_ms)?;
         check_time("the median", median_ms)?;
@@ -46,7 +46,7 @@ impl Latency {
         Ok(Self(Shape::LogNormal { shift: shift_ms, mu: libm::log(median_ms), sigma }))
     }
 
-    /// What was measured: each sample, milliseconds, with equal weight.
+    /// Measured samples, milliseconds, each with equal weight.
     pub fn empirical(mut samples_ms: Vec<f64>) -> Result<Self, ModelError> {
         if samples_ms.is_empty() || samples_ms.len() > MAX_SAMPLE_COUNT {
             return Err(ModelError::SampleCount(samples_ms.len()));
@@ -58,7 +58,7 @@ impl Latency {
         Ok(Self(Shape::Empirical(samples_ms.into())))
     }
 
-    /// The same time always.
+    /// A distribution that always gives the same time.
     pub fn constant(ms: f64) -> Result<Self, ModelError> {
         Self::empirical(vec![ms])
     }
@@ -81,7 +81,7 @@ impl Latency {
         Self::empirical(samples)
     }
 
-    /// P(X <= t).
+    /// P(X <= `t_ms`).
     pub fn cdf(&self, t_ms: f64) -> f64 {
         match &self.0 {
             &Shape::LogNormal { shift, mu, sigma } if t_ms > shift => {
@@ -92,7 +92,7 @@ impl Latency {
         }
     }
 
-    /// P(X > t), which keeps its digits in the far tail where `1 - cdf` has none.
+    /// P(X > `t_ms`). It keeps its digits in the far tail, where `1 - cdf` has none.
     pub fn survival(&self, t_ms: f64) -> f64 {
         match &self.0 {
             &Shape::LogNormal { shift, mu, sigma } if t_ms > shift => {
@@ -121,8 +121,8 @@ impl Latency {
         }
     }
 
-    /// The time within which a part `q` of all answers is there, milliseconds, by nearest rank of what was measured.
-    /// None for a law: [`crate::phase::ExpertPhase::quantile`] inverts those.
+    /// The time within which a share `q` of all answers has arrived, milliseconds, by nearest rank of the samples.
+    /// `None` for a law: [`crate::phase::ExpertPhase::quantile`] inverts those.
     pub fn sample_quantile(&self, q: f64) -> Option<f64> {
         match &self.0 {
             Shape::LogNormal { .. } => None,
@@ -141,8 +141,8 @@ impl Latency {
         }
     }
 
-    /// One draw of what was measured to take longer than this; this itself where nothing did. Of a law, a draw or this,
-    /// whichever is longer.
+    /// Draws from the samples that are longer than `ms`; returns `ms` itself if there is none. For a law, returns a
+    /// draw or `ms`, whichever is longer.
     pub(crate) fn sample_beyond(&self, ms: f64, random: &mut Random) -> f64 {
         match &self.0 {
             Shape::LogNormal { .. } => self.sample(random).max(ms),
@@ -153,7 +153,7 @@ impl Latency {
         }
     }
 
-    /// No answer comes sooner than this, milliseconds.
+    /// The earliest possible answer, milliseconds.
     pub(crate) fn earliest(&self) -> f64 {
         match &self.0 {
             Shape::LogNormal { shift, .. } => *shift,
@@ -161,8 +161,8 @@ impl Latency {
         }
     }
 
-    /// Where an integral over the distribution must be cut, ascending: at every jump, and often enough in between that
-    /// no piece can step over a narrow rise.
+    /// The cuts of an integral over the distribution, ascending: at every jump, and so often in between that no piece
+    /// can step over a narrow rise.
     pub(crate) fn cuts(&self) -> Cow<'_, [f64]> {
         match &self.0 {
             Shape::LogNormal { shift, mu, sigma } => {
@@ -194,11 +194,11 @@ impl FromStr for Latency {
 }
 
 impl fmt::Display for Latency {
-    /// Words for a title: `log-normal(ln 20 ms, 0.5)`.
+    /// Formats for a title: `log-normal(ln 20 ms, 0.5)`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Shape::LogNormal { shift, mu, sigma } => {
-                // The median as given, not as exp(log(..)) rounds it.
+                // The median as it was given, not as exp(log(..)) rounds it.
                 let median = (libm::exp(*mu) * 1e6).round() / 1e6;
                 if *shift > 0.0 {
                     write!(out, "{shift} ms + ")?;

@@ -10,7 +10,7 @@ pub const MAX_SAMPLE_COUNT: usize = 65_536;
 pub const MAX_DRAWS: u64 = 1_000_000_000;
 /// The most experts a phase may wait for.
 pub const MAX_CALLS: u32 = 65_536;
-/// The most workers one expert may be asked of.
+/// The most workers that one expert may be requested from.
 pub const MAX_COPIES: usize = 16;
-/// The most places an integral is cut at: mostly the samples of empirical latencies.
+/// The most cuts of an integral: mostly the samples of empirical latencies.
 pub const MAX_CUTS: usize = 1 << 20;

@@ -15,11 +15,11 @@ use self::command::{
     table::{self, TableArguments},
 };
 
-/// A simulation is a few million small messages, made and dropped: the C library's allocator took a tenth of its time.
+/// A simulation makes and drops a few million small messages: the C library's allocator took a tenth of its time.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// The latency model of a MoEx swarm, and the swarm itself on virtual time.
+/// The latency model of a MoEx swarm, and a simulator of the swarm on virtual time.
 #[derive(Parser)]
 #[command(name = "moex-sim", version, about)]
 struct Arguments {
@@ -29,15 +29,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print one of the paper's tables, its figures beside ours and the reason where they differ
+    /// Print one of the paper's tables with our figures and the reason for differences
     Table(TableArguments),
-    /// Run a scenario: tokens a second, latencies, bytes, and where the time goes
+    /// Run a scenario: tokens a second, latencies, bytes, and the parts of the time
     Run(RunArguments),
-    /// Find the smallest room that serves a model in time, and what binds
+    /// Find the smallest room that serves a model fast enough, and its bottleneck
     Plan(PlanArguments),
-    /// Predict the second half of what a hub wrote down from its first half
+    /// Predict the second half of a hub's trace from the first half
     Replay(ReplayArguments),
-    /// Do random harm to simulated swarms and check what must hold
+    /// Inject random faults into simulated swarms and check invariants
     Chaos(ChaosArguments),
 }
 

@@ -5,14 +5,14 @@
 
 use crate::{error::ModelError, limits::MAX_DRAWS, phase::ExpertPhase, random::Random};
 
-/// A mean from draws.
+/// A mean estimated from draws.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The average of the draws, milliseconds.
     pub mean: f64,
     /// The standard error of that average, milliseconds.
     pub standard_error: f64,
-    /// How many draws.
+    /// The number of draws.
     pub draws: u64,
 }
 
@@ -60,7 +60,7 @@ mod tests {
                 let drawn =
                     estimate_mean(&phase, 50_000, &mut Random::new(7, (10 * index + h) as u64)).unwrap();
                 assert!(drawn.distance(exact) < 3.0, "{latency:?}, h = {h}: {drawn:?}, not {exact}");
-                // And the interval is tight enough to mean something.
+                // The interval must also be tight enough to be meaningful.
                 assert!(drawn.standard_error < 0.005 * exact, "{drawn:?}");
             }
         }

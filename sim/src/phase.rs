@@ -15,7 +15,7 @@ use crate::{
     random::Random,
 };
 
-/// A length for phases that have none, such as a constant's.
+/// A width for phases that have none, such as those of constants.
 const SHORTEST_MS: f64 = 1e-6;
 
 /// A layer's wait, milliseconds, as a distribution: the maximum over calls of the minimum over copies.
@@ -24,17 +24,17 @@ const SHORTEST_MS: f64 = 1e-6;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertPhase(Vec<Calls>);
 
-/// `count` calls that are asked of equal workers.
+/// `count` calls to equal workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calls {
-    /// How many experts.
+    /// The number of experts.
     pub count: u32,
-    /// The workers each of them is asked of; the first answer counts.
+    /// The workers that each expert is requested from; the first answer counts.
     pub copies: Vec<Latency>,
 }
 
 impl ExpertPhase {
-    /// `k` experts, each asked of `h` workers of the same latency, as in equation 18.
+    /// `k` experts, each requested from `h` workers of the same latency, as in equation 18.
     pub fn iid(latency: Latency, k: u32, h: usize) -> Result<Self, ModelError> {
         if h > MAX_COPIES {
             return Err(ModelError::Copies(h));
@@ -42,7 +42,7 @@ impl ExpertPhase {
         Self::new(vec![Calls { count: k, copies: vec![latency; h] }])
     }
 
-    /// Calls to whichever workers.
+    /// Calls to any workers.
     ///
     /// Fails for no call, for a call without a copy, and beyond [`MAX_CALLS`], [`MAX_COPIES`] or [`MAX_CUTS`].
     pub fn new(calls: Vec<Calls>) -> Result<Self, ModelError> {
@@ -98,7 +98,7 @@ impl ExpertPhase {
         Ok(Integral { value: earliest + integral.value, ..integral })
     }
 
-    /// The time by which the phase is over with probability `p`, milliseconds.
+    /// The time by which the phase has ended with probability `p`, milliseconds.
     pub fn quantile(&self, p: f64) -> Result<f64, ModelError> {
         if !(p > 0.0 && p < 1.0) {
             return Err(ModelError::Probability(p));
@@ -108,7 +108,7 @@ impl ExpertPhase {
             return Ok(low);
         }
         let mut high = self.copies().map(Latency::median).fold(low + SHORTEST_MS, f64::max);
-        // Doubling ends: every survival is 0 at the largest f64.
+        // The doubling ends: every survival is 0 at the largest f64.
         while self.cdf(high) < p {
             low = high;
             high *= 2.0;
@@ -134,7 +134,7 @@ impl ExpertPhase {
         slowest
     }
 
-    /// The phase cannot be over sooner, milliseconds.
+    /// The earliest possible end of the phase, milliseconds.
     fn earliest(&self) -> f64 {
         let fastest = |copies: &[Latency]| copies.iter().map(Latency::earliest).fold(f64::INFINITY, f64::min);
         self.0.iter().map(|calls| fastest(&calls.copies)).fold(0.0, f64::max)
@@ -185,7 +185,7 @@ mod tests {
             let want = latency.mean();
             let got = ExpertPhase::iid(latency.clone(), 1, 1).unwrap().mean().unwrap();
             let off = (got.value - want).abs();
-            // The closed form rounds too.
+            // The closed form has rounding errors too.
             assert!(off <= got.error + 1e-14 * want, "{latency:?}: {got:?}, not {want}");
         }
     }

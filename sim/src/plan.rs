@@ -13,62 +13,62 @@ use crate::{
     scenario::{DEVICES, Scenario},
 };
 
-/// Workers of one room at most.
+/// The most workers of a room.
 pub const MAX_WORKERS: usize = 200;
-/// Rooms that are tried have so many times the workers that hold the model.
+/// The sizes of rooms that are tried, as multiples of the workers that hold the model.
 const GROWTH: [f64; 3] = [1.0, 2.0, 4.0];
-/// Replicas and hedging that are tried, those that take less memory and fewer bytes first.
+/// Replicas and hedging that are tried, in the order of memory and bytes.
 const POLICIES: [(usize, &str); 3] = [(1, "1"), (2, "'adaptive'"), (2, "2")];
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// What is wanted, and of what.
+/// A question for the planner: the target, and what rooms are made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     /// A model's preset.
     pub model: String,
     /// The format of its experts.
     pub experts: String,
-    /// What a token may take on average, milliseconds.
+    /// The longest average time of a token, milliseconds.
     pub target_ms: f64,
-    /// What each worker gives for experts, bytes.
+    /// Memory of each worker for experts, bytes.
     pub ram_bytes: f64,
-    /// Presets to try; all if none.
+    /// Presets to try; all if empty.
     pub devices: Vec<String>,
     /// The preset of each worker's link.
     pub link: String,
-    /// Workers of a room at most, up to [`MAX_WORKERS`].
+    /// The most workers of a room, up to [`MAX_WORKERS`].
     pub max_workers: usize,
-    /// Tokens that each room is simulated for.
+    /// Tokens to simulate for each room.
     pub tokens: usize,
-    /// Names all that is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// A room, and what it gives.
+/// A room and its simulated results.
 #[derive(Clone, Debug)]
 pub struct Room {
     /// The workers' preset.
     pub device: String,
-    /// How many.
+    /// The number of workers.
     pub n_workers: usize,
     /// Copies of each block, r.
     pub replicas: usize,
     /// Workers asked at once, h, or `adaptive`.
     pub hedge: String,
-    /// The share of a worker that holds an even one, bytes.
+    /// The bytes of a worker with an even share.
     pub worker_bytes: f64,
     /// Whether it is fast enough.
     pub meets: bool,
-    /// What binds, in words.
+    /// The bottleneck, in words.
     pub binds: String,
-    /// What was simulated.
+    /// The simulation's result.
     pub outcome: Outcome,
 }
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// A preset, a format or a figure that is none.
+    /// An unknown preset or format, or an invalid figure.
     #[error("{0}")]
     Question(String),
     /// No room can hold the model.
@@ -77,22 +77,22 @@ pub enum PlanError {
          memory, pack the experts smaller, or allow more with --max-workers"
     )]
     TooLarge {
-        /// Of the model.
+        /// Experts of the model.
         blocks: usize,
-        /// Each, rounded.
+        /// The size of each, rounded.
         block_mib: u64,
-        /// Workers that hold them once.
+        /// The number of workers that hold them once.
         needed: u64,
-        /// What was allowed.
+        /// The most workers allowed.
         max: usize,
     },
 }
 
-/// Looks for the smallest room of each kind, and calls `progress` with the rooms tried so far. The rooms that meet the
-/// target come first, smallest first; then the others, fastest first.
+/// Looks for the smallest room of each kind, and calls `progress` with the number of rooms tried so far. Rooms that
+/// meet the target come first, smallest first; then the others, fastest first.
 ///
 /// # Errors
-/// If the question names what does not exist, or no room can hold the model.
+/// If the question names something that does not exist, or no room can hold the model.
 pub fn plan(question: &Question, mut progress: impl FnMut(usize)) -> Result<Vec<Room>, PlanError> {
     let max_workers = question.max_workers.clamp(1, MAX_WORKERS);
     let devices: Vec<String> = match &question.devices[..] {
@@ -115,7 +115,7 @@ pub fn plan(question: &Question, mut progress: impl FnMut(usize)) -> Result<Vec<
             if found.as_ref().is_none_or(|found| meets || is_better(found)) {
                 found = Some(room);
             }
-            // More workers share the arithmetic and hold more; this they do not change.
+            // More workers share the arithmetic and hold more, but they do not change this.
             if meets || is_out_of_reach {
                 break;
             }
@@ -184,7 +184,7 @@ fn scenario(
         quoted(device),
         quoted(link),
     );
-    // The text is made here: its lines mean nothing to whoever asked.
+    // The scenario's text is generated here: its line numbers mean nothing to the user.
     Scenario::parse(&text).map_err(|error| PlanError::Question(error.why))
 }
 
@@ -215,12 +215,12 @@ fn simulate(
     })
 }
 
-/// What one would have to change first. `is_least`: fewer workers do not hold the model.
+/// The bottleneck of a room: what must change first. `is_least`: fewer workers do not hold the model.
 fn binds(question: &Question, outcome: &Outcome, meets: bool, is_least: bool) -> String {
     let ms = |parts: &[Part]| part_ms(outcome, parts);
     let hub_ms = ms(&[Part::Attention, Part::Serialise, Part::Combine, Part::Head]);
     if hub_ms > question.target_ms {
-        return format!("the hub: its own part takes {hub_ms:.0} ms, whoever computes the experts");
+        return format!("the hub: its own part takes {hub_ms:.0} ms, even with infinitely fast workers");
     }
     let mut shares = [
         ("the hub's own part", hub_ms),
@@ -236,13 +236,13 @@ fn binds(question: &Question, outcome: &Outcome, meets: bool, is_least: bool) ->
     if meets && is_least { format!("memory, for the number of workers; {time}") } else { time }
 }
 
-/// What these parts take of a token.
+/// The time of these parts for one token.
 fn part_ms(outcome: &Outcome, parts: &[Part]) -> f64 {
     let time: f64 = parts.iter().map(|part| outcome.parts.of(*part).as_secs_f64() * 1e3).sum();
     time / outcome.n_tokens.max(1) as f64
 }
 
-/// A line a room.
+/// A table with one line for each room.
 pub fn table(question: &Question, rooms: &[Room]) -> Table {
     let column = |key, heading, digits| Column { key, heading, digits };
     let row = |room: &Room| {

@@ -11,22 +11,22 @@ use crate::error::ModelError;
 /// Curves over one pair of axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// Above the curves.
+    /// Printed above the curves.
     pub title: String,
-    /// Rightwards.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Upwards.
+    /// The vertical axis.
     pub y: Axis,
-    /// At most as many as there are colours, [`MAX_CURVES`]; more reuse them.
+    /// Up to [`MAX_CURVES`] have a colour of their own; more reuse colours.
     pub curves: Vec<Curve>,
-    /// Where the list of curves stands, so that it hides none of them.
+    /// The corner of the legend, chosen so that it hides no curve.
     pub legend: Legend,
 }
 
 /// One direction of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// With the unit.
+    /// The label, with its unit.
     pub label: &'static str,
     /// First and last value, ascending.
     pub from: f64,
@@ -36,29 +36,29 @@ pub struct Axis {
     pub scale: Scale,
 }
 
-/// How an axis spreads its values.
+/// How an axis distributes its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Evenly.
     Linear,
-    /// Evenly by their logarithm; the range is above 0.
+    /// Evenly by their logarithm; the range must be above 0.
     Log,
 }
 
 /// A line through points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// In the legend.
+    /// The name in the legend.
     pub label: String,
-    /// Ascending in x.
+    /// The points, ascending in x.
     pub points: Vec<(f64, f64)>,
-    /// Points to show as dots.
+    /// Points drawn as dots.
     pub dots: Vec<(f64, f64)>,
-    /// Whether a thin line leads from each dot down to the x axis.
+    /// Whether a thin line connects each dot with the x axis.
     pub drops: bool,
 }
 
-/// A corner free of curves.
+/// The corner of a chart that is free of curves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Legend {
     /// Top left.
@@ -69,7 +69,7 @@ pub enum Legend {
     LowerRight,
 }
 
-/// How many curves can be told apart.
+/// The most curves that can be told apart.
 pub const MAX_CURVES: usize = COLOURS.len();
 
 /// Okabe and Ito's palette, which the colour-blind can tell apart, without its yellow.
@@ -82,8 +82,8 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 0, 0),
 ];
 const SIZE: (u32, u32) = (860, 520);
-/// The drawing library places everything on whole pixels: it draws this many times larger than what is shown, so that
-/// curves are smooth.
+/// The drawing library rounds positions to whole pixels. So it draws this many times larger than the chart, which keeps
+/// curves smooth.
 const FINE: u32 = 4;
 const TICK_GREY: RGBColor = RGBColor(222, 222, 222);
 
@@ -169,7 +169,7 @@ impl Axis {
     fn range(&self) -> std::ops::Range<f64> {
         match self.scale {
             Scale::Linear => self.from..self.to,
-            // A hair wider, or rounding takes the tick at the very end away.
+            // Slightly wider, since rounding would remove the tick at the very end.
             Scale::Log => self.from * (1.0 - 1e-9)..self.to * (1.0 + 1e-9),
         }
     }
@@ -178,7 +178,7 @@ impl Axis {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type DrawError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
-/// A tick's value with no more digits than it has.
+/// Formats a tick's value without digits that it does not have.
 pub(crate) fn number(value: f64) -> String {
     // Ticks are sums of steps: without rounding, 0.3 would read 0.30000000000000004.
     let text = format!("{value:.3}");

@@ -11,16 +11,16 @@ use crate::error::ModelError;
 pub const RELATIVE_TOLERANCE: f64 = 1e-10;
 /// ... or below this, for integrals that are nearly zero.
 pub const ABSOLUTE_TOLERANCE: f64 = 1e-13;
-/// How many times pieces may be halved before the integral is given up.
+/// How many times pieces may be halved before the integral fails.
 pub const MAX_BISECTIONS: usize = 10_000;
 
-/// A number and how far it may be off.
+/// A number and a bound of its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Integral {
     /// The 15-point sum over all pieces.
     pub value: f64,
-    /// The sum over all pieces of |15-point - 7-point|, pessimistic wherever the integrand is smooth, and the worst that
-    /// rounding can add.
+    /// The sum over all pieces of |15-point - 7-point|, which is pessimistic wherever the integrand is smooth, plus the
+    /// largest possible rounding error.
     pub error: f64,
     /// How often the integrand was evaluated.
     pub evaluations: usize,
@@ -33,7 +33,7 @@ pub enum Piece {
     Between(f64, f64),
     /// From `from` to infinity, mapped onto the unit interval by `t = from + scale * x / (1 - x)`.
     Tail {
-        /// Where it begins.
+        /// The start.
         from: f64,
         /// A length over which the integrand changes: it lands in the middle of the unit interval.
         scale: f64,
@@ -66,7 +66,7 @@ pub fn integrate(mut f: impl FnMut(f64) -> f64, pieces: &[Piece]) -> Result<Inte
         error += halves[0].error + halves[1].error - worst.error;
         parts.extend(halves);
     }
-    // Summed afresh: the running totals have collected rounding.
+    // Summed afresh, since the running totals have collected rounding errors.
     (value, error) = totals(&parts);
     // Twice the tolerance, for that same rounding. A NaN fails the comparison, an infinity the test before it.
     if value.is_finite() && error <= 2.0 * tolerance(value) {
@@ -88,7 +88,7 @@ fn totals(parts: &BinaryHeap<Part>) -> (f64, f64) {
     in_order.iter().fold((0.0, 0.0), |(value, error), part| (value + part.value, error + part.error))
 }
 
-/// A stretch of a piece with its sum; `from` and `to` are in the piece's own variable.
+/// A part of a piece with its sum; `from` and `to` are in the piece's own variable.
 struct Part {
     piece: Piece,
     from: f64,
@@ -121,7 +121,7 @@ impl Part {
         Self { piece, from, to, value: half * kronrod, error: (half * (kronrod - gauss)).abs() }
     }
 
-    /// Where it begins in the integrand's variable.
+    /// The start in the integrand's variable.
     fn start(&self) -> f64 {
         match self.piece {
             Piece::Between(..) => self.from,
@@ -131,7 +131,7 @@ impl Part {
 }
 
 impl Ord for Part {
-    /// By error; equal errors by position, so that the order is total.
+    /// Orders by error; equal errors by position, so that the order is total.
     fn cmp(&self, other: &Self) -> Ordering {
         self.error.total_cmp(&other.error).then(other.start().total_cmp(&self.start()))
     }

@@ -9,7 +9,7 @@ use rand_pcg::{
 #[derive(Clone, Debug)]
 pub struct Random {
     bits: Pcg64,
-    /// The second normal of the last pair, not used yet.
+    /// The second normal of the last pair, if it is unused.
     spare: Option<f64>,
 }
 

@@ -8,33 +8,33 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 /// Rows under named columns, with a title above and remarks below.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// The name it is called by: `1`, `eq4`.
+    /// The name on the command line: `1`, `eq4`.
     pub name: &'static str,
-    /// What it shows.
+    /// The heading.
     pub title: String,
-    /// In order.
+    /// The columns, in order.
     pub columns: Vec<Column>,
-    /// Each as long as `columns`.
+    /// The rows, each as long as `columns`.
     pub rows: Vec<Vec<Cell>>,
-    /// What a reader must know to judge the figures, each a sentence or two.
+    /// Remarks that a reader needs to judge the figures, each a sentence or two.
     pub notes: Vec<String>,
 }
 
 /// A column's two names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// In JSON and CSV, with the unit: `paper_ms`.
+    /// The name in JSON and CSV, with the unit: `paper_ms`.
     pub key: &'static str,
-    /// In text.
+    /// The name in text.
     pub heading: &'static str,
-    /// How much of a number text shows; JSON and CSV have all of it.
+    /// The digits of a number in text; JSON and CSV have all of them.
     pub digits: Digits,
 }
 
 /// How a number is written in text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Digits {
-    /// That many after the point.
+    /// This many after the point.
     After(usize),
     /// Two after the point, none for a whole number: for columns of unlike quantities.
     Mixed,
@@ -42,22 +42,22 @@ pub enum Digits {
     Magnitude,
 }
 
-/// One figure, word or gap.
+/// A cell of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// A figure.
     Number(f64),
     /// A word or a reason.
     Text(String),
-    /// Nothing known: `-` in text, `null` in JSON, empty in CSV.
+    /// Unknown: `-` in text, `null` in JSON, empty in CSV.
     Missing,
 }
 
 impl Table {
-    /// Markdown, which reads as well in a terminal as in a README. Ends with a newline.
+    /// Markdown, readable in a terminal and in a README. Ends with a newline.
     pub fn to_text(&self) -> String {
         let mut table = comfy_table::Table::new();
-        // Never fitted to a terminal: the bytes depend on the figures alone.
+        // Not fitted to the terminal: the bytes depend on the figures alone.
         table
             .load_preset(ASCII_MARKDOWN)
             .set_content_arrangement(ContentArrangement::Disabled)
@@ -152,7 +152,7 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
 }
 
 impl Serialize for Table {
-    // By hand, so that rows are objects whose fields stand in the columns' order.
+    // Written by hand, so that rows are objects whose fields are in the columns' order.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct Row<'a>(&'a [Column], &'a [Cell]);
         impl Serialize for Row<'_> {

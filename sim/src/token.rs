@@ -8,10 +8,10 @@ pub const PAPER_FIXED_MS: [f64; 3] = [1.5, 0.7, 0.2];
 /// Round trips of the paper's end-to-end table, milliseconds.
 pub const PAPER_ROUND_TRIPS_MS: [f64; 4] = [0.5, 2.0, 10.0, 50.0];
 
-/// What every layer costs beside its wait for the network.
+/// The costs of every layer besides its wait for the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerCost {
-    /// Layers a token passes, one after the other.
+    /// Layers that a token passes, one after another.
     pub n_layers: u32,
     /// Their fixed costs, milliseconds.
     pub fixed_ms: [f64; 3],
@@ -23,7 +23,7 @@ impl LayerCost {
         Self { n_layers, fixed_ms: PAPER_FIXED_MS }
     }
 
-    /// A token's time, milliseconds, when each layer waits `wait_ms` on top of the fixed costs.
+    /// A token's time, milliseconds, if each layer waits `wait_ms` in addition to the fixed costs.
     ///
     /// By linearity this is the expected time when `wait_ms` is an expected wait, such as equation 18's.
     pub fn token_ms(&self, wait_ms: f64) -> f64 {
@@ -35,7 +35,7 @@ impl LayerCost {
         self.token_ms(round_trip_ms)
     }
 
-    /// A token's time as the paper's table counts it: twice a one-way time, into which the round trip is put.
+    /// A token's time as the paper's table counts it: twice a one-way time, for which it uses the round trip.
     pub fn as_the_paper_counts_ms(&self, round_trip_ms: f64) -> f64 {
         self.token_ms(2.0 * round_trip_ms)
     }
@@ -43,17 +43,17 @@ impl LayerCost {
 
 /// A prefill in chunks: all rows of a chunk go through a layer together and share its round trip.
 ///
-/// What [`Prefill::tokens_per_s`] gives is a bound by the network: the fixed costs are those of a layer, whatever the
-/// rows, so arithmetic that grows with the chunk is not in it.
+/// [`Prefill::tokens_per_s`] is an upper bound set by the network: the fixed costs of a layer do not depend on the
+/// rows, so arithmetic that grows with the chunk is not included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prefill {
     /// Costs of a layer.
     pub cost: LayerCost,
-    /// Where the rows' width and k come from.
+    /// Determines the rows' width and k.
     pub geometry: Geometry,
-    /// Between hub and worker, milliseconds.
+    /// The round trip between hub and worker, milliseconds.
     pub round_trip_ms: f64,
-    /// The hub's link, bytes per second in each direction; infinite where it does not bind.
+    /// The hub's link, bytes per second in each direction; infinite where it is no limit.
     pub link_bytes_per_s: f64,
     /// Rows of a chunk.
     pub rows: u32,

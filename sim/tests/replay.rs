@@ -172,7 +172,7 @@ fn a_cut_off_line_is_left_out_and_a_wrong_one_is_told() {
     let error = |lines: &[&str]| read(&(lines.join("\n") + "\n")).unwrap_err().to_string();
     assert!(error(&lines[1..]).contains("line 1: the first line"));
     assert!(error(&[lines[0], "{}"]).contains("line 2: it is no record"));
-    assert!(error(&[lines[0], lines[0]]).contains("line 2: there is another hub"));
+    assert!(error(&[lines[0], lines[0]]).contains("line 2: a second hub's trace"));
     for (right, wrong) in [
         ("\"layer\":0", "\"layer\":4"),
         ("[0,5]", "[0,9]"),

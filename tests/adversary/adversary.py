@@ -5,10 +5,10 @@
     adversary.py conformance JOIN_URL [--workers-only JOIN_URL]     frames and refusals; the bits of an expert, if there is a
                                                                     second hub of the same model with --no-hub-compute
     adversary.py suite --moex PATH [--seconds N] [--only NAME] [--all]
-                                                                    everything, each on a hub of its own; --all counts what is
-                                                                    not promised yet as broken too
+                                                                    everything, each on its own hub; with --all,
+                                                                    rules that are not promised yet count, too
 
-A line and a verdict each. Exit code 0: all hold; 1: something is broken. With --pid, memory is measured.
+Prints a verdict on one line for each. Exit code 0: all rules hold; 1: a rule is broken. With --pid, memory is measured.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 import traceback
 
 if sys.version_info < (3, 11):
-    print("SKIPPED adversary: it wants Python 3.11 or later", file=sys.stderr)
+    print("SKIPPED adversary: it needs Python 3.11 or later", file=sys.stderr)
     sys.exit(3)
 
 import attacks
@@ -34,7 +34,8 @@ from worker import Weights
 
 TINY = ["--model", "tests/data/tiny-qwen3-moe"]
 
-# Attacks that are known to do harm, with what has to come first, or why nothing does. They run and print; `--all` counts them.
+# Attacks that are known to do harm, each with what must change first, or why nothing will. They run and print a
+# verdict; only `--all` counts it.
 NOT_YET = {
 }
 
@@ -44,7 +45,7 @@ MEMBERS = {f.__name__: f for f in (members.silent, members.loads_nothing, member
                                    members.floods, malformed.malformed_frames, malformed.malformed_results)}
 LIES = {"last_layer": lies.last_layer, "rare": lies.rare, "noisy": lies.noisy, "tripled": lies.tripled,
         "no_numbers": lies.no_numbers, "unfounded": lies.unfounded, "collusion": lies.collusion}
-# The lies told to a hub that checks after it has used an answer, and what it does not promise.
+# Lies to a hub that checks answers after it has used them, and the rules that it does not promise.
 AUDIT = ["--verify", "audit"]
 AUDITED = {f"{name}, audit": name for name in LIES if name != "unfounded"}
 NOT_YET |= {name: "--verify audit checks answers by chance, and after they are used"
@@ -59,7 +60,7 @@ async def together(hub, until):
 
 
 async def run(name, hub, seconds):
-    """One attack, whichever it is, and its verdict."""
+    """Runs one attack of any kind; returns its verdict."""
     hub.n_layers = (await hub.status())["model"]["n_layers"]
     if name == "unread":
         return await under(name, hub, strangers.unread, seconds, Bounds(rate=0.0))
@@ -72,7 +73,7 @@ async def run(name, hub, seconds):
         n_wrong, figures = await LIES[AUDITED.get(name, name)](hub, time.monotonic() + seconds, expected)
         return Verdict(name, n_wrong == 0, figures)
     attack = (STRANGERS | MEMBERS)[name]
-    # Honest workers beside an attack are of this process.
+    # Honest workers beside an attack belong to this process.
     return await under(name, hub, attack, seconds, Bounds(yields=not getattr(attack, "has_honest", False)))
 
 
@@ -81,12 +82,12 @@ async def judged(name, hub, seconds):
         return await asyncio.wait_for(run(name, hub, seconds), 120 + 6 * seconds)
     except AssertionError as error:
         return Verdict(name, False, {}, str(error))
-    except Exception:  # noqa: BLE001: one attack's mistake hides no other's verdict
+    except Exception:  # noqa: BLE001: an error in one attack must not hide the verdicts of others
         return Verdict(name, False, {}, traceback.format_exc())
 
 
 async def conforms(hub, alone=None):
-    """Frames and refusals on one hub."""
+    """Runs the checks of frames and refusals on one hub."""
     yield await shown("conformance: refusals", conformance.refusals(hub))
     yield await shown("conformance: frames", conformance.frames(hub, alone))
 
@@ -102,7 +103,7 @@ async def shown(name, part):
 
 
 CONFORMANCE = {
-    # Name: flags of both hubs, the text, tokens.
+    # Name: flags of both hubs, the prompt, tokens.
     "bits: int8 activations": ([], "Tell me a story about a bear.", 24),
     "bits: f32 activations": ([*TINY, "--activations", "f32"], "Hi", 8),
     "bits: int8 activations, bf16 wire, LZ4": (
@@ -115,8 +116,8 @@ LONG_CONFORMANCE = {
 
 
 async def suite(options):
-    """Everything, each on a hub of its own."""
-    # The demo model's, for all hubs that have it: workers in Python load slowly.
+    """Runs everything, each on its own hub."""
+    # The demo model's weights, shared by all hubs with that model: workers in Python load slowly.
     weights = Weights()
 
     def start(*flags, files=None):
@@ -141,7 +142,7 @@ async def suite(options):
                 async for verdict in conforms(hub):
                     verdict.name += ", audit"
                     yield verdict
-    # In its short form the suite sends all strangers at once; in its long one each alone, too.
+    # The short suite runs all strangers at once; the long one also runs each alone.
     names = ["together", "unread", "silent", "loads_nothing", "forged_texts", "stolen_id", "malformed_frames", "malformed_results"]
     names += [*STRANGERS, "slow_is_ended", "churn", "floods"] if long or options.only else []
     names += [*LIES, *AUDITED] if long or options.only else [*LIES]
@@ -156,11 +157,11 @@ async def suite(options):
 
 
 def printed(verdict, everything):
-    """Prints a verdict; whether it counts as one that holds."""
+    """Prints a verdict; returns whether it counts as holding."""
     print(verdict.line(), flush=True)
     if verdict.holds:
         if verdict.name in NOT_YET:
-            print(f"       {verdict.name} held this once; it is on the list of what does not yet", flush=True)
+            print(f"       {verdict.name} held this time; it is on the list of rules not promised yet", flush=True)
         return True
     if verdict.name in NOT_YET and not everything:
         print(f"  NOT YET: {verdict.name} is not promised: {NOT_YET[verdict.name]}", flush=True)
@@ -186,7 +187,7 @@ async def main():
     every.add_argument("--only")
     every.add_argument("--all", action="store_true")
     options = parser.parse_args()
-    # A socket each, on both sides.
+    # Each connection needs a socket on both sides.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,7 +1,7 @@
-"""The bits of an expert, as protocol/README.md defines them, in plain Python, and the hash of its block.
+"""The exact arithmetic of an expert as protocol/README.md defines it, in plain Python, and the hash of its block.
 
-Each operation on f32 is done in f64 and rounded: of two f32 sums, products and quotients come out as if computed in f32.
-`array("f")` rounds many at once. Integer sums are exact: all outputs of a matrix are fields of one large integer.
+Each operation on f32 is computed in f64 and rounded: sums, products and quotients of two f32 are then the same as in
+f32. `array("f")` rounds many at once. Integer sums are exact: all outputs of a matrix are fields of one large integer.
 """
 
 import struct
@@ -38,7 +38,7 @@ def decode_row(dtype, data):
 
 
 def encode_row(dtype, row):
-    """f32 to the wire's format, ties to even; what is too large for it becomes infinite."""
+    """Converts f32 to the wire's format, ties to even; values that are too large become infinite."""
     if dtype == F16:
         try:
             return struct.pack(f"<{len(row)}e", *row)
@@ -58,7 +58,7 @@ def half(value):
 
 
 class Matrix:
-    """(out, in) in int4: a plane of codes, a plane of f16 scales."""
+    """A matrix (out, in) in int4: a plane of codes, then a plane of f16 scales."""
 
     def __init__(self, block, at, n_out, n_in):
         self.n_out, self.n_in, self.groups = n_out, n_in, -(-n_in // GROUP)
@@ -75,7 +75,8 @@ class Matrix:
         self.columns = self.lanes = None
 
     def times_int8(self, row):
-        """The row in int8, times the codes exactly, times both scales: one rounding an operation, group after group."""
+        """Multiplies the row in int8 with the codes, exactly, then with both scales: one rounding an operation, group
+        by group."""
         if self.columns is None:
             place = [1 << FIELD * o for o in range(self.n_out)]
             self.columns = [sum(map(mul, column, place)) for column in zip(*self.codes)]
@@ -87,14 +88,15 @@ class Matrix:
             packed = sum(map(mul, self.columns[g * GROUP:g * GROUP + len(x)], [step + 127 for step in steps]))
             raised = memoryview(packed.to_bytes(FIELD // 8 * self.n_out, "little")).cast("I")
             lowered = 8 * sum(steps)
-            # A code is the weight's steps plus 8, and every step of the row was raised by 127.
+            # A code is the weight's step plus 8, and the row's steps are raised by 127.
             p = [r - 127 * s - lowered for r, s in zip(raised, self.sums[g])]
             scales = f32(map(mul, self.scales[g], [scale] * self.n_out))
             out = f32(map(add, out, f32(map(mul, p, scales))))
         return out
 
     def times_f32(self, row):
-        """Lane i mod 16 sums its products in order; then the upper half of the lanes is added to the lower until one is left."""
+        """Lane i mod 16 sums its products in order; then the upper half of the lanes is added to the lower, until one
+        is left."""
         if self.lanes is None:
             weights = [[one(self.scales[c // GROUP][o] * (code - 8)) for c, code in enumerate(codes)]
                        for o, codes in enumerate(self.codes)]
@@ -117,7 +119,7 @@ HIGH = bytes(byte >> 4 for byte in range(256))
 
 
 def quantised(x):
-    """A row's group in int8: its scale, and its steps of that, halves to even."""
+    """Quantises a row's group to int8: returns its scale, and its values in steps of it, halves to even."""
     largest = max(map(abs, x))
     inverse = one(127.0 / largest) if largest > 0 else 0.0
     steps = [round(max(-127.0, min(127.0, value))) for value in f32(map(mul, x, [inverse] * len(x)))]
@@ -125,7 +127,7 @@ def quantised(x):
 
 
 def exp_vector(x):
-    """Cephes' expf, as the int8 arithmetic has it, of many values."""
+    """Cephes' expf of many values, as the int8 arithmetic uses it."""
     n = len(x)
     x = [max(-87.0, min(88.0, value)) for value in x]
     turns = f32(map(mul, x, [one(1.4426950408889634)] * n))
@@ -141,7 +143,7 @@ def exp_vector(x):
 
 
 def exp_libm(x):
-    """FreeBSD's expf, as the f32 arithmetic has it, of one value."""
+    """FreeBSD's expf of one value, as the f32 arithmetic uses it."""
     magnitude = abs(x)
     if magnitude >= 87.33655:
         if x > 0 and magnitude >= 88.72283:
@@ -182,11 +184,11 @@ class Expert:
         self.times = Matrix.times_int8 if self.is_int8 else Matrix.times_f32
 
     def products(self, row):
-        """Of a row of f32: its products with gate, and those with up."""
+        """The products of a row of f32 with gate, and with up."""
         return self.times(self.gate, row) + self.times(self.up, row)
 
     def answer(self, products, gate):
-        """The row of f32 that follows from the products, times the gate."""
+        """The expert's answer in f32, computed from the products, times the gate."""
         h, up = products[:self.gate.n_out], products[self.gate.n_out:]
         negative = f32(0.0 - x for x in h)
         exps = exp_vector(negative) if self.is_int8 else map(exp_libm, negative)

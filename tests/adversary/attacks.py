@@ -1,4 +1,4 @@
-"""What every attack has: a hub, an honest client meanwhile, and bounds that are measured and printed."""
+"""The frame of every attack: a hub, an honest client at the same time, and bounds that are measured and printed."""
 
 import asyncio
 import os
@@ -8,21 +8,22 @@ from dataclasses import dataclass, field
 from hub import QUESTIONS, Probe
 from worker import Company, Honest
 
-# What is promised of a hub with the machine to itself.
+# The promise for a hub that has the whole machine.
 MEMORY_MIB, HEALTH_P99_MILLIS, RATE = 256, 20, 0.9
-# Tokens of an answer where answers are counted.
+# Tokens of an answer, for attacks that count answers.
 SHORT = 12
 N_QUESTIONS = 4
 
 
 @dataclass
 class Bounds:
-    """What an attack may cost. The figures of the promise are printed; a test on a shared machine asserts looser ones."""
+    """The largest cost of an attack. The promise's figures are printed; a test on a shared machine asserts looser
+    bounds."""
 
-    rate: float = 0.12  # of the rate before and after
+    rate: float = 0.12  # relative to the rate before and after
     health_millis: float = 1500
     memory_mib: float = MEMORY_MIB
-    yields: bool = False  # the attacker takes no processor from the hub, as if it had a machine of its own
+    yields: bool = False  # the attacker leaves the processor to the hub, as if it ran on another machine
 
 
 @dataclass
@@ -38,8 +39,9 @@ class Verdict:
 
 
 async def under(name, hub, attack, seconds, bounds=None):
-    """Runs `attack(hub, until)` with an honest stream and /health beside it. Rates are compared with those before and after,
-    so that what else the machine does counts on both sides. An attack gives further figures, and may raise AssertionError."""
+    """Runs `attack(hub, until)` with an honest stream and /health beside it. Compares rates with those before and
+    after, so that other work on the machine affects both. An attack returns further figures, and may raise
+    AssertionError."""
     if getattr(attack, "has_honest", False) and not hub.honest:
         hub.honest = Honest(hub.join_url, weights=hub.weights)
         async with Company(hub.honest):
@@ -96,7 +98,7 @@ async def under(name, hub, attack, seconds, bounds=None):
 
 
 def yield_to_others(niceness):
-    """Only who may take it back gives it away."""
+    """Lowers this process's priority, but only if it may raise it again."""
     if os.geteuid() == 0:
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
@@ -105,7 +107,7 @@ PEAKS = {}
 
 
 async def peak(hub):
-    """Keeps the most memory that a hub has had."""
+    """Records the largest memory of a hub."""
     while True:
         now = hub.memory()
         if now is None:
@@ -115,7 +117,7 @@ async def peak(hub):
 
 
 async def wrong_texts(hub, expected, seconds, streams=2):
-    """Asks until the time is up; how many answers there were, and how many of them are not the hub's own."""
+    """Asks until the time is up; returns the number of answers, and how many of them differ from the hub's own."""
     counts, until = [0, 0], time.monotonic() + seconds
 
     async def ask(first):
@@ -131,5 +133,5 @@ async def wrong_texts(hub, expected, seconds, streams=2):
 
 
 async def references(hub):
-    """What the hub alone says to every question."""
+    """The hub's own answers to every question."""
     return {text: await hub.complete(text, SHORT) for text in QUESTIONS[:N_QUESTIONS]}

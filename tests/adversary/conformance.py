@@ -1,4 +1,4 @@
-"""What protocol/README.md says, done and looked at: every kind of frame, and the bits of an expert."""
+"""Tests the rules of protocol/README.md: every kind of frame, and the exact arithmetic of an expert."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from worker import Company, Honest, Weights, fresh_key
 
 
 class Compressing(Honest):
-    """Answers now and then with compressed payloads, which an end may do once the hub has asked for it."""
+    """Compresses some answers, which a worker may do once the hub has asked for it."""
 
     may_compress = False
 
@@ -36,7 +36,7 @@ class Compressing(Honest):
 
 
 class Sleepy(Honest):
-    """Keeps some answers back until the hub has given them up."""
+    """Delays some answers until the hub has abandoned them."""
 
     naps = 0
 
@@ -53,12 +53,12 @@ class Sleepy(Honest):
         await super().answer(asked)
 
 
-# Tokens of an answer, and the seconds in which a hub that is faster than its workers must have asked them.
+# Tokens of an answer, and the seconds within which even a hub that is faster than its workers must have asked them.
 SHORT, PATIENCE_SECONDS = 24, 15
 
 
 async def asked_until(hub, is_enough, text, expected, **asked):
-    """Asks the same again and again until the hub's status is enough, or for long; its last status."""
+    """Repeats a request until the hub's status suffices, or time runs out; returns the last status."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = await hub.complete(text, **asked)
@@ -69,8 +69,8 @@ async def asked_until(hub, is_enough, text, expected, **asked):
 
 
 async def bits(checking, workers_only, text, max_tokens):
-    """The worker alone computes every expert of `workers_only`, and then some of those of `checking`, a hub which computes its own
-    and checks what it is told."""
+    """The worker computes every expert of `workers_only`, and then some of those of `checking`, a hub that also
+    computes by itself and checks answers."""
     asked = {"max_tokens": max_tokens, "logprobs": True, "top_logprobs": 0}
     expected = await checking.complete(text, **asked)
     assert isinstance(expected, list) and len(expected) > 0, expected
@@ -89,13 +89,13 @@ async def bits(checking, workers_only, text, max_tokens):
 
 
 def has_used(status):
-    """Whether a hub that checks what it is told has used anything; others are asked nothing."""
+    """Whether a hub that checks answers has used any; other hubs need no check."""
     found = status["verification"]
     return found["mode"] != "blocking" or found["checked"] > found["recomputed"]
 
 
 def checked(status):
-    """What a hub that checks what it is told says of honest workers; it has found nothing."""
+    """The status of checks at a hub that checks answers; it must have found no lie of honest workers."""
     found = status["verification"]
     assert has_used(status), found
     assert found["refuted"] == found["lies"] == 0, found
@@ -103,7 +103,7 @@ def checked(status):
 
 
 class Unasked(Honest):
-    """Gives products that nobody wants."""
+    """Sends products that nobody asked for."""
 
     async def send_rows(self, asked, parts):
         asked.wants_products = not asked.wants_products
@@ -111,7 +111,7 @@ class Unasked(Honest):
 
 
 async def unasked(hub, expected):
-    """What a worker says with products that were not asked for is not used, nor without those that were."""
+    """Answers with products that were not asked for are not used, nor answers without those that were."""
     weights = hub.weights or Weights()
     honest, other = (kind(hub.join_url, weights=weights) for kind in (Honest, Unasked))
     async with Company(honest, other):
@@ -122,13 +122,13 @@ async def unasked(hub, expected):
     return f"{other.n_answers} answers of the wrong shape"
 
 
-# What every hub sends, sooner or later.
+# The frames that every hub sends, sooner or later.
 PLAIN = {"accepted", "ping", "sync", "dispatch, plain", "dispatch, rows once"}
 
 
 async def frames(hub, alone=None):
-    """Plain and rows-once dispatches, syncs, pings, a connection that replaces another; and where workers alone compute experts,
-    and `alone` says what is right, what becomes of an answer that comes too late."""
+    """Tests plain and rows-once dispatches, syncs, pings, and a connection that replaces another. Where only workers
+    compute experts, and `alone` has the right text, also tests an answer that arrives too late."""
     expected = await (alone or hub).complete(STORY, SHORT)
     weights = hub.weights or Weights()
     first = (Sleepy if alone else Honest)(hub.join_url, weights=weights)
@@ -143,14 +143,14 @@ async def frames(hub, alone=None):
     async with Company(first):
         await hub.serving([first.id])
         assert await hub.complete("What is 27 + 15?") != ""
-        # Three workers with two thirds of the blocks each: a layer asks some for several experts and some for one.
+        # Three workers with two thirds of the blocks each: a layer asks some of them for several experts, some for one.
         async with Company(second, third):
             await hub.serving([first.id, second.id, third.id])
             first.naps = 3
             is_all = lambda status: PLAIN <= first.seen | second.seen | third.seen and has_used(status)
             await asked_until(hub, is_all, STORY, expected, max_tokens=SHORT)
             await asyncio.sleep(1.6 if alone else 0)
-        # It is replaced by another connection under the same id.
+        # Another connection under the same id replaces it.
         again = Honest(hub.join_url, first.key, weights)
         first_ended = first.n_ended
         await again_joins(hub, again)
@@ -193,7 +193,7 @@ def join_of(hub, **said):
 
 
 async def ending(hub, *messages, text=None):
-    """The ERROR and the close code that a hub answers these messages with."""
+    """The ERROR and the close code of the hub after these messages."""
     socket, error = await Socket.open(hub.url), None
     try:
         for message in messages:
@@ -210,7 +210,7 @@ async def ending(hub, *messages, text=None):
 
 
 async def refusals(hub):
-    """What the page says ends a session, and with which code; weights without the token."""
+    """Tests the documented ends of a session and their codes, and weights requested without the token."""
     join = join_of(hub)
     said = wire.control(HEARTBEAT, join)
     other_version = Frame(HEARTBEAT, json.dumps(join).encode(), version=2).encode()

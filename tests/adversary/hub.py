@@ -1,5 +1,5 @@
-"""A hub from outside: started as a process or given by its URL, asked over its API, watched in /proc, and probed by an honest
-client of a process of its own while something else goes on."""
+"""A hub seen from outside: started as a process or given by its URL, asked over its API, watched in /proc, and probed
+by an honest client in its own process during an attack."""
 
 import asyncio
 import json
@@ -19,17 +19,17 @@ QUESTIONS = [STORY, "What is 27 + 15?", "Sort these numbers: 83, 34, 63.", "What
 
 
 class Hub:
-    """Where a hub is; `process` where this program started it."""
+    """A hub's address; `process` is set if this program started it."""
 
     def __init__(self, join_url, pid=None, process=None, state=None, log=None):
         self.join_url, self.url, self.pid = join_url, JoinUrl.parse(join_url), pid
         self.process, self.state, self.log = process, state, log
-        self.honest = None  # a worker that an attack is done to
-        self.weights = None  # its experts, where they are known before
+        self.honest = None  # the worker that an attack targets
+        self.weights = None  # its experts, if they are known beforehand
 
     @classmethod
     def start(cls, moex, *flags, files=None):
-        """`moex serve` on a free port of the loopback, secrets in a folder of its own."""
+        """Starts `moex serve` on a free loopback port, with its own folder of secrets."""
         state = tempfile.TemporaryDirectory()
         log = open(Path(state.name) / "log", "w+b")
         command = [moex, "serve", "--json", "--listen", "127.0.0.1:0", *flags]
@@ -55,14 +55,14 @@ class Hub:
             self.state.cleanup()
 
     def said(self):
-        """What it wrote on stderr, if this program started it."""
+        """Its stderr, if this program started it."""
         return Path(self.log.name).read_bytes() if self.log else b""
 
     def alive(self):
         return self.process is None or self.process.poll() is None
 
     def memory(self, field="VmRSS"):
-        """MiB of /proc/PID/status; none where the process is not known."""
+        """MiB in /proc/PID/status; None if the process is unknown."""
         if self.pid is None:
             return None
         try:
@@ -72,7 +72,7 @@ class Hub:
         return int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
 
     async def http(self, method, path, body=None, timeout=120.0, headers=()):
-        """Status and body over a connection of its own."""
+        """Sends a request over a new connection; returns status and body."""
         reader, writer = await asyncio.wait_for(asyncio.open_connection(self.url.host, self.url.port), timeout)
         try:
             data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -91,7 +91,7 @@ class Hub:
         return json.loads((await self.http("GET", "/api/swarm"))[1])
 
     async def complete(self, text, max_tokens=96, timeout=120.0, **more):
-        """The greedy answer to a question, or the error in words; with log probabilities where they are asked for."""
+        """The greedy answer to a question, with log probabilities if requested; or the error's text."""
         body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": max_tokens,
                 "chat_template_kwargs": {"enable_thinking": False}, **more}
         code, answer = await self.http("POST", "/v1/chat/completions", body, timeout)
@@ -104,7 +104,7 @@ class Hub:
         return choice["message"]["content"]
 
     async def wait(self, condition, what, timeout=60.0):
-        """Until a status fulfils it."""
+        """Waits until the status fulfils a condition."""
         deadline = time.monotonic() + timeout
         while True:
             status = await self.status()
@@ -115,7 +115,7 @@ class Hub:
             await asyncio.sleep(0.05)
 
     async def serving(self, ids, timeout=60.0):
-        """Until these workers serve all that they were given."""
+        """Waits until these workers serve all blocks that they were given."""
         def all_serve(status):
             known = {w["id"]: w for w in status["workers"]}
             return all(i in known and known[i]["state"] == "serving" and known[i]["blocks_resident"] >= known[i]["blocks_assigned"] > 0
@@ -134,7 +134,7 @@ def dechunked(data):
 
 
 class Probe:
-    """An honest client in a process of its own: one stream after the other, and /health every 20 ms, with their times."""
+    """An honest client in its own process: one stream after another, and /health every 20 ms, with their times."""
 
     def __init__(self, hub):
         self.hub = hub
@@ -162,7 +162,7 @@ class Probe:
         return sum(begin <= t < end for t in self.found["tokens"]) / (end - begin)
 
     def health_p99(self, begin, end):
-        """Milliseconds; what was not answered counts as it stood."""
+        """Latencies in milliseconds; a request without an answer counts with its time so far."""
         waits = sorted(wait for t, wait in self.found["health"] if begin <= t < end)
         return 1000 * waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else float("inf")
 

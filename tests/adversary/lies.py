@@ -1,7 +1,7 @@
-"""Workers that answer wrong. What counts is the hub's text alone: how many of so many answers are not the hub's own.
+"""Workers that answer wrong. Only the hub's texts count: how many of them differ from the hub's own.
 
-Half of the liars of each attack give true products beside a false answer; the others give products that the false answer follows
-from.
+Half of the liars of each attack send true products with a false answer; the others send products from which the false
+answer follows.
 """
 
 import math
@@ -12,14 +12,16 @@ from attacks import references, wrong_texts
 from worker import Company, Honest, Told, Weights, fresh_key
 
 
-# Answers that a liar gives truly before it lies: more than a hub tries a newcomer with.
+# True answers of a liar before it lies: more than a hub's trial of a newcomer.
 PATIENCE = 24
-# Lies from which on a hub that checks every answer must have caught one: the first may come too late to be used.
+# The number of lies of which a hub that checks every answer must have caught one: the first may arrive too late to be
+# used.
 SURELY = 8
 
 
 class Liar(Honest):
-    """Is honest until it is known, then answers with `lie` of what is true. Found out, it comes back under another id."""
+    """Is honest until the hub knows it, then changes true answers by `lie`. After detection it returns under another
+    id."""
 
     def __init__(self, *args, lie, fits, layers=None, **said):
         super().__init__(*args, **said)
@@ -45,10 +47,10 @@ class Liar(Honest):
 
 
 class Lie:
-    """A lie of what is true of a row, by itself or with products that it follows from; told in this share of answers."""
+    """A change of a row's true answer, alone or with products from which it follows; used in this share of answers."""
 
     forms = "beside true products", "with products that fit"
-    is_caught = True  # what is not finite is no answer, whatever its hub checks
+    is_caught = True  # values that are not finite are rejected without any check
 
     def __init__(self, share=1.0, seed=1):
         self.share, self.chance = share, random.Random(seed)
@@ -61,7 +63,7 @@ class Lie:
 
 
 class Times(Lie):
-    """So many times what is true. The answer is linear in the products with up."""
+    """A multiple of the truth. The answer is linear in the products with up."""
 
     def __init__(self, factor, **more):
         super().__init__(**more)
@@ -72,7 +74,7 @@ class Times(Lie):
 
 
 class Noise(Lie):
-    """Noise of this share: in each value, or where the products have to fit, in the length."""
+    """Noise of this share: in each value, or, if the products have to fit, in the length."""
 
     def __init__(self, of_value, **more):
         super().__init__(**more)
@@ -85,7 +87,7 @@ class Noise(Lie):
 
 
 class Shuffled(Lie):
-    """Each row backwards: of the right size, and nothing else. Or what is true of the row before, with its products."""
+    """Each row backwards, which only has the right size; or the true answer for the row before, with its products."""
 
     before = None
 
@@ -108,7 +110,7 @@ class Filled(Lie):
 
 
 class Unfounded(Lie):
-    """What is true, beside products that are not: a hub computes it again, and finds no lie."""
+    """The truth with false products: a hub computes the answer again, and finds no lie in it."""
 
     forms = "beside zeros", "beside gate's and up's exchanged"
     is_caught = False
@@ -119,14 +121,14 @@ class Unfounded(Lie):
 
 
 def scaled(told, factor, fits):
-    """The answer so many times, and if they must fit, the products with up as well."""
+    """Multiplies the answer by `factor`, and if they must fit, the products with up as well."""
     row, n = [factor * value for value in told.row], len(told.products) // 2
     return Told(row, [*told.products[:n], *(factor * value for value in told.products[n:])] if fits else told.products)
 
 
 async def rehearsed(hub):
-    """Has the rows of every question computed, by a worker of a hub that computes no experts: liars that are slow are asked for
-    little."""
+    """Computes the rows of every question in advance, on a worker of a hub that computes no experts: slow liars get few
+    dispatches."""
     worker = Honest(hub.join_url, weights=hub.weights)
     async with Company(worker):
         await hub.serving([worker.id])
@@ -138,7 +140,7 @@ async def lied_to(hub, until, expected, liars):
         await hub.serving([liar.id for liar in liars])
         seconds = until - time.monotonic()
         counts = [0, 0]
-        # Until they lie, or are found out before.
+        # Until they lie, or are detected.
         for _ in range(20):
             if any(liar.n_lies or liar.n_ended for liar in liars):
                 break
@@ -158,8 +160,8 @@ async def lied_to(hub, until, expected, liars):
 
 
 def attack(make):
-    """An attack whose promise is that no text is wrong; `make(hub, liar)` gives its liars, of which every second one's products fit
-    its lie."""
+    """An attack after which no text may be wrong; `make(hub, liar)` returns its liars. The products of every second
+    liar fit its lie."""
     async def run(hub, until, expected):
         weights = hub.weights or Weights()
         n = 0
@@ -175,13 +177,13 @@ def attack(make):
 
 @attack
 def last_layer(hub, liar):
-    """Each row backwards, or another's, by two that hold the last layer alone."""
+    """Two liars that hold only the last layer answer each row backwards, or with another row's answer."""
     return [liar(Shuffled(), layers={hub.n_layers - 1}) for _ in range(2)]
 
 
 @attack
 def rare(_hub, liar):
-    """-20 times, in one answer of a hundred."""
+    """-20 times the truth, in one answer of a hundred."""
     return [liar(Times(-20.0, share=0.01, seed=seed)) for seed in range(2)]
 
 
@@ -193,7 +195,7 @@ def noisy(_hub, liar):
 
 @attack
 def tripled(_hub, liar):
-    """3 times, in every answer."""
+    """3 times the truth, in every answer."""
     return [liar(Times(3.0)) for _ in range(2)]
 
 
@@ -205,11 +207,11 @@ def no_numbers(_hub, liar):
 
 @attack
 def unfounded(_hub, liar):
-    """True answers beside false products, in every answer."""
+    """True answers with false products, in every answer."""
     return [liar(Unfounded()) for _ in range(2)]
 
 
 @attack
 def collusion(_hub, liar):
-    """All workers there are, with the same lie: what one says the others confirm."""
+    """All workers tell the same lie: each confirms the others."""
     return [liar(Filled(0.0)) for _ in range(4)]

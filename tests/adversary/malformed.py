@@ -1,5 +1,5 @@
-"""Malformed messages of a worker that has the token: lengths, types, versions, counts, widths, JSON, LZ4 bombs, and answers that
-are none."""
+"""Malformed messages of a worker that has the token: lengths, types, versions, counts, widths, JSON, LZ4 bombs, and
+invalid answers."""
 
 import asyncio
 import itertools
@@ -108,13 +108,13 @@ def malformed(join):
     return bad, joins
 
 
-# What is no frame of its own that could be bad, or says what cannot be and is not believed.
+# Messages that contain no bad frame, or claims that the hub ignores.
 MAY_GO_ON = {"blocks that are not there", "the same block twice", "blocks both resident and failed", "the most bytes", "no bytes",
              "an epoch to come", "a bomb of unknown frames", "a bomb of padding", "a negative speed", "an endless speed"}
 
 
 async def malformed_frames(hub, until):
-    """Every malformed message once, each on a session of its own, again and again until the time is up."""
+    """Sends every malformed message, each in its own session, again and again until the time is up."""
     template = Honest(hub.join_url)
     bad, joins = malformed(template.join())
     ends, rounds = {}, 0
@@ -128,7 +128,7 @@ async def malformed_frames(hub, until):
         try:
             for message in messages:
                 await socket.send(message)
-            # What must end is waited for; what may go on is looked at for a moment.
+            # Waits for the end of a session that must end; watches one that may go on for a moment.
             deadline = time.monotonic() + (0.3 if name in MAY_GO_ON else 15)
             while (left := deadline - time.monotonic()) > 0:
                 await asyncio.wait_for(socket.message(), left)
@@ -153,7 +153,7 @@ async def malformed_frames(hub, until):
 
 
 def malformed_answers():
-    """Wrong answers to what was asked, by name: what makes a message of the dispatch and what there is to tell."""
+    """Wrong answers to a dispatch, by name: functions that make a message from the dispatch and the true rows."""
     def parts_of(asked, told):
         return [(expert, b"".join(encode_row(asked.dtype, row) for row, _ in part)) for (expert, _), part in zip(asked.calls, told)]
 
@@ -166,7 +166,7 @@ def malformed_answers():
         return [products for part in told for _, products in part]
 
     def answer(asked, told, parts, **other):
-        """Results, whatever is wrong with them, and the products of what was asked."""
+        """Wrong results, with the products for the dispatch."""
         last = [wire.products(asked, rows_of(told)).encode()] if asked.wants_products else []
         return b"".join(results(asked, parts, **other) + last)
 
@@ -174,7 +174,7 @@ def malformed_answers():
         return lambda a, t: answer(a, t, [(e, pattern * (len(d) // 2)) for e, d in parts_of(a, t)])
 
     def with_products(make):
-        """Good results, and products among them as `make(results, frame, asked, rows)` has it."""
+        """Good results, with the products that `make(results, frame, asked, rows)` puts among them."""
         def message(asked, told):
             parts = results(asked, parts_of(asked, told))
             return b"".join(make(parts, lambda rows=None, **other: wire.products(asked, rows or rows_of(told), **other).encode(),
@@ -227,7 +227,8 @@ def malformed_answers():
 
 
 class Malformed(Silent):
-    """Gives one malformed answer after the other, of zeros. A hub asks who fails for less, so it comes back as another."""
+    """Sends one malformed answer of zeros after another. A hub sends fewer dispatches after failures, so it returns
+    under another id."""
 
     def __init__(self, *args, kinds, told, **said):
         super().__init__(*args, **said)
@@ -249,13 +250,13 @@ class Malformed(Silent):
 
 
 async def malformed_results(hub, until):
-    """Eight workers that give every malformed answer in turn, returning whenever they are thrown out."""
+    """Eight workers that send every malformed answer in turn, and return whenever they are thrown out."""
     answers, told = malformed_answers(), {}
     kinds = itertools.cycle(answers.items())
     workers = [Malformed(hub.join_url, kinds=kinds, told=told) for _ in range(8)]
     async with Company(*workers):
         await rest(until)
-        # All of them at least once, unless the hub asks for too few.
+        # All of them at least once, unless the hub sends too few dispatches.
         for _ in range(100):
             if len(told) == len(answers):
                 break

@@ -1,4 +1,4 @@
-"""What can be done to a hub with its token, short of answering wrong: silence, failures, floods, forged texts, stolen ids."""
+"""Attacks with the hub's token other than wrong answers: silence, failures, floods, forged texts, stolen ids."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ async def rest(until):
 
 
 async def silent(hub, until):
-    """Three workers that hold everything, answer pings and nothing else, and say that they are slow."""
+    """Three workers that hold everything, answer only pings, and report that they are slow."""
     workers = [Silent(hub.join_url, teraflops=1e-9, gigabytes_per_second=1e-9) for _ in range(3)]
     async with Company(*workers):
         await rest(until)
@@ -33,13 +33,14 @@ async def loads_nothing(hub, until):
         while time.monotonic() < until:
             lows.append(len(honest.held))
             await asyncio.sleep(0.05)
-    # It may be given some to try, but what it fails comes back and stays.
+    # The hub may try it with some blocks, but those that it fails return to the honest worker and stay there.
     assert lows[-1] == n_blocks, f"the honest worker ends with {lows[-1]} of {n_blocks} blocks"
     return {"the honest worker's blocks": f"{min(lows)} at least of {n_blocks}"}
 
 
 class Forger(Silent):
-    """Ends its session with an ERROR in whose text, and joins with texts in which, there are line breaks and escapes."""
+    """Joins with texts that contain line breaks and escapes, and ends its session with an ERROR that contains them,
+    too."""
 
     def join(self):
         text = f"x\n{FORGED}\r\x1b[2J\x1b]0;owned\x07\u202e\x9b31m"
@@ -60,7 +61,7 @@ class Forger(Silent):
 
 
 async def forged_texts(hub, until):
-    """Texts of workers that would be lines of the hub's log, or a terminal's commands."""
+    """Texts of workers that try to be lines of the hub's log, or commands of a terminal."""
     async with Company(*(Forger(hub.join_url) for _ in range(2))):
         await rest(until)
     said = hub.said()
@@ -72,7 +73,7 @@ async def forged_texts(hub, until):
 
 
 async def stolen_id(hub, until):
-    """Someone joins again and again with all that the hub shows of an honest worker, its id, and answers wrong."""
+    """A worker joins again and again with the public id of an honest worker, and answers wrong."""
     victim = hub.honest
     ended_before = victim.n_ended
     async with Company(Tripled(hub.join_url, victim.id, victim.weights)):
@@ -85,7 +86,7 @@ async def stolen_id(hub, until):
     return {"the victim's connections ended": victim.n_ended}
 
 
-# Both are done to an honest worker, which is there before and after.
+# Both target an honest worker, which is there before and after.
 loads_nothing.has_honest = stolen_id.has_honest = True
 
 
@@ -95,7 +96,7 @@ class Tripled(Honest):
 
 
 async def churn(hub, until):
-    """Workers that join, take blocks and go without a word, 30 at a time."""
+    """Workers that join, take blocks and disconnect without notice, 30 at a time."""
     n = 0
 
     async def come_and_go():

@@ -1,4 +1,4 @@
-"""An honest client: streams one answer after the other, looks at /health every 20 ms, and says when what came.
+"""An honest client: streams one answer after another, requests /health every 20 ms, and reports all times.
 
     probe.py HOST PORT PROMPT
 
@@ -74,7 +74,7 @@ async def main():
     print("begun", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     print(json.dumps(found), flush=True)
-    # A cancelled wait may not end: nothing here is worth waiting for.
+    # A cancelled wait may not end, and nothing here needs to be waited for.
     os._exit(0)
 
 

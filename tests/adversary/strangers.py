@@ -1,4 +1,4 @@
-"""What can be done to a hub without its token."""
+"""Attacks on a hub without its token."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ import time
 import wire
 from wire import Refused, Socket
 
-# How long 3 tokens may wait behind 80 streams that nobody reads.
+# The longest wait for 3 tokens behind 80 streams that nobody reads.
 UNREAD_SECONDS = 30
 GONE = (OSError, asyncio.IncompleteReadError, Refused, wire.Closed, TimeoutError)
 
@@ -20,8 +20,8 @@ async def raw(hub):
 
 
 async def crowd(n, until, one, ends=False):
-    """`n` tasks that do `one` over and over until the time is up, or if it `ends` by itself, to its end and at least once; how
-    often it was done."""
+    """Runs `one` in `n` tasks, over and over until the time is up; if it `ends` by itself, to its end and at least
+    once. Returns how often it ran."""
     done = 0
 
     async def again():
@@ -36,7 +36,7 @@ async def crowd(n, until, one, ends=False):
 
 
 async def sockets(hub, until):
-    """100 sockets, each of which announces a message of 31 MiB and sends of it what it can."""
+    """100 sockets that each announce a message of 31 MiB and send as much of it as they can."""
     async def one():
         socket = await Socket.open(hub.url)
         try:
@@ -50,7 +50,7 @@ async def sockets(hub, until):
 
 
 async def pings(hub, until):
-    """Four sockets that send nothing but pings."""
+    """Four sockets that send only pings."""
     async def one():
         socket = await Socket.open(hub.url)
         try:
@@ -76,7 +76,7 @@ async def prompts(hub, until):
 
 
 async def shapes(hub, until):
-    """Bodies of 4 MiB of the smallest parts that JSON has, 24 at once: what they become in memory is bounded too."""
+    """Bodies of 4 MiB that consist of the smallest parts of JSON, 24 at once: their size in memory is bounded too."""
     def many(head, part, tail, most=4_000_000):
         return (head + ",".join([part] * (most // (len(part) + 1))) + tail).encode()
     hi = '{"messages":[{"role":"user","content":"hi"}],'
@@ -124,7 +124,7 @@ async def half_requests(hub, until):
 
 
 async def slow(hub, until):
-    """300 requests whose headers and bodies come a byte at a time."""
+    """300 requests whose headers and bodies are sent a byte at a time."""
     async def dribble(head, byte):
         _, writer = await raw(hub)
         try:
@@ -144,7 +144,7 @@ async def slow(hub, until):
 
 
 async def slow_is_ended(hub, _until):
-    """A header, a body and a join that never come to an end are given up: within 25 s, 65 s and 15 s."""
+    """The hub ends a header, a body and a join that never finish: within 25 s, 65 s and 15 s."""
     host = f"Host: {hub.url.address}\r\n".encode()
 
     async def ends(head):
@@ -169,7 +169,7 @@ async def slow_is_ended(hub, _until):
 
 
 async def unread(hub, until):
-    """80 streams that nobody reads, while another client wants 3 tokens."""
+    """80 streams that nobody reads, while another client requests 3 tokens."""
     body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story about a bear."}], "stream": True,
                        "ignore_eos": True, "max_tokens": 1500, "temperature": 1}).encode()
     head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: {hub.url.address}\r\nContent-Type: application/json\r\n"
@@ -186,7 +186,7 @@ async def unread(hub, until):
         await asyncio.sleep(0.5)
         while time.monotonic() < until or not waits:
             begun = time.monotonic()
-            # A full queue is said at once, and a client tries again.
+            # The hub reports a full queue at once, and a client tries again.
             while (await hub.complete("What is 27 + 15?", max_tokens=3, timeout=300)).startswith("429"):
                 await asyncio.sleep(0.1)
             waits.append(time.monotonic() - begun)
@@ -198,7 +198,7 @@ async def unread(hub, until):
 
 
 async def garbage(hub, until):
-    """Bytes that are no HTTP, no WebSocket or no frame, a hundred kinds of each in turn."""
+    """Bytes that are not HTTP, not a WebSocket or not a frame, a hundred kinds of each in turn."""
     kinds = [b"\x16\x03\x01\x02\x00" + bytes(512), b"\0" * 4096, b"GET " + b"a" * 200_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
              b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 5000,
              b"GET /ws HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 18446744073709551615\r\n\r\n"]

@@ -1,6 +1,6 @@
-"""The wire of moex as protocol/README.md describes it: a WebSocket client, frames in and out, LZ4.
+"""The wire protocol of moex according to protocol/README.md: a WebSocket client, frames in and out, LZ4.
 
-Nothing here checks what it is told to send: an adversary sends anything.
+It does not check what it sends: an adversary sends anything.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ CONTROL = (HEARTBEAT, WEIGHT_SYNC, ERROR)
 
 
 class Closed(Exception):
-    """The hub closed the connection; `code` is the close code if it said one."""
+    """The hub closed the connection; `code` is the close code, if there was one."""
 
     def __init__(self, code=None, reason=""):
         super().__init__(f"closed with {code} {reason}")
@@ -47,7 +47,7 @@ class Frame:
     flags: int = 0
     version: int = VERSION
     magic: bytes = MAGIC
-    length: int | None = None  # what the header says of the payload's length, if it lies
+    length: int | None = None  # the payload's length in the header, if it is a lie
 
     def encode(self):
         length = len(self.payload) if self.length is None else self.length
@@ -63,7 +63,7 @@ def control(kind, body, sequence=0):
 
 
 def decode(message):
-    """The frames of a message of the hub, payloads expanded; types that are not known are skipped."""
+    """The frames of a hub's message, with expanded payloads; unknown types are skipped."""
     frames, at = [], 0
     while at < len(message):
         magic, version, kind, length, sequence, layer, expert, tokens, hidden, dtype, flags = HEADER.unpack_from(message, at)
@@ -85,7 +85,7 @@ def row_bytes(dtype, hidden):
 
 @dataclass
 class Dispatch:
-    """What one attempt asks: rows (bytes each) and for each expert its (row, gate as f16 bytes) pairs."""
+    """One attempt's request: rows (bytes each) and for each expert its (row, gate as f16 bytes) pairs."""
 
     attempt: int
     layer: int
@@ -130,7 +130,7 @@ def results(asked, parts):
 
 
 def products(asked, rows, **other):
-    """What follows the results if it is asked for: of each of their rows its 2F products, in f32."""
+    """The frame of products that follows the results on request: 2F products for each of their rows, in f32."""
     data = b"".join(struct.pack(f"<{len(row)}f", *row) for row in rows)
     fields = dict(sequence=asked.attempt, layer=asked.layer, expert=NO_EXPERT, tokens=len(rows), hidden=len(rows[0]) // 2)
     return Frame(PRODUCTS, data, **{**fields, **other})
@@ -164,7 +164,7 @@ def more(n, block, at):
 
 
 def compress(payload, announced=None):
-    """An LZ4 block of literals alone, which is valid and saves nothing; `announced` is the size it claims."""
+    """A valid LZ4 block with only literals, which saves nothing; `announced` is the size that it claims."""
     n, head = len(payload), bytearray()
     if n < 15:
         head.append(n << 4)
@@ -175,7 +175,7 @@ def compress(payload, announced=None):
 
 
 def bomb(expanded):
-    """A block that announces and gives so many zeros: 255 of them for each byte."""
+    """A block that announces and contains so many zeros, 255 of them for each byte."""
     matched = expanded - 1 - 5 - 4
     head = bytes([1 << 4 | 15, 0, 1, 0]) + b"\xff" * ((matched - 15) // 255) + bytes([(matched - 15) % 255])
     return struct.pack("<I", expanded) + head + bytes([5 << 4]) + b"\0" * 5

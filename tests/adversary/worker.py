@@ -1,6 +1,7 @@
-"""A worker written from protocol/README.md: joins, loads what it is told to hold, answers. What it does wrong is its manner's.
+"""A worker written from protocol/README.md: joins, loads what it is told to hold, answers. A manner
+makes it misbehave.
 
-A manner overrides methods of `Honest`: `answer` for what it is asked, `report` for what it says of its blocks.
+A manner overrides methods of `Honest`: `answer` for dispatches, `report` for reports of its blocks.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from arithmetic import Expert, blake3, decode_row, encode_row
 from wire import CANCEL, ERROR, HEARTBEAT, WEIGHT_SYNC, Closed, JoinUrl, Socket
 
 RETURN_DELAY = 0.2
-# Rows of experts that are remembered, two kilobytes each.
+# The number of experts' rows that are cached, two kilobytes each.
 MAX_KNOWN = 100_000
 
 
-# What an expert makes of a row, and the products that it follows from.
+# An expert's answer for a row, and the products from which it follows.
 Told = namedtuple("Told", "row products")
 
 
@@ -28,7 +29,7 @@ def fresh_key():
 
 
 class Weights:
-    """Blocks over HTTP with the token, shared by the workers of one process so that each is fetched once."""
+    """Fetches blocks over HTTP with the token. The workers of one process share them, so that each is fetched once."""
 
     def __init__(self):
         self.experts, self.connection, self.n_hashed, self.lock = {}, None, 0, threading.Lock()
@@ -58,7 +59,7 @@ class Weights:
 
 
 class Honest:
-    """Holds what it is told to and answers with the true bits."""
+    """Holds the blocks that it is told to hold, and answers exactly."""
 
     hashes = 4  # blocks whose hash is checked
     loads = True
@@ -86,7 +87,7 @@ class Honest:
                 "input_slots": 4, "gives_products": True, **self.said}
 
     async def live(self, forever=True):
-        """Joins, and again whenever it is thrown out; ends when it is refused before it was ever accepted."""
+        """Joins, and joins again whenever it is thrown out; ends if it is refused before it was ever accepted."""
         while True:
             try:
                 await self.visit()
@@ -98,7 +99,7 @@ class Honest:
             self.returns()
 
     def returns(self):
-        """Before it joins again."""
+        """Called before it joins again."""
 
     async def visit(self):
         self.begin()
@@ -163,15 +164,15 @@ class Honest:
             "bytes_done": n_bytes, "bytes_total": n_bytes, "bytes_downloaded": n_bytes}))
 
     def takes(self, _block):
-        """Whether it says that it holds a block."""
+        """Whether it reports that it holds a block."""
         return True
 
     def excuse(self):
         return "no such file"
 
     def computed(self, asked):
-        """What there is to tell of the rows of each expert, in f32. The same questions ask for the same rows again: what was computed
-        is remembered, so that a worker in Python is nearly as fast as one of its betters."""
+        """The answers for the rows of each expert, in f32. The same questions request the same rows again; caching them
+        makes a worker in Python nearly as fast as a native one."""
         known = self.weights.known
         if len(known) > MAX_KNOWN:
             known.clear()
@@ -195,12 +196,12 @@ class Honest:
             return await self.socket.send(wire.control(ERROR, error, asked.attempt))
         parts = self.computed(asked)
         self.n_answers += 1
-        # What else came meanwhile may be a CANCEL; an answer to a settled attempt is dropped, so it may as well go.
+        # A CANCEL may have arrived meanwhile. The hub drops answers to settled attempts, so this one is sent anyway.
         await self.send_rows(asked, self.changed(asked, parts))
         await asyncio.sleep(0)
 
     def changed(self, _asked, parts):
-        """What a liar makes of what is true."""
+        """A liar's change of the true answers."""
         return parts
 
     async def send_rows(self, asked, parts):
@@ -212,7 +213,7 @@ class Honest:
 
 
 class Silent(Honest):
-    """Says that it holds everything, and answers nothing but pings."""
+    """Reports that it holds everything, and answers only pings."""
 
     loads = False
 
@@ -228,7 +229,7 @@ class LoadsNothing(Silent):
 
 
 class Company:
-    """Workers that live while a `with` lasts."""
+    """Workers that live as long as a `with` block."""
 
     def __init__(self, *workers):
         self.workers = workers
@@ -238,7 +239,7 @@ class Company:
         return self
 
     async def __aexit__(self, *_):
-        # A wait that ends as it is cancelled may go on: it is told again.
+        # A wait that ends just as it is cancelled may go on, so it is cancelled again.
         while pending := [task for task in self.tasks if not task.done()]:
             for task in pending:
                 task.cancel()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the path of axe-core's script, which finds what of a page some people cannot use.
+# Prints the path of axe-core's script, which finds accessibility violations of a page.
 #   axe.sh
 # Exit code 3: npm could not fetch it.
 set -euo pipefail

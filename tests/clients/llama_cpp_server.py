@@ -1,11 +1,12 @@
 """A pytest plugin that runs the tests of llama.cpp's server against hubs of moex.
 
-Each test starts its own hub, as it would start its own llama-server. Tests that do not apply stand in llama_cpp_server.txt with
-the reason, and are deselected. What differs by decision, and not by what is tested, is translated on the way:
+Each test starts its own hub, as it would start its own llama-server. Tests that do not apply are listed in
+llama_cpp_server.txt with the reason, and are deselected. Deliberate differences that the tests are not about are
+translated:
 
-* their server answers to every model name, ours to its own: bodies get that one;
+* their server accepts every model name, ours only its own: bodies get that name;
 * their server answers without /v1 too;
-* their model does not think, the demo model does: it is told not to, where a chat says nothing of it.
+* their model does not think, but the demo model does: chats that do not mention thinking turn it off.
 """
 
 import collections
@@ -20,7 +21,7 @@ import utils
 
 MODEL = "moex-demo"
 REASONS = pathlib.Path(__file__).with_suffix(".txt")
-# Theirs without /v1, ours with it. Their bare /completions has a shape of its own, which no test that applies looks at.
+# Their paths without /v1 become ours with it. Their bare /completions has its own shape, which no applicable test uses.
 BARE = ["/chat/completions", "/completions", "/models", "/responses", "/embeddings"]
 
 

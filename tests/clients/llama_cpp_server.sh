@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests of llama.cpp's server, as PyPI's llama-cpp-python has them in its source, against hubs of this binary; by hand:
+# Runs the tests of llama.cpp's server, from the source package of PyPI's llama-cpp-python, against hubs of this binary;
+# by hand:
 #   llama_cpp_server.sh target/debug/moex [PYTEST_ARGS...]
-# llama_cpp_server.py starts the hubs; llama_cpp_server.txt lists what does not apply, and why. Prints how many pass.
+# llama_cpp_server.py starts the hubs; llama_cpp_server.txt lists the tests that do not apply, and why. Prints how many
+# pass.
 # Exit code 3: there is no Python, or pip could not fetch the packages.
 set -euo pipefail
 source=llama-cpp-python==0.3.36

@@ -24,7 +24,7 @@ evaluate() { # MODEL_TYPE PATH TASKS FLAGS...
 }
 URL=$1 MODEL=$2
 evaluate local-completions completions moex_completions,moex_loglikelihood --batch_size 8
-# One after the other: lm-eval 0.4.13 takes requests for alike that differ inside `chat_template_kwargs`.
+# One after another: lm-eval 0.4.13 treats requests as equal that differ only inside `chat_template_kwargs`.
 evaluate local-chat-completions chat/completions moex_chat --apply_chat_template
 evaluate local-chat-completions chat/completions moex_chat_thinking --apply_chat_template
 "$venv/bin/python" - "$out" <<'PYTHON'

@@ -12,6 +12,6 @@ command -v node >/dev/null && command -v npm >/dev/null || skip "there is no nod
 mkdir -p "$folder"
 npm install --prefix "$folder" --no-save --no-audit --no-fund --silent "$package" >/dev/null 2>&1 ||
     skip "npm cannot fetch $package"
-# A module finds packages beside itself.
+# A module finds packages in its own folder.
 cp "$here/openai_suite.mjs" "$folder/"
 exec node "$folder/openai_suite.mjs" "$1" "$2"

@@ -1,9 +1,9 @@
-// What the hub's API does, asked by the official Node package `openai`: the counterpart of openai_suite.py.
+// Tests the hub's API with the official Node package `openai`: the counterpart of openai_suite.py.
 //
 //     node openai_suite.mjs http://127.0.0.1:8080/v1 MODEL
 //
-// Each entry of `checks` is one check; its name is what holds. Prints a line for each, and ends with 1 if one of them does not
-// hold. The questions are ones that the demo model answers.
+// Each entry of `checks` is one check, named after the rule that it tests. Prints a line for each, and ends with 1 if
+// one fails. The demo model can answer the questions.
 
 import assert from "node:assert/strict";
 
@@ -95,7 +95,7 @@ const checks = {
     const chunks = await collected(await chat(STORY, { stream: true, stream_options: { include_usage: true } }));
     assert.equal(contentOf(chunks), whole.choices[0].message.content);
     const { usage } = chunks.at(-1);
-    // What was cached or guessed depends on what was asked before.
+    // Counts of cached and of guessed tokens depend on earlier questions.
     assert.equal(usage.prompt_tokens, whole.usage.prompt_tokens);
     assert.equal(usage.completion_tokens, whole.usage.completion_tokens);
   },

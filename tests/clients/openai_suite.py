@@ -1,9 +1,9 @@
-"""What the hub's API does, asked by the official Python package `openai`.
+"""Tests the hub's API with the official Python package `openai`.
 
     openai_suite.py http://127.0.0.1:8080/v1 MODEL
 
-Every function whose name begins with check_ is one check; its name is what holds. Prints a line for each, and ends with 1
-if one of them does not hold. The questions are ones that the demo model answers.
+Every function whose name begins with check_ is one check, named after the rule that it tests. Prints a line for each,
+and ends with 1 if one fails. The demo model can answer the questions.
 """
 
 import json
@@ -82,7 +82,7 @@ class Suite:
             usage = chunk.usage or usage
             text += "".join(choice.delta.content or "" for choice in chunk.choices)
         assert text == whole.choices[0].message.content
-        # What was cached or guessed depends on what was asked before.
+        # Counts of cached and of guessed tokens depend on earlier questions.
         assert (usage.prompt_tokens, usage.completion_tokens) == (whole.usage.prompt_tokens, whole.usage.completion_tokens)
 
     def check_logprobs(self):

@@ -1,7 +1,7 @@
-"""schemathesis' check that what keeps to the schema is accepted, but for what a schema cannot say of a request.
+"""schemathesis' check that requests that match the schema are accepted, except for rules that a schema cannot express.
 
-schemathesis counts every 400 for such a request as a failure. Here it must be one of these, each with the reason why
-/openapi.json cannot rule the request out.
+schemathesis counts every 400 for such a request as a failure. Here, a 400 must match one of these messages, each listed
+with the reason why /openapi.json cannot rule the request out.
 """
 
 import re
@@ -14,12 +14,12 @@ UNSAID = {
     r'"tool_choice" (is "required", but|names)': "what one field may be depends on another",
     r'"prompt" and "n" together': "what one field may be depends on another",
     r"is not in the vocabulary|must be a list of token ids, not \d+": "the vocabulary is the model's",
-    r"context holds|context of \d+ tokens": "how many tokens a text has is the tokenizer's to say",
+    r"context holds|context of \d+ tokens": "only the tokenizer determines a text's number of tokens",
     r"chat template": "which conversations make a prompt is the model's template's to say",
     r"messages make no prompt": "which conversations make a prompt is the model's template's to say",
-    r"cannot be (enforced|kept to)|schema": "which schemas can be kept to is the grammar's to say",
+    r"cannot be (enforced|kept to)|schema": "only the grammar determines which schemas can be enforced",
     r"must be 1 to \d+ bytes": "a schema counts characters",
-    r'"input" is empty': "a thought without text is an item, and says nothing",
+    r'"input" is empty': "a thought without text is an item, but has no content",
     r"must be a whole number .*, not \d{16,}\.\d+": "above 2^51 the generator takes fractions for whole numbers",
 }
 

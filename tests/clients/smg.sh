@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the gateway smg before hubs, routing by what each has in its cache, until it is stopped:
+# Runs the gateway smg in front of hubs, with cache-aware routing, until it is stopped:
 #   smg.sh PORT METRICS_PORT http://127.0.0.1:8081 http://127.0.0.1:8082 ...
 # Exit code 3: there is no Python, or pip could not fetch the package.
 set -euo pipefail

@@ -34,11 +34,11 @@ const FLAGS: [&str; 13] = [
     "disable-sync",
     "metrics-recording-only",
     "enable-precise-memory-info",
-    // A process for the page that might be opened next: so many browsers have no use for it.
+    // A process for the page that might be opened next, which wastes memory with so many browsers.
     "disable-features=SpareRendererForSitePerProcess,TranslateUI",
 ];
 
-/// Where Chromium is: `$MOEX_CHROMIUM`, else under one of its usual names on the path.
+/// The path of Chromium: `$MOEX_CHROMIUM`, otherwise one of its usual names on the path.
 pub fn executable() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("MOEX_CHROMIUM") {
         return Some(path.into());
@@ -56,14 +56,14 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts Chromium on another host, which is to outlive it. The runtime must be one of a single thread.
+    /// Starts Chromium on another host, where it stays. The runtime must have a single thread.
     pub async fn launch_on(host: &Host) -> Result<Self> {
         // The connection to its tools is to the host's own loopback.
         let _visit = host.enter()?;
         Self::launch().await
     }
 
-    /// The same, of somebody who told their system to trust the certificate authority in a PEM file.
+    /// [`Self::launch_on`] for a user whose system trusts the certificate authority in a PEM file.
     pub async fn launch_trusting(host: &Host, authority: &Path) -> Result<Self> {
         let _visit = host.enter()?;
         let home = tempfile::tempdir()?;
@@ -98,27 +98,27 @@ impl Browser {
             .build()
             .map_err(|error| anyhow!(error))?;
         let (chromium, mut events) = Chromium::launch(config).await.context("Chromium did not start")?;
-        // The connection to Chromium moves only while its events are taken.
+        // The connection to Chromium makes progress only while its events are read.
         tokio::spawn(async move { while events.next().await.is_some() {} });
         Ok(Self { chromium, _profile: profile, _home: home })
     }
 
-    /// Opens a page in a window of its own, so that no tab hides another. A join page lends at once.
+    /// Opens a page in its own window, so that no tab hides another. A join page starts to lend at once.
     pub async fn open(&self, url: &str) -> Result<Tab> {
         self.visit(&lending(url)).await
     }
 
-    /// Opens a page in a window of its own, as it is for somebody who comes for the first time.
+    /// Opens a page in its own window, as a first-time visitor sees it.
     pub async fn visit(&self, url: &str) -> Result<Tab> {
         self.create(url, true).await
     }
 
-    /// Opens a page in front of the one that was opened last, which is hidden then.
+    /// Opens a page in front of the last one, which becomes hidden.
     pub async fn open_in_front(&self, url: &str) -> Result<Tab> {
         self.create(url, false).await
     }
 
-    /// An empty window of a phone's size.
+    /// An empty window of the size of a phone.
     pub async fn empty_window(&self) -> Result<Tab> {
         let target = CreateTargetParams::builder().url("about:blank").new_window(true).width(412).height(780);
         Ok(Tab { page: self.chromium.new_page(target.build().map_err(|error| anyhow!(error))?).await? })
@@ -129,7 +129,7 @@ impl Browser {
         Ok(Tab { page: self.chromium.new_page(target.map_err(|error| anyhow!(error))?).await? })
     }
 
-    /// Ends Chromium as its user would, so that the profile is written out.
+    /// Ends Chromium as a user would, so that the profile is saved.
     pub async fn close(mut self) -> Result<()> {
         self.chromium.close().await?;
         self.chromium.wait().await?;
@@ -137,7 +137,7 @@ impl Browser {
     }
 }
 
-/// Puts the authority into the store that Chromium reads on Linux, in this home folder.
+/// Adds the authority to the store that Chromium reads on Linux, in this home folder.
 fn trust(home: &Path, authority: &Path) -> Result<()> {
     let store = home.join(".pki/nssdb");
     std::fs::create_dir_all(&store)?;
@@ -156,7 +156,7 @@ fn trust(home: &Path, authority: &Path) -> Result<()> {
     certutil(&["-A", "-t", "C,,", "-n", "moex", "-i", &authority.display().to_string()])
 }
 
-/// The address of a join page that asks nobody before it lends; of another page as it is.
+/// The address of a join page that lends without asking; other addresses stay unchanged.
 fn lending(url: &str) -> String {
     match url.split_once('#') {
         Some((page, token)) if page.contains("/join?") => format!("{page}&auto#{token}"),
@@ -177,7 +177,7 @@ impl Tab {
         Ok(result.value().cloned().unwrap_or(Value::Null))
     }
 
-    /// What the join page says of its worker.
+    /// The status of the join page's worker.
     pub async fn status(&self) -> Result<Value> {
         self.eval("window.moexStatus ?? null").await
     }
@@ -198,7 +198,7 @@ impl Tab {
         }
     }
 
-    /// The files of blocks that the browser keeps for the page's origin: names and sizes.
+    /// The files of blocks that the browser stores for the page's origin: names and sizes.
     pub async fn stored_blocks(&self) -> Result<Vec<(String, u64)>> {
         let list = r#"(async () => {
             const found = [];
@@ -211,13 +211,13 @@ impl Tab {
         files.as_array().into_iter().flatten().map(|entry| file(entry).context("a name and a size")).collect()
     }
 
-    /// Goes to another page in the same window, and does not wait for it. A join page lends at once.
+    /// Opens another page in the same window without waiting for it. A join page starts to lend at once.
     pub async fn go(&self, url: &str) -> Result<()> {
         self.page.execute(NavigateParams::new(lending(url))).await?;
         Ok(())
     }
 
-    /// Loads the page again, as its user would.
+    /// Reloads the page, as a user would.
     pub async fn reload(&self) -> Result<()> {
         self.page.reload().await?;
         Ok(())

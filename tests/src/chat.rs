@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 
 use crate::hub::PATIENCE;
 
-/// The key of hubs that other hosts can reach; the others ask for none.
+/// The key of hubs that other hosts can reach; other hubs need none.
 pub const API_KEY: &str = "of-the-tests";
 
-/// A client that has the key.
+/// A client with the key.
 pub fn client() -> Result<Client> {
     client_with(API_KEY)
 }
 
-/// A client that has this key.
+/// A client with this key.
 pub fn client_with(key: &str) -> Result<Client> {
     moex_worker::native::install_crypto();
     let key = HeaderValue::try_from(format!("Bearer {key}"))?;
     Ok(Client::builder().default_headers(HeaderMap::from_iter([(AUTHORIZATION, key)])).build()?)
 }
 
-/// What of an answer must be the same whoever computed it; its id and date are not.
+/// The part of an answer that must not depend on who computed it. Its id and date may differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// The reply.
@@ -33,7 +33,7 @@ pub struct Said {
     pub calls: Vec<(String, String)>,
 }
 
-/// The answer in one piece.
+/// Requests the answer in one piece.
 pub async fn ask(http: &Client, url: &str, case: &Value) -> Result<Said> {
     let answer: Value = post(http, url, &body(case)).await?.json().await?;
     let mut said = Said::default();
@@ -41,7 +41,7 @@ pub async fn ask(http: &Client, url: &str, case: &Value) -> Result<Said> {
     Ok(said)
 }
 
-/// The answer as a stream; `on_piece` hears of each piece of text or call when it comes.
+/// Requests the answer as a stream; calls `on_piece` for each piece of text or call when it arrives.
 pub async fn stream(http: &Client, url: &str, case: &Value, mut on_piece: impl FnMut()) -> Result<Said> {
     let mut body = body(case);
     body["stream"] = true.into();
@@ -90,7 +90,7 @@ async fn post(http: &Client, url: &str, body: &Value) -> Result<reqwest::Respons
 }
 
 impl Said {
-    /// Adds a message, or a delta of one; true if it said something.
+    /// Adds a message, or a delta of one; returns whether it had content.
     fn add(&mut self, message: &Value) -> bool {
         let text = |key: &str| message[key].as_str().unwrap_or_default();
         self.content.push_str(text("content"));

@@ -13,53 +13,53 @@ use anyhow::Result;
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use serde_json::json;
 
-/// The commit that every revision is.
+/// The commit of every revision.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-/// The one model that it has.
+/// Its only model.
 pub const REPO: &str = "some-owner/Some-Model";
-/// How long it is silent when it stalls.
+/// How long it is silent in a stall.
 const STALL: Duration = Duration::from_secs(60);
 
-/// A question that a trick is played on.
+/// A request that a trick applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Which files there are.
+    /// The list of files.
     Files,
-    /// What this file is.
+    /// The description of this file.
     Describe(&'static str),
     /// This file's bytes.
     Bytes(&'static str),
 }
 
-/// What happens instead of an answer.
+/// What the hub does instead of answering.
 #[derive(Clone, Debug)]
 pub enum Trick {
-    /// The connection ends after so many bytes of the body.
+    /// The connection ends after this many bytes of the body.
     CutAt(usize),
-    /// Nothing comes after so many bytes of the body.
+    /// The hub stalls after this many bytes of the body.
     StallAt(usize),
-    /// All bytes come, whatever was asked for.
+    /// All bytes are sent, whatever range was requested.
     IgnoreRange,
-    /// Another length is announced than the file has; so many bytes come.
+    /// The announced length differs from the file's; this many bytes are sent.
     Length(usize),
-    /// More bytes come than were announced, in a body that does not say its length.
+    /// More bytes are sent than were announced, in a body without a length.
     More,
-    /// Other bytes come, as many as there should be.
+    /// Wrong bytes are sent, in the right number.
     Wrong,
-    /// This status, and these headers.
+    /// The answer has this status and these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
-    /// It sends on to here.
+    /// The request is redirected to this URL.
     Redirect(String),
 }
 
-/// A question as it came.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// `GET`, `HEAD`.
     pub method: String,
-    /// With what is behind `?`.
+    /// Including the part behind `?`.
     pub path: String,
-    /// Of the hub, or of where it sends on to.
+    /// Whether the hub received it, rather than the origin that it redirects to.
     pub by_hub: bool,
     /// The header `Authorization`.
     pub token: Option<String>,
@@ -69,16 +69,16 @@ pub struct Asked {
 
 /// A running hub. Its threads end with the process.
 pub struct HfHub {
-    /// What `HF_ENDPOINT` is to be.
+    /// The value for `HF_ENDPOINT`.
     pub url: String,
     shared: Arc<Shared>,
 }
 
 struct Shared {
     files: BTreeMap<String, Vec<u8>>,
-    /// Names in the list of files that have no file.
+    /// Names in the list of files that have no content.
     more_names: Vec<String>,
-    /// Another origin than the hub's.
+    /// An origin different from the hub's.
     elsewhere: String,
     tricks: Mutex<Vec<(Question, Trick, Times)>>,
     asked: Mutex<Vec<Asked>>,
@@ -91,7 +91,7 @@ enum Times {
 }
 
 impl HfHub {
-    /// Starts one with these files. Those of a thousand bytes and more are large.
+    /// Starts a hub with these files. Files of a thousand bytes and more are large.
     pub fn start(files: impl IntoIterator<Item = (String, Vec<u8>)>, more_names: &[&str]) -> Result<Self> {
         let (hub, elsewhere) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
         let url = |address: SocketAddr| format!("http://{address}");
@@ -108,7 +108,7 @@ impl HfHub {
             std::thread::spawn(move || {
                 for socket in listener.incoming().flatten() {
                     let shared = shared.clone();
-                    // Whoever asked hangs up as it likes.
+                    // The client may hang up at any time.
                     std::thread::spawn(move || drop(shared.answer(socket, by_hub)));
                 }
             });
@@ -116,22 +116,22 @@ impl HfHub {
         Ok(started)
     }
 
-    /// Plays a trick once.
+    /// Applies a trick once.
     pub fn once(&self, question: Question, trick: Trick) {
         self.play(question, trick, Times::Once);
     }
 
-    /// Plays a trick whenever this is asked.
+    /// Applies a trick to every such request.
     pub fn always(&self, question: Question, trick: Trick) {
         self.play(question, trick, Times::Always);
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How often a file's bytes were sent, or begun to be.
+    /// How many times a file's bytes were sent, even in part.
     pub fn n_sent(&self, file: &str) -> usize {
         let sent = |asked: &&Asked| asked.method == "GET" && self.shared.bytes_of(&asked.path) == Some(file);
         self.asked().iter().filter(sent).count()
@@ -142,7 +142,7 @@ impl HfHub {
     }
 }
 
-/// What the hub calls a file's bytes.
+/// The hub's name for a file's bytes.
 pub fn etag(bytes: &[u8]) -> String {
     let hex = |hash: &[u8]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
     if is_large(bytes) {
@@ -224,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Says where a file is; of a large one also what it is.
+    /// Redirects to a file; for a large one, also describes it.
     fn resolve(&self, socket: &mut TcpStream, asked: &Asked, file: &str) -> std::io::Result<()> {
         let Some(bytes) = self.files.get(file) else {
             return send(socket, 404, &[("X-Error-Code", "EntryNotFound")], b"");
@@ -251,7 +251,7 @@ impl Shared {
         send(socket, 302, &headers, b"")
     }
 
-    /// The file whose bytes lie at a path.
+    /// The file whose bytes are at a path.
     fn bytes_of(&self, path: &str) -> Option<&str> {
         let path = path.split('?').next()?;
         let file = path

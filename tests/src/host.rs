@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Hosts of this process so far: each has names and addresses that no other has.
+/// The number of hosts that this process has made: each has its own names and addresses.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// The host; gone when dropped, with whatever was on its way.
+/// A host. Dropping it removes it, with everything under way to and from it.
 #[derive(Debug)]
 pub struct Host {
     name: String,
@@ -27,12 +27,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes one, and switches it on. Needs Linux, iproute2 and the right to make namespaces.
+    /// Makes a host and switches it on. Needs Linux, iproute2 and the right to create namespaces.
     pub fn new() -> Result<Self> {
         let (process, n) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let host = Self {
             name: format!("moex-{process}-{n}"),
-            // At most 15 bytes, says the kernel.
+            // The kernel allows at most 15 bytes.
             cable: format!("mx{:x}n{:x}", process & 0xFF_FFFF, n & 0xFFFF),
             here: address(process, n),
         };
@@ -40,7 +40,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Switches it on, as it was when it was made.
+    /// Switches the host on, in its initial state.
     pub fn boot(&self) -> Result<()> {
         let Self { name, cable, here } = self;
         let there = Ipv4Addr::from(u32::from(*here) + 1);
@@ -53,9 +53,9 @@ impl Host {
         self.plug()
     }
 
-    /// Switches it off: what runs there can say nothing any more, and is its owner's to end.
+    /// Switches the host off. Its processes cannot send anything any more; their owner must end them.
     pub fn cut_power(&self) -> Result<()> {
-        // A namespace lives as long as a socket in it does, which may be long after its process: the cable goes first.
+        // A namespace lives as long as a socket in it, possibly long after the process. So the cable is removed first.
         let cut = ip(&format!("link delete {}", self.cable));
         ip(&format!("netns delete {}", self.name)).and(cut)
     }
@@ -65,15 +65,15 @@ impl Host {
         self.here
     }
 
-    /// A command that runs there.
+    /// A command that runs on the host.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args([OsStr::new("netns"), "exec".as_ref(), self.name.as_ref(), program.as_os_str()]);
         command
     }
 
-    /// Puts the calling thread there until the value is dropped: sockets it opens and processes it starts meanwhile are the
-    /// host's, and stay so.
+    /// Moves the calling thread to the host until the value is dropped. Sockets that it opens and processes that it
+    /// starts meanwhile belong to the host, and stay there.
     pub fn enter(&self) -> Result<Visit> {
         let open = |path: &str| File::open(path).with_context(|| format!("{path} cannot be opened"));
         let home = open("/proc/thread-self/ns/net")?;
@@ -81,12 +81,12 @@ impl Host {
         Ok(Visit { home, _stays_on_its_thread: PhantomData })
     }
 
-    /// Pulls the cable: what is sent is lost, and nobody hears of it.
+    /// Unplugs the cable: data is lost without notice.
     pub fn unplug(&self) -> Result<()> {
         ip(&format!("-n {} link set eth0 down", self.name))
     }
 
-    /// Puts the cable back in.
+    /// Plugs the cable in again.
     pub fn plug(&self) -> Result<()> {
         ip(&format!("-n {} link set eth0 up", self.name))
     }
@@ -113,7 +113,7 @@ fn move_to(network: &File) -> Result<()> {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may be off already, or never have been wholly on.
+        // It may be off already, or only partly on.
         drop(self.cut_power());
     }
 }

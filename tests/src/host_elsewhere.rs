@@ -7,11 +7,11 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-/// There is none.
+/// A host, which cannot exist here.
 #[derive(Debug)]
 pub struct Host(Infallible);
 
-/// There is none.
+/// A visit, which cannot exist here.
 #[derive(Debug)]
 pub struct Visit(Infallible);
 

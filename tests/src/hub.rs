@@ -17,10 +17,10 @@ use crate::host::Host;
 use crate::signal;
 pub use crate::signal::Signal;
 
-/// How long a test waits for what must come: generous, since the machines of CI are slow and shared.
+/// How long a test waits for an expected event: generous, since the machines of CI are slow and shared.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A `moex` binary, and where what it says on stderr goes.
+/// A `moex` binary, and the destination of its stderr.
 #[derive(Clone, Debug)]
 pub struct Moex {
     path: PathBuf,
@@ -35,30 +35,30 @@ impl Moex {
         Self::at(crate::moex())
     }
 
-    /// This one.
+    /// This binary.
     pub fn at(path: PathBuf) -> Self {
         Self { path, logs: None, host: None, state: None }
     }
 
-    /// The same, its processes adding to files of this folder instead of speaking on our own stderr.
+    /// The same binary with its processes' stderr appended to files in this folder, instead of our own stderr.
     #[must_use]
     pub fn logging_to(self, folder: &Path) -> Self {
         Self { logs: Some(folder.to_owned()), ..self }
     }
 
-    /// The same, its processes running on that host.
+    /// The same binary with its processes on that host.
     #[must_use]
     pub fn on(self, host: Arc<Host>) -> Self {
         Self { host: Some(host), ..self }
     }
 
-    /// The same, its hubs keeping their secrets in this folder; without it, each hub has a folder of its own.
+    /// The same binary with its hubs' secrets in this folder; otherwise, each hub has its own folder.
     #[must_use]
     pub fn keeping(self, folder: &Path) -> Self {
         Self { state: Some(folder.to_owned()), ..self }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -70,7 +70,7 @@ impl Moex {
         Ok(())
     }
 
-    /// What `moex ARGS` printed, run to its end.
+    /// Runs `moex ARGS` to its end; returns what it printed.
     pub fn output(&self, args: &[&str]) -> Result<Vec<u8>> {
         let output = self.command("moex")?.args(args).stderr(Stdio::null()).output();
         let output = output.context("moex could not be started")?;
@@ -83,12 +83,12 @@ impl Moex {
         self.hub_at("127.0.0.1:0", args)
     }
 
-    /// The same on a free port of every address, for workers on other [hosts](Host).
+    /// [`Self::hub`] on a free port of every address, for workers on other [hosts](Host).
     pub fn open_hub(&self, args: &[&str]) -> Result<Hub> {
         self.hub_at("0.0.0.0:0", &[&["--api-key", chat::API_KEY], args].concat())
     }
 
-    /// The same at an address as a user writes it.
+    /// [`Self::hub`] at an address in a user's notation.
     pub fn hub_at(&self, listen: &str, args: &[&str]) -> Result<Hub> {
         let own_state = tempfile::tempdir()?;
         let mut child = self
@@ -115,7 +115,7 @@ impl Moex {
         Ok(Hub { process, url, join_url, http, started, _own_state: own_state })
     }
 
-    /// Starts `moex worker JOIN_URL ARGS` on the CPU. The name is its log's.
+    /// Starts `moex worker JOIN_URL ARGS` on the CPU. Its log has this name.
     pub fn worker(&self, name: &str, join_url: &str, args: &[&str]) -> Result<Worker> {
         let child = self
             .command(name)?
@@ -148,7 +148,7 @@ pub struct Hub {
     pub url: String,
     /// The URL that workers of this machine join by, token included.
     pub join_url: String,
-    /// All that it printed of itself with `--json`.
+    /// The object that it printed with `--json`.
     pub started: Value,
     http: reqwest::Client,
     _own_state: TempDir,
@@ -160,18 +160,18 @@ impl Hub {
         Moex::under_test().hub(args)
     }
 
-    /// The address it listens on.
+    /// The address that it listens on.
     pub fn address(&self) -> Result<SocketAddr> {
         let address = self.url.trim_start_matches("http://");
         address.parse().with_context(|| format!("{address:?} is no address"))
     }
 
-    /// The join URL by way of a proxy.
+    /// The join URL through a proxy.
     pub fn join_url_by(&self, proxy: SocketAddr) -> Result<String> {
         Ok(self.join_url.replace(&self.address()?.to_string(), &proxy.to_string()))
     }
 
-    /// The join URL as another host knows this one.
+    /// The join URL with this machine's address as seen from another host.
     pub fn join_url_from(&self, host: &Host) -> Result<String> {
         self.join_url_by(SocketAddr::new(host.gateway().into(), self.address()?.port()))
     }
@@ -181,9 +181,9 @@ impl Hub {
         self.process.0.id()
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Asks it to end, and waits until it has ended.
     pub async fn end(mut self, signal: Signal) -> Result<()> {
-        signal::send(&self.process.0, signal).context("the hub takes no signal")?;
+        signal::send(&self.process.0, signal).context("the hub cannot be signalled")?;
         let begin = Instant::now();
         while self.process.0.try_wait()?.is_none() {
             ensure!(begin.elapsed() < PATIENCE, "the hub does not end");
@@ -192,7 +192,7 @@ impl Hub {
         Ok(())
     }
 
-    /// What `/api/swarm` says.
+    /// The status from `/api/swarm`.
     pub async fn status(&self) -> Result<Value> {
         self.get("/api/swarm").await
     }
@@ -217,7 +217,7 @@ impl Hub {
         });
         match waited.await {
             Ok(done) => done.map(|()| last),
-            Err(_) => bail!("the swarm did not reach: {what}; it stands at {last:#}"),
+            Err(_) => bail!("the swarm did not reach: {what}; its status is {last:#}"),
         }
     }
 
@@ -231,7 +231,7 @@ impl Hub {
         .await
     }
 
-    /// The greedy answer to a case's conversation, without streaming: what it says, not what it thinks or calls.
+    /// The greedy answer to a case's conversation, without streaming: its text, without thinking and calls.
     pub async fn answer(&self, case: &Value) -> Result<String> {
         Ok(chat::ask(&self.http, &self.url, case).await?.content)
     }
@@ -242,7 +242,7 @@ pub fn workers(status: &Value) -> impl Iterator<Item = &Value> {
     status["workers"].as_array().into_iter().flatten()
 }
 
-/// A running `moex worker`, killed when dropped, as a power cut would.
+/// A running `moex worker`. Dropping it kills it, as a power cut would.
 pub struct Worker(Process);
 
 impl Worker {
@@ -258,7 +258,7 @@ impl Worker {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        signal::send(&self.0.0, signal).context("the worker takes no signal")
+        signal::send(&self.0.0, signal).context("the worker cannot be signalled")
     }
 
     /// How it ended, if it did.
@@ -267,12 +267,12 @@ impl Worker {
     }
 }
 
-/// A child that does not outlive its owner.
+/// A child process that ends with its owner.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing left to kill.
+        // It may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

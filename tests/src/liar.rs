@@ -1,4 +1,4 @@
-//! What a worker says that knows the truth and says something else: it fetches its blocks and computes, as an honest one does.
+//! The answers of a lying worker: it fetches its blocks and computes like an honest one, then changes the result.
 
 use anyhow::{Context, Result, ensure};
 use moex_kernels::engine::{ActivationFormat, Batch, Call, Computed, CpuEngine, EnginePlan, Pair};
@@ -7,30 +7,30 @@ use moex_protocol::{
     Answer, AnswerPart, Block, BlockReport, BlockSource, Dispatch, ModelSummary, Products, WeightSync, tensor,
 };
 
-/// How an answer differs from what is true.
+/// How an answer differs from the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
-    /// It does not.
+    /// Not at all.
     None,
-    /// It holds the last layer alone, and answers there with values of its own choice: those whose sign the expert's number
-    /// says, far above what is true.
+    /// It holds only the last layer, and answers with values of its own choice: far above the true ones, their signs
+    /// chosen by the expert's number.
     LastLayer,
-    /// Each value times this, in so many of a hundred answers.
+    /// Multiplies each value by this factor, in this many of a hundred answers.
     Scaled(f32, u64),
-    /// The products too, so that the answer follows from them, in every answer.
+    /// Multiplies the products too, so that the answer follows from them, in every answer.
     ScaledProducts(f32),
-    /// The products alone, in every answer: the hub has to compute what was true.
+    /// Changes only the products, in every answer: the hub has to compute the truth.
     FalseProducts(f32),
-    /// Noise of this part of the answer's length, in every answer.
+    /// Adds noise of this part of the answer's length, in every answer.
     Noise(f32),
-    /// One value of a hundred answers' is changed, and another by as much.
+    /// Changes one value in a hundred answers, and another by as much.
     TwoValues,
 }
 
-/// Answers of a patient liar that are true, before it begins.
+/// The true answers of a patient liar before it begins to lie.
 const HONEST_ANSWERS: u64 = 50;
 
-/// One worker's blocks, and its lie.
+/// One worker's blocks and lie.
 pub(crate) struct Liar {
     lie: Lie,
     http: reqwest::Client,
@@ -44,7 +44,7 @@ pub(crate) struct Liar {
 }
 
 impl Liar {
-    /// A worker of the hub at `origin`, which has said what it serves.
+    /// A worker of the hub at `origin`, which has described its model.
     pub(crate) fn new(
         lie: Lie,
         is_patient: bool,
@@ -70,7 +70,7 @@ impl Liar {
         Ok(Self { lie, http, origin, token, model, engine, formats, is_patient, n_answers: 0 })
     }
 
-    /// Fetches what it is told to hold, and says what it has.
+    /// Fetches the blocks that it is told to hold, and reports those it has.
     pub(crate) async fn load(&mut self, sync: WeightSync) -> Result<BlockReport> {
         let mut resident = Vec::new();
         for source in sync.hold {
@@ -96,7 +96,7 @@ impl Liar {
         u32::from(block.layer.0) * self.model.n_experts + u32::from(block.expert.0)
     }
 
-    /// What it says.
+    /// Its answer to a dispatch.
     pub(crate) fn answer(&mut self, dispatch: &Dispatch) -> Result<Answer> {
         self.n_answers += 1;
         let hidden = usize::from(dispatch.hidden);
@@ -128,13 +128,14 @@ impl Liar {
     }
 
     fn change(&self, dispatch: &Dispatch, rows: &mut [f32], products: &mut [f32]) {
-        // Half of them only lie once the hub knows them, and by what to check their answers.
+        // Half of the liars are patient: they lie only once the hub knows them and can check their answers against
+        // that.
         if self.is_patient && self.n_answers <= HONEST_ANSWERS {
             return;
         }
         let hidden = usize::from(dispatch.hidden);
         let experts = dispatch.calls.iter().flat_map(|call| call.pairs.iter().map(|_| call.expert.0));
-        // Drawn from what it was asked, so that those who collude say the same.
+        // Drawn from the dispatch, so that colluding workers give the same answer.
         let mut random = Random(self.n_answers);
         for (row, expert) in rows.chunks_exact_mut(hidden).zip(experts) {
             let length = row.iter().map(|y| y * y).sum::<f32>().sqrt();
@@ -160,7 +161,7 @@ impl Liar {
             }
         }
         if let Lie::ScaledProducts(factor) | Lie::FalseProducts(factor) = self.lie {
-            // Up alone: what follows from the products is in proportion to it.
+            // Only up: the result is proportional to it.
             let inner = self.model.inner as usize;
             products.chunks_exact_mut(2 * inner).for_each(|both| {
                 both[inner..].iter_mut().for_each(|up| *up *= factor);

@@ -37,10 +37,10 @@ pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
 }
 
-/// The `moex` binary of the profile under test: `$MOEX_BIN`, else the one beside the running test.
+/// The `moex` binary of the profile under test: `$MOEX_BIN`, otherwise the one beside the running test.
 ///
 /// # Panics
-/// When there is none, with the command that builds it.
+/// If there is none; the message has the command that builds it.
 pub fn moex() -> PathBuf {
     if let Some(path) = std::env::var_os("MOEX_BIN") {
         return path.into();

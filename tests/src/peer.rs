@@ -1,5 +1,5 @@
-//! Scripted workers: they speak the real protocol, hold and compute nothing, and answer as scripted; liars, which know the true
-//! answer and say something else, are in [`crate::liar`].
+//! Scripted workers: they speak the real protocol, hold and compute nothing, and answer as scripted. Liars, which
+//! compute the true answer and change it, are in [`crate::liar`].
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -27,66 +27,66 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use crate::liar::{Liar, Lie};
 
-/// The wait before a peer that was thrown out comes back.
+/// The wait before a peer that was thrown out returns.
 const RETURN_DELAY: Duration = Duration::from_millis(200);
-/// As the native worker has it.
+/// The same as in the native worker.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 /// The time between two bytes of a message that never ends.
 const DRIBBLE: Duration = Duration::from_millis(50);
 
-/// What [`Manner::Forges`] would have the hub's log say.
+/// The line that [`Manner::Forges`] tries to put into the hub's log.
 pub const FORGED_LINE: &str = "2026-11-22T00:00:00Z  INFO all is well";
 
-/// How a peer answers what it is asked.
+/// How a peer answers dispatches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Manner {
-    /// With what is true, changed.
+    /// With the true answer, changed.
     Lies(Lie),
-    /// Zeros, at once: of the right shape, finite, wrong.
+    /// Zeros, at once: finite values of the right shape, but wrong.
     Zeros,
-    /// Values that are no numbers.
+    /// With values that are not numbers.
     NotFinite,
-    /// Hands the attempt back, then answers it all the same.
+    /// Hands the attempt back, then answers it anyway.
     Stale,
-    /// With an attempt that somebody else was given.
+    /// With an attempt that another peer was given.
     Foreign,
-    /// With a frame that says it is 4 GiB long.
+    /// With a frame whose header announces 4 GiB.
     Overlong,
-    /// With a message larger than any may be.
+    /// With a message above the size limit.
     Huge,
     /// With a message that ends in the middle of its last frame.
     Truncated,
     /// With text.
     Text,
-    /// With a message of which a byte comes now and then, and never the last.
+    /// With a message whose bytes arrive now and then, and whose last byte never does.
     SlowLoris,
     /// Not at all.
     Mute,
-    /// With an ERROR that ends the session, in the text of which there are line breaks and a terminal's escapes.
+    /// With an ERROR that ends the session, whose text contains line breaks and escapes for a terminal.
     Forges,
-    /// It is never asked, since it says of every block that it could not be loaded.
+    /// It gets no dispatches, since it reports that every block failed to load.
     LoadsNothing,
 }
 
-/// Who a peer is and what it does.
+/// A peer's identity and behaviour.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// Its id, the same whenever it returns.
+    /// Its id, the same in every session.
     pub key: WorkerKey,
-    /// The memory it says it gives.
+    /// The memory that it reports.
     pub memory_budget_bytes: u64,
-    /// What it says it computes.
+    /// The speed that it reports.
     pub teraflops: f32,
     /// How it answers.
     pub manner: Manner,
     /// Whether it looks for messages before it sleeps.
     pub busy_poll: bool,
-    /// Whether it comes back under another id each time that it is thrown out.
+    /// Whether it returns under another id after each time that it is thrown out.
     pub renames: bool,
 }
 
 impl PeerConfig {
-    /// An ordinary worker but for its manner: under one key, with a gibibyte.
+    /// An ordinary worker except for its manner: it keeps its key and reports a gibibyte.
     pub fn new(id: u128, manner: Manner) -> Self {
         Self {
             key: WorkerKey(id),
@@ -99,16 +99,16 @@ impl PeerConfig {
     }
 }
 
-/// What happened to a peer so far.
+/// Counts of a peer so far.
 #[derive(Debug, Default)]
 pub struct Deeds {
-    /// Attempts it was given and did what its manner says about.
+    /// Attempts that it was given and handled in its manner.
     pub answers: AtomicU64,
     /// Connections that the hub ended.
     pub thrown_out: AtomicU64,
 }
 
-/// A peer that returns whenever it is thrown out, and is gone when dropped.
+/// A peer that returns whenever it is thrown out; dropping it ends it.
 pub struct Peer {
     deeds: Arc<Deeds>,
     task: JoinHandle<()>,
@@ -135,7 +135,7 @@ impl Peer {
         Ok(Self { deeds, task })
     }
 
-    /// What happened so far: attempts answered, and times thrown out.
+    /// The counts so far: attempts answered, and times thrown out.
     pub fn deeds(&self) -> [u64; 2] {
         [&self.deeds.answers, &self.deeds.thrown_out].map(|count| count.load(Ordering::Relaxed))
     }
@@ -150,16 +150,16 @@ impl Drop for Peer {
 /// How a visit ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// Says that it leaves, and finishes what it owes.
+    /// It announces that it leaves, and finishes its work.
     Orderly,
     /// Its socket closes.
     Abrupt,
 }
 
-/// One connection of a peer, for as long as told.
+/// Runs one connection of a peer for `stay`.
 ///
 /// # Errors
-/// If there is no connection to be had.
+/// If it cannot connect.
 pub async fn visit(join_url: &str, config: &PeerConfig, stay: Duration, end: Departure) -> Result<()> {
     let leave = async {
         sleep(stay).await;
@@ -168,7 +168,7 @@ pub async fn visit(join_url: &str, config: &PeerConfig, stay: Duration, end: Dep
     serve(&JoinAddress::parse(join_url)?, config, &Deeds::default(), leave).await
 }
 
-/// What a join URL says.
+/// The parts of a join URL.
 struct JoinAddress {
     socket: String,
     token: String,
@@ -182,7 +182,7 @@ impl JoinAddress {
     }
 }
 
-/// The driver: a session of the real protocol on a real socket, until either end leaves.
+/// Drives a session of the real protocol on a real socket, until either end leaves.
 async fn serve(
     join: &JoinAddress,
     config: &PeerConfig,
@@ -269,17 +269,17 @@ struct Visit<'a> {
     started: Instant,
     manner: Manner,
     deeds: &'a Deeds,
-    /// F, once the hub has said it.
+    /// F, once the hub has sent it.
     inner: u16,
     origin: String,
     token: String,
     is_patient: bool,
-    /// Of one that computes, once it knows what.
+    /// For a peer that computes, once it knows the model.
     liar: Option<Liar>,
 }
 
 impl Visit<'_> {
-    /// Does all that the session wants done.
+    /// Does everything that the session asks for.
     async fn flush(&mut self) -> Result<()> {
         loop {
             while let Some(message) = self.session.poll_transmit() {
@@ -323,7 +323,7 @@ impl Visit<'_> {
                 return Ok(self.session.complete(now, attempt, liar.answer(dispatch)?)?);
             }
             Manner::Zeros => return Ok(self.session.complete(now, attempt, zeros)?),
-            // The first half-precision number that is none.
+            // The first half-precision number that is not finite.
             Manner::NotFinite => {
                 return Ok(self.session.complete(
                     now,
@@ -361,7 +361,7 @@ impl Visit<'_> {
         Ok(self.socket.send(message).await?)
     }
 
-    /// Begins a masked binary message of 64 KiB - 1 and sends it byte by byte until the hub has had enough.
+    /// Begins a masked binary message of 64 KiB - 1 and sends it byte by byte until the hub ends the connection.
     async fn dribble(&mut self) -> Result<()> {
         let stream = self.socket.get_mut();
         stream.write_all(&[0x82, 0xFE, 0xFF, 0xFF, 0, 0, 0, 0]).await?;
@@ -373,7 +373,7 @@ impl Visit<'_> {
     }
 }
 
-/// Says that every block asked for is there.
+/// Reports every requested block as loaded.
 fn all_resident(sync: WeightSync) -> BlockReport {
     let bytes = sync.hold.iter().map(|source| source.end - source.start).sum();
     BlockReport {
@@ -386,13 +386,13 @@ fn all_resident(sync: WeightSync) -> BlockReport {
     }
 }
 
-/// Says that no block asked for could be loaded.
+/// Reports every requested block as failed.
 fn none_loaded(sync: WeightSync) -> BlockReport {
     let failed = sync.hold.into_iter().map(|source| (source.block, "no such file".to_owned()));
     BlockReport { epoch: sync.epoch, failed: failed.collect(), ..BlockReport::default() }
 }
 
-/// An answer of the shape asked for whose every value is `half`, for half-precision wires.
+/// An answer of the requested shape whose values are all `half`, for half-precision wires.
 fn answer_of(dispatch: &Dispatch, half: [u8; 2], inner: u16) -> Answer {
     let shape = dispatch.answer_shape();
     let row_bytes = shape.dtype.row_bytes(usize::from(shape.hidden));

@@ -1,6 +1,7 @@
 //! A TCP proxy on loopback that a test can slow down, stall, reset and cut at run time, like bad Wi-Fi.
 //!
-//! A lane, which knows no clock and no randomness but its seed, decides when a chunk arrives; the rest carries it out.
+//! A lane decides when a chunk arrives; it has no clock, and only seeded randomness. The rest carries out its
+//! decisions.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,56 +16,56 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes that are read, and delayed, together: on a quiet link a message of the demo model.
+/// Bytes that are read and delayed together: on a quiet link, one message of the demo model.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// Chunks under way in one direction; a full lane reads no more, as a full buffer would.
+/// The most chunks under way in one direction; a full lane stops reading, as a full buffer would.
 const MAX_CHUNKS: usize = 64;
 
-/// What the link does at present.
+/// The link's present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Passes bytes on as they come.
+    /// Passes bytes on at once.
     Open,
-    /// Passes on so many bytes a second towards the client.
+    /// Passes on this many bytes a second towards the client.
     Slow(u64),
-    /// Each direction has its weather.
+    /// Each direction has its own weather.
     Shaped {
         /// From the client to the hub.
         up: Weather,
         /// From the hub to the client.
         down: Weather,
     },
-    /// Holds every byte back until it is set to something else; nobody's socket closes.
+    /// Holds every byte back until the state changes; no socket closes.
     Stalled,
-    /// Refuses new connections and has reset those that were open.
+    /// Refuses new connections, after resetting those that were open.
     Cut,
 }
 
-/// What one direction does to bytes. Their order never changes, so one that is late holds up those behind it.
+/// How one direction delays bytes. Their order never changes, so a late one delays those behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weather {
-    /// How long a byte is under way.
+    /// A byte's travel time.
     pub delay: Duration,
-    /// Up to how much longer a chunk is under way, evenly at random.
+    /// The most additional time of a chunk, uniformly random.
     pub jitter: Duration,
-    /// How many bytes pass in a second; any number if none.
+    /// Bytes that pass in a second; `None`: unlimited.
     pub bytes_per_second: Option<u64>,
-    /// Pauses at random.
+    /// Random pauses.
     pub hiccup: Option<Hiccup>,
 }
 
-/// One chunk in `one_in`, at random, comes `pause` late.
+/// One random chunk in `one_in` arrives `pause` late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hiccup {
     /// The odds: at least 1.
     pub one_in: u32,
-    /// How much later.
+    /// The additional time.
     pub pause: Duration,
 }
 
 /// The proxy; it ends when dropped.
 pub struct Proxy {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     state: Arc<watch::Sender<State>>,
     accepting: tokio::task::JoinHandle<()>,
@@ -82,12 +83,13 @@ impl Proxy {
         Self::start_seeded(target, link, 0).await
     }
 
-    /// The same with a seed for everything random.
+    /// [`Self::start`] with a seed for everything random.
     pub async fn start_seeded(target: SocketAddr, link: Link, seed: u64) -> Result<Self> {
         Self::start_from(target, link, seed, Ipv4Addr::LOCALHOST).await
     }
 
-    /// The same, and `target` sees connections from `source`. On Linux any address of 127.0.0.0/8 is this machine's.
+    /// [`Self::start_seeded`], but `target` sees connections from `source`. On Linux, any address of 127.0.0.0/8
+    /// belongs to this machine.
     pub async fn start_from(target: SocketAddr, link: Link, seed: u64, source: Ipv4Addr) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -111,7 +113,7 @@ impl Proxy {
         self.state.send_modify(|state| state.link = link);
     }
 
-    /// Resets the open connections; new ones are welcome.
+    /// Resets the open connections; new ones are accepted.
     pub fn reset(&self) {
         self.state.send_modify(|state| state.resets += 1);
     }
@@ -138,7 +140,7 @@ async fn connection(
     [up, down]: [Lane; 2],
 ) {
     let Ok(mut hub) = hub.await else { return };
-    // Delay is the lanes' matter: nothing waits to be sent with more.
+    // Only the lanes delay data: nothing waits to be sent with more.
     drop((client.set_nodelay(true), hub.set_nodelay(true)));
     let born = state.borrow().resets;
     let states = state.clone();
@@ -152,7 +154,7 @@ async fn connection(
         }
     };
     if is_reset {
-        // What a cut link looks like to both ends once they have tried for long enough.
+        // This is how a cut link looks to both ends after they have tried for long enough.
         drop((client.set_zero_linger(), hub.set_zero_linger()));
     }
 }
@@ -187,7 +189,7 @@ async fn carry(
             }
         }
     };
-    // Both, so that what was read before the source ended still arrives.
+    // Both run to their end, so that what was read before the source ended still arrives.
     tokio::join!(read, write);
 }
 
@@ -210,7 +212,7 @@ impl Link {
     }
 }
 
-/// One direction of one connection: when what is sent into it comes out.
+/// One direction of one connection: computes when data that enters comes out.
 #[derive(Debug)]
 struct Lane {
     random: Xoshiro256PlusPlus,
@@ -226,7 +228,7 @@ impl Lane {
         Self { random, free: Duration::ZERO, last: Duration::ZERO }
     }
 
-    /// When `n` bytes arrive that are sent at `now`; never before those sent earlier.
+    /// The arrival of `n` bytes sent at `now`; never before that of bytes sent earlier.
     fn arrival(&mut self, now: Duration, n: usize, weather: &Weather) -> Duration {
         let rate = weather.bytes_per_second.map(|rate| rate.max(1));
         let sending = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(n as f64 / rate as f64));
@@ -262,7 +264,7 @@ mod tests {
         let weather = Weather { hiccup: Some(Hiccup { one_in: 20, pause: 200 * MS }), ..Weather::default() };
         let late = |seed| -> Vec<u32> {
             let mut lane = Lane::new(seed);
-            // A second apart, so that no chunk waits behind another.
+            // A second apart, so that no chunk waits for another.
             let is_late = |i: &u32| {
                 lane.arrival(Duration::from_secs((*i).into()), 1, &weather) > Duration::from_secs((*i).into())
             };

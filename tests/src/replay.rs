@@ -20,17 +20,17 @@ use crate::{
     proxy::{Link, Proxy, Weather},
 };
 
-/// Answers before those that count.
+/// The number of answers before the measured ones.
 const N_WARM_UP: usize = 2;
 
-/// A swarm to be measured: `WORKERS:MILLIS:HEDGE`.
+/// A swarm to measure: `WORKERS:MILLIS:HEDGE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Native workers.
     pub n_workers: usize,
-    /// What the links add to a round trip.
+    /// The time that the links add to a round trip.
     pub added_millis: u64,
-    /// As `moex serve --hedge` takes it.
+    /// The value of `moex serve --hedge`.
     pub hedge: String,
 }
 
@@ -54,16 +54,16 @@ impl Display for Config {
     }
 }
 
-/// What is asked of the hub while it writes its trace.
+/// The load on the hub while it writes its trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Answers, one after another.
     pub n_answers: usize,
-    /// Tokens of each, at most.
+    /// The most tokens of each.
     pub n_tokens: u32,
 }
 
-/// Serves `model` (the demo model when none), writes a trace of the load into a folder, and predicts its second half.
+/// Serves `model` (default: the demo model), writes a trace of the load into a folder, and predicts its second half.
 ///
 /// # Errors
 /// If the swarm does not start, or its trace cannot be replayed.
@@ -76,8 +76,8 @@ pub async fn measure(
 ) -> Result<Comparison> {
     let path = traces.join(format!("{config}.jsonl").replace(':', "-"));
     let file = path.to_str().context("the folder of traces has a name that is no text")?;
-    // The hub would take over what its workers are slow at, whenever it has come to know that: a swarm is measured here. The
-    // simulated hub has one group of rows under way, and guesses nothing.
+    // No hub compute: the hub would take over work from slow workers once it knows them, but this measures a swarm. The
+    // simulated hub has one group of rows in flight, and does not speculate.
     let mut serve = vec!["--experts", "int4", "--no-hub-compute", "--hedge", &config.hedge, "--trace", file];
     serve.extend(["--in-flight", "1", "--no-guesses"]);
     if let Some(model) = model {
@@ -94,7 +94,8 @@ pub async fn measure(
         processes.push(moex.worker("worker", &join_url, &["--key", &key])?);
     }
     hub.wait_for_workers(config.n_workers).await?;
-    // Not only one copy of each block: who still loads takes processor, disk and link from who serves.
+    // A single copy of each block is not enough: workers that still load take processor, disk and link from those that
+    // serve.
     let holds_all = |worker: &Value| worker["blocks_resident"] == worker["blocks_assigned"];
     hub.wait_until("every worker holds what it was given", |status| workers(status).all(holds_all)).await?;
     if config.added_millis > 0 {
@@ -112,7 +113,7 @@ pub async fn measure(
     Ok(replay::replay(&trace, 1)?)
 }
 
-/// Asks what was not asked before: keys and values of the same question would be there already.
+/// Asks a new question each time: keys and values of a repeated one would be cached.
 async fn generate(hub: &Hub, n: usize, max_tokens: u32) -> Result<()> {
     let body = json!({
         "messages": [{"role": "user", "content": format!("Tell me story {n} about a bear.")}],

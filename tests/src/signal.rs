@@ -7,7 +7,7 @@ use anyhow::Result;
 #[cfg(unix)]
 pub use rustix::process::Signal;
 
-/// One that no process understands.
+/// A signal that no process supports.
 #[cfg(not(unix))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(());

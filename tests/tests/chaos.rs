@@ -1,4 +1,4 @@
-//! Workers that break, leave and lie: every request still gets the hub's own text, and nobody waits for long.
+//! Workers that fail, leave and lie: every request still gets the hub's own text, and nobody waits for long.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
@@ -13,9 +13,9 @@ use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use tokio::time::sleep;
 
-/// The hub's default, which is the paper's.
+/// The hub's default, from the paper.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Interruptions that count, of those that a time is measured of.
+/// The number of interruptions whose times count.
 const TRIES: usize = 8;
 
 #[tokio::test]
@@ -38,11 +38,11 @@ async fn ten_seconds_of_chaos_change_no_text() {
     assert!(report.totals["answers"].as_u64() > Some(0), "workers answered too: {report}");
 }
 
-/// What a liar does to the hub's counts.
+/// The effect of a liar on the hub's counts.
 enum Shows {
     /// This total grows with its answers.
     Counts(&'static str),
-    /// The hub ends its connection, and counts that.
+    /// The hub ends its connection, and counts that as well.
     ThrownOut,
 }
 
@@ -65,7 +65,7 @@ async fn liars_beside_honest_workers_change_no_text() {
     ];
     for (id, (manner, shows)) in (0xBAD0..).zip(liars) {
         let before = hub.status().await.unwrap();
-        // An id of its own: what one liar is known for is not held against the next.
+        // Each liar has its own id, so that one's reputation does not affect the next.
         let liar = Peer::start(&hub.join_url, PeerConfig::new(id, manner)).unwrap();
         hub.wait_for_workers(3).await.unwrap();
         let http = chat::client().unwrap();
@@ -80,7 +80,7 @@ async fn liars_beside_honest_workers_change_no_text() {
             Shows::ThrownOut => ("sessions_ended", 1),
         };
         let count = |status: &Value| status["totals"][total].as_u64().unwrap();
-        // What nobody waits for is noticed when its time is up.
+        // The hub notices an attempt that nobody waits for when its time is up.
         hub.wait_until("what the liar did is counted", |status| count(status) > count(&before))
             .await
             .unwrap();
@@ -92,13 +92,13 @@ async fn liars_beside_honest_workers_change_no_text() {
     }
 }
 
-/// Three workers that declare next to nothing and answer nothing: with default flags ten answers take no longer than those of
-/// a hub that computes by itself, and the noise of a shared machine.
+/// Three workers that declare almost no work and answer nothing: with default flags, ten answers take no longer than
+/// those of a hub that computes by itself, apart from the noise of a shared machine.
 #[tokio::test]
 async fn silent_workers_that_say_they_are_slow_hold_up_no_answer() {
     let cases = cases_and_texts(10).await;
     let hub = Hub::start(&[]).unwrap();
-    // A hub with nobody connected computes on the thread that asks; this one holds nothing, and is never asked.
+    // A hub without connections computes on the thread that asks; this worker holds nothing, and gets no dispatches.
     let idle = Peer::start(&hub.join_url, PeerConfig::new(0xBAD9, Manner::LoadsNothing)).unwrap();
     hub.wait_until("it has joined", |status| workers(status).count() == 1).await.unwrap();
     time_of(&hub, &cases).await;
@@ -117,7 +117,7 @@ async fn silent_workers_that_say_they_are_slow_hold_up_no_answer() {
     assert!(beside < 2 * alone + TIMEOUT, "{alone:?} alone, {beside:?} beside them");
 }
 
-/// A worker that loads nothing costs those that do nothing.
+/// A worker that loads nothing does not slow the others.
 #[tokio::test]
 async fn a_worker_that_fails_every_load_holds_up_no_answer() {
     let cases = cases_and_texts(10).await;
@@ -154,8 +154,8 @@ async fn a_worker_that_answers_no_numbers_is_quarantined_with_default_flags() {
     assert_eq!(workers(&hub.status().await.unwrap()).count(), 0, "and turned away");
 }
 
-/// Values of the right shape, finite and wrong: with every answer checked none of them reaches a text, and the liar is
-/// found out, named with its evidence, and kept out.
+/// Wrong but finite values of the right shape. With every answer checked, none of them reaches a text, and the hub
+/// detects the liar, names it with the evidence, and keeps it out.
 #[tokio::test]
 async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text() {
     let cases = cases_and_texts(4).await;
@@ -181,7 +181,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     assert!(metrics.contains("\nmoex_quarantines_total 1\n"), "{metrics}");
 }
 
-/// What a worker writes is one line of the hub's log, without a terminal's escapes.
+/// A worker's text becomes one line of the hub's log, without escapes for a terminal.
 #[tokio::test]
 async fn what_a_worker_writes_forges_no_line_of_the_log() {
     let folder = chaos::log_folder("forged-log-test").unwrap();
@@ -198,7 +198,7 @@ async fn what_a_worker_writes_forges_no_line_of_the_log() {
     assert!(!log.contains(&id.to_string()) && log.contains(&id.short()), "ids are short: {log}");
 }
 
-/// The hub's own worker is killed: another process takes its place.
+/// The hub's own worker is killed: a new process replaces it.
 #[tokio::test]
 async fn a_worker_of_the_hubs_own_that_dies_is_started_again() {
     let hub = Hub::start(&["--workers", "1"]).unwrap();
@@ -212,11 +212,11 @@ async fn a_worker_of_the_hubs_own_that_dies_is_started_again() {
     hub.end(Signal::TERM).await.unwrap();
 }
 
-/// The processes that this one has started and that run.
+/// The running processes that this process has started.
 fn children(pid: u32) -> Vec<i32> {
     let is_child = |id: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // The name, which may have spaces in it, ends with the last parenthesis; then come state and parent.
+        // The name, which may contain spaces, ends with the last parenthesis; then come state and parent.
         let mut rest = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         rest.next() != Some("Z") && rest.next() == Some(&pid.to_string())
     };
@@ -225,8 +225,8 @@ fn children(pid: u32) -> Vec<i32> {
     ids.filter(is_child).collect()
 }
 
-/// A worker is stopped, so that it surely holds an attempt, then killed: from the closed socket on, the token takes no
-/// longer than a token does, and 5 ms. The machine may look away for longer than that: half of all tries must show it.
+/// A worker is stopped, so that it surely holds an attempt, then killed. After its socket closes, the token takes no
+/// longer than a usual one plus 5 ms. The machine may be busy for longer, so half of all tries must show it.
 #[tokio::test]
 async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseconds() {
     const COST: Duration = Duration::from_millis(5);
@@ -234,8 +234,8 @@ async fn a_worker_killed_in_the_middle_of_a_layer_costs_its_token_five_milliseco
     assert!(2 * n_within >= TRIES, "{n_within} of a usual token, and the token after the kill: {seen:?}");
 }
 
-/// A worker that is stopped and keeps its socket costs the token that it is asked for at most one timeout, in three of four
-/// tries at least.
+/// A worker that is stopped and keeps its socket delays the token by at most one timeout, in at least three of four
+/// tries.
 #[tokio::test]
 async fn a_worker_that_hangs_in_the_middle_of_a_layer_costs_its_token_one_timeout() {
     let (n_within, seen) = tries(None, |usual| TIMEOUT + 2 * usual + Duration::from_millis(50)).await;
@@ -245,8 +245,8 @@ async fn a_worker_that_hangs_in_the_middle_of_a_layer_costs_its_token_one_timeou
     );
 }
 
-/// Interrupts until [`TRIES`] interruptions have shown something: how many stayed within the bound that the time of a
-/// usual token gives, and what all showed.
+/// Interrupts until [`TRIES`] interruptions have had an effect; returns how many stayed within the bound that the time
+/// of a usual token gives, and all results.
 async fn tries(
     kill_after: Option<Duration>,
     bound: impl Fn(Duration) -> Duration,
@@ -263,13 +263,13 @@ async fn tries(
     (n_within, seen)
 }
 
-/// Streams a story from two workers, each of which holds everything, and stops one of them in the middle. The time of
-/// a usual token - the median of both workers' or of the survivor's, whichever is longer - and the longest a token then
-/// took from the stop on; if the worker is killed so long after the stop, what the token under way took from the kill
-/// on. None if the hub happened to ask the other one only.
+/// Streams a story from two workers, each of which holds everything, and stops one of them in the middle. Returns the
+/// time of a usual token (the median with both workers or with the survivor, whichever is longer) and the longest time
+/// of a token after the stop. If the worker is killed some time after the stop, the second time is that of the running
+/// token, from the kill on. `None` if the hub happened to ask only the other worker.
 async fn interrupted(kill_after: Option<Duration>) -> Option<(Duration, Duration)> {
     const N_BEFORE: usize = 16;
-    // A second copy would hide what a retry costs.
+    // A second copy would hide the cost of a retry.
     let hub = Hub::start(&["--experts", "int4", "--hedge", "1"]).unwrap();
     let mut victim = Some(Worker::start(&hub.join_url, &[]).unwrap());
     let _survivor = Worker::start(&hub.join_url, &[]).unwrap();
@@ -285,7 +285,7 @@ async fn interrupted(kill_after: Option<Duration>) -> Option<(Duration, Duration
         let case = serde_json::json!({"messages": [{"role": "user", "content": "Tell me a story about a bear."}],
             "enable_thinking": false});
         let http = chat::client().unwrap();
-        // A try that shows nothing is not listened to any further.
+        // The rest of a try without effect is not read.
         let on_piece = || {
             let _ = pieces.send(Instant::now());
         };
@@ -301,20 +301,20 @@ async fn interrupted(kill_after: Option<Duration>) -> Option<(Duration, Duration
     let mut last = Instant::now();
     if let Some(pause) = kill_after {
         sleep(pause).await;
-        // Tokens that were under way when the worker was stopped; the next one waits for it.
+        // Tokens that were running when the worker was stopped; the next one waits for it.
         while let Ok(before) = heard.try_recv() {
             if before > last + pause / 2 {
                 return None;
             }
         }
-        // It has ended when this returns, and a process that has ended has closed its sockets.
+        // The process has ended when this returns, so its sockets are closed.
         victim = None;
         last = Instant::now();
     }
     let mut longest = Duration::ZERO;
     times.clear();
     while let Some(time) = heard.recv().await {
-        // What waits for a killed worker is the token under way, and no other.
+        // Only the running token waits for a killed worker.
         if kill_after.is_none() || times.is_empty() {
             longest = longest.max(time.saturating_duration_since(last));
         }
@@ -334,7 +334,7 @@ fn median_gap(times: &[Instant]) -> Duration {
     gaps.get(gaps.len() / 2).copied().unwrap_or_default()
 }
 
-/// How long a hub takes for these cases, one after another.
+/// The time that a hub takes for these cases, one after another.
 async fn time_of(hub: &Hub, cases: &[(Value, Said)]) -> Duration {
     let http = reqwest::Client::new();
     let started = Instant::now();
@@ -350,7 +350,7 @@ fn demo_cases(n: usize) -> Vec<Value> {
     lines.lines().take(n).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The first cases of the demo, with what a hub without workers says.
+/// The first cases of the demo, with the texts of a hub without workers.
 async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
     let hub = Hub::start(&["--experts", "int4"]).unwrap();
     let http = chat::client().unwrap();

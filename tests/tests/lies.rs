@@ -1,5 +1,5 @@
-//! Workers that lie, and nobody else: with default flags each text is the hub's own, whatever they say and however often they
-//! come back under another name.
+//! Workers that lie, and no others: with default flags each text is the hub's own, whatever they answer and however
+//! often they return under another name.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
@@ -9,9 +9,9 @@ use moex_tests::liar::Lie;
 use moex_tests::peer::{Manner, Peer, PeerConfig};
 use serde_json::Value;
 
-/// Answers asked for under each attack; `MOEX_LIES` asks for more.
+/// Answers requested under each attack; `MOEX_LIES` sets another number.
 const ANSWERS: usize = 200;
-/// Conversations at a time.
+/// Concurrent conversations.
 const AT_ONCE: usize = 4;
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn answers_that_follow_from_wrong_products_change_no_text() {
     caught(&hub).await;
 }
 
-/// The answers are true, but the hub has to compute each: that counts as a lie too.
+/// The answers are true, but the hub has to compute each one: this counts as a lie too.
 #[tokio::test]
 async fn false_products_beside_true_answers_change_no_text_and_are_found_out() {
     let hub = under_attack(Manner::Lies(Lie::FalseProducts(3.0))).await;
@@ -65,7 +65,7 @@ async fn two_values_that_cancel_for_many_a_check_change_no_text() {
     caught(&hub).await;
 }
 
-/// What the liars of these tests compute is what honest workers compute, and nobody is suspected for it.
+/// These tests' liars compute what honest workers compute, and nobody is suspected for it.
 #[tokio::test]
 async fn honest_workers_are_used_and_never_suspected() {
     let hub = Hub::start(&[]).unwrap();
@@ -83,7 +83,7 @@ async fn honest_workers_are_used_and_never_suspected() {
     println!("{verification}");
 }
 
-/// A hub with default flags whose two workers both do this, after [`ANSWERS`] answers that were all right.
+/// A hub with default flags whose two workers both behave like this, after [`ANSWERS`] answers that were all right.
 async fn under_attack(manner: Manner) -> Hub {
     let hub = Hub::start(&[]).unwrap();
     let liars = [1, 2].map(|id| {
@@ -101,7 +101,7 @@ async fn under_attack(manner: Manner) -> Hub {
     hub
 }
 
-/// The status of a hub that has found a lie out.
+/// The status of a hub that has detected a lie.
 async fn caught(hub: &Hub) -> Value {
     let is_caught = |status: &Value| !status["quarantined"].as_array().unwrap().is_empty();
     hub.wait_until("a liar is quarantined", is_caught).await.unwrap();
@@ -132,7 +132,7 @@ async fn answers_are_right(hub: &Hub) {
     assert_eq!(wrong, 0, "wrong texts of {n}");
 }
 
-/// The first cases of the demo, with what a hub without workers says.
+/// The first cases of the demo, with the texts of a hub without workers.
 async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
     let hub = Hub::start(&[]).unwrap();
     let http = chat::client().unwrap();

@@ -1,17 +1,17 @@
-//! The simulator predicts this machine's own swarm from the trace that its hub wrote. `cargo xtask bench replay` does so
-//! for many swarms and for a true geometry, on a quiet machine; here are two whose time is mostly that of their links,
-//! since the machines that run tests are shared.
+//! The simulator predicts this machine's own swarm from the hub's trace. `cargo xtask bench replay` does so for many
+//! swarms and for a real geometry, on a quiet machine. Here, two swarms spend most of their time on links, since the
+//! machines that run tests are shared.
 
 use moex_tests::{
     hub::Moex,
     replay::{Config, Load, measure},
 };
 
-/// What the prediction of tokens a second may be off by. On two cores that ten other processes wanted, six runs were off
-/// by 1 to 4 %.
+/// The largest allowed error of the predicted tokens a second. On two cores that ten other processes used, six runs
+/// were off by 1 to 4 %.
 const TOLERANCE: f64 = 0.10;
-/// Somebody else's work that begins in the second half of a run was in no first half. So the median of three runs counts,
-/// which is known once two are within the tolerance, or beyond it.
+/// Other work that begins in the second half of a run does not show in the first half. So the median of three runs
+/// counts; it is known once two are within the tolerance, or beyond it.
 const MAJORITY: usize = 2;
 const LOAD: Load = Load { n_answers: 3, n_tokens: 24 };
 

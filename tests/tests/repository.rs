@@ -12,7 +12,7 @@ use moex_tests::{
 };
 use serde_json::Value;
 
-/// Which of our crates each crate depends on: the arrows of the drawing in `ARCHITECTURE.md`.
+/// The dependencies between our crates: the arrows of the drawing in `ARCHITECTURE.md`.
 const ARROWS: [(&str, &[&str]); 9] = [
     ("moex-protocol", &[]),
     ("moex-kernels", &[]),
@@ -31,7 +31,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ),
 ];
 
-/// Crates whose promise is to know neither an asynchronous runtime nor a GPU's interface.
+/// Crates that depend on neither an asynchronous runtime nor a GPU interface.
 const PURE: [&str; 4] = ["moex-protocol", "moex-model", "moex-engine", "moex-swarm"];
 
 #[test]
@@ -51,7 +51,7 @@ fn dependencies_point_one_way() {
     for package in packages {
         let name = package["name"].as_str().expect("a package has a name");
         let all = package["dependencies"].as_array().expect("a list");
-        // What only its tests use is listed apart.
+        // Dependencies of tests alone are listed separately.
         let used = all.iter().filter(|d| d["kind"].as_str() != Some("dev"));
         let used: BTreeSet<&str> = used.filter_map(|d| d["name"].as_str()).collect();
         let ours: BTreeSet<&str> = used.iter().copied().filter(|name| name.starts_with("moex-")).collect();
@@ -65,7 +65,7 @@ fn dependencies_point_one_way() {
     }
 }
 
-/// A crate that outgrows this is several.
+/// A larger crate should be split.
 #[test]
 fn no_crate_has_more_than_three_tenths_of_the_lines() {
     let lines = |folder: &str, but: &[&str]| -> usize {
@@ -86,8 +86,8 @@ fn no_crate_has_more_than_three_tenths_of_the_lines() {
     }
 }
 
-/// `cargo xtask`, the binaries and the tests are built one after the other: with other features for one of them, every crate
-/// above the difference would be compiled once more, and that is most of the time from a fresh clone.
+/// `cargo xtask`, the binaries and the tests are built one after another. If one of them had other features, every
+/// crate above the difference would be compiled once more, which is most of the time from a fresh clone.
 #[test]
 fn xtask_binaries_and_tests_share_what_they_compile() {
     let tree = |args: &[&str]| {
@@ -99,7 +99,7 @@ fn xtask_binaries_and_tests_share_what_they_compile() {
             .expect("cargo runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // A star says that what is below a crate was shown already.
+        // A star marks a crate whose dependencies were shown already.
         text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect::<BTreeSet<_>>()
     };
     let tests = tree(&["--workspace", "--edges", "normal,build,dev"]);
@@ -112,7 +112,7 @@ fn xtask_binaries_and_tests_share_what_they_compile() {
     }
 }
 
-/// What a crate promises in its header not to know.
+/// The things that a crate's header promises not to know.
 #[test]
 fn crates_know_only_what_they_may() {
     let rules = [
@@ -131,7 +131,8 @@ fn crates_know_only_what_they_may() {
     }
 }
 
-/// With the last instance a driver is unloaded under the threads that used it: one function makes one, and keeps it.
+/// Dropping the last instance would unload a driver under the threads that used it: one function makes one, and keeps
+/// it.
 #[test]
 fn the_instance_of_the_gpu_is_made_in_one_file() {
     let maker = Path::new("kernels/src/engine/gpu/device.rs");
@@ -144,7 +145,7 @@ fn the_instance_of_the_gpu_is_made_in_one_file() {
     }
 }
 
-/// One idea a file; a longer one says at its head why.
+/// Each file has one idea.
 #[test]
 fn no_source_file_is_long_without_a_reason() {
     const LONG: usize = 500;
@@ -158,7 +159,7 @@ fn no_source_file_is_long_without_a_reason() {
     }
 }
 
-/// Users need no wasm toolchain, since the bundles are committed; whoever changes its sources builds it anew.
+/// Users need no wasm toolchain, since the bundles are committed; a change of their sources requires a rebuild.
 #[test]
 fn the_worker_bundles_are_fresh_and_small() {
     assert!(
@@ -169,7 +170,7 @@ fn the_worker_bundles_are_fresh_and_small() {
     assert!(n_bytes <= worker::MAX_BYTES, "a bundle takes {n_bytes} bytes");
 }
 
-/// What stands in the README's shell blocks are commands that exist, with flags that exist.
+/// The README's shell blocks contain only commands and flags that exist.
 #[test]
 fn commands_of_the_readme_can_be_typed() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("there is a README");
@@ -189,7 +190,7 @@ fn commands_of_the_readme_can_be_typed() {
             ["cargo", "install", "--path", "hub"] | ["curl", ..] | ["-d", ..] => Ok(()),
             _ => panic!("the README names a command that no test knows: {line}"),
         };
-        // Help is an error to the parser, and right here.
+        // The parser reports help as an error, which is right here.
         if let Err(error) = checked {
             let shown = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             assert!(shown, "{line}: {error}");
@@ -199,7 +200,7 @@ fn commands_of_the_readme_can_be_typed() {
     assert!(n_commands >= 5, "the README has shell blocks: {text}");
 }
 
-/// What the systemd unit and the image set are variables of flags that exist.
+/// The systemd unit and the image set only variables of existing flags.
 #[test]
 fn variables_of_the_deployment_exist() {
     let cli = Cli::command();

@@ -1,11 +1,11 @@
-//! The shipped swarm and the shipped workers on virtual time, with random harm done to them: what must hold, holds for
-//! the first seeds. `cargo xtask simulate` runs as many as one has time for.
+//! The shipped swarm and the shipped workers on virtual time, with random faults: all invariants hold for the first
+//! seeds. `cargo xtask simulate` runs any number of seeds.
 
 use std::thread;
 
 use moex_sim::chaos;
 
-/// What a test run has time for: half a minute of two cores.
+/// As many as a test run has time for: half a minute on two cores.
 const N_SEEDS: u64 = 10_000;
 
 #[test]
@@ -14,7 +14,7 @@ fn what_must_hold_holds_whatever_happens() {
     let summary =
         chaos::run_many(0..N_SEEDS, n_threads, |_| ()).unwrap_or_else(|violation| panic!("{violation}"));
     assert_eq!(summary.seeds, N_SEEDS);
-    // Harm that never bites checks nothing.
+    // Faults without effect check nothing.
     let totals = summary.totals;
     for (what, count) in [
         ("sums", totals.layers),

@@ -1,4 +1,4 @@
-//! How long to wait before trying again.
+//! The wait before another try.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The first wait and the longest.
+    /// Starts with the wait `first`, and never waits longer than `cap`.
     pub fn new(first: Duration, cap: Duration) -> Self {
         Self { first, cap, next: first }
     }
@@ -23,7 +23,7 @@ impl Backoff {
         delay
     }
 
-    /// It worked: the next wait is the first again.
+    /// After a success, the next wait is the first again.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

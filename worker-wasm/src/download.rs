@@ -11,7 +11,7 @@ use crate::core::Loaded;
 
 /// How many attempts may receive nothing before the download fails.
 pub(crate) const MAX_FRUITLESS_ATTEMPTS: u32 = 5;
-/// The wait between two attempts, at first and at most.
+/// The first and the longest wait between two attempts.
 const RETRY_DELAY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// A download, resumable at every byte. It holds at most the block: a server that sends more is cut off.
@@ -31,7 +31,7 @@ pub(crate) struct Download {
 pub(crate) enum Next {
     /// The block is complete and has its hash.
     Done,
-    /// Request what is missing after this time.
+    /// Request the missing bytes after this time.
     Retry(Duration),
     /// Too many attempts received nothing.
     Failed(String),
@@ -56,20 +56,20 @@ impl Download {
         download
     }
 
-    /// What to request: the URL and the value of the `Range` header. `None` when nothing is missing.
+    /// The next request: the URL and the value of the `Range` header. `None` when nothing is missing.
     pub(crate) fn request(&self) -> Option<(&str, String)> {
         let first = self.source.start + self.bytes.len() as u64;
         let range = || format!("bytes={first}-{}", self.source.end.saturating_sub(1));
         (!self.is_full()).then(|| (self.source.url.as_str(), range()))
     }
 
-    /// Bytes received so far, the kept ones included.
+    /// Bytes received so far, including the kept ones.
     #[cfg(any(test, target_arch = "wasm32"))]
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The next bytes of the range; an error if they are more than were asked for.
+    /// Adds the next bytes of the range; fails if there are more than were requested.
     pub(crate) fn append(&mut self, chunk: &[u8]) -> Result<(), String> {
         if self.bytes.len() + chunk.len() > self.wanted() {
             return Err("the server sent more than the range that was asked for".into());
@@ -79,7 +79,7 @@ impl Download {
         Ok(())
     }
 
-    /// Ends an attempt and decides what follows.
+    /// Ends an attempt and decides the next step.
     pub(crate) fn attempted(&mut self, result: Result<(), String>) -> Next {
         let reason = match result {
             Err(reason) => reason,
@@ -118,10 +118,10 @@ impl Download {
     }
 }
 
-/// The whole block: makes attempts, with waits between them, until it is complete or enough was tried.
+/// Downloads the whole block: makes attempts, with waits between them, until it is complete or has failed too often.
 ///
 /// # Errors
-/// In words, why the last attempt failed.
+/// A description of the last attempt's failure.
 pub(crate) async fn complete(
     mut download: Download,
     mut attempt: impl AsyncFnMut(&mut Download) -> Result<(), String>,
@@ -142,7 +142,7 @@ pub(crate) fn hash_matches(bytes: &[u8], hex: &str) -> bool {
     blake3::Hash::from_hex(hex).is_ok_and(|hash| hash == blake3::hash(bytes))
 }
 
-/// The hash as a file name, in lower case; `None` for text that is no hash.
+/// The hash as a file name, in lower case; `None` for text that is not a hash.
 pub(crate) fn file_name(blake3: &str) -> Option<String> {
     blake3::Hash::from_hex(blake3).ok().map(|hash| hash.to_hex().to_string())
 }

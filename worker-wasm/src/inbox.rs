@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 /// The most events that may wait. A hub that respects the worker's input slots causes far fewer.
 const MAX_EVENTS: usize = 1024;
-/// The part of a full inbox that a connection may have without being the one that has filled it.
+/// The part of a full inbox up to which a connection is not blamed for filling it.
 const MAX_SHARE: usize = MAX_EVENTS / 4;
 
 /// The queue; clones are the same queue.
@@ -24,7 +24,7 @@ impl<T> Inbox<T> {
         Self(Rc::new(RefCell::new(Queue { events: VecDeque::new(), waker: None })))
     }
 
-    /// Adds an event whatever the bound. For rare events that must not be lost: the end of a task or a connection.
+    /// Adds an event regardless of the bound. For rare events that must not be lost: the end of a task or a connection.
     pub(crate) fn push(&self, event: T) {
         let mut queue = self.0.borrow_mut();
         queue.events.push_back(event);
@@ -42,8 +42,8 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Adds an event of a connection; or, if too many wait and many of them `belong` to it, its `end` in place of all those:
-    /// a stream of messages with one missing is worth nothing.
+    /// Adds an event of a connection. If too many wait and many of them `belong` to the connection, adds its `end` in
+    /// place of all of those: a stream of messages is useless with one missing.
     pub(crate) fn offer_or_end(&self, event: T, belongs: impl Fn(&T) -> bool, end: T) {
         let Err(event) = self.offer(event) else { return };
         let waiting = self.0.borrow().events.iter().filter(|waiting| belongs(waiting)).count();

@@ -1,9 +1,9 @@
 //! The worker: it holds experts of a model and answers for them.
 //!
-//! [`core`] is the whole of its logic, without I/O: for each of its hubs a connection, a session, the blocks held and the
-//! computations owed. `driver` runs it, the same in a browser (`browser`, wasm32) and natively (`native`, the feature of that
-//! name), which bring sockets, a clock, downloads and a store. [`device`] opens what computes, tests it, and measures it for
-//! the hub.
+//! [`core`] has all the logic, without I/O: for each hub a connection, a session, its blocks and the computations that
+//! it waits for. `driver` runs it, the same in a browser (`browser`, wasm32) and natively (`native`, the feature of
+//! that name), which provide sockets, a clock, downloads and a store. [`device`] opens the computing device, tests it,
+//! and measures it for the hub.
 //!
 //! Invariant: outside `browser` and `native` nothing reads a clock or a random source, and nothing waits.
 

@@ -1,10 +1,10 @@
-//! What an expert's products are, for a hub that wants to know whether a worker's were wrong or only far apart by rounding.
+//! An expert's true products, for a hub that asks whether a worker's are wrong or differ only by rounding.
 
 use super::RowsAsMet;
 use crate::ExpertView;
 
-/// By how much the products that were `said` (2F) of a row differ from the expert's own: the squared error as a part of the
-/// squared values. Multiplies every weight of gate and up once, in f64.
+/// Compares the products that a worker `said` (2F) for a row with the expert's own: the squared errors' sum divided by
+/// the squared values' sum. Multiplies every weight of gate and up once, in f64.
 pub fn products_nmse(expert: &ExpertView<'_>, rows: &RowsAsMet, row: usize, said: &[f32]) -> f64 {
     let x = rows.row(row).0; // (D)
     let mut scratch = vec![0.0; x.len()];
@@ -18,6 +18,6 @@ pub fn products_nmse(expert: &ExpertView<'_>, rows: &RowsAsMet, row: usize, said
             power += product * product;
         }
     }
-    // What is nothing beside nothing is no difference.
+    // 0 / 0: both are zero, which is no difference.
     if error == 0.0 { 0.0 } else { error / power }
 }

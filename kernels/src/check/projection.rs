@@ -1,4 +1,4 @@
-//! What secret vectors make of an expert's matrices.
+//! Projections of an expert's matrices on secret vectors.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ pub struct Projection {
     pub(super) biases: Option<Biases>,
 }
 
-/// Of an expert that has such.
+/// The biases of an expert that has them.
 #[derive(Debug)]
 pub(super) struct Biases {
-    /// Of gate and up (F), filled up with zeros to whole panels.
+    /// Biases of gate and up (F), padded with zeros to whole panels.
     pub(super) gate_up: [Vec<f32>; 2],
     /// s . bias of down, for each vector.
     pub(super) down: [f32; N_ANSWER],
@@ -63,7 +63,7 @@ impl Projection {
         Self { secrets, format, gate_up, down, norms, biases }
     }
 
-    /// Bytes that it takes.
+    /// Bytes of this projection.
     pub fn bytes(&self) -> usize {
         let biases = self.biases.as_ref().map_or(0, |biases| biases.gate_up.iter().map(Vec::len).sum());
         4 * (self.gate_up.len() + self.down.len() + biases)

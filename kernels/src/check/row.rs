@@ -1,4 +1,4 @@
-//! The check of one row's answer.
+//! Checks the answer for one row.
 
 use super::{
     N_ANSWER, N_PRODUCTS, Projection, TOLERANCE,
@@ -11,7 +11,7 @@ use crate::{
     simd::{self, Simd},
 };
 
-/// Rows as they met the weights of a format: rounded to int8 and back, or as they are.
+/// Rows in the precision that a format's weights meet: rounded to int8 and back, or unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct RowsAsMet {
     rounded: Activations,
@@ -22,7 +22,7 @@ pub struct RowsAsMet {
 }
 
 impl RowsAsMet {
-    /// Takes `rows` (R, `n_cols`) as experts whose gate and up are in `format` meet them.
+    /// Fills with `rows` (R, `n_cols`), in the precision of experts whose gate and up are in `format`.
     ///
     /// # Panics
     /// If these are not whole rows.
@@ -57,12 +57,12 @@ impl RowsAsMet {
     }
 }
 
-/// What a worker says of one row.
+/// A worker's answer for one row.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// The row, by its place in [`RowsAsMet`].
+    /// The row's index in [`RowsAsMet`].
     pub row: usize,
-    /// What the answer was to be multiplied by.
+    /// The gate that the answer is to be multiplied by.
     pub gate: f32,
     /// (2F): the products with gate, then those with up.
     pub products: &'a [f32],
@@ -72,16 +72,16 @@ pub struct Claim<'a> {
     pub wire_rounding: f32,
 }
 
-/// What a claim failed at.
+/// Which part of a claim is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refuted {
     /// The products are not those of the row with gate and up.
     Products,
-    /// The answer is not what follows from the products.
+    /// The answer does not follow from the products.
     Answer,
 }
 
-/// What a check needs in between. It grows to the widest expert, then allocates no more.
+/// Working memory of a check. It grows to the widest expert, then allocates no more.
 #[derive(Clone, Debug, Default)]
 pub struct CheckScratch {
     /// (F).
@@ -91,10 +91,11 @@ pub struct CheckScratch {
 }
 
 impl Projection {
-    /// Checks what a worker says of one of `rows`, which met the format of this expert. The module says what that finds.
+    /// Checks a worker's answer for one of `rows`, which are filled for this expert's format. The module's doc says
+    /// which errors it finds.
     ///
     /// # Errors
-    /// What it failed at; also if anything is not finite.
+    /// The part that is wrong; values that are not finite are wrong too.
     ///
     /// # Panics
     /// If there is no such row, or a length is not the expert's.
@@ -111,7 +112,7 @@ impl Projection {
         let true_: [f32; N_PRODUCTS] = dots(simd, &self.gate_up, x);
         let allowed =
             TOLERANCE * self.norms[0] * x_norm * rounding(self.format.gate_up, activations, x.len());
-        // Written so that what is not a number is refuted.
+        // Written so that NaN is refuted.
         if !said.iter().zip(true_).all(|(said, true_)| (said - true_).abs() <= allowed) {
             return Err(Refuted::Products);
         }
@@ -134,7 +135,7 @@ impl Projection {
         }
     }
 
-    /// What goes into down, from the products (2F) to `h` (F), as every worker computes it.
+    /// Computes the input of down, `h` (F), from the products (2F), as every worker does.
     fn activate(&self, simd: Simd, activations: ActivationFormat, products: &[f32], h: &mut Vec<f32>) {
         let (gate, up) = products.split_at(products.len() / 2);
         h.clear();
@@ -156,12 +157,12 @@ impl Projection {
     }
 }
 
-/// How far an honest sum of `n` products may be off, as a part of the lengths of what is multiplied.
+/// A bound of the error of an honest sum of `n` products, relative to the lengths of the two factors.
 fn rounding(format: WeightFormat, activations: ActivationFormat, n: usize) -> f32 {
     /// Half a unit in the last place of an f32.
     const UNIT: f32 = 1.0 / (1 << 24) as f32;
-    /// The sums of columns that minimums are multiplied with, in i16: half a step of a block's largest sum in each, of a row
-    /// whose columns are of like size, and minimums twice as long as the weights.
+    /// Minimums are multiplied with sums of columns, in i16. This bounds their rounding: half a step of a block's
+    /// largest sum in each, for a row whose columns are of like size, and minimums twice as long as the weights.
     const MINIMUMS: f32 = 1.0 / (1 << 12) as f32;
     let rounds_sums = activations == ActivationFormat::Int8
         && format.geometry().is_some_and(|geometry| geometry.has_minimums);

@@ -1,4 +1,4 @@
-//! The vectors that nobody else knows.
+//! The secret vectors of a check.
 
 use super::{N_ANSWER, N_PRODUCTS};
 
@@ -14,7 +14,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Draws them for experts of D `hidden` and F `inner`. `random` gives bits that nobody can guess.
+    /// Draws the vectors for experts of D `hidden` and F `inner`. `random` must give bits that nobody can guess.
     pub fn new(hidden: usize, inner: usize, mut random: impl FnMut() -> u32) -> Self {
         let mut draw = |n: usize| -> Vec<f32> {
             // The middle of one of 2^24 equal parts of ±1: never 0.

@@ -25,7 +25,8 @@ fn random(seed: u64) -> impl FnMut() -> u32 {
     }
 }
 
-/// An expert of noise, its rows as they met it, and what an honest worker says of each.
+/// An expert of random weights, its rows in the precision that they are checked in, and an honest worker's answer for
+/// each.
 struct Case {
     projection: Projection,
     activations: ActivationFormat,
@@ -45,7 +46,8 @@ impl Case {
             EnginePlan { shapes: shape.into(), activations, n_slots: 1, max_rows: 4096, max_pairs: 4096 };
         let engine = CpuEngine::new(plan).unwrap();
         engine.load(0, shape.format, &block).unwrap();
-        // A few columns far above the rest, as activations have; some rows are small, some have a gate of next to nothing.
+        // A few columns are far larger than the rest, as in real activations; some rows are small, some gates are
+        // nearly zero.
         let mut rows = noise(seed ^ 7, n_rows * hidden, 1.0);
         rows.iter_mut().step_by(311).for_each(|x| *x *= 12.0);
         for (t, row) in rows.chunks_mut(hidden).enumerate() {
@@ -106,7 +108,7 @@ fn shapes() -> Vec<ExpertShape> {
     shapes
 }
 
-/// So many rows of each shape and kind of activations; `MOEX_CHECK_ROWS` asks for more.
+/// Rows to check for each shape and kind of activations; `MOEX_CHECK_ROWS` sets another number.
 fn n_rows() -> usize {
     std::env::var("MOEX_CHECK_ROWS").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
 }
@@ -151,7 +153,7 @@ fn a_lie_fails() {
             let zeros = vec![0.0; products.len()];
             assert_eq!(case.check(0, &zeros, &vec![0.0; answer.len()]), Err(Refuted::Products));
             assert!(case.check(0, case.products(2), case.answer(2)).is_err(), "another row's");
-            // One value alone, and two that cancel for every vector of signs in two.
+            // One wrong value alone, and two wrong values that cancel for half of all vectors of signs.
             let mut one = answer.to_vec();
             one[5] += 0.5 * answer.iter().map(|y| y * y).sum::<f32>().sqrt();
             assert_eq!(case.check(0, products, &one), Err(Refuted::Answer));
@@ -175,7 +177,8 @@ fn products_differ_from_an_experts_own_by_rounding_or_are_false() {
     }
 }
 
-/// Noise of 3 % of the answer's length, in each value or in a few: one in ten thousand may go unseen, of the module's one in a
+/// Noise of 3 % of the answer's length, in every value or in a few. One in ten thousand may go unseen; the module's doc
+/// computes one in a hundred thousand.
 /// hundred thousand.
 #[test]
 fn noise_of_three_per_cent_is_seen() {
@@ -185,7 +188,7 @@ fn noise_of_three_per_cent_is_seen() {
     for row in 0..500 {
         let answer = case.answer(row);
         let length = answer.iter().map(|y| y * y).sum::<f32>().sqrt();
-        // Below that an f16 has not three digits.
+        // Below this, an f16 has fewer than three digits.
         if length < 1e-2 * (answer.len() as f32).sqrt() {
             continue;
         }
@@ -206,7 +209,7 @@ fn noise_of_three_per_cent_is_seen() {
     assert!(unseen * 10_000 <= tried, "{unseen} of {tried}");
 }
 
-/// What the memory plan counts, and how much of the work a check is.
+/// Counts the multiplications of a check, and the bytes that the memory plan counts.
 #[test]
 fn a_check_is_less_than_a_hundredth_of_the_work() {
     let (hidden, inner) = (2048, 768);

@@ -17,16 +17,17 @@ pub struct AttentionShape {
     pub page_positions: usize,
 }
 
-/// What becomes of a product of query and key before softmax, and which of them there are.
+/// How products of queries and keys become scores, and which positions have one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scores<'a> {
     /// What products are multiplied by.
     pub scale: f32,
     /// Scores are `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// The positions that a row sees, its own and those before it; all where there is none.
+    /// How many positions a row sees: its own and those before it. `None`: all.
     pub window: Option<usize>,
-    /// A score for each query head (H) that joins the softmax and is dropped from it (attention sinks), or empty.
+    /// A score for each query head (H) that takes part in the softmax and is then dropped (attention sinks); empty
+    /// without sinks.
     pub sinks: &'a [f32],
 }
 
@@ -49,7 +50,7 @@ pub fn soft_cap(x: f32, cap: f32) -> f32 {
     libm::tanhf(x / cap) * cap
 }
 
-/// What one row attends to: the first `positions` of the cached keys and values of its sequence, its own included.
+/// The cached positions that one row attends to: the first `positions` of its sequence, its own included.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedRows<'a> {
     /// Pages of (page_positions, G, C), in order.
@@ -111,7 +112,7 @@ fn attend(
     scores.extend(scoring.sinks.get(head));
     softmax(scores);
     out.fill(0.0);
-    // A sink's share is the last, and meets no value.
+    // The last weight is the sink's, which has no value.
     for (weight, value) in scores.iter().zip(seen(row.values)) {
         for (out, value) in out.iter_mut().zip(value) {
             *out += weight * value;
@@ -200,7 +201,7 @@ mod tests {
             out
         };
         let plain = Scores::plain(SHAPE.head_width);
-        // Of 11 positions the last five: the first six are not there.
+        // The window is the last five of 11 positions: the first six are not seen.
         let skip = 6 * SHAPE.n_kv_heads * SHAPE.head_width;
         let expected = plainly(&q, &keys[skip..], &values[skip..], 5);
         assert!(nmse(&run(Scores { window: Some(5), ..plain }), &expected) < 1e-10);
@@ -208,7 +209,7 @@ mod tests {
         let capped = run(Scores { softcap: Some(1e4), ..plain });
         assert!(nmse(&capped, &run(plain)) < 1e-6, "a cap far above all scores");
         assert!(nmse(&run(Scores { softcap: Some(0.5), ..plain }), &run(plain)) > 1e-3);
-        // A sink as large as the sum of all others halves what a head gives; one far below changes nothing.
+        // A sink as large as the sum of all others halves a head's output; one far below changes nothing.
         let far_below = run(Scores { sinks: &[-1e4; 6], ..plain });
         assert_eq!(far_below, run(plain));
         let keys_of_zero = [0.0; 240];

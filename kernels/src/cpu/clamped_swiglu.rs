@@ -1,12 +1,13 @@
 //! The activation between the projections of GPT-OSS' experts.
 
-/// What a gate is multiplied by inside the sigmoid.
+/// The factor of a gate inside the sigmoid.
 pub const SWIGLU_ALPHA: f32 = 1.702;
-/// What gates are cut to at most, and ups to at most and, negated, at least (config `swiglu_limit`).
+/// The limit of gates and ups (config `swiglu_limit`): gates are cut to at most this, ups to between minus this and
+/// this.
 pub const SWIGLU_LIMIT: f32 = 7.0;
 
-/// `gate[i] = (u + 1) g sigmoid(1.702 g)`, in place, with `g` the gate cut to at most 7 and `u` the up cut to between -7 and 7.
-/// What is no number stays none.
+/// `gate[i] = (u + 1) g sigmoid(1.702 g)`, in place, with `g` the gate cut to at most 7 and `u` the up cut to between
+/// -7 and 7. NaN stays NaN.
 ///
 /// # Panics
 /// If the lengths differ.

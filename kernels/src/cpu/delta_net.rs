@@ -1,9 +1,9 @@
-//! The gated delta net: attention whose past is one matrix a head, however long it is (Gated Delta Networks,
-//! <https://arxiv.org/abs/2412.06464>, equation 10), as Qwen3-Next has it.
+//! The gated delta net: attention whose past is one matrix a head, whatever its length (Gated Delta Networks,
+//! <https://arxiv.org/abs/2412.06464>, equation 10), as in Qwen3-Next.
 
 use super::dot;
 
-/// The widths of a delta net. A key head serves as many value heads as there are more of them.
+/// The widths of a delta net. Each key head serves Hv / Hk value heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaNetShape {
     /// Hk, query and key heads.
@@ -18,10 +18,10 @@ pub struct DeltaNetShape {
     pub kernel: usize,
 }
 
-/// What a delta net has besides its projections.
+/// The weights of a delta net besides its projections.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaNetWeights<'a> {
-    /// (conv columns, kernel): of each column's own convolution, the oldest row first.
+    /// (conv columns, kernel): each column's own convolution, the oldest row first.
     pub conv: &'a [f32],
     /// (Hv): the decay is `exp(-exp(a_log) softplus(a + dt_bias))`.
     pub a_log: &'a [f32],
@@ -29,7 +29,7 @@ pub struct DeltaNetWeights<'a> {
     pub dt_bias: &'a [f32],
     /// (Cv): weights of the norm of a head's output.
     pub norm: &'a [f32],
-    /// What the norm adds to the mean of squares.
+    /// The norm adds this to the mean of squares.
     pub rms_eps: f32,
 }
 
@@ -39,7 +39,7 @@ impl DeltaNetShape {
         2 * self.n_key_heads * self.key_width + self.out_width()
     }
 
-    /// Columns of `in_proj_qkvz`: as many, and a gate for each column of the values.
+    /// Columns of `in_proj_qkvz`: those of [`Self::conv_width`], and one gate for each column of the values.
     pub fn qkvz_width(&self) -> usize {
         self.conv_width() + self.out_width()
     }
@@ -49,19 +49,20 @@ impl DeltaNetShape {
         2 * self.n_value_heads
     }
 
-    /// Hv x Cv, the width of what comes out.
+    /// Hv x Cv, the width of the output.
     pub fn out_width(&self) -> usize {
         self.n_value_heads * self.value_width
     }
 
-    /// Floats of what a sequence keeps: the rows that the convolution looks back on, and a (Ck, Cv) matrix a value head.
+    /// Floats of a sequence's state: the rows that the convolution looks back on, and a (Ck, Cv) matrix for each value
+    /// head.
     pub fn state_len(&self) -> usize {
         (self.kernel - 1) * self.conv_width() + self.n_value_heads * self.key_width * self.value_width
     }
 }
 
-/// One row of a sequence: `qkvz` and `ba` (projections of the row, a key head's parts together) to `out` (Hv, Cv), by way of
-/// `state` ([`DeltaNetShape::state_len`], zeros before the first row). Rows must come in their order.
+/// Computes one row of a sequence: `qkvz` and `ba` (projections of the row, the parts of a key head together) to `out`
+/// (Hv, Cv). Updates `state` ([`DeltaNetShape::state_len`], zeros before the first row). Rows must come in order.
 ///
 /// # Panics
 /// If lengths do not fit the shape.
@@ -107,7 +108,7 @@ pub fn delta_net_row(
     }
 }
 
-/// Each column of `row` becomes SiLU of its convolution over the rows before, which then end with it.
+/// Replaces each column of `row` by SiLU of its convolution with the rows before it, and appends the row to `past`.
 fn convolve(conv: &[f32], kernel: usize, past: &mut [f32], row: &mut [f32]) {
     let width = row.len();
     for (column, value) in row.iter_mut().enumerate() {
@@ -117,7 +118,7 @@ fn convolve(conv: &[f32], kernel: usize, past: &mut [f32], row: &mut [f32]) {
             sum += tap * past[age * width + column];
         }
         sum += taps[kernel - 1] * *value;
-        // The oldest row goes.
+        // The oldest row is dropped.
         for age in 1..kernel - 1 {
             past[(age - 1) * width + column] = past[age * width + column];
         }
@@ -134,8 +135,8 @@ fn normalise(x: &mut [f32], scale: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// The delta rule: the matrix (Ck, Cv) forgets by `decay`, what it says to `k` moves towards `v` by `beta`, and what it then
-/// says to `q` is the output (Cv).
+/// The delta rule: the matrix (Ck, Cv) decays by `decay`, its output for `k` moves towards `v` by `beta`, and its
+/// output for `q` is then the result (Cv).
 fn step(matrix: &mut [f32], q: &[f32], k: &[f32], v: &[f32], (beta, decay): (f32, f32), out: &mut [f32]) {
     out.fill(0.0);
     for (row, k) in matrix.chunks_exact_mut(v.len()).zip(k) {
@@ -162,7 +163,7 @@ fn gated_norm(x: &mut [f32], gates: &[f32], weights: &[f32], eps: f32) {
     }
 }
 
-/// `ln(1 + exp(x))`; x itself where that is the same in f32.
+/// `ln(1 + exp(x))`; where x is the same in f32, x itself.
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { libm::log1pf(libm::expf(x)) }
 }
@@ -188,7 +189,7 @@ mod tests {
         let mut out = [f32::NAN];
         // q, k, v, z; b, a.
         delta_net_row(&SHAPE, &weights, &[1.0, 1.0, 2.0, 3.0], &[0.0, 0.0], &mut state, &mut out);
-        // Normalised, q and k are 1; beta is a half; the output's norm is its sign.
+        // Normalised, q and k are 1; beta is a half; the norm leaves the output's sign.
         assert!((out[0] - silu(3.0)).abs() < 1e-5);
         let first = 0.5 * silu(2.0);
         assert!((state[3] - first).abs() < 1e-5, "{state:?}");

@@ -1,4 +1,4 @@
-//! The one order in which products are summed.
+//! The fixed order in which products are summed.
 
 /// Partial sums of a dot product: enough for the compiler to fill any machine's vector registers, and a part of the
 /// result's definition.
@@ -15,7 +15,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     for (a, b) in a.iter().zip(b) {
         for lane in 0..LANES {
-            // Not `mul_add`: what fuses on one machine and not on another gives other bits.
+            // Not `mul_add`: machines that fuse and machines that do not would give different bits.
             lanes[lane] += a[lane] * b[lane];
         }
     }
@@ -25,7 +25,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     fold(lanes)
 }
 
-/// The sum of the lanes: the upper half onto the lower until one is left.
+/// The sum of the lanes: adds the upper half to the lower until one lane is left.
 #[inline]
 pub(crate) fn fold(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;

@@ -1,4 +1,5 @@
-//! One expert: `down(silu(gate(x)) * up(x))`, or what its kind does between its projections, times the router's gate.
+//! One expert: `down(silu(gate(x)) * up(x))`, or its kind's own function between the projections, times the router's
+//! gate.
 
 use super::{add_bias, clamped_swiglu, linear, silu_mul};
 use crate::{ExpertKind, ExpertView, batch::Pair};
@@ -11,8 +12,8 @@ pub fn expert_ffn(expert: &ExpertView<'_>, rows: &[f32], pairs: &[Pair], out: &m
     expert_ffn_with(expert, rows, pairs, out, None);
 }
 
-/// [`expert_ffn`], and to `products` (P, 2F), if there is such, of each pair the products of gate, then those of up, without
-/// biases.
+/// [`expert_ffn`] that also fills `products` (P, 2F), if given: for each pair the products with gate, then those with
+/// up, without biases.
 ///
 /// # Panics
 /// As [`expert_ffn`]; if `products` has another shape.

@@ -1,7 +1,7 @@
 //! The activation of Gemma's MLP.
 
-/// `gate[i] = gelu(gate[i]) * up[i]`, in place, with GELU by its approximation with tanh
-/// (`0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`).
+/// `gate[i] = gelu(gate[i]) * up[i]`, in place, with GELU's tanh approximation (`0.5 x (1 + tanh(sqrt(2 / pi) (x +
+/// 0.044715 x^3)))`).
 ///
 /// # Panics
 /// If the lengths differ.

@@ -29,7 +29,7 @@ pub fn linear(x: &[f32], w: &MatrixView<'_>, out: &mut [f32]) {
     }
 }
 
-/// To `out` (out, T).
+/// Computes `out` (out, T).
 fn outputs(x: &[f32], w: &MatrixView<'_>, out: &mut [f32]) {
     let (n_in, n_rows) = (w.cols(), x.len() / w.cols());
     if n_rows == 0 {

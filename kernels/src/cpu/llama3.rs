@@ -5,9 +5,10 @@ use std::f32::consts::TAU;
 /// Config `rope_scaling` / `rope_parameters` with `rope_type` "llama3".
 #[derive(Clone, Debug, PartialEq)]
 pub struct Llama3 {
-    /// `factor`: what the slowest frequencies are divided by.
+    /// `factor`: the slowest frequencies are divided by it.
     pub factor: f64,
-    /// `low_freq_factor`: columns that turn less often than this within the original context are slowed down.
+    /// `low_freq_factor`: columns that turn less often than this within the original context are slowed down by the
+    /// whole factor.
     pub low: f64,
     /// `high_freq_factor`: columns that turn more often than this are left as they are.
     pub high: f64,
@@ -16,7 +17,7 @@ pub struct Llama3 {
 }
 
 impl Llama3 {
-    /// A frequency, divided by something between 1 and the factor.
+    /// A frequency divided by a number between 1 and the factor.
     pub(super) fn stretch(&self, frequency: f32) -> f32 {
         let (factor, original) = (self.factor as f32, self.original_max_positions as f32);
         let (low, high) = (self.low as f32, self.high as f32);

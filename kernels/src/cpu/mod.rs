@@ -1,8 +1,8 @@
 //! Every operation of a forward pass on the CPU, one file each, over plain f32 slices.
 //!
-//! They are what every other kernel is checked against, so they are written to be read, and they keep one promise: a row
-//! gets the same bits whatever other rows are with it, however many threads there are, natively and in a browser. For
-//! that, sums run in [`dot()`]'s fixed lanes, multiply and add round apart, and `exp` comes from `libm`.
+//! Every other kernel is checked against them, so they are written to be read. They keep one promise: a row gets the
+//! same bits whatever other rows are computed with it, on any number of threads, natively and in a browser. For that,
+//! sums run in [`dot()`]'s fixed lanes, multiplications and additions round separately, and `exp` comes from `libm`.
 //!
 //! Slices of the wrong length are mistakes of the caller and panic; what comes from outside (token ids, batches) is
 //! checked and refused as data.

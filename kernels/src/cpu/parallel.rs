@@ -1,5 +1,5 @@
-//! Splitting work over threads, with the feature `threads`; one after another without it. Which bits come out does not
-//! depend on it: every item is computed whole by one thread.
+//! Splits work over threads with the feature `threads`, and runs it in sequence without. The bits are the same either
+//! way: one thread computes each item whole.
 
 /// Multiplications worth handing to another thread: some ten microseconds of them.
 pub(crate) const TASK_MULTIPLICATIONS: usize = 1 << 16;

@@ -11,8 +11,8 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     rms_norm_in_place(out, weight, eps);
 }
 
-/// [`rms_norm`] where the rows are. With the rows of one head, `x` (T, H, C) and `weight` (C), it is the norm on
-/// queries and keys.
+/// [`rms_norm`] in place. With the rows of one head, `x` (T, H, C) and `weight` (C), it is the norm of queries and
+/// keys.
 ///
 /// # Panics
 /// If `x` is not whole rows of `weight`'s length.

@@ -5,13 +5,13 @@ use super::{Llama3, Yarn};
 /// How frequencies are changed for contexts longer than a model was first trained on (config `rope_scaling`).
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// All divided by this.
+    /// All frequencies are divided by this.
     Linear(f64),
     /// Llama 3's.
     Llama3(Llama3),
     /// YaRN.
     Yarn(Yarn),
-    /// Each divided by one of its own, (C/2).
+    /// Each frequency is divided by its own factor, (C/2).
     Factors(Vec<f32>),
 }
 
@@ -20,11 +20,11 @@ pub enum RopeScaling {
 pub struct Rope {
     /// Radians a position, (C/2).
     frequencies: Vec<f32>,
-    /// What sine and cosine are multiplied by: 1 but for YaRN.
+    /// The factor of sine and cosine: 1 except for YaRN.
     scale: f32,
 }
 
-/// Cosines and sines of some positions, made once a step and used by every layer and head.
+/// Cosines and sines of some positions, computed once for each step and used by every layer and head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RopeTable {
     /// C/2.
@@ -40,7 +40,7 @@ impl Rope {
     pub fn new(width: usize, theta: f32, scaling: Option<&RopeScaling>) -> Self {
         let inverse = (0..width / 2).map(|i| {
             let exponent = (2 * i) as f32 / width as f32;
-            // Through f64 to the nearest f32, as near as torch's own pow comes.
+            // Computed in f64 and rounded to the nearest f32: as close as torch's own pow.
             1.0 / (libm::pow(f64::from(theta), f64::from(exponent)) as f32)
         });
         let mut frequencies: Vec<f32> = inverse.collect();
@@ -69,7 +69,7 @@ impl Rope {
         table
     }
 
-    /// [`Self::table`] where one is already: a table of no more rows than it had before allocates nothing.
+    /// Computes [`Self::table`] into an existing one, without allocating if it had as many rows before.
     pub fn fill(&self, positions: impl Iterator<Item = u32>, table: &mut RopeTable) {
         table.half = self.frequencies.len();
         table.cos.clear();
@@ -103,7 +103,7 @@ pub fn rope_row(row: &mut [f32], table: &RopeTable, t: usize) {
     }
 }
 
-/// Which columns turn together.
+/// Which columns are rotated as a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairs {
     /// `i` and `i + width / 2`.
@@ -112,7 +112,7 @@ pub enum RopePairs {
     Neighbours,
 }
 
-/// Which columns of a head are rotated, where they are not all.
+/// Which columns of a head are rotated, if not all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePlace {
     /// Its first ones (partial rotary).
@@ -121,7 +121,7 @@ pub enum RopePlace {
     Last,
 }
 
-/// Rotates as many columns as the table has of each head of `head_width` in row `t`, `row` (H, `head_width`).
+/// Rotates columns of each head in row `t`, `row` (H, `head_width`): as many columns as the table has.
 ///
 /// # Panics
 /// If there is no such row, or heads are narrower than the table.

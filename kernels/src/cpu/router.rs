@@ -2,9 +2,9 @@
 
 use super::softmax;
 
-/// Softmax over all experts of each row of `logits` (T, E), in place, then the K largest to `experts` and `gates` (T, K),
-/// largest first, the lower expert first of equals; `renormalise` divides a row's gates by their sum (config
-/// `norm_topk_prob`).
+/// Takes the softmax over all experts of each row of `logits` (T, E), in place. Writes the K largest to `experts` and
+/// `gates` (T, K), largest first; of equals, the lower expert comes first. `renormalise` divides a row's gates by their
+/// sum (config `norm_topk_prob`).
 ///
 /// # Panics
 /// If the lengths do not fit one T, or K is zero, above E, or E above 65,536.
@@ -31,11 +31,12 @@ pub fn route(
     }
 }
 
-/// The largest of `scores` (E) to `experts` and `chosen` (K), largest first, the lower expert first of equals.
+/// Writes the K largest of `scores` (E) to `experts` and `chosen` (K), largest first; of equals, the lower expert comes
+/// first.
 fn choose(scores: &[f32], experts: &mut [u16], chosen: &mut [f32]) {
     let k = chosen.len();
     for (expert, score) in scores.iter().enumerate() {
-        // In order of their numbers, each behind those that are not smaller, so equals stay in ascending order.
+        // Experts enter in ascending order, each behind those that are not smaller, so equals stay in ascending order.
         let n_before = expert.min(k);
         let place = chosen[..n_before].partition_point(|before| before.total_cmp(score).is_ge());
         if place < k {
@@ -58,8 +59,9 @@ pub struct Groups<'a> {
     pub n_chosen_groups: usize,
 }
 
-/// Sigmoid of each of `logits` (T, E), in place; the K with the largest corrected scores among the best groups to
-/// `experts`, their scores to `gates` (T, K), largest first, divided by their sum if `renormalise` says so, times `gate_scale`.
+/// Takes the sigmoid of each of `logits` (T, E), in place. Writes the K experts with the largest corrected scores among
+/// the best groups to `experts`, and their scores to `gates` (T, K), largest first, divided by their sum if
+/// `renormalise` says so, times `gate_scale`.
 ///
 /// # Panics
 /// As [`route`], and if the groups do not fit E and K.
@@ -96,12 +98,12 @@ pub fn route_in_groups(
         choose(&of_group, &mut kept, &mut of_kept);
         for (group, corrected) in corrected.chunks_exact_mut(width).enumerate() {
             if !kept.contains(&(group as u16)) {
-                // Below any sum of a score and a correction that is finite.
+                // Below any finite sum of a score and a correction.
                 corrected.fill(f32::NEG_INFINITY);
             }
         }
         choose(&corrected, experts, gates);
-        // The same experts, in the order of what they count.
+        // The same experts, in the order of their scores without the correction.
         for (expert, (corrected, score)) in corrected.iter_mut().zip(&*scores).enumerate() {
             *corrected = if experts.contains(&(expert as u16)) { *score } else { f32::NEG_INFINITY };
         }
@@ -119,7 +121,7 @@ pub fn route_in_groups(
 pub enum Renormalise {
     /// Config `norm_topk_prob` true.
     Yes,
-    /// Config `norm_topk_prob` false: they keep what softmax gave them.
+    /// Config `norm_topk_prob` false: gates keep their softmax values.
     No,
 }
 

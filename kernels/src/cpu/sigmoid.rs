@@ -1,4 +1,4 @@
-//! Gates between nothing and all.
+//! Multiplies values by the sigmoid of gates.
 
 /// `row[i] *= 1 / (1 + exp(-x))`.
 pub fn scale_by_sigmoid(row: &mut [f32], x: f32) {

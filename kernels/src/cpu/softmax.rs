@@ -2,8 +2,7 @@
 
 use super::{LANES, dot::fold};
 
-/// `x[i] = exp(x[i] - max) / sum`, in place. A row that is empty, or all minus infinity, stays as it is or becomes not a
-/// number.
+/// `x[i] = exp(x[i] - max) / sum`, in place. An empty row stays empty; a row of minus infinity becomes NaN.
 pub fn softmax(x: &mut [f32]) {
     let largest = x.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
     let mut lanes = [0.0_f32; LANES];

@@ -8,13 +8,13 @@ pub struct Yarn {
     pub factor: f64,
     /// `original_max_position_embeddings`; where absent, `max_position_embeddings`.
     pub original_max_positions: f64,
-    /// `attention_factor`, what sine and cosine are multiplied by; where absent, computed.
+    /// `attention_factor`, the factor of sine and cosine; where absent, computed.
     pub attention_factor: Option<f64>,
     /// `beta_fast`: columns that turn more often than this within the original context are left as they are.
     pub beta_fast: f64,
     /// `beta_slow`: columns that turn less often than this are stretched by the whole factor.
     pub beta_slow: f64,
-    /// `mscale`, with `mscale_all_dim` another way to the attention factor.
+    /// `mscale`; together with `mscale_all_dim` it is another way to the attention factor.
     pub mscale: Option<f64>,
     /// `mscale_all_dim`.
     pub mscale_all_dim: Option<f64>,
@@ -23,7 +23,7 @@ pub struct Yarn {
 }
 
 impl Yarn {
-    /// With the defaults of transformers for all that a config may leave out.
+    /// Takes transformers' defaults for all fields that a config may leave out.
     pub fn new(factor: f64, original_max_positions: f64) -> Self {
         Self {
             factor,
@@ -37,12 +37,12 @@ impl Yarn {
         }
     }
 
-    /// `0.1 m ln(factor) + 1`: what a longer context makes of the sharpness of attention.
+    /// `0.1 m ln(factor) + 1`: how a longer context scales the sharpness of attention.
     pub fn mscale(&self, m: f64) -> f64 {
         mscale(self.factor, m)
     }
 
-    /// What sine and cosine are multiplied by.
+    /// The factor of sine and cosine.
     pub(super) fn attention_scale(&self) -> f32 {
         let given = |value: Option<f64>| value.filter(|&v| v != 0.0);
         let scale = match (self.attention_factor, given(self.mscale), given(self.mscale_all_dim)) {
@@ -53,7 +53,7 @@ impl Yarn {
         scale as f32
     }
 
-    /// `frequencies` (C/2), each divided by something between 1 and the factor.
+    /// `frequencies` (C/2), each divided by a number between 1 and the factor.
     pub(super) fn stretch(&self, frequencies: &[f32], head_width: usize, theta: f32) -> Vec<f32> {
         let (low, high) = self.correction_range(head_width as f64, f64::from(theta));
         let width = if low == high { 0.001 } else { high - low };
@@ -65,7 +65,7 @@ impl Yarn {
         stretched.collect()
     }
 
-    /// The columns between which the stretching sets in.
+    /// The last column that is not stretched, and the first that is stretched by the whole factor.
     fn correction_range(&self, dim: f64, base: f64) -> (f64, f64) {
         let column_turning = |turns: f64| {
             let wavelength = self.original_max_positions / (turns * 2.0 * std::f64::consts::PI);

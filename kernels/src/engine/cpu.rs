@@ -15,7 +15,7 @@ pub struct CpuEngine {
 
 #[derive(Debug)]
 enum Slots {
-    /// Blocks as they came; shared, so that a load never waits for a computation.
+    /// Blocks as they came, shared so that a load never waits for a computation.
     Exact(RwLock<Vec<Option<Block>>>),
     Int8(Panels),
 }
@@ -27,7 +27,7 @@ struct Block {
 }
 
 impl CpuEngine {
-    /// An engine whose slots are empty, on all threads and the best instructions of this machine.
+    /// An engine with empty slots, on all threads and the best instructions of this machine.
     ///
     /// # Errors
     /// [`EngineError::Plan`] if the plan is beyond the limits of this module, or `MOEX_SIMD` names instructions that this
@@ -46,12 +46,12 @@ impl CpuEngine {
         Ok(Self { plan, slots })
     }
 
-    /// What it was made for.
+    /// The plan that it was made for.
     pub fn plan(&self) -> &EnginePlan {
         &self.plan
     }
 
-    /// Puts an expert of this format into a slot, in place of what is there; computations under way finish with the old
+    /// Loads an expert of this format into a slot, replacing what is there. Running computations finish with the old
     /// one.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ mod tests {
         let exact = engine().compute(&batch).unwrap();
         let engine = engine_with(ActivationFormat::Int8);
         let out = engine.compute(&batch).unwrap();
-        // Narrow experts of noise, where one row's luck shows: a wrong kernel is off by 1.
+        // Experts of random weights are so narrow that errors vary from row to row; a wrong kernel is off by 1.
         assert!((1e-8..1e-2).contains(&crate::nmse(&out, &exact)), "{}", crate::nmse(&out, &exact));
         let one = engine.compute(&Batch { rows, calls: vec![call(0, &[1])] }).unwrap();
         assert_eq!(one, out[3 * 40..]);

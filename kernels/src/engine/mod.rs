@@ -1,7 +1,7 @@
 //! Engines: they hold experts in slots and answer batches.
 //!
-//! A plan says how much there will ever be; everything is allocated when the engine is made. `load` and `compute` take
-//! `&self`, so that several messages can be under way at once.
+//! A plan gives the largest size of everything; an engine allocates all of it when it is made. `load` and `compute`
+//! take `&self`, so that several messages can be under way at once.
 
 mod cpu;
 #[cfg(feature = "gpu")]
@@ -37,7 +37,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// What it was made for.
+    /// The plan that it was made for.
     pub fn plan(&self) -> &EnginePlan {
         match self {
             Self::Cpu(engine) => engine.plan(),
@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// Puts an expert of this format into a slot, in place of what is there.
+    /// Loads an expert of this format into a slot, replacing what is there.
     ///
     /// # Errors
     /// If there is no such slot, the block is of no shape of the plan, or the device fails.
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// [`Self::compute`], with the products of gate and up, by which a hub checks answers.
+    /// [`Self::compute`], with the products of gate and up; a hub checks answers by them.
     ///
     /// # Errors
     /// As [`Self::compute`].
@@ -92,13 +92,13 @@ impl Engine {
     }
 }
 
-/// What rows are when they meet weights.
+/// How rows are represented when weights are multiplied with them.
 ///
-/// Which one is a property of the model that is served: everybody who computes its experts computes with the same, so that
-/// it does not matter to a text who did.
+/// This is a property of the served model: everyone who computes its experts uses the same representation, so that a
+/// text does not depend on who computed it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ActivationFormat {
-    /// What they are: the definition, and what a GPU computes with.
+    /// Unchanged: the definition.
     #[default]
     F32,
     /// Rounded to blocks of int8 where weights are integers ([`crate::quant::Activations`]): several times as fast on a
@@ -132,17 +132,17 @@ impl FromStr for ActivationFormat {
     }
 }
 
-/// Nothing computes with activations of this name.
+/// No format of activations has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("activations are f32 or int8, not {0:?}")]
 pub struct UnknownActivations(pub String);
 
-/// How much an engine will ever hold at once.
+/// The most that an engine holds at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnginePlan {
-    /// What experts look like.
+    /// The shapes of its experts.
     pub shapes: ExpertShapes,
-    /// What rows are when they meet weights.
+    /// How rows are represented when weights are multiplied with them.
     pub activations: ActivationFormat,
     /// Experts it can hold.
     pub n_slots: u32,
@@ -153,7 +153,7 @@ pub struct EnginePlan {
 }
 
 impl EnginePlan {
-    /// Whether its numbers are within the limits of this module.
+    /// Checks that its numbers are within the limits of this module.
     ///
     /// # Errors
     /// [`EngineError::Plan`] naming the first that is not.
@@ -175,7 +175,7 @@ impl EnginePlan {
     }
 }
 
-/// Why an engine did not do what it was asked.
+/// Why an engine refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The plan cannot be made here at all.
@@ -188,7 +188,7 @@ pub enum EngineError {
     #[error("the plan has no experts in {0}")]
     NoSuchFormat(ExpertFormat),
     /// A slot the plan does not have.
-    #[error("slot {slot} of {n_slots}")]
+    #[error("there is no slot {slot}, only {n_slots} slots")]
     NoSuchSlot {
         /// Asked for.
         slot: u32,
@@ -199,7 +199,7 @@ pub enum EngineError {
     #[error("slot {0} holds no expert")]
     EmptySlot(u32),
     /// A pair names a row that the batch does not have.
-    #[error("row {row} of {rows}")]
+    #[error("there is no row {row}, only {rows} rows")]
     NoSuchRow {
         /// Asked for.
         row: u32,
@@ -207,7 +207,7 @@ pub enum EngineError {
         rows: usize,
     },
     /// The batch's values are not whole rows.
-    #[error("{values} values are no rows of {hidden}")]
+    #[error("{values} values are not whole rows of {hidden}")]
     RaggedRows {
         /// In the batch.
         values: usize,
@@ -215,7 +215,7 @@ pub enum EngineError {
         hidden: usize,
     },
     /// More rows than planned.
-    #[error("{rows} rows, planned for {max_rows}")]
+    #[error("the batch has {rows} rows, but the plan allows {max_rows}")]
     TooManyRows {
         /// In the batch.
         rows: usize,
@@ -223,7 +223,7 @@ pub enum EngineError {
         max_rows: usize,
     },
     /// More pairs than planned.
-    #[error("{pairs} pairs, planned for {max_pairs}")]
+    #[error("the batch has {pairs} pairs, but the plan allows {max_pairs}")]
     TooManyPairs {
         /// In the batch.
         pairs: usize,
@@ -236,16 +236,16 @@ pub enum EngineError {
     /// There is no such GPU, or it cannot be opened.
     #[error("no GPU: {0}")]
     NoAdapter(String),
-    /// The system gave no memory for an expert.
+    /// The system has no memory for an expert.
     #[error("there is no memory for this expert")]
     NoMemory,
-    /// The device has not the memory for the plan.
+    /// The device has too little memory for the plan.
     #[error("the GPU has too little memory for this plan")]
     OutOfMemory,
     /// The device is gone; nothing on it can be used again.
     #[error("the GPU was lost: {0}")]
     DeviceLost(String),
-    /// The device refused what it was given, or failed to give what it should.
+    /// The device refused its input, or failed to give a result.
     #[error("the GPU failed: {0}")]
     Device(String),
 }

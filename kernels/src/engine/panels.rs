@@ -13,7 +13,7 @@ use crate::{
 pub(super) struct Panels {
     processor: Arc<Processor>,
     slots: RwLock<Vec<Option<Arc<Packed>>>>,
-    /// One for each computation that was ever under way at once.
+    /// Working memories, one for each computation that ran at the same time.
     scratches: Mutex<Vec<ExpertScratch>>,
 }
 
@@ -37,7 +37,7 @@ impl Panels {
         Self { processor, slots, scratches: Mutex::default() }
     }
 
-    /// There is the slot.
+    /// Loads an expert into a slot, which must exist.
     pub(super) fn load(&self, slot: usize, expert: &ExpertView<'_>) -> Result<(), EngineError> {
         let shape = PackedExpertShape::of(expert);
         let mut bytes = Slab::new(shape.bytes(), PageSize::Huge).map_err(|_| EngineError::NoMemory)?;
@@ -47,7 +47,7 @@ impl Panels {
         Ok(())
     }
 
-    /// To `out` (P, D), and to `products` (P, 2F) if they are wanted; `batch` has been checked.
+    /// Computes `out` (P, D), and `products` (P, 2F) if wanted; `batch` has been checked.
     pub(super) fn compute(
         &self,
         batch: &Batch,
@@ -70,7 +70,7 @@ impl Panels {
         computed
     }
 
-    /// A job for each run of experts of one shape: one for a batch of one layer, as those from a hub are.
+    /// Computes each run of experts of one shape as one job. A batch of one layer, as a hub sends it, is one job.
     fn compute_runs(
         &self,
         calls: &[(PackedExpertShape, ExpertCall<'_>)],

@@ -17,19 +17,19 @@ pub(super) enum Cpu {
     Simd(Arc<Processor>),
 }
 
-/// A matrix as an engine takes it.
+/// A matrix in the form that an engine computes with.
 pub(super) enum Prepared {
-    /// Where it lies.
+    /// At its source.
     Source(Arc<dyn MatrixSource>),
     /// In panels.
     Packed { shape: PackedShape, panels: Slab },
-    /// With the two others of its MLP, in its gate's place.
+    /// Together with the other two of its MLP, in the gate's entry.
     Mlp { shape: PackedExpertShape, panels: Slab },
-    /// Nothing: in its MLP's panels.
+    /// Nothing here: it is in its MLP's panels.
     Elsewhere,
 }
 
-/// The rows of a step and the sequences they are of.
+/// The rows of a step and their sequences.
 pub(super) struct Sequences<'a> {
     /// The sequence and the position of each row (T).
     pub(super) places: &'a [(usize, usize)],
@@ -45,7 +45,7 @@ impl Prepared {
         }
     }
 
-    /// Bytes of its weights as they are computed with.
+    /// Bytes of its weights in the form that is computed with.
     pub(super) fn n_bytes(&self) -> usize {
         match self {
             Self::Source(source) => {
@@ -67,7 +67,7 @@ impl Cpu {
         }
     }
 
-    /// [`Self::each_row`] of two tensors with as many rows, (T, width) each.
+    /// [`Self::each_row`] for two tensors with as many rows, (T, width) each.
     pub(super) fn each_two_rows(
         &self,
         a: (&mut [f32], usize),
@@ -114,7 +114,7 @@ impl Cpu {
         }
     }
 
-    /// `q` (T, H, C) over what its rows' sequences have cached in `slot`, to `out` (T, H, C).
+    /// Attends with `q` (T, H, C) to what its rows' sequences have cached in `slot`; writes `out` (T, H, C).
     #[expect(clippy::too_many_arguments, reason = "all that attention meets")]
     pub(super) fn attend(
         &self,
@@ -158,7 +158,7 @@ impl Cpu {
     }
 }
 
-/// As one job where all take the same activations.
+/// Runs as one job where all matrices take the same activations.
 fn simd_linears<const N: usize>(
     processor: &Processor,
     views: [PackedView<'_>; N],

@@ -1,5 +1,5 @@
-//! Joins operations that one kernel does better than several: gate, up, what is between, and down; projections of the same
-//! rows; norms and rotations of heads, and their way into the cache; a sum and the norm of it.
+//! Joins operations that one kernel does better than several: gate, up, the activation and down; projections of the
+//! same rows; norms and rotations of heads, and the cache write after them; a sum and its norm.
 
 use super::{Activation, Graph, Heads, Op, Projection, TensorId};
 
@@ -61,7 +61,7 @@ fn projections(ops: Vec<Op>) -> Vec<Op> {
     fused
 }
 
-/// Norms and rotations of queries and of keys, and the cache's write behind them -> [`Op::HeadsToCache`].
+/// Norms and rotations of queries and of keys, and the cache write after them -> [`Op::HeadsToCache`].
 fn heads(ops: Vec<Op>) -> Vec<Op> {
     let mut fused: Vec<Op> = Vec::with_capacity(ops.len());
     for op in ops {
@@ -82,7 +82,7 @@ fn heads(ops: Vec<Op>) -> Vec<Op> {
     fused
 }
 
-/// The rotation of `x` that `ops` end with and the norm before it, if there is one; and what is before both.
+/// The rotation of `x` at the end of `ops` and the norm before it, if there is one; and the operations before both.
 fn heads_before(ops: &[Op], x: TensorId) -> Option<(Heads, &[Op])> {
     let (Op::Rope { x: rotated, head_width, rope, columns }, before) = ops.split_last()? else { return None };
     if *rotated != x {
@@ -97,7 +97,7 @@ fn heads_before(ops: &[Op], x: TensorId) -> Option<(Heads, &[Op])> {
     Some((Heads { x, norm, head_width: *head_width, rope: *rope, columns: *columns }, before))
 }
 
-/// [`heads_before`] of whatever was rotated last.
+/// [`heads_before`] for the tensor that was rotated last.
 fn queries_before(ops: &[Op]) -> Option<(Heads, &[Op])> {
     match ops.last()? {
         Op::Rope { x, .. } => heads_before(ops, *x),
@@ -105,7 +105,7 @@ fn queries_before(ops: &[Op]) -> Option<(Heads, &[Op])> {
     }
 }
 
-/// A sum and, behind nothing but a stage's end, the norm of it -> [`Op::AddNorm`].
+/// A sum and its norm, with nothing but a stage's end between -> [`Op::AddNorm`].
 fn sums_and_norms(ops: Vec<Op>) -> Vec<Op> {
     let mut fused: Vec<Op> = Vec::with_capacity(ops.len());
     for op in ops {

@@ -1,12 +1,13 @@
-//! The KV cache: keys and values of every cached position, in pages that sequences borrow from one bounded pool, in rows of
-//! f32, as the oracle reads them, or packed, as the vector kernels do; and the states of layers that keep one instead.
+//! The KV cache: keys and values of every cached position, in pages that sequences borrow from one bounded pool. Pages
+//! hold rows of f32, which the oracle reads, or are packed for the vector kernels. Layers that keep a state instead
+//! have it here too.
 //!
-//! A page may have several holders: sequences that begin alike, and whoever keeps it for the next one. Who gets pages, and who
-//! gives them back when there are none, is the engine's matter.
+//! A page may have several holders: sequences with the same beginning, and a cache that keeps it for the next one. The
+//! engine decides who gets pages, and who gives them back when none is free.
 
 use crate::simd::{KvFormat, KvShape, PAGE_POSITIONS, PageSize, Slab};
 
-/// What a pool keeps of each position, and of each sequence.
+/// The contents of a pool for each position, and for each sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// Layers that keep keys and values.
@@ -27,9 +28,9 @@ pub struct KvLayout {
 pub struct KvPool {
     layout: KvLayout,
     pages: Vec<Page>,
-    /// Of each page.
+    /// The holders of each page.
     holders: Vec<Holders>,
-    /// Pages that nobody holds.
+    /// Pages without a holder.
     free: Vec<u32>,
     /// Pages that are kept and in no table.
     n_idle: usize,
@@ -39,14 +40,14 @@ pub struct KvPool {
     max_states: usize,
 }
 
-/// The pages of one sequence, in the order of its positions. It goes back by [`KvPool::release`].
+/// The pages of one sequence, in the order of its positions. [`KvPool::release`] takes it back.
 #[derive(Debug, Default)]
 pub struct KvTable {
     pages: Vec<u32>,
     state: Option<u32>,
 }
 
-/// Who holds a page.
+/// The holders of a page.
 #[derive(Clone, Copy, Default)]
 struct Holders {
     n_tables: u32,
@@ -94,7 +95,7 @@ impl KvLayout {
         self.state_lens.iter().sum()
     }
 
-    /// Of packed pages; none where they are rows.
+    /// The shape of packed pages; `None` where pages are rows.
     fn shape(&self) -> Option<KvShape> {
         let &Self { n_kv_heads, head_width, .. } = self;
         self.packed.map(|format| KvShape { format, n_kv_heads, head_width })
@@ -123,12 +124,12 @@ impl KvPool {
         }
     }
 
-    /// How its pages are packed; none where they are rows of f32.
+    /// The shape of packed pages; `None` where pages are rows of f32.
     pub(super) fn shape(&self) -> Option<KvShape> {
         self.layout.shape()
     }
 
-    /// What its pages are made for.
+    /// The layout that its pages are made for.
     pub(super) fn layout(&self) -> &KvLayout {
         &self.layout
     }
@@ -138,12 +139,12 @@ impl KvPool {
         self.max_pages * PAGE_POSITIONS
     }
 
-    /// Changes how many pages there may be; those there are stay.
+    /// Changes the most pages that it may have; existing ones stay.
     pub fn set_max_pages(&mut self, max_pages: usize) {
         self.max_pages = max_pages;
     }
 
-    /// Pages there may be.
+    /// The most pages that it may have.
     pub fn max_pages(&self) -> usize {
         self.max_pages
     }
@@ -158,7 +159,7 @@ impl KvPool {
         self.n_idle
     }
 
-    /// Pages nobody holds.
+    /// Pages without a holder.
     pub fn free_pages(&self) -> usize {
         self.max_pages.saturating_sub(self.pages.len()) + self.free.len()
     }
@@ -213,7 +214,7 @@ impl KvPool {
         Some((self.states.len() - 1) as u32)
     }
 
-    /// Takes all pages of `table` back; those that nobody else holds are free.
+    /// Takes back all pages of `table`; those without another holder become free.
     pub fn release(&mut self, table: &mut KvTable) {
         for page in table.pages.drain(..) {
             let holders = &mut self.holders[page as usize];
@@ -227,12 +228,12 @@ impl KvPool {
         self.free_states.extend(table.state.take());
     }
 
-    /// Whether sequences have states, which no other sequence can take up.
+    /// Whether sequences have states. No other sequence can take over a state.
     pub fn has_states(&self) -> bool {
         self.layout.state_len() > 0
     }
 
-    /// Keeps a page of a table when it is in none any more; it goes back by [`Self::let_go`].
+    /// Keeps a page of a table even when it is in none any more; [`Self::let_go`] gives it back.
     pub fn keep(&mut self, page: PageId) {
         self.holders[page.0 as usize].is_kept = true;
     }
@@ -246,20 +247,20 @@ impl KvPool {
         self.holders[page.0 as usize].is_kept = false;
     }
 
-    /// Whether it is kept and in no table.
+    /// Whether a page is kept and in no table.
     pub fn is_idle(&self, page: PageId) -> bool {
         let Holders { n_tables, is_kept } = self.holders[page.0 as usize];
         is_kept && n_tables == 0
     }
 
-    /// Appends a page that others hold to `table`, whose sequence must not write to it.
+    /// Appends a page that has other holders to `table`, whose sequence must not write to it.
     pub fn share(&mut self, table: &mut KvTable, page: PageId) {
         self.n_idle -= usize::from(self.is_idle(page));
         self.holders[page.0 as usize].n_tables += 1;
         table.pages.push(page.0);
     }
 
-    /// Appends a copy of a page to `table`; false if there is no room for one.
+    /// Appends a copy of a page to `table`; false if no page is free for it.
     #[must_use]
     pub fn copy(&mut self, table: &mut KvTable, page: PageId) -> bool {
         let Some(copy) = self.take_page() else { return false };
@@ -277,7 +278,7 @@ impl KvPool {
         true
     }
 
-    /// State `index` of a sequence: zeros where `position`, that of the next row, is its first.
+    /// State `index` of a sequence. If `position`, that of the next row, is the first, the state is zeros.
     ///
     /// # Panics
     /// If `table` has no room reserved.
@@ -338,7 +339,7 @@ impl KvPool {
     }
 }
 
-/// `n` zeros; none if the system has no memory for them.
+/// `n` zeros; `None` if the system has no memory for them.
 fn zeros(n: usize) -> Option<Box<[f32]>> {
     let mut values = Vec::new();
     values.try_reserve_exact(n).ok()?;

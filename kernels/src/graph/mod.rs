@@ -3,7 +3,8 @@
 //!
 //! [`Graph`] is the list. `fuse` joins operations that one kernel can do, `places` gives every intermediate its place in one
 //! arena, and [`Program`] is what an engine runs: the exact one, unfused, in f32 (the oracle), or the one on vector
-//! instructions. It pauses where experts may be elsewhere. It is a list of some twenty operations, no compiler.
+//! instructions. A run pauses where experts may be computed elsewhere. It is a list of some twenty operations, not a
+//! compiler.
 
 mod cpu;
 mod fuse;
@@ -95,7 +96,7 @@ impl Graph {
         &self.tensors[id.0 as usize]
     }
 
-    /// Bytes of the intermediates of a step of `n_rows`, of `n_wanted` of which logits are wanted, operations as recorded.
+    /// Bytes of the intermediates of a step of `n_rows`, `n_wanted` of which want logits, with operations as recorded.
     pub fn recorded_bytes(&self, n_rows: usize, n_wanted: usize) -> PlanBytes {
         places::Places::new(self, &self.ops).bytes(n_rows, n_wanted)
     }

@@ -3,7 +3,7 @@
 use super::{MatrixId, RopeId, TensorId, VectorId};
 use crate::cpu::{DeltaNetShape, Renormalise, RopePairs, RopePlace};
 
-/// One operation. What is named `x` is read, or read and written where there is no `out`.
+/// One operation. It reads `x`; without an `out` it also writes its result to `x`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// Rows of the embedding (V, D), one for each token of the step, to `out` (T, D).
@@ -26,42 +26,42 @@ pub enum Op {
         x: TensorId,
         /// (D).
         weight: VectorId,
-        /// What is added to the mean of squares.
+        /// Added to the mean of squares.
         eps: f32,
         /// (T, D).
         out: TensorId,
     },
-    /// RMSNorm where the values are, of each part of a row that is as long as the weights.
+    /// RMSNorm in place, of each part of a row that is as long as the weights.
     NormInPlace {
         /// (T, n * weights).
         x: TensorId,
         /// (weights).
         weight: VectorId,
-        /// What is added to the mean of squares.
+        /// Added to the mean of squares.
         eps: f32,
     },
-    /// A matrix by the rows of `x`.
+    /// A matrix times the rows of `x`.
     Linear {
         /// (T, in).
         x: TensorId,
-        /// The matrix, its bias and where to.
+        /// The matrix, its bias and its output.
         projection: Projection,
     },
-    /// Several matrices by the same rows, made of neighbouring [`Op::Linear`]s.
+    /// Several matrices times the same rows, fused from neighbouring [`Op::Linear`]s.
     Linears {
         /// (T, in).
         x: TensorId,
         /// In order.
         projections: Vec<Projection>,
     },
-    /// Values cut to plus and minus a limit.
+    /// Cuts values to plus and minus a limit.
     Clip {
         /// Any shape.
         x: TensorId,
         /// The limit.
         limit: f32,
     },
-    /// Rotations of heads by their row's position.
+    /// Rotates heads by their row's position.
     Rope {
         /// (T, heads, head width).
         x: TensorId,
@@ -69,10 +69,10 @@ pub enum Op {
         head_width: usize,
         /// The table.
         rope: RopeId,
-        /// Which columns turn together, and where they are if they are not all.
+        /// Which columns form pairs, and which columns are rotated if not all.
         columns: (RopePairs, RopePlace),
     },
-    /// Keys and values of the step's rows into the cache.
+    /// Writes keys and values of the step's rows into the cache.
     CacheWrite {
         /// Which of the cache's layers.
         slot: usize,
@@ -81,8 +81,8 @@ pub enum Op {
         /// (T, G, C).
         v: TensorId,
     },
-    /// Queries and keys made ready and keys and values into the cache, a row in one pass, made of [`Op::NormInPlace`],
-    /// [`Op::Rope`] and [`Op::CacheWrite`].
+    /// Prepares queries and keys and writes keys and values into the cache, in one pass over a row. Fused from
+    /// [`Op::NormInPlace`], [`Op::Rope`] and [`Op::CacheWrite`].
     HeadsToCache {
         /// Which of the cache's layers.
         slot: usize,
@@ -104,7 +104,7 @@ pub enum Op {
         /// (T, H, C).
         out: TensorId,
     },
-    /// A step of a gated delta net, by way of its sequences' states.
+    /// A step of a gated delta net, which updates the states of its sequences.
     DeltaNet {
         /// Which of the cache's states.
         state: usize,
@@ -117,16 +117,16 @@ pub enum Op {
         /// (T, Hv, Cv).
         out: TensorId,
     },
-    /// Columns of `x` to columns of `out`, as many times a row as it says.
+    /// Copies columns of `x` to columns of `out`.
     CopyColumns {
         /// Any shape.
         x: TensorId,
-        /// Which.
+        /// Which columns, and how many times.
         columns: Columns,
         /// As many rows as `x`.
         out: TensorId,
     },
-    /// Zeros.
+    /// Sets all values to zero.
     Zero {
         /// Any shape.
         out: TensorId,
@@ -140,7 +140,7 @@ pub enum Op {
         /// The function.
         activation: Activation,
     },
-    /// `down(silu(gate(x)) * up(x))`, made of three [`Op::Linear`]s and what stands between.
+    /// `down(silu(gate(x)) * up(x))`, fused from three [`Op::Linear`]s and the activation.
     Mlp {
         /// (T, D).
         x: TensorId,
@@ -149,14 +149,14 @@ pub enum Op {
         /// (T, D).
         out: TensorId,
     },
-    /// `x` times the sigmoid of `gates`: of a gate for each value, or for each row.
+    /// `x` times the sigmoid of `gates`: one gate for each value, or one for each row.
     SigmoidMul {
         /// (T, N).
         x: TensorId,
         /// (T, N) or (T, 1).
         gates: TensorId,
     },
-    /// Which experts each row goes to, K of them, and how much each counts: to the step's routing.
+    /// Chooses K experts for each row, and their gates. The result is the step's routing.
     Route {
         /// (T, E); overwritten.
         logits: TensorId,
@@ -166,10 +166,10 @@ pub enum Op {
         router: RouterKind,
         /// Whether the gates of a row sum to one.
         renormalise: Renormalise,
-        /// What gates are multiplied by in the end.
+        /// The last factor of gates.
         gate_scale: f32,
     },
-    /// The chosen experts' gated sum: the step pauses until it is there.
+    /// The gated sum of the chosen experts. The step pauses until it is there.
     Experts {
         /// The model's layer.
         layer: usize,
@@ -185,7 +185,7 @@ pub enum Op {
         /// (T, D).
         y: TensorId,
     },
-    /// `x += y`, then RMSNorm of `x` to `out`, made of [`Op::Add`] and [`Op::Norm`].
+    /// `x += y`, then RMSNorm of `x` to `out`. Fused from [`Op::Add`] and [`Op::Norm`].
     AddNorm {
         /// (T, D).
         x: TensorId,
@@ -193,12 +193,12 @@ pub enum Op {
         y: TensorId,
         /// (D).
         weight: VectorId,
-        /// What is added to the mean of squares.
+        /// Added to the mean of squares.
         eps: f32,
         /// (T, D).
         out: TensorId,
     },
-    /// The rows whose logits are wanted. A step that wants none ends here.
+    /// Keeps the rows whose logits are wanted. A step that wants none ends here.
     KeepWanted {
         /// (T, D).
         x: TensorId,
@@ -212,11 +212,11 @@ pub enum Op {
         /// The cap.
         cap: f32,
     },
-    /// A part of the step is done: for those who measure.
+    /// A part of the step is done; for callers that measure time.
     Done(Stage),
 }
 
-/// A matrix (out, in), its bias (out) if it has one, and where its product goes (T, out).
+/// A matrix (out, in), its bias (out) if it has one, and its output (T, out).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Projection {
     /// (out, in).
@@ -227,7 +227,7 @@ pub struct Projection {
     pub out: TensorId,
 }
 
-/// Heads as they come from a projection, and how they are made ready for attention.
+/// Heads of a projection, and how they are prepared for attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heads {
     /// (T, heads, head width).
@@ -247,17 +247,17 @@ pub struct Heads {
 pub struct Attention {
     /// H, query heads.
     pub n_heads: usize,
-    /// What products are multiplied by.
+    /// The factor of each product.
     pub scale: f32,
     /// Scores are `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// The positions that a row sees, its own and those before it.
+    /// How many positions a row sees: its own and those before it. `None`: all.
     pub window: Option<usize>,
-    /// A score for each query head (H) that joins the softmax and is dropped from it.
+    /// A score for each query head (H) that takes part in the softmax and is then dropped.
     pub sinks: Option<VectorId>,
 }
 
-/// What a delta net has besides its projections.
+/// The parts of a delta net besides its projections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaNet {
     /// Its widths.
@@ -270,7 +270,7 @@ pub struct DeltaNet {
     pub dt_bias: VectorId,
     /// See [`crate::cpu::DeltaNetWeights`].
     pub norm: VectorId,
-    /// What its norm adds to the mean of squares.
+    /// The norm adds this to the mean of squares.
     pub rms_eps: f32,
 }
 
@@ -281,9 +281,10 @@ pub struct Columns {
     pub n: usize,
     /// Columns of each.
     pub width: usize,
-    /// Where the first starts, and how far it is to the next; 0 copies the same to every group.
+    /// The start of the first group, and the distance to the next; a distance of 0 copies the same columns to every
+    /// group.
     pub from: (usize, usize),
-    /// Where the first goes, and how far it is to the next.
+    /// The destination of the first group, and the distance to the next.
     pub to: (usize, usize),
 }
 
@@ -312,12 +313,12 @@ pub enum RouterKind {
     },
 }
 
-/// What a step has just done.
+/// The part of a step that was just done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The embedding.
     Embed,
-    /// A layer's first norm, the projections of queries, keys and values, their norms and rotations, their way into the cache.
+    /// A layer's first norm, the projections of queries, keys and values, their norms and rotations, the cache write.
     Projections,
     /// A layer's attention.
     Attention,

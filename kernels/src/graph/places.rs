@@ -1,8 +1,8 @@
-//! Where every intermediate lies in one arena: greedily by size, the widest first, each at the lowest place that is free for
-//! as long as it lives.
+//! Gives every intermediate its place in one arena: greedily by size, the widest first, each at the lowest place that
+//! is free during its lifetime.
 //!
-//! A place is a column: tensor `x` of a step of T rows lies at `place * T`. So one plan serves steps of any length. Tensors of
-//! the wanted rows have an arena of their own, since W says nothing of T.
+//! A place is a column: tensor `x` of a step of T rows lies at `place * T`. So one plan serves steps of any length.
+//! Tensors of the wanted rows have an arena of their own, since W does not follow from T.
 
 use std::ops::Range;
 
@@ -15,14 +15,14 @@ pub(super) struct Places {
     starts: Vec<usize>,
     /// Columns of the arenas of the step's and of the wanted rows.
     pub(super) columns: [usize; 2],
-    /// What they would be if no two tensors shared a place.
+    /// Columns of both arenas if no two tensors shared a place.
     naive_columns: [usize; 2],
 }
 
-/// What a step's intermediates take.
+/// The memory of a step's intermediates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanBytes {
-    /// As they are placed.
+    /// As placed.
     pub planned: usize,
     /// If every tensor had a place of its own.
     pub naive: usize,
@@ -67,20 +67,20 @@ impl Places {
         places
     }
 
-    /// Where a tensor lies in the arena of its rows, of which there are `n_rows`.
+    /// The range of a tensor in the arena of its rows, of which there are `n_rows`.
     pub(super) fn range(&self, graph: &Graph, id: TensorId, n_rows: usize) -> Range<usize> {
         let start = self.starts[id.0 as usize] * n_rows;
         start..start + graph.width(id) * n_rows
     }
 
-    /// Of a step with so many rows, and so many wanted ones.
+    /// Bytes for a step of `n_rows` rows, `n_wanted` of which want logits.
     pub(super) fn bytes(&self, n_rows: usize, n_wanted: usize) -> PlanBytes {
         let bytes = |[step, wanted]: [usize; 2]| (step * n_rows + wanted * n_wanted) * size_of::<f32>();
         PlanBytes { planned: bytes(self.columns), naive: bytes(self.naive_columns) }
     }
 }
 
-/// From the first operation that names a tensor to behind the last; empty for one that none names.
+/// Each tensor's lifetime: from the first operation that names it to just after the last; empty if none names it.
 fn lifetimes(n_tensors: usize, ops: &[Op]) -> Vec<Range<usize>> {
     let mut lifetimes = vec![0..0; n_tensors];
     for (index, op) in ops.iter().enumerate() {

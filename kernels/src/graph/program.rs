@@ -1,4 +1,4 @@
-//! A graph made ready for an engine: its operations joined, its weights packed, its intermediates placed.
+//! A graph prepared for an engine: its operations joined, its weights packed, its intermediates placed.
 
 use std::{fmt, io, sync::Arc};
 
@@ -31,8 +31,8 @@ impl Program {
         Self { places: Places::new(&graph, &ops), cpu: Cpu::Exact, matrices, ops, graph }
     }
 
-    /// For vector instructions: matrices in panels, those of floats that may be rounded in `weights` if it says one; `packed` is
-    /// called after each, since what it was read from is no longer needed.
+    /// For vector instructions: matrices are packed in panels, and float matrices that may be rounded take the format
+    /// `weights`, if there is one. `packed` is called after each matrix, whose source is no longer needed then.
     ///
     /// # Errors
     /// If there is no memory for the panels.
@@ -68,15 +68,15 @@ impl Program {
         &self.graph
     }
 
-    /// What runs: the graph's operations, joined where this engine joins them.
+    /// The operations that run: the graph's, joined where this engine joins them.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// Bytes of all weights of the graph as they are computed with.
+    /// Bytes of all weights of the graph in the form that is computed with.
     pub fn weight_bytes(&self) -> usize {
         let tables = self.ops.iter().filter_map(|op| match op {
-            // The embedding is read where it lies, also where the head is made of it.
+            // The embedding is read at its source, even if the head is packed from it.
             Op::Embed { table, .. } => match &self.matrices[table.0 as usize] {
                 Prepared::Source(_) => None,
                 _ => Some(Prepared::Source(self.graph.matrices[table.0 as usize].0.clone()).n_bytes()),
@@ -86,7 +86,7 @@ impl Program {
         self.matrices.iter().map(Prepared::n_bytes).chain(tables).sum()
     }
 
-    /// Memory that is as large as steps of up to `n_rows`, of `n_wanted` of which logits are wanted, need it.
+    /// Memory for steps of up to `n_rows`, `n_wanted` of which want logits.
     pub fn workspace(&self, n_rows: usize, n_wanted: usize) -> Workspace {
         let mut space = Workspace::default();
         for (arena, n) in [n_rows, n_wanted].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Writes a graph down, one operation after the other.
+//! Records a graph, one operation after another.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::{
 };
 use crate::cpu::{Renormalise, Rope, RopePairs, RopePlace};
 
-/// A graph that is being written.
+/// A graph that is being recorded.
 #[derive(Debug, Default)]
 pub struct Recorder {
     graph: Graph,
 }
 
 impl Recorder {
-    /// The graph, whose steps end with `logits`.
+    /// Returns the graph, whose steps end with `logits`.
     pub fn finish(self, logits: TensorId) -> Graph {
         Graph { logits: Some(logits), ..self.graph }
     }
@@ -32,7 +32,7 @@ impl Recorder {
         VectorId(self.graph.vectors.len() as u32 - 1)
     }
 
-    /// Rotations; those that are the same are there once.
+    /// Adds rotations; equal ones are stored once.
     pub fn rope(&mut self, rope: Rope) -> RopeId {
         let ropes = &mut self.graph.ropes;
         let known = ropes.iter().position(|known| *known == rope).unwrap_or_else(|| {
@@ -72,7 +72,7 @@ impl Recorder {
         self.push(Op::NormInPlace { x, weight, eps });
     }
 
-    /// A matrix by the rows of `x`.
+    /// A matrix times the rows of `x`.
     pub fn linear(
         &mut self,
         name: &'static str,
@@ -84,17 +84,17 @@ impl Recorder {
         out
     }
 
-    /// Values cut to plus and minus a limit.
+    /// Cuts values to plus and minus a limit.
     pub fn clip(&mut self, x: TensorId, limit: f32) {
         self.push(Op::Clip { x, limit });
     }
 
-    /// Rotations of heads of `head_width` columns.
+    /// Rotates heads of `head_width` columns.
     pub fn rotate(&mut self, x: TensorId, head_width: usize, rope: RopeId, columns: (RopePairs, RopePlace)) {
         self.push(Op::Rope { x, head_width, rope, columns });
     }
 
-    /// Keys and values into the cache.
+    /// Writes keys and values into the cache.
     pub fn cache_write(&mut self, slot: usize, k: TensorId, v: TensorId) {
         self.push(Op::CacheWrite { slot, k, v });
     }
@@ -119,12 +119,12 @@ impl Recorder {
         self.tensor(name, rows, width)
     }
 
-    /// Columns of `x` to columns of `out`.
+    /// Copies columns of `x` to columns of `out`.
     pub fn copy_columns(&mut self, x: TensorId, columns: Columns, out: TensorId) {
         self.push(Op::CopyColumns { x, columns, out });
     }
 
-    /// Zeros to `out`.
+    /// Sets `out` to zeros.
     pub fn zero(&mut self, out: TensorId) {
         self.push(Op::Zero { out });
     }
@@ -139,7 +139,7 @@ impl Recorder {
         self.push(Op::SigmoidMul { x, gates });
     }
 
-    /// The step's routing.
+    /// Chooses experts and gates: the step's routing.
     pub fn route(
         &mut self,
         logits: TensorId,
@@ -162,7 +162,7 @@ impl Recorder {
         self.push(Op::Add { x, y });
     }
 
-    /// The rows whose logits are wanted.
+    /// Keeps the rows whose logits are wanted.
     pub fn keep_wanted(&mut self, x: TensorId) -> TensorId {
         let out = self.tensor("wanted", RowCount::Wanted, self.width(x));
         self.push(Op::KeepWanted { x, out });
@@ -174,7 +174,7 @@ impl Recorder {
         self.push(Op::SoftCap { x, cap });
     }
 
-    /// A part of the step is done.
+    /// Marks the end of a part of the step.
     pub fn done(&mut self, stage: Stage) {
         self.push(Op::Done(stage));
     }

@@ -1,4 +1,4 @@
-//! Runs a program over the rows of a step, operation after operation, to where experts may be elsewhere and to its end.
+//! Runs a program over the rows of a step, operation after operation; pauses where experts may be computed elsewhere.
 
 use super::{
     Activation, Columns, Heads, KvPool, Op, Program, Projection, RouterKind, RowCount, Span, TensorId,
@@ -6,12 +6,12 @@ use super::{
 };
 use crate::cpu::{self, DeltaNetWeights, Groups, OutOfVocabulary, RopeTable};
 
-/// Where a step stands.
+/// Where a step has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// It goes on when the experts' sum is there.
+    /// It waits for the experts' sum.
     Experts(ExpertsWanted),
-    /// The logits are there.
+    /// It is done: the logits are there.
     Done,
 }
 
@@ -24,13 +24,13 @@ pub struct ExpertsWanted {
     out: TensorId,
 }
 
-/// What a step asks of the experts of a layer, and where their answer goes.
+/// A step's request to the experts of a layer, and the destination of their sum.
 pub struct ExpertsCall<'a> {
     /// (T, D).
     pub rows: &'a [f32],
     /// K.
     pub n_chosen: usize,
-    /// (T, K), the one that counts most first.
+    /// (T, K), the expert with the largest gate first.
     pub experts: &'a [u16],
     /// (T, K).
     pub gates: &'a [f32],
@@ -39,7 +39,7 @@ pub struct ExpertsCall<'a> {
 }
 
 impl Program {
-    /// Takes up the rows of a step, which then begins anew.
+    /// Starts a step with these rows.
     pub fn begin(&self, spans: &[Span<'_>], space: &mut Workspace) {
         let Rows { ids, places, wanted, ropes } = &mut space.rows;
         ids.clear();
@@ -68,10 +68,10 @@ impl Program {
         space.next = 0;
     }
 
-    /// Runs to where the step pauses. Keys, values and states of its rows enter `kv`.
+    /// Runs until the step pauses. Keys, values and states of its rows enter `kv`.
     ///
     /// # Errors
-    /// A token the embedding has no row for; the step is then void.
+    /// A token that the embedding has no row for; the step is then void.
     ///
     /// # Panics
     /// If `spans` are not those it began with, or one has no room reserved in `kv`.
@@ -88,7 +88,7 @@ impl Program {
         }
     }
 
-    /// Runs the next operation alone, for those who look at intermediates; says where the step stands if it pauses.
+    /// Runs the next operation alone, for callers that look at intermediates; returns where the step stops, if it does.
     ///
     /// # Errors
     /// As [`Self::advance`].
@@ -113,7 +113,7 @@ impl Program {
         Ok(None)
     }
 
-    /// What the step waits for.
+    /// The request that the step waits for.
     pub fn experts<'w>(&self, space: &'w mut Workspace, wanted: ExpertsWanted) -> ExpertsCall<'w> {
         let routing = &space.routing;
         let [rows, sum] = parts(self, &mut space.arenas, &space.rows, [wanted.x, wanted.out]);
@@ -126,7 +126,7 @@ impl Program {
         }
     }
 
-    /// The logits (W, V) of a step that is done; of one that wanted none, nothing.
+    /// The logits (W, V) of a finished step; empty if it wanted none.
     pub fn logits<'w>(&self, space: &'w mut Workspace) -> &'w mut [f32] {
         match self.graph.logits {
             Some(logits) => self.tensor(logits, space),
@@ -134,7 +134,7 @@ impl Program {
         }
     }
 
-    /// A tensor as it is now: of use while it lives.
+    /// A tensor's current values; they are valid during its lifetime.
     pub fn tensor<'w>(&self, id: TensorId, space: &'w mut Workspace) -> &'w mut [f32] {
         let [values] = parts(self, &mut space.arenas, &space.rows, [id]);
         values
@@ -247,7 +247,7 @@ impl Program {
                 let [qkvz, ba, out] = parts(self, arenas, rows, [qkvz, ba, out]);
                 let inputs = qkvz.chunks_exact(widths[0]).zip(ba.chunks_exact(widths[1]));
                 let of_row = inputs.zip(out.chunks_exact_mut(widths[2]));
-                // In order: a row's state is what the row before it left.
+                // In order: a row starts from the state that the row before it left.
                 for (&(sequence, position), ((qkvz, ba), out)) in rows.places.iter().zip(of_row) {
                     let state = kv.state(state, spans[sequence].table, position);
                     cpu::delta_net_row(&net.shape, &weights, qkvz, ba, state, out);
@@ -332,7 +332,7 @@ impl Program {
     }
 }
 
-/// Keys and values (T, `width`) of a step's rows into the cache.
+/// Writes keys and values (T, `width`) of a step's rows into the cache.
 fn cache_write(
     kv: &mut KvPool,
     slot: usize,
@@ -346,7 +346,7 @@ fn cache_write(
     }
 }
 
-/// Tensors of the same rows where they lie.
+/// Slices of tensors with the same rows.
 fn parts<'w, const N: usize>(
     program: &Program,
     arenas: &'w mut [Vec<f32>; 2],

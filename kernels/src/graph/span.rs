@@ -1,4 +1,4 @@
-//! What a step is asked for: rows of sequences, and which of their logits.
+//! A step's request: rows of sequences, and which of their logits are wanted.
 
 use super::KvTable;
 
@@ -10,7 +10,7 @@ pub struct Span<'a> {
     pub start: usize,
     /// Its pages, with room for `start + ids.len()` positions.
     pub table: &'a KvTable,
-    /// Whose logits are wanted.
+    /// Which rows' logits are wanted.
     pub wanted: Wanted,
 }
 

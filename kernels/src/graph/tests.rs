@@ -1,4 +1,4 @@
-//! Places, joins, and that the two engines compute the same graph.
+//! Tests places and joins, and that both engines compute the same graph.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn graph() -> Graph {
         });
         let head_norm = recorder.vector(noise(99, WIDTH, 1.0));
         for heads in [q, k] {
-            // With norms in the first layer, without in the second.
+            // The first layer has norms, the second has none.
             if layer == 0 {
                 recorder.norm_in_place(heads, head_norm, 1e-6);
             }
@@ -136,7 +136,7 @@ fn what_one_kernel_does_is_one_operation() {
     let count = |is: fn(&Op) -> bool| fast.ops().iter().filter(|op| is(op)).count();
     assert_eq!(count(|op| matches!(op, Op::Mlp { .. })), 2);
     assert_eq!(count(|op| matches!(op, Op::Linears { projections, .. } if projections.len() == 3)), 2);
-    // The first layer's two sums, each with a norm behind it; the last layer's rows are chosen between.
+    // The first layer's two sums, each followed by a norm. In the last layer a choice of rows comes between.
     assert_eq!(count(|op| matches!(op, Op::AddNorm { .. })), 2);
     assert_eq!(count(|op| matches!(op, Op::HeadsToCache { q: Heads { norm: Some(_), .. }, .. })), 1);
     assert_eq!(count(|op| matches!(op, Op::HeadsToCache { q: Heads { norm: None, .. }, .. })), 1);
@@ -151,7 +151,7 @@ fn tensors_that_live_together_lie_apart_and_others_share_places() {
     let graph = graph();
     let (recorded, joined) = (graph.recorded_bytes(512, 1), graph.joined_bytes(512, 1));
     assert!(recorded.planned * 2 < recorded.naive, "{recorded:?}");
-    // The widest moment of the step's rows: x, normed rows, gate and up; joined, neither gate nor up is there.
+    // At the widest moment the step's rows have x, normed rows, gate and up. Joined, neither gate nor up is there.
     let row = |columns: usize| columns * 512 * 4;
     assert!(recorded.planned >= row(2 * HIDDEN + 2 * 48), "{recorded:?}");
     assert!(joined.planned < recorded.planned && joined.planned >= row(4 * HIDDEN), "{joined:?}");

@@ -12,23 +12,23 @@ pub trait MatrixSource: Debug + Send + Sync {
     /// How its weights are stored.
     fn format(&self) -> WeightFormat;
 
-    /// As kernels take it; what has to be made for it is kept.
+    /// The matrix as kernels take it. Anything made for this is kept.
     fn view(&self) -> MatrixView<'_>;
 
-    /// The same for `read` alone: what has to be made for it is not kept.
+    /// Shows the matrix to `read`. Anything made for this is dropped afterwards.
     fn read(&self, read: &mut dyn FnMut(MatrixView<'_>));
 }
 
-/// Whether a matrix of floats may be rounded to the format that an engine is told to.
+/// Whether a matrix of floats may be rounded to the format that an engine is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// As its user wishes.
+    /// The engine's configuration decides.
     Allowed,
-    /// What is small and decides much stays as it is.
+    /// Stays as it is: for small matrices with a large influence.
     Never,
 }
 
-/// The format that a matrix is packed in: `to`, if it is one of floats and may be rounded.
+/// The format that a matrix is packed in: `to`, if the matrix is one of floats and may be rounded; otherwise its own.
 pub(super) fn packed_format(
     format: WeightFormat,
     rounding: Rounding,

@@ -1,4 +1,4 @@
-//! The memory of a step: its intermediates, its rows, and what kernels need in between.
+//! The memory of a step: its intermediates, its rows, and the working memory of kernels.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use crate::{
     simd::{AttentionScratch, ExpertScratch},
 };
 
-/// The memory of a step, kept from one to the next: it grows to the largest step, then allocates no more. One serves any
-/// number of steps of one program, one after another.
+/// The memory of a step, reused by the next: it grows to the largest step, then allocates no more. One workspace serves
+/// any number of steps of one program, one after another.
 #[derive(Default)]
 pub struct Workspace {
     /// Intermediates of the step's rows, and of the wanted ones.
@@ -19,7 +19,7 @@ pub struct Workspace {
     pub(super) rows: Rows,
     pub(super) routing: Routing,
     pub(super) scratch: Scratch,
-    /// The operation that is next.
+    /// The index of the next operation.
     pub(super) next: usize,
     observer: Option<Box<dyn FnMut(Stage) + Send>>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Rows {
     pub(super) places: Vec<(usize, usize)>,
     /// Those whose logits are wanted (W), ascending.
     pub(super) wanted: Vec<usize>,
-    /// The rotations of each, by each of the program's ropes.
+    /// The rotations of each row, one table for each of the program's ropes.
     pub(super) ropes: Vec<RopeTable>,
 }
 
@@ -47,7 +47,7 @@ impl Rows {
     }
 }
 
-/// What the router said last.
+/// The router's last result.
 #[derive(Default)]
 pub(super) struct Routing {
     /// K.
@@ -58,7 +58,7 @@ pub(super) struct Routing {
     pub(super) gates: Vec<f32>,
 }
 
-/// What kernels need in between.
+/// Working memory of kernels.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) int8: Activations,
@@ -69,12 +69,12 @@ pub(super) struct Scratch {
 }
 
 impl Workspace {
-    /// Has `observer` told of every stage when it is done: for those who have a clock.
+    /// Calls `observer` after every stage; for callers that have a clock.
     pub fn observe(&mut self, observer: impl FnMut(Stage) + Send + 'static) {
         self.observer = Some(Box::new(observer));
     }
 
-    /// Which of the program's operations is next.
+    /// The index of the next operation.
     pub fn next_op(&self) -> usize {
         self.next
     }

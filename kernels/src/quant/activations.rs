@@ -14,14 +14,14 @@ use super::{
 /// | scales of the units, f32 bits | terms | four i8 columns a word, the first in the lowest byte |
 /// ```
 ///
-/// A scale is `max |x| / 127` of its unit, a column `x / scale` rounded to nearest, halves to even; what the terms are the
-/// format decides. Units are narrower than the blocks of 256: of so many columns the largest is far above the rest, the
-/// more so behind an activation function, and its step is everyone's error; with units of 32 the logits of a random q4_K_M
-/// come out at half the NMSE. For float formats a row is its f32 bits, padded with zeros to whole units of 32.
+/// A scale is `max |x| / 127` of its unit, a column `x / scale` rounded to nearest, halves to even. The format decides
+/// what the terms are. Units are narrower than blocks of 256 columns: among so many, the largest is far above the rest,
+/// above all after an activation function, and its step is the error of all. With units of 32, the logits of a random
+/// q4_K_M have half the NMSE. For float formats a row is its f32 bits, padded with zeros to whole units of 32.
 ///
-/// What is smaller than 2^-60 counts as zero: the largest of a unit, or of a block's sums, or a column of a float format.
-/// Weights have bounds of their own ([`crate::quant::dot_int8`]), so that no step of a product meets a number that is not
-/// normal, which some devices take for zero.
+/// Magnitudes below 2^-60 count as zero: the largest of a unit, or of a block's sums, or a column of a float format.
+/// Weights have bounds of their own ([`crate::quant::dot_int8`]), so that no step of a product meets a subnormal
+/// number, which some devices take for zero.
 ///
 /// The buffers keep their size between uses: filling one again with no more than before allocates nothing.
 #[derive(Clone, Debug, Default)]
@@ -29,23 +29,23 @@ pub struct Activations {
     geometry: Option<Geometry>,
     n_rows: usize,
     n_cols: usize,
-    /// From the start of a row to that of the next.
+    /// Words from the start of a row to that of the next.
     stride: usize,
     words: Vec<i32>,
 }
 
-/// The columns of the narrowest group of a format, and a divisor of every other's.
+/// The columns of the narrowest group of a format. They divide those of every other format's groups.
 const HALF: usize = UNIT / 2;
 
-/// What a product needs to know about columns beside the columns.
+/// The terms of a format: what a product needs besides the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Terms {
-    /// A word a group: minus the format's zero code times the sum of the columns, where products start.
+    /// One word for each group, the start of its products: minus the format's zero code times the sum of the columns.
     Biases { zero: u8 },
     /// One word: the sum of the columns times their scale, f32 bits.
     Sum,
-    /// What minimums are multiplied with, the sums of the groups' columns times their scales, in i16: a word for the scale
-    /// of all, f32 bits, then one for every two groups, the first in the lower half.
+    /// The factors of minimums: the sums of the groups' columns times their scales, in i16. First a word with the scale
+    /// of all, f32 bits; then one word for every two groups, the first in the lower half.
     Pairs,
 }
 
@@ -99,7 +99,7 @@ impl Activations {
         self.geometry == format.geometry() && self.n_cols == n_cols
     }
 
-    /// Row `t` as its columns and scales have it, to `out` (in).
+    /// Dequantises row `t` to `out` (in).
     ///
     /// # Panics
     /// If there is no such row, or `out` has another width.
@@ -144,7 +144,7 @@ impl Activations {
         self.words.resize(n_rows * self.stride, 0);
     }
 
-    /// The words of all rows, so many from the start of one to that of the next.
+    /// The geometry, the words from the start of one row to that of the next, and the words of all rows.
     pub(crate) fn parts_mut(&mut self) -> (Option<Geometry>, usize, &mut [i32]) {
         (self.geometry, self.stride, &mut self.words)
     }
@@ -198,7 +198,7 @@ pub(crate) fn fill_row(geometry: Option<Geometry>, x: &[f32], words: &mut [i32])
     }
 }
 
-/// A unit's columns, i8, and the sums of each sixteen of them; gives its scale.
+/// Quantises a unit's columns to i8 and sums each sixteen of them; returns the scale.
 #[inline(always)]
 fn fill_unit(x: &[f32], columns: &mut [u8], sums: &mut [i32]) -> f32 {
     let largest = largest_magnitude(x);
@@ -211,7 +211,7 @@ fn fill_unit(x: &[f32], columns: &mut [u8], sums: &mut [i32]) -> f32 {
             padded[..x.len()].copy_from_slice(x);
             &padded
         });
-        // Loop by loop: in one, the compiler finds no vectors.
+        // Separate loops: in a single one, the compiler finds no vectors.
         let mut integers = [0; UNIT];
         for (integer, x) in integers.iter_mut().zip(x) {
             *integer = nearest(x * inverse, 127.0) as i8;
@@ -264,23 +264,23 @@ fn scaled_sum(sums: &[i32], scale: i32) -> f32 {
     sums.iter().sum::<i32>() as f32 * f32::from_bits(scale as u32)
 }
 
-/// The largest `|x|`; what is not a number is larger than all: it becomes the scale, and every result of the row says so.
+/// The largest `|x|`. NaN counts as the largest: it becomes the scale, and every result of the row becomes NaN.
 #[inline(always)]
 fn largest_magnitude(x: &[f32]) -> f32 {
     // Without their signs, bits of floats are in the order of their magnitudes.
     f32::from_bits(x.iter().fold(0, |m: u32, x| m.max(x.to_bits() & 0x7fff_ffff)))
 }
 
-/// What is smaller counts as zero: 2^-60.
+/// Smaller magnitudes count as zero: 2^-60.
 const TINY: f32 = f32::from_bits((127 - 60) << 23);
 
-/// A step, of which `top` are `largest`.
+/// The step that divides `largest` into `top` parts.
 #[inline(always)]
 fn step(largest: f32, top: f32) -> f32 {
     if largest < TINY { 0.0 } else { largest / top }
 }
 
-/// What takes `largest` to `top`.
+/// The factor that takes `largest` to `top`.
 #[inline(always)]
 fn steps(top: f32, largest: f32) -> f32 {
     if largest >= TINY { top / largest } else { 0.0 }
@@ -292,7 +292,7 @@ fn nearest(x: f32, top: f32) -> i32 {
     /// Adding 1.5 * 2^23 leaves no bits behind the point, so that the addition itself rounds, and leaves the integer in
     /// the lowest ones.
     const ROUNDER: f32 = 12_582_912.0;
-    // The lowest of an integer's values has no negative.
+    // The clamp excludes an integer's lowest value, which has no negative.
     (x.clamp(-top, top) + ROUNDER).to_bits() as i32
 }
 

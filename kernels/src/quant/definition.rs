@@ -1,7 +1,7 @@
-//! What an integer format is, as data: where the bits of a block lie, and what they mean.
+//! An integer format as data: where the bits of a block lie, and what they mean.
 //!
-//! A format's file holds its [`Definition`]. Opening a block, writing one, packing panels, random weights and the numbers
-//! that the tests expect follow from it; what a shader does with the same bytes stands in `shader/shared/weights_*.wgsl`.
+//! A format's file holds its [`Definition`]. Reading and writing a block, packing panels, random weights and the tests'
+//! expected numbers follow from it. `shader/shared/weights_*.wgsl` say what a shader does with the same bytes.
 
 use half::f16;
 
@@ -26,41 +26,42 @@ pub(crate) struct Definition {
     pub(crate) plane_bytes: usize,
     /// The bits of the codes, the lowest first.
     pub(crate) codes: &'static [Plane],
-    /// What the codes are combined with, bit by bit, to be counted from 0.
+    /// XORed with the codes, so that they count from 0.
     pub(crate) flip: u8,
-    /// What a code stands for, where that is not its number: at most sixteen values.
+    /// The values of the codes, where a code is not its own value: at most sixteen.
     pub(crate) table: Option<&'static [u8; 16]>,
     /// `d`.
     pub(crate) scale: Scale,
     /// `m`.
     pub(crate) minimum: Option<Minimum>,
-    /// What stands for weight 0, where it is not 0 itself.
+    /// The value that stands for weight 0, where it is not 0 itself.
     pub(crate) zero: Zero,
     /// Integer scales and minimums of the groups.
     pub(crate) steps: Steps,
-    /// The number of its type in a GGUF.
+    /// Its type number in a GGUF.
     pub(crate) gguf: Option<u32>,
 }
 
 /// The scale of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scale {
-    /// An f16 there.
+    /// An f16 at this byte.
     F16(usize),
-    /// A byte `e` there, for `2^(e - 128)`: half of what the standard's e8m0 is, whose values are twice our codes'.
+    /// A byte `e` at this place, for `2^(e - 128)`: half of the standard's e8m0, since our values are twice those of
+    /// its e2m1.
     E8m0(usize),
 }
 
 impl Scale {
-    /// The byte of the smallest power of two that counts in integer dot products: 2^-32.
+    /// The byte of the smallest power of two that integer dot products use: 2^-32.
     pub(crate) const SMALLEST: u8 = 128 - 32;
 
-    /// `2^(e - 128)`, exactly: the two smallest are no normal numbers.
+    /// `2^(e - 128)`, exactly: the two smallest are subnormal.
     pub(crate) fn power(e: u8) -> f32 {
         f32::from_bits(if e < 2 { 0x20_0000 << e } else { u32::from(e - 1) << 23 })
     }
 
-    /// The byte of the power of two that is `d`, or else of the next one below.
+    /// The byte of the power of two that is `d`, or of the next one below.
     pub(super) fn exponent(d: f32) -> u8 {
         let bits = d.to_bits();
         if bits < 1 << 23 { (bits >> 22) as u8 } else { (bits >> 23) as u8 + 1 }
@@ -76,19 +77,19 @@ pub(crate) enum Minimum {
     Added(usize),
 }
 
-/// What stands for weight 0.
+/// The value that stands for weight 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Zero {
-    /// In all blocks the same.
+    /// The same in all blocks.
     Fixed(u8),
-    /// In each block the byte there.
+    /// In each block the byte at this place.
     At(usize),
 }
 
 /// The integer scales of a block's groups, and behind them their minimums if the format has any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Steps {
-    /// One group, or groups without.
+    /// One group, or groups without integer scales.
     None,
     /// Numbers in planes, the lowest bits first; a scale is its number less `zero`.
     Planes {
@@ -104,7 +105,7 @@ pub(crate) enum Steps {
 }
 
 impl Definition {
-    /// Blocks of 32 columns and nothing else said.
+    /// Blocks of 32 columns, without anything else.
     pub(crate) const BLOCK: Self = Self {
         cols: UNIT,
         group: UNIT,
@@ -140,7 +141,7 @@ impl Definition {
         bits
     }
 
-    /// The largest of what codes stand for.
+    /// The largest value of a code.
     pub(crate) const fn top(&self) -> u8 {
         let Some(table) = self.table else { return (u16::MAX >> (16 - self.code_bits())) as u8 };
         let (mut top, mut i) = (0, 0);
@@ -153,7 +154,7 @@ impl Definition {
         top
     }
 
-    /// What a code stands for.
+    /// The value of a code.
     #[inline(always)]
     pub(crate) fn value(&self, code: u8) -> u8 {
         match self.table {
@@ -171,7 +172,8 @@ impl Definition {
         }
     }
 
-    /// The bytes of block `i` of a row, and those that its parameters lie in: the same unless there is a plane of them.
+    /// The bytes of block `i` of a row, and the bytes that contain its parameters: the same unless parameters have a
+    /// plane.
     #[inline]
     pub(crate) fn block<'a>(&self, blocks: &'a [u8], parameters: &'a [u8], i: usize) -> (&'a [u8], &'a [u8]) {
         let block = &blocks[i * self.bytes..][..self.bytes];
@@ -181,7 +183,7 @@ impl Definition {
         }
     }
 
-    /// Opens a block; fields that the format has not stay as [`Parts::default`] has them.
+    /// Opens a block; fields that the format lacks stay as [`Parts::default`] has them.
     #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
     pub(crate) fn read(&self, block: &[u8], parameters: &[u8], parts: &mut Parts) {
         let codes = &mut parts.codes[..self.cols];
@@ -223,7 +225,7 @@ impl Definition {
         };
     }
 
-    /// Opens the integer scales and minimums of a block.
+    /// Reads the integer scales and minimums of a block.
     #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
     pub(crate) fn read_steps(&self, bytes: &[u8], parts: &mut Parts) {
         match self.steps {
@@ -243,7 +245,7 @@ impl Definition {
         }
     }
 
-    /// Writes a block and its parameters, given in the order of [`Self::block`]; `parameters` is none where they lie in the
+    /// Writes a block and its parameters, in the order of [`Self::block`]; `parameters` is `None` where they lie in the
     /// block.
     pub(crate) fn write(&self, parts: &Parts, block: &mut [u8], parameters: Option<&mut [u8]>) {
         let mut codes = parts.codes;

@@ -7,8 +7,8 @@
 //! sum += p[g] * ((d * scales[g]) * a[u])                    for each group
 //! ```
 //!
-//! where the zero is not fixed it counts as 0 there, and with `s` the sum of the block's activations ([`Terms::Sum`]), or
-//! with `k[g]` the sums of its groups' in integer steps of `s` ([`Terms::Pairs`]):
+//! A zero that is not fixed counts as 0 there. With `s` the sum of the block's activations ([`Terms::Sum`]), or with
+//! `k[g]` the sums of its groups' in integer steps of `s` ([`Terms::Pairs`]), these follow:
 //!
 //! ```text
 //! sum -= (d * zero) * s                                     in formats with zero points
@@ -16,12 +16,12 @@
 //! sum -= (k[0] * mins[0] + k[1] * mins[1] + ...) * (m * s)  in formats with integer minimums
 //! ```
 //!
-//! in f32, each operation rounded by itself, in this order; the bracket of the last line is an exact integer. No operation
-//! is fused, so every machine gives the same bits.
+//! All of it is in f32, each operation rounded by itself, in this order; the bracket of the last line is an exact
+//! integer. No operation is fused, so every machine gives the same bits.
 //!
-//! A scale that is a power of two counts as 0 below 2^-32, and the smallest other scale of a block is 2^-24, the smallest of
-//! activations 2^-67 ([`Activations`]): a product is 0 or at least 2^-99, a sum of such a multiple of 2^-122. No step meets
-//! a subnormal number, which some devices take for 0.
+//! A scale that is a power of two counts as 0 below 2^-32. The smallest other scale of a block is 2^-24, the smallest
+//! of activations 2^-67 ([`Activations`]). So a product is 0 or at least 2^-99, and a sum of products is a multiple of
+//! 2^-122. No step meets a subnormal number, which some devices take for 0.
 
 use super::{Activations, Definition, MatrixView, Parts, Scale, Terms, block_words, columns_at};
 

@@ -1,8 +1,8 @@
-//! What is wrong with bytes that are no matrix, and with names that are no format.
+//! Errors for bytes that are not a matrix, and names that are not a format.
 
 use super::WeightFormat;
 
-/// Bytes that are not the matrix or the block they are said to be.
+/// Bytes that do not have the length of their matrix or block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// A matrix of another length.

@@ -65,7 +65,7 @@ fn encode<const BYTES: usize>(
     bytes
 }
 
-/// The bytes as they lie, if this machine can read them so: no copy for aligned f32 on a little-endian machine.
+/// The bytes as f32 without a copy, if this machine can read them so: aligned f32 on a little-endian machine.
 pub(super) fn borrow_f32(bytes: &[u8]) -> Option<&[f32]> {
     if cfg!(target_endian = "little") { bytemuck::try_cast_slice(bytes).ok() } else { None }
 }

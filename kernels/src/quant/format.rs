@@ -1,4 +1,4 @@
-//! A weight format as a type: what its file implements, and what follows for all of them.
+//! A weight format as a type: what its file implements, and what all formats derive from that.
 
 use super::{definition::Definition, parts::Parts};
 
@@ -6,10 +6,10 @@ use super::{definition::Definition, parts::Parts};
 pub(crate) trait Format {
     const ENCODING: Encoding;
 
-    /// The number of its type in a GGUF.
+    /// Its type number in a GGUF.
     const GGUF: Option<u32>;
 
-    /// The most that uniform noise may lose, as NMSE, from a magnitude of 0.1 on.
+    /// An upper bound of the loss of uniform noise, as NMSE, from a magnitude of 0.1 on.
     #[cfg(test)]
     const NOISE_LOSS: f64;
 
@@ -17,7 +17,7 @@ pub(crate) trait Format {
     fn quantize(rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8>;
 }
 
-/// Writes the values of a row, given its number, to where it is told.
+/// Writes the values of the row with this number to this slice.
 pub(crate) type RowReader<'a> = dyn FnMut(usize, &mut [f32]) + 'a;
 
 /// How the bytes of a matrix become values.
@@ -25,7 +25,7 @@ pub(crate) type RowReader<'a> = dyn FnMut(usize, &mut [f32]) + 'a;
 pub(crate) enum Encoding {
     /// One value after another, of so many bytes.
     Float { bytes: usize, decode: fn(&[u8], &mut [f32]) },
-    /// Rows of whole blocks: their bytes, those of their parameters, and what they decode to.
+    /// Rows of whole blocks: their definition, and how a row's blocks and parameters decode.
     Integer { definition: &'static Definition, decode_row: fn(&[u8], &[u8], &mut [f32]) },
 }
 
@@ -34,12 +34,12 @@ pub(crate) trait Integer {
     /// Where its bits lie, and what they mean.
     const DEFINITION: Definition;
 
-    /// The most that uniform noise may lose, as NMSE. Steps of `2 / n` for `n` levels err by a twelfth of their square
-    /// against a power of a third: `1 / n^2`, and a fifth more for scales that are rounded themselves.
+    /// An upper bound of the loss of uniform noise, as NMSE. Steps of `2 / n` for `n` levels err by a twelfth of their
+    /// square against a power of a third: `1 / n^2`, and a fifth more since scales are rounded too.
     #[cfg(test)]
     const NOISE_LOSS: f64;
 
-    /// The parts nearest to the values of a block.
+    /// Finds the parts nearest to the values of a block.
     fn fit(values: &[f32], parts: &mut Parts);
 }
 
@@ -77,7 +77,7 @@ fn decode_row<I: Integer>(blocks: &[u8], parameters: &[u8], out: &mut [f32]) {
     decode_blocks(const { &I::DEFINITION }, blocks, parameters, out);
 }
 
-// Where bytes count, one for all formats.
+// One function for all formats where code size counts.
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 fn decode_blocks(definition: &Definition, blocks: &[u8], parameters: &[u8], out: &mut [f32]) {
     let mut parts = Parts::default();

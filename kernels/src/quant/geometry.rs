@@ -16,7 +16,7 @@ pub(crate) struct Geometry {
     pub(crate) group: usize,
     /// Whether values are lowered by a minimum.
     pub(crate) has_minimums: bool,
-    /// What stands for weight 0, where it is the same in all blocks and not 0 itself.
+    /// The value that stands for weight 0, where it is the same in all blocks and not 0 itself.
     pub(crate) zero: Option<u8>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{MatrixView, WeightFormat};
 
-/// A line: what, format, values, bytes.
+/// A line: what to check (`quantize` or `dequantize`), format, values, bytes.
 const GOLDEN: &str = include_str!("golden.txt");
 
 fn unhex(text: &str) -> Vec<u8> {

@@ -12,7 +12,7 @@ use super::{
 /// The columns that share a scale.
 pub const GROUP: usize = 128;
 
-/// What both int4 formats are but for their zeros.
+/// The common definition of both int4 formats, without their zeros.
 pub(super) const BLOCK: Definition = Definition {
     cols: GROUP,
     group: GROUP,
@@ -30,7 +30,8 @@ impl Integer for Int4 {
 
     fn fit(values: &[f32], parts: &mut Parts) {
         let Some(values) = values.as_array() else { return };
-        // Packing a model is mostly this, and eight lanes at a time take half as long as four. The bits are the same.
+        // Packing a model mostly runs this, and with eight lanes it takes half as long as with four. The bits are the
+        // same.
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") {
             // SAFETY: this processor has the instructions.
@@ -57,10 +58,10 @@ fn fit(values: &[f32; GROUP], parts: &mut Parts) {
 
 /// Scales tried for each group. The first takes the largest weight to 7, the others cut it off in favour of the rest.
 const CANDIDATES: u8 = 16;
-/// What one candidate is smaller than the one before it, as a part of the first.
+/// The step from one candidate to the next smaller one, as a part of the first.
 const CANDIDATE_STEP: f32 = 0.02;
 
-/// The scale among the candidates with the smallest squared error, the largest of equals.
+/// The candidate scale with the smallest squared error; of equals, the largest.
 #[inline(always)]
 fn best_scale(group: &[f32; GROUP]) -> f16 {
     let largest = group.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
@@ -89,7 +90,7 @@ fn squared_error(group: &[f32; GROUP], scale: f32) -> f32 {
     lanes.iter().sum()
 }
 
-/// The integer in -8..=7 nearest to `x / scale`, halves to even; 0 where that is not a number.
+/// The integer in -8..=7 nearest to `x / scale`, halves to even; 0 for NaN.
 #[inline(always)]
 fn code(x: f32, scale: f32) -> f32 {
     /// Adding 1.5 * 2^23 leaves no bits behind the point, so that the addition itself rounds.

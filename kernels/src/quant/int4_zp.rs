@@ -26,7 +26,7 @@ impl Integer for Int4Zp {
         let zero = (-min * inverse).round().clamp(0.0, TOP);
         parts.zero = zero as u8;
         for (code, x) in parts.codes.iter_mut().zip(values) {
-            // The conversion saturates at 0 and takes what is not a number there.
+            // The conversion saturates at 0 and takes NaN to 0.
             *code = ((x * inverse).round() + zero).min(TOP) as u8;
         }
     }

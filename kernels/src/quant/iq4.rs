@@ -25,7 +25,7 @@ use super::{
 
 /// The columns of a group.
 const GROUP: usize = 32;
-/// What stands for 0. It is not in the table: the nearest are -10 and 1.
+/// The value that stands for weight 0. It is not in the table: the nearest are -10 and 1.
 const ZERO: u8 = 128;
 /// -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113, and 128.
 const TABLE: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
@@ -41,7 +41,7 @@ impl Integer for Iq4Nl {
         gguf: Some(20),
         ..Definition::BLOCK
     };
-    /// The widest steps are as those of 10 levels.
+    /// The widest steps are those of 10 levels.
     #[cfg(test)]
     const NOISE_LOSS: f64 = 1.2 / (10.0 * 10.0);
 
@@ -89,11 +89,11 @@ impl Integer for Iq4Xs {
     }
 }
 
-/// Scales tried: those that take the value of the largest magnitude to -127 and to a little less or more.
+/// Scales tried: those that take the value of the largest magnitude to -127, and to a little less or more.
 const CANDIDATES: i8 = 7;
 const CANDIDATE_STEP: f32 = 2.0;
 
-/// For the codes that each candidate gives, the scale of least squares; of those, the one of the smallest error.
+/// Tries the codes of each candidate with their least-squares scale; returns the scale with the smallest error.
 fn best_scale(values: &[f32]) -> f32 {
     let extreme = extreme(values);
     let mut best = (extreme / -127.0, f32::INFINITY);
@@ -125,8 +125,8 @@ fn value(code: u8) -> f32 {
     f32::from(TABLE[usize::from(code)]) - f32::from(ZERO)
 }
 
-/// The code whose value is nearest to `x`: the number of middles between neighbours that lie below. 8, the code of 1, for
-/// what is not a number.
+/// The code whose value is nearest to `x`: it counts the middles between neighbouring values that lie below `x`. NaN
+/// gives 8, the code of 1.
 fn nearest(x: f32) -> u8 {
     if x.is_nan() {
         return 8;

@@ -1,5 +1,5 @@
-//! What q4_K and q5_K share: eight groups of 32 columns, each with a 6-bit scale and a 6-bit minimum; and the fitting of such
-//! groups.
+//! The common part of q4_K and q5_K: eight groups of 32 columns, each with a 6-bit scale and a 6-bit minimum; and the
+//! fitting of such groups.
 
 use super::{
     definition::{Definition, Minimum, Steps},
@@ -8,7 +8,7 @@ use super::{
     planes::Plane,
 };
 
-/// What q4_K and q5_K are but for their codes.
+/// The common definition of q4_K and q5_K, without their codes.
 pub(super) const BLOCK: Definition = Definition {
     cols: MAX_COLS,
     minimum: Some(Minimum::Subtracted(2)),
@@ -57,8 +57,7 @@ const CANDIDATES: i8 = 10;
 const CANDIDATE_STEP: f32 = 0.1;
 
 impl Line {
-    /// The best of some lines: for each guess of a scale the codes it gives, and for those codes the line of least
-    /// squares.
+    /// The best of several lines: each guess of a scale gives codes, and these codes give a line of least squares.
     fn through(values: &[f32], top: f32) -> Self {
         let min = values.iter().fold(0.0, |m: f32, &x| m.min(x));
         let range = values.iter().fold(0.0, |m: f32, &x| m.max(x)) - min;
@@ -75,7 +74,7 @@ impl Line {
         best.0
     }
 
-    /// The code of `x`, given the scale's reciprocal. What is not a number becomes 0.
+    /// The code of `x`, given the scale's reciprocal. NaN becomes 0.
     fn code(self, inverse: f32, x: f32, top: f32) -> f32 {
         nearest(((x + self.depth) * inverse).max(0.0).min(top))
     }

@@ -1,4 +1,4 @@
-//! Fitting groups of 16 columns to an integer scale each, without minimums: what q3_K and q6_K share.
+//! Fits groups of 16 columns to an integer scale each, without minimums: for q3_K and q6_K.
 
 use super::geometry::MAX_GROUPS;
 use super::parts::{Parts, extreme, nearest, reciprocal, to_f16};
@@ -23,7 +23,7 @@ pub(super) fn fit(zero: u8, top_step: u8, values: &[f32], parts: &mut Parts) {
     parts.d = to_f16(extreme(&scales) / -top_step);
     let inverse = reciprocal(parts.d);
     for (g, (scale, values)) in scales.iter().zip(groups).enumerate() {
-        // What is not a number becomes 0.
+        // NaN becomes 0.
         parts.scales[g] = (scale * inverse).round().clamp(-top_step, top_step - 1.0) as i8;
         let inverse = reciprocal(parts.d * f32::from(parts.scales[g]));
         for (place, &x) in parts.codes[g * GROUP..].iter_mut().zip(values) {
@@ -32,7 +32,7 @@ pub(super) fn fit(zero: u8, top_step: u8, values: &[f32], parts: &mut Parts) {
     }
 }
 
-/// For the codes that each candidate gives, the scale of least squares; of those, the one of the smallest error.
+/// Tries the codes of each candidate with their least-squares scale; returns the scale with the smallest error.
 fn best_scale(zero: f32, values: &[f32]) -> f32 {
     let extreme = extreme(values);
     let mut best = (extreme / -zero, f32::INFINITY);
@@ -53,7 +53,7 @@ fn best_scale(zero: f32, values: &[f32]) -> f32 {
     best.0
 }
 
-/// The code less its zero; what is not a number becomes 0.
+/// The code less its zero; NaN becomes 0.
 fn code(zero: f32, x: f32, inverse: f32) -> f32 {
     let code = x * inverse;
     nearest(if code.is_nan() { 0.0 } else { code.clamp(-zero, zero - 1.0) })

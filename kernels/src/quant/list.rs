@@ -1,7 +1,7 @@
 // Every weight format: the one place where one is added. The build script reads the list too, for the shaders.
 
-/// Gives all formats to `$then!`, behind `$with`: the variant of `WeightFormat`, the name used in files, flags and messages,
-/// and the type that defines it, in a file of its own beside this one.
+/// Passes all formats to `$then!`, after `$with`: the variant of `WeightFormat`, the name used in files, flags and
+/// messages, and the type that defines it, in a file of its own beside this one.
 macro_rules! with_formats {
     ($then:ident $($with:tt)*) => {
         $then! {

@@ -38,12 +38,12 @@ impl<'a> MatrixView<'a> {
         self.format
     }
 
-    /// Its rows, the width of what it gives.
+    /// Its rows, the width of its output.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Its columns, the width of what it takes.
+    /// Its columns, the width of its input.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -74,7 +74,7 @@ impl<'a> MatrixView<'a> {
         }
     }
 
-    /// Row `row` as f32 (cols): where it lies if it is f32 already, decoded into `scratch` (cols) if not.
+    /// Row `row` as f32 (cols): borrowed if it is f32 already, otherwise decoded into `scratch` (cols).
     ///
     /// # Panics
     /// As [`Self::dequantize_row`].
@@ -91,7 +91,7 @@ impl<'a> MatrixView<'a> {
         scratch
     }
 
-    /// All of it as f32 (rows, cols).
+    /// The whole matrix as f32 (rows, cols).
     pub fn dequantize(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.rows * self.cols];
         for (row, out) in values.chunks_exact_mut(self.cols.max(1)).enumerate() {
@@ -145,11 +145,11 @@ mod tests {
             let values = crate::noise::noise(seed, rows * cols, 3.0);
             for (format, relative, absolute) in [
                 (WeightFormat::F32, 0.0, 0.0),
-                // 1e-7: what lies below f16's smallest normal number loses more than its last bit.
+                // 1e-7: values below f16's smallest normal number lose more than their last bit.
                 (WeightFormat::F16, 1.0 / 2048.0, 1e-7),
                 (WeightFormat::Bf16, 1.0 / 256.0, 0.0),
             ] {
-                // At any alignment, as tensors lie in files.
+                // At any alignment, as in files.
                 let mut bytes = vec![0; shift];
                 bytes.extend(format.quantize(rows, cols, &values));
                 let matrix = MatrixView::new(format, rows, cols, &bytes[shift..]).unwrap();

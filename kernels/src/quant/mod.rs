@@ -1,8 +1,8 @@
 //! Every weight format, defined once: its bytes, how weights become them, and how a row becomes f32 again.
 //!
-//! A format is a file here and a line in `list.rs`; what kernels, engines and files need to know of it comes from there, and
-//! its shader from `shader/shared/weights_NAME.wgsl`. A matrix is row-major (rows, cols) = (out, in). Where it lies in an
-//! expert block is [`crate::ExpertShape`]'s matter.
+//! A format is one file here and one line in `list.rs`. Kernels, engines and files take all they need to know of it
+//! from there; its shader comes from `shader/shared/weights_NAME.wgsl`. A matrix is row-major (rows, cols) = (out, in).
+//! [`crate::ExpertShape`] says where a matrix lies in an expert block.
 
 mod activations;
 mod affine_scales;
@@ -100,7 +100,7 @@ macro_rules! weight_formats {
                 }
             }
 
-            /// The number of its type in a GGUF, if GGUF has it.
+            /// Its type number in a GGUF, if GGUF has it.
             pub const fn gguf_type(self) -> Option<u32> {
                 match self {
                     $(Self::$format => <$definition as Format>::GGUF,)*
@@ -121,8 +121,9 @@ macro_rules! weight_formats {
                 }
             }
 
-            /// The bytes of `values` (rows, cols) in this format, rounded to nearest. The same values give the same bytes
-            /// everywhere; for q8_0, q4_0, q4_1, q5_0, q5_1 and mxfp4 those of llama.cpp's reference quantisers.
+            /// The bytes of `values` (rows, cols) in this format, rounded to nearest. The same values give the same
+            /// bytes everywhere; for q8_0, q4_0, q4_1, q5_0, q5_1 and mxfp4 they are the bytes of llama.cpp's reference
+            /// quantisers.
             ///
             /// # Panics
             /// If there are not `rows * cols` values.
@@ -131,7 +132,7 @@ macro_rules! weight_formats {
                 self.quantize_rows(rows, cols, &mut |row, out| out.copy_from_slice(&values[row * cols..][..cols]))
             }
 
-            /// The same, of rows that `read_row` writes one by one to where it is told.
+            /// [`Self::quantize`] for rows that `read_row` writes one by one.
             pub(crate) fn quantize_rows(self, rows: usize, cols: usize, read_row: &mut RowReader<'_>) -> Vec<u8> {
                 let bytes = match self {
                     $(Self::$format => <$definition as Format>::quantize(rows, cols, read_row),)*

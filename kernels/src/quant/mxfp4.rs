@@ -6,8 +6,8 @@
 //! | 0 | `e`, the exponent |
 //! | 1..17 | nibbles: byte `i` holds column `i` (low) and column `i + 16` (high) |
 //!
-//! So it lies in a GGUF. GPT-OSS publishes blocks with two neighbouring columns a byte and exponents in a tensor of their own:
-//! [`mxfp4_from_planes`] turns those into these.
+//! This is the layout in a GGUF. GPT-OSS publishes blocks with two neighbouring columns a byte and exponents in a
+//! tensor of their own; [`mxfp4_from_planes`] converts them.
 
 use super::{
     ShapeError, WeightFormat,
@@ -37,16 +37,17 @@ impl Integer for Mxfp4 {
         gguf: Some(39),
         ..Definition::BLOCK
     };
-    /// Of uniform noise up to just below a power of two, what lies above 6 of 8 is cut: `2^3 / 3 / 8` against a power of
-    /// `8^2 / 3`, 0.0156; and half as much for the steps of 1/2 to 2 below.
+    /// Uniform noise reaches up to just below a power of two; what lies above 6 of 8 is cut. That costs `2^3 / 3 / 8`
+    /// against a power of `8^2 / 3`, 0.0156; the steps of 1/2 to 2 below cost half as much.
     #[cfg(test)]
     const NOISE_LOSS: f64 = 0.025;
 
-    /// As the `gguf` package does: the largest magnitude from 4 to 8 of the standard's values, each value at the nearest of
-    /// them, the first of equals.
+    /// As in the `gguf` package, the scale takes the largest magnitude to between 4 and 8 of the standard's values.
+    /// Each value becomes the nearest of them; of equals, the first.
     fn fit(values: &[f32], parts: &mut Parts) {
         let largest = values.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-        // Its exponent, two lower: what the largest value, 6, is multiplied by. Infinity is as large as a number can be.
+        // The largest magnitude's exponent less two: the factor of the largest value, 6. Infinity counts as the largest
+        // finite number.
         let e = (largest.min(f32::MAX).to_bits() >> 23).saturating_sub(2) as u8;
         parts.d = Scale::power(e);
         for (code, x) in parts.codes.iter_mut().zip(values) {
@@ -59,8 +60,8 @@ impl Integer for Mxfp4 {
     }
 }
 
-/// A (rows, cols) matrix as GPT-OSS publishes it, `*_blocks` (rows, cols / 32, 16) and `*_scales` (rows, cols / 32), as the
-/// bytes of one in [`WeightFormat::Mxfp4`]: the same weights, nothing rounded.
+/// Converts a (rows, cols) matrix as GPT-OSS publishes it, `*_blocks` (rows, cols / 32, 16) and `*_scales` (rows, cols
+/// / 32), to the bytes of one in [`WeightFormat::Mxfp4`]: the same weights, nothing rounded.
 ///
 /// # Errors
 /// [`ShapeError::MatrixLength`] unless `cols` is whole blocks and both have their bytes.

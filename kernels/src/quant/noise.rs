@@ -1,4 +1,5 @@
-//! Random weights as they are stored: for trying kernels where nothing is quantised, so that a worker carries no quantiser.
+//! Random weights in their stored form, for trying kernels. Nothing is quantised here, so that a worker contains no
+//! quantiser.
 
 use half::f16;
 
@@ -18,7 +19,7 @@ impl WeightFormat {
             let values = noise(seed, rows * cols, magnitude);
             let mut read_row =
                 |row: usize, out: &mut [f32]| out.copy_from_slice(&values[row * cols..][..cols]);
-            // Not `Self::quantize`: what names that brings the fitting of every format into a tab's bundle.
+            // Not `Self::quantize`: naming it brings the fitting of every format into a tab's bundle.
             return match self {
                 Self::F16 => F16::quantize(rows, cols, &mut read_row),
                 Self::Bf16 => Bf16::quantize(rows, cols, &mut read_row),
@@ -39,7 +40,7 @@ impl WeightFormat {
 }
 
 impl Definition {
-    /// Puts scale, minimum and zero into a block of random bytes: the scale divided by the most that it is multiplied with.
+    /// Writes scale, minimum and zero into a block of random bytes. The scale is divided by its largest factor.
     fn put_parameters(&self, magnitude: f32, bytes: &mut [u8]) {
         let mut put = |at: usize, value: f32| {
             bytes[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());

@@ -1,7 +1,7 @@
-//! What every integer format has in common: a block of columns, opened.
+//! An opened block of columns, the same for every integer format.
 //!
-//! A format's [`Definition`](super::Definition) says where its bits lie; what they mean is said here, once, for decoding and for the integer
-//! dot product.
+//! A format's [`Definition`](super::Definition) says where its bits lie. This file says once what they mean, for
+//! decoding and for the integer dot product.
 
 use half::f16;
 
@@ -33,7 +33,7 @@ impl Default for Parts {
     }
 }
 
-/// The f16 nearest to `value`, as f32: the largest there is for what lies beyond, 0 for what is not a number.
+/// The f16 nearest to `value`, as f32. Values beyond the largest f16 become that one; NaN becomes 0.
 pub(super) fn to_f16(value: f32) -> f32 {
     let max = f16::MAX.to_f32();
     if value.is_nan() { 0.0 } else { f16::from_f32(value.clamp(-max, max)).to_f32() }
@@ -49,8 +49,8 @@ pub(super) fn extreme(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |m: f32, &x| if x.abs() > m.abs() { x } else { m })
 }
 
-/// The nearest integer to `x`, ties to even, where `|x|` is at most 2^22. An addition and a subtraction, which every
-/// processor has for whole vectors: `f32::round` is a call where the instruction is not known to be there.
+/// The nearest integer to `x`, ties to even, where `|x|` is at most 2^22. It takes an addition and a subtraction, which
+/// every processor has for whole vectors; `f32::round` is a call where the compiler does not know of the instruction.
 pub(super) fn nearest(x: f32) -> f32 {
     const BIAS: f32 = 12_582_912.0; // 1.5 x 2^23: above it, one step is 1
     (x + BIAS) - BIAS

@@ -34,13 +34,13 @@ impl Plane {
     }
 }
 
-/// Each number's bits from all planes.
+/// Reads each number's bits from all planes.
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 pub(super) fn read_planes(planes: &[Plane], bytes: &[u8], numbers: &mut [u8]) {
     let mut place = 0;
     for plane in planes {
         let (n, mask) = (8 / plane.bits, 0xff >> (8 - plane.bits));
-        // The first plane takes the place of what was there before.
+        // The first plane replaces what was there before.
         let keep = if place == 0 { 0 } else { 0xff };
         let bytes = &bytes[plane.at..];
         if plane.width == 1 {
@@ -61,7 +61,7 @@ pub(super) fn read_planes(planes: &[Plane], bytes: &[u8], numbers: &mut [u8]) {
     }
 }
 
-/// The opposite, into bytes whose bits there are 0.
+/// Writes each number's bits to all planes, into bytes whose bits there are 0.
 pub(super) fn write_planes(planes: &[Plane], numbers: &[u8], bytes: &mut [u8]) {
     let mut place = 0;
     for plane in planes {

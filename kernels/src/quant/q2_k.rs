@@ -33,7 +33,7 @@ impl Integer for Q2K {
         gguf: Some(10),
         ..Definition::BLOCK
     };
-    /// Scales of four bits cost more than the fifth that those of six do.
+    /// Four-bit scales cost more than the fifth that six-bit scales cost.
     #[cfg(test)]
     const NOISE_LOSS: f64 = 1.4 / (3.0 * 3.0);
 

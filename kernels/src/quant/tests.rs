@@ -1,4 +1,4 @@
-//! What holds for every format alike.
+//! Tests that hold for every format.
 
 use proptest::prelude::*;
 

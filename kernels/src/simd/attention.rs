@@ -1,9 +1,9 @@
 //! Causal grouped-query attention over cached keys and values where they lie.
 //!
-//! The positions that a row attends to are taken in segments of [`SEGMENT`]: scores, their softmax among themselves, and
-//! the weighted sum of the values; segments are then joined one after the other. The query heads that share a key head
-//! meet each of its vectors together. Segments of few rows are spread over all threads, those of many rows stay with
-//! their row; the arithmetic, and so every bit, is the same.
+//! The positions that a row attends to are taken in segments of [`SEGMENT`]. A segment gives scores, their softmax
+//! within the segment, and the weighted sum of the values; segments are then joined one after another. The query heads
+//! that share a key head meet each of its vectors together. With few rows, segments are spread over all threads; with
+//! many, they stay with their row. The arithmetic, and so every bit, is the same.
 
 use super::{
     Processor,
@@ -22,10 +22,10 @@ use crate::{
 const SEGMENT: usize = 256;
 /// The most query heads that meet a vector at once.
 const MAX_HEADS: usize = 8;
-/// The most floats that segments wait in to be joined, 4 MiB of them.
+/// The most floats in which segments wait to be joined: 4 MiB.
 const MAX_WAITING: usize = 1 << 20;
 
-/// A query over one sequence's pages.
+/// The cached pages of the sequences in a query.
 pub trait Pages: Sync {
     /// S, how many positions row `row` attends to: the first ones, its own included.
     fn positions(&self, row: usize) -> usize;
@@ -33,7 +33,7 @@ pub trait Pages: Sync {
     fn page(&self, row: usize, page: usize) -> &[u8];
 }
 
-/// What [`attention`] needs in between. It grows to the largest step, then allocates no more.
+/// Working memory of [`attention`]. It grows to the largest step, then allocates no more.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionScratch {
     /// (T, H, padded C), where C is no multiple of 16.
@@ -114,7 +114,7 @@ pub fn attention(
     });
 }
 
-/// Heads of `width` columns, the last ones zeros.
+/// Pads heads to `width` columns with zeros.
 fn pad<'a>(q: &[f32], head_width: usize, width: usize, padded: &'a mut Vec<f32>) -> &'a [f32] {
     padded.clear();
     padded.resize(q.len() / head_width * width, 0.0);
@@ -124,7 +124,7 @@ fn pad<'a>(q: &[f32], head_width: usize, width: usize, padded: &'a mut Vec<f32>)
     padded
 }
 
-/// Takes a segment in: `sums` are its largest score and the sum of its weights.
+/// Joins one more segment to `sums` and `values`; the sums are a largest score and the sum of the weights.
 fn join(sums: &mut [f32], values: &mut [f32], more_sums: &[f32], more_values: &[f32]) {
     let largest = sums[0].max(more_sums[0]);
     let (kept, taken) = (libm::expf(sums[0] - largest), libm::expf(more_sums[0] - largest));
@@ -155,7 +155,7 @@ struct Attention<'a, P> {
 }
 
 impl<P: Pages> Attention<'_, P> {
-    /// Runs `work(row, first head, heads)` for the query heads of a group, a row's heads that share a key head.
+    /// Runs `work(row, first head, heads)` for the query heads of a group: heads of one row that share a key head.
     fn each_tile(&self, group: usize, work: impl Fn(usize, usize, usize)) {
         let (row, g) = (group / self.shape.n_kv_heads, group % self.shape.n_kv_heads);
         let mut done = 0;
@@ -171,9 +171,9 @@ impl<P: Pages> Attention<'_, P> {
         }
     }
 
-    /// A group with all its segments.
+    /// Computes a group with all its segments.
     fn whole(&self, processor: &Processor, group: usize, out: &Disjoint<'_, f32>) {
-        /// What heads of an ordinary width need in between.
+        /// Working memory for heads of an ordinary width.
         const FLOATS: usize = 2 * MAX_HEADS * 256;
         self.each_tile(group, |row, head, n| {
             let (mut small, mut large) = ([0.0; FLOATS], Vec::new());
@@ -209,7 +209,7 @@ impl<P: Pages> Attention<'_, P> {
     }
 
     /// # Safety
-    /// While it is in use, nobody else may have the same head of the same row.
+    /// While the slice is in use, nobody else may have the same head of the same row.
     unsafe fn out<'o>(&self, out: &Disjoint<'o, f32>, row: usize, head: usize) -> &'o mut [f32] {
         let width = self.shape.head_width;
         let start = (row * self.n_heads + head) * width;
@@ -217,7 +217,7 @@ impl<P: Pages> Attention<'_, P> {
         unsafe { out.part(start..start + width) }
     }
 
-    /// One segment of `sums.len()` heads of a row, the first of them `head`.
+    /// Computes one segment of `sums.len()` heads of a row, starting at head `head`.
     fn segment(
         &self,
         processor: &Processor,
@@ -345,7 +345,7 @@ impl<V: Value, const N: usize> Kernel for Segment<'_, '_, V, N> {
     }
 }
 
-/// The first `n` scores become `exp(score - largest)`, the others 0; gives the largest and the sum.
+/// The first `n` scores become `exp(score - largest)`, the others 0; returns the largest and the sum.
 #[inline(always)]
 fn softmax<I: Isa>(isa: I, scores: &mut [f32; SEGMENT], n: usize) -> [f32; 2] {
     scores[n..].fill(f32::NEG_INFINITY);
@@ -379,7 +379,7 @@ mod tests {
         simd::Simd,
     };
 
-    /// Every row over the same pages, row `t` over `positions[t]` of them.
+    /// Every row attends to the same pages, row `t` to `positions[t]` of them.
     struct Cached {
         pages: Vec<Vec<u8>>,
         positions: Vec<usize>,
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn agrees_with_its_twin_and_a_row_keeps_its_bits_in_any_batch() {
-        // Groups of 8, 3 and 1 heads; widths of whole vectors and not.
+        // Groups of 8, 3 and 1 heads; widths that are whole vectors and widths that are not.
         for (n_heads, n_kv_heads, head_width) in [(16, 2, 32), (6, 2, 20), (1, 1, 2)] {
             for (format, tolerance) in [(KvFormat::F32, 1e-11), (KvFormat::F16, 1e-6)] {
                 let n_positions = 2 * SEGMENT + 40;
@@ -436,7 +436,7 @@ mod tests {
                         let mut alone = vec![f32::NAN; row_len];
                         attention(&processor, &shape, n_heads, q, &one, &mut scratch, &mut alone);
                         assert_eq!(alone, out, "{simd} {format}");
-                        // Without the room to spread its segments.
+                        // Without room to spread its segments.
                         let job = Attention {
                             shape: &shape,
                             q: if head_width.is_multiple_of(ROWS) {

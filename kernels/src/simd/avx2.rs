@@ -17,7 +17,7 @@ impl Avx2 {
     }
 }
 
-/// An intrinsic, with nothing but values and references to arrays of the width it reads or writes.
+/// Calls an intrinsic on values, and on references to arrays of the width that it reads or writes.
 macro_rules! vector {
     ($body:expr) => {
         // SAFETY: `Avx2` is made by `detect` alone, where the machine has the instructions; loads and stores go through
@@ -26,7 +26,7 @@ macro_rules! vector {
     };
 }
 
-/// The same for both registers. Not `map`: a closure would be compiled without the instructions.
+/// Does the same for both registers. Not `map`: a closure would be compiled without the instructions.
 macro_rules! both {
     ($i:ident => $body:expr) => {
         [
@@ -80,7 +80,7 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn prefetch(self, bytes: &[u8], ahead: usize) {
         for line in (0..bytes.len()).step_by(64) {
-            // A hint: an address that is nobody's does nothing.
+            // A hint: an invalid address does nothing.
             vector!(_mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(line + ahead).cast()));
         }
     }
@@ -213,7 +213,7 @@ impl Isa for Avx2 {
     }
     #[inline(always)]
     fn at_least(self, x: Self::Floats, bound: f32) -> Self::Floats {
-        // The second operand comes out where one is not a number.
+        // Where one operand is NaN, the result is the second.
         both!(i => vector!(_mm256_max_ps(_mm256_set1_ps(bound), x[i])))
     }
     #[inline(always)]

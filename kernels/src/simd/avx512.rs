@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
 
-/// A machine with AVX-512 F, BW, VL and VNNI; and, if so said, with GFNI, which shifts and masks bytes at once.
+/// A machine with AVX-512 F, BW, VL and VNNI; with `GFNI` it also has GFNI, which shifts and masks bytes at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512<const GFNI: bool>(());
 
@@ -19,7 +19,7 @@ impl<const GFNI: bool> Avx512<GFNI> {
     }
 }
 
-/// An intrinsic, with nothing but values and references to arrays of the width it reads or writes.
+/// Calls an intrinsic on values, and on references to arrays of the width that it reads or writes.
 macro_rules! vector {
     ($body:expr) => {
         // SAFETY: `Avx512` is made by `detect` alone, where the machine has the instructions; loads and stores go
@@ -81,7 +81,7 @@ impl<const GFNI: bool> Isa for Avx512<GFNI> {
     #[inline(always)]
     fn prefetch(self, bytes: &[u8], ahead: usize) {
         for line in (0..bytes.len()).step_by(64) {
-            // A hint: an address that is nobody's does nothing.
+            // A hint: an invalid address does nothing.
             vector!(_mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(line + ahead).cast()));
         }
     }
@@ -204,7 +204,7 @@ impl<const GFNI: bool> Isa for Avx512<GFNI> {
     }
     #[inline(always)]
     fn at_least(self, x: Self::Floats, bound: f32) -> Self::Floats {
-        // The second operand comes out where one is not a number.
+        // Where one operand is NaN, the result is the second.
         vector!(_mm512_max_ps(_mm512_set1_ps(bound), x))
     }
     #[inline(always)]

@@ -1,8 +1,8 @@
-//! A buffer that several threads write at once, each its own part.
+//! A buffer that several threads write at once, each to its own part.
 
 use std::{marker::PhantomData, ops::Range};
 
-/// A mutable slice, taken apart by whoever knows that the parts do not overlap.
+/// A mutable slice in parts; its user must know that they do not overlap.
 #[derive(Clone, Copy)]
 pub(super) struct Disjoint<'a, T> {
     start: *mut T,

@@ -2,7 +2,7 @@
 
 use super::isa::Isa;
 
-/// `exp(x)` to two units in the last place, of what lies beyond f32's normal numbers the nearest that does not.
+/// `exp(x)` to two units in the last place. Results beyond f32's normal numbers become the nearest normal one.
 ///
 /// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, a polynomial in r (Cephes' `expf`), and n as exponent.
 #[inline(always)]

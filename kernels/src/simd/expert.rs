@@ -1,5 +1,5 @@
-//! The experts of a layer as one parallel job: `gate * down(silu(gate_proj(x)) * up(x))`, or what their kind does between
-//! its projections, for each of their rows.
+//! Computes the experts of a layer as one parallel job: `gate * down(silu(gate_proj(x)) * up(x))`, or their kind's own
+//! function between the projections, for each of their rows.
 
 use super::{
     PackedShape, Simd,
@@ -14,19 +14,19 @@ use crate::{
     quant::Activations,
 };
 
-/// The shape of a packed expert: panels of gate and up in turn, then those of down; then biases, if there are any, in f32,
-/// those of gate and up and of down filled up to whole panels.
+/// The shape of a packed expert: panels of gate and up in turn, then those of down. Biases follow, if there are any, in
+/// f32: those of gate and up, then of down, padded to whole panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedExpertShape {
     /// D, the width of a row.
     pub hidden: usize,
-    /// F, the width between.
+    /// F, the width between the projections.
     pub inner: usize,
     /// The formats that its panels are made of.
     pub format: ExpertFormat,
 }
 
-/// Results below count as 0: 2^-100. No device is asked for a number that is not normal.
+/// Smaller results count as 0: 2^-100. So no device meets a subnormal number.
 const SMALLEST_RESULT: f32 = f32::from_bits((127 - 100) << 23);
 
 /// The rows of one expert.
@@ -38,7 +38,7 @@ pub struct ExpertCall<'a> {
     pub pairs: &'a [Pair],
 }
 
-/// What [`experts`] needs in between. It grows to the largest batch, then allocates no more.
+/// Working memory of [`experts`]. It grows to the largest batch, then allocates no more.
 #[derive(Clone, Debug, Default)]
 pub struct ExpertScratch {
     /// (R, D).
@@ -54,7 +54,7 @@ pub struct ExpertScratch {
 }
 
 impl ExpertScratch {
-    /// Whether [`experts`] is to keep the products of gate and up, for [`Self::products`].
+    /// Sets whether [`experts`] keeps the products of gate and up, for [`Self::products`].
     pub fn keep_products(&mut self, is_kept: bool) {
         match is_kept {
             true => drop(self.products.get_or_insert_default()),
@@ -62,8 +62,8 @@ impl ExpertScratch {
         }
     }
 
-    /// (P, 2F): of each pair of the last [`experts`] the products of gate, then those of up, without biases; empty unless
-    /// they are kept.
+    /// (P, 2F): for each pair of the last [`experts`] the products with gate, then those with up, without biases; empty
+    /// unless they are kept.
     pub fn products(&self) -> &[f32] {
         self.products.as_deref().unwrap_or_default()
     }
@@ -163,7 +163,8 @@ impl PackedExpertShape {
 
 /// `out[p] = pair.gate * expert(rows[pair.row])` for every pair of every call, in order: `rows` (R, D), `out` (P, D).
 ///
-/// Three steps, each spread over all threads: gate, up and what joins them, panel by panel; the result in int8; down.
+/// There are three steps, each spread over all threads: gate, up and the activation, panel by panel; quantisation to
+/// int8; down.
 ///
 /// # Errors
 /// [`ShapeError::BlockLength`] if an expert is not of this shape.
@@ -205,9 +206,9 @@ pub fn experts(
     Ok(())
 }
 
-/// What [`gate_up`] writes.
+/// The outputs of [`gate_up`].
 struct Between<'a> {
-    /// (P, F): what goes into down.
+    /// (P, F): the input of down.
     inner: &'a mut [f32],
     /// (P, 2F): the products themselves, where they are wanted.
     products: Option<&'a mut [f32]>,
@@ -266,7 +267,7 @@ fn gate_up(
     });
 }
 
-/// To `out` (P, D), times the gates.
+/// Computes `out` (P, D), times the gates.
 fn down(
     simd: Simd,
     pool: &Pool,
@@ -317,7 +318,7 @@ fn down(
     });
 }
 
-/// Runs `work(call, panels)` for all panels of all calls, some [`TASK_BYTES`] at once.
+/// Runs `work(call, panels)` for all panels of all calls, about [`TASK_BYTES`] at once.
 fn for_panels(
     pool: &Pool,
     n_calls: usize,

@@ -1,4 +1,4 @@
-//! A panel of a float format times a few rows of activations.
+//! Multiplies a panel of a float format with a few rows of activations.
 
 use super::{
     format::{Panel, UNIT},
@@ -6,15 +6,15 @@ use super::{
 };
 use crate::quant::float::{Bf16, F16, F32};
 
-/// Sums that do not wait for each other; a part of the result's definition.
+/// Independent sums; their number is a part of the result's definition.
 const SUMS: usize = 4;
 
 /// A float format, whose panels are columns of sixteen values.
 pub(super) trait Value {
-    /// Of a column.
+    /// The bytes of a column.
     const BYTES: usize;
 
-    /// A column.
+    /// Loads a column.
     fn load<I: Isa>(isa: I, column: &[u8]) -> I::Floats;
 }
 

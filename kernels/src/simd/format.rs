@@ -1,4 +1,4 @@
-//! What kernels are compiled for: a format's definition, and where a block of it lies in a panel.
+//! The compile-time description of a kernel's format, and where a block of it lies in a panel.
 
 /// The columns whose codes a kernel holds in registers at once.
 pub(super) use crate::quant::UNIT;
@@ -24,15 +24,15 @@ pub(super) trait Panel {
 ///   whose bits `2 q, 2 q + 1` are bits 4 and 5 of quad `q`, and of quad `q + 4`. Of two and three, two vectors whose bits
 ///   `2 q, 2 q + 1` are the lowest of quad `q`, and of quad `q + 4`; then, of three bits, one vector whose bit `q` is bit 2
 ///   of quad `q`.
-/// * parameters of a block, each for 16 rows: `d` as f16, or its exponent as u8 if it is a power of two; `m` as f16 in formats with minimums; the zero as u8 where it
-///   differs between blocks; with integer scales, an i8 for each group; with integer minimums, for every two groups pairs
-///   of u8.
+/// * parameters of a block, each for 16 rows: `d` as f16, or its exponent as u8 if it is a power of two; `m` as f16 in
+///   formats with minimums; the zero as u8 where it differs between blocks; with integer scales, an i8 for each group;
+///   with integer minimums, for every two groups pairs of u8.
 pub(super) trait Format: Integer {
     const GEOMETRY: Geometry = Self::DEFINITION.geometry();
     const LAYOUT: BlockLayout = BlockLayout::of(&Self::DEFINITION);
-    /// What codes stand for, if the panel's own bits do not say.
+    /// The values of codes, where the panel's own bits do not give them.
     const TABLE: Option<&'static [u8; 16]> = Self::DEFINITION.table;
-    /// Whether values take the eighth bit.
+    /// Whether values need the eighth bit.
     const IS_WIDE: bool = Self::DEFINITION.top() > 127;
 }
 

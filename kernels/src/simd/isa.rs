@@ -1,4 +1,4 @@
-//! What a kernel asks of an instruction set: sixteen rows at once, a lane each.
+//! The operations that a kernel needs of an instruction set: sixteen rows at once, a lane each.
 //!
 //! Kernels are written once against this trait. Every operation is exact or rounded once as IEEE 754 says, so all
 //! instruction sets give the same bits; nothing is fused.
@@ -8,16 +8,17 @@ pub(crate) const ROWS: usize = 16;
 /// Four columns of sixteen rows, a byte each, the columns of a row together.
 pub(crate) const QUAD_BYTES: usize = 4 * ROWS;
 
-/// How far before their use weights are asked for: some hundreds of nanoseconds of them. A processor finds a stream by
-/// itself only once it has waited for its beginning, on every page anew.
+/// How far ahead weights are prefetched: some hundreds of nanoseconds. A processor finds a stream by itself only after
+/// waiting for its beginning, and on every page anew.
 pub(crate) const AHEAD: usize = 6 << 10;
 
-/// What runs on some instruction set.
+/// A function that runs on any instruction set.
 pub(crate) trait Kernel {
-    /// What it gives.
+    /// Its result.
     type Output;
 
-    /// Runs on `isa`. To be `#[inline(always)]`, as is everything below it: only so is it compiled for the instructions.
+    /// Runs on `isa`. It and everything it calls must be `#[inline(always)]`: only then are they compiled for the
+    /// instructions.
     fn run<I: Isa>(self, isa: I) -> Self::Output;
 }
 
@@ -30,9 +31,9 @@ pub(crate) trait Isa: Copy {
     /// 16 f32.
     type Floats: Copy;
 
-    /// Whether [`Self::dot_codes`] takes codes of eight bits as they are, not less 128.
+    /// Whether [`Self::dot_codes`] takes codes of eight bits as they are, rather than less 128.
     const RAISED: bool;
-    /// Rows of activations that meet a unit of weights at once: what the registers hold.
+    /// Rows of activations that meet a unit of weights at once: as many as the registers hold.
     const MAX_TILE: usize;
     /// Panels that meet a row of activations at once, where there are several rows.
     const MAX_PANELS: usize;
@@ -40,25 +41,25 @@ pub(crate) trait Isa: Copy {
     /// Runs the kernel, compiled for these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// Asks for the memory that lies so many bytes after these, whether there is any or not.
+    /// Prefetches the memory that lies so many bytes after these, whether it exists or not.
     #[inline(always)]
     fn prefetch(self, _bytes: &[u8], _ahead: usize) {}
 
-    /// As they lie.
+    /// Loads bytes in order.
     fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes;
-    /// In each byte, the bits of `mask` of what is shifted right by `shift`, which may be negative.
+    /// Shifts each byte right by `shift`, which may be negative, and keeps the bits of `mask`.
     fn bits(self, a: Self::Bytes, shift: i32, mask: u8) -> Self::Bytes;
     /// Bitwise.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// Eight-bit codes as [`Self::dot_codes`] wants them: less 128 unless [`Self::RAISED`].
     fn codes(self, a: Self::Bytes) -> Self::Bytes;
-    /// In each byte what the table has for it, 0 to 15.
+    /// Looks each byte, 0 to 15, up in the table.
     fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes;
-    /// To each row the dot product of its four bytes, 0 to 127 each, with the four i8 of `quad`.
+    /// Adds to each row the dot product of its four bytes, 0 to 127 each, with the four i8 of `quad`.
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints;
-    /// To each row the dot product of its four [`Self::codes`] with the four i8 of `quad`, none of which is -128.
+    /// Adds to each row the dot product of its four [`Self::codes`] with the four i8 of `quad`, none of which is -128.
     fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints;
-    /// To each row the dot product of its two bytes, 0 to 255 each, with the two i16 of `pair`.
+    /// Adds to each row the dot product of its two bytes, 0 to 255 each, with the two i16 of `pair`.
     fn dot_pair(self, sums: Self::Ints, a: &[u8; 2 * ROWS], pair: i32) -> Self::Ints;
 
     /// The same in every lane.
@@ -72,7 +73,7 @@ pub(crate) trait Isa: Copy {
     fn splat(self, x: f32) -> Self::Floats;
     /// f32, little-endian.
     fn floats(self, from: &[u8; 4 * ROWS]) -> Self::Floats;
-    /// f16, little-endian, infinities and what is not a number included.
+    /// f16, little-endian, including infinities and NaN.
     fn halves(self, from: &[u8; 2 * ROWS]) -> Self::Floats;
     /// `2^(e - 128)` for each byte `e`, exactly.
     fn powers(self, from: &[u8; ROWS]) -> Self::Floats;
@@ -88,13 +89,13 @@ pub(crate) trait Isa: Copy {
     fn sub(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// Rounded once.
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// `a * b + c`, rounded once. Slow where the processor has no instruction for it: for what only hubs compute.
+    /// `a * b + c`, rounded once. Slow where the processor has no instruction for it; only hubs use it.
     fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Rounded once.
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// The larger of `x` and `bound`; what is not a number stays so.
+    /// The larger of `x` and `bound`; NaN stays NaN.
     fn at_least(self, x: Self::Floats, bound: f32) -> Self::Floats;
-    /// The smaller of `x` and `bound`; what is not a number stays so.
+    /// The smaller of `x` and `bound`; NaN stays NaN.
     fn at_most(self, x: Self::Floats, bound: f32) -> Self::Floats;
     /// The bits shifted left by 23: an integer in the lowest bits becomes an exponent.
     fn to_exponent(self, x: Self::Floats) -> Self::Floats;

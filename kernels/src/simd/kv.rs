@@ -7,7 +7,7 @@
 //! values  (sixteenths of the columns, positions, 16)     a vector is sixteen columns of one position
 //! ```
 //!
-//! so that scores and sums are taken without a sum across lanes. Columns are filled up with zeros to a multiple of 16.
+//! So scores and sums need no sum across lanes. Columns are padded with zeros to a multiple of 16.
 
 use std::{fmt, str::FromStr};
 
@@ -49,7 +49,7 @@ impl KvFormat {
         }
     }
 
-    /// Of one number.
+    /// Bytes of one number.
     pub fn value_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -75,7 +75,7 @@ impl FromStr for KvFormat {
 
 /// No format of keys and values has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("keys and values are not kept in {0:?}: there are f32 and f16")]
+#[error("keys and values are stored as f32 or f16, not {0:?}")]
 pub struct UnknownKvFormat(pub String);
 
 impl KvShape {
@@ -157,7 +157,7 @@ impl KvShape {
         self.head_width.next_multiple_of(ROWS)
     }
 
-    /// Of the keys, or the values, of one head in a page.
+    /// Bytes of the keys, or of the values, of one head in a page.
     fn head_bytes(&self) -> usize {
         PAGE_POSITIONS * self.padded_width() * self.format.value_bytes()
     }

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{pool::Pool, quant::Activations};
 
-/// Weights handed to a thread at once: enough of them in a row that a stream from memory pays for its beginning, few
-/// enough that threads end together.
+/// Bytes of weights handed to a thread at once: enough to pay for the start of a stream from memory, few enough that
+/// threads end together.
 pub(super) const TASK_BYTES: usize = 256 << 10;
 
 /// `out[t][o] = sum over i of x[t][i] * w[o][i]`: rows `x` (T, in) through `w` (out, in) to `out` (T, out).
@@ -54,7 +54,7 @@ pub fn linears<const N: usize>(
     });
 }
 
-/// The columns of `out` that these panels give.
+/// Computes the columns of `out` that belong to these panels.
 fn panels(simd: Simd, w: &PackedView<'_>, panels: Range<usize>, x: &Activations, out: &Disjoint<'_, f32>) {
     let shape = w.shape();
     for first in (0..x.n_rows()).step_by(MAX_ROWS) {

@@ -6,7 +6,7 @@
 //! [`crate::quant::dot_int8`] gives, to the bit, on every instruction set, with every number of threads and rows. So do
 //! the float formats among themselves; their order of summation is written at `float_panel`.
 //!
-//! What f32 activations give, and everything else, is [`crate::cpu`]'s.
+//! [`crate::cpu`] has the kernels for f32 activations, and everything else.
 
 mod attention;
 mod disjoint;
@@ -74,7 +74,7 @@ pub struct Simd(Choice);
 
 #[derive(Clone, Copy)]
 enum Choice {
-    /// Not where wasm has vectors: every module that runs there has them, and bytes count.
+    /// Left out where wasm has vectors: every module that runs there has them, and code size counts.
     #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     Scalar,
     #[cfg(target_arch = "x86_64")]
@@ -90,16 +90,16 @@ enum Choice {
 }
 
 impl Simd {
-    /// No vector instructions but the compiler's own.
+    /// No explicit vector instructions, only those that the compiler chooses.
     #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     pub const SCALAR: Self = Self(Choice::Scalar);
 
-    /// The best there is.
+    /// The best instruction set of this machine.
     pub fn detect() -> Self {
         Self::available().last().expect("every machine has one")
     }
 
-    /// All there are, slowest first.
+    /// All instruction sets of this machine, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         let choices = [
             #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
@@ -118,7 +118,8 @@ impl Simd {
         choices.into_iter().flatten().map(Self)
     }
 
-    /// What `MOEX_SIMD` names, or the best there is if it is not set. For drivers: kernels take the value.
+    /// The instruction set that `MOEX_SIMD` names, or the best one if it is not set. For drivers: kernels take the
+    /// value.
     ///
     /// # Errors
     /// [`UnknownSimd`] if it names none that this machine has.
@@ -204,7 +205,7 @@ impl fmt::Debug for Simd {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{SIMD_VARIABLE} is {name:?}, but this machine has {known}", known = known_names())]
 pub struct UnknownSimd {
-    /// What was asked for.
+    /// The name asked for.
     pub name: String,
 }
 
@@ -212,8 +213,8 @@ fn known_names() -> String {
     Simd::available().map(Simd::name).collect::<Vec<_>>().join(", ")
 }
 
-/// What f16 becomes f32 by, where no instruction does it: its exponent and fraction moved to an f32's place are the value
-/// times 2^-112, subnormal ones included; an exponent of all ones is set again afterwards.
+/// Constants that turn f16 into f32 where no instruction does. Exponent and fraction, moved to an f32's place, are the
+/// value times 2^-112, subnormal ones included; an exponent of all ones is set again afterwards.
 #[cfg(any(target_arch = "aarch64", target_arch = "wasm32"))]
 mod half_bits {
     pub(super) const MAGNITUDE: u32 = 0x7fff;

@@ -17,7 +17,7 @@ impl Neon {
     }
 }
 
-/// An intrinsic, with nothing but values and references to arrays of the width it reads or writes.
+/// Calls an intrinsic on values, and on references to arrays of the width that it reads or writes.
 macro_rules! vector {
     ($body:expr) => {
         // SAFETY: NEON is a part of AArch64 as Rust knows it, and `Neon` is made by `detect` alone, where the machine has
@@ -34,7 +34,7 @@ fn quarters<const N: usize, const M: usize>(from: &[u8; N]) -> [&[u8; M]; 4] {
     [&quarters[0], &quarters[1], &quarters[2], &quarters[3]]
 }
 
-/// To each lane the dot product of its four i8. The instruction itself: its intrinsic is not stable.
+/// Adds to each lane the dot product of its four i8. Uses the instruction itself, since its intrinsic is not stable.
 #[inline(always)]
 fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     vector!({

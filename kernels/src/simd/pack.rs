@@ -1,4 +1,4 @@
-//! Matrices repacked into panels of sixteen rows.
+//! Repacks matrices into panels of sixteen rows.
 
 use super::{
     disjoint::Disjoint,
@@ -27,9 +27,9 @@ const PANEL_ALIGN: usize = 64;
 pub struct PackedShape {
     /// How its weights are stored.
     pub format: WeightFormat,
-    /// Its rows, the width of what it gives.
+    /// Its rows, the width of its output.
     pub rows: usize,
-    /// Its columns, the width of what it takes.
+    /// Its columns, the width of its input.
     pub cols: usize,
 }
 
@@ -67,7 +67,7 @@ impl PackedShape {
         });
     }
 
-    /// [`Self::pack`] for a matrix in any format: one of another is rounded to this one, panel by panel.
+    /// [`Self::pack`] for a matrix in any format: a different format is rounded to this one, panel by panel.
     ///
     /// # Panics
     /// If the matrix or `out` has another shape.
@@ -91,7 +91,7 @@ impl PackedShape {
         });
     }
 
-    /// The matrix packed in `bytes`; kernels are fastest where they start at a cache line.
+    /// The matrix packed in `bytes`; kernels are fastest if they start at a cache line.
     ///
     /// # Errors
     /// [`ShapeError::BlockLength`] unless there are [`Self::bytes`].
@@ -121,7 +121,7 @@ impl PackedShape {
         bytes.checked_next_multiple_of(PANEL_ALIGN).unwrap_or(usize::MAX)
     }
 
-    /// Panel `index`, rows `16 index` and on, to `out` ([`Self::panel_bytes`]).
+    /// Packs panel `index`, rows from `16 index` on, to `out` ([`Self::panel_bytes`]).
     pub(super) fn pack_panel(&self, matrix: &MatrixView<'_>, index: usize, out: &mut [u8]) {
         out.fill(0);
         for (place, row) in (index * ROWS..self.rows.min((index + 1) * ROWS)).enumerate() {
@@ -147,8 +147,8 @@ impl<'a> PackedView<'a> {
     }
 }
 
-/// Values of N bytes, to a row of columns of sixteen. Those below `smallest`, as their two upper bytes without the sign,
-/// become 0.
+/// Writes values of N bytes to one row of columns of sixteen. Values become 0 if their two upper bytes, without the
+/// sign, are below `smallest`.
 fn pack_values<const N: usize>(values: &[u8], place: usize, panel: &mut [u8], smallest: u16) {
     for (column, value) in panel.chunks_exact_mut(ROWS * N).zip(values.as_chunks::<N>().0) {
         if u16::from_le_bytes([value[N - 2], value[N - 1] & 0x7f]) >= smallest {
@@ -157,8 +157,8 @@ fn pack_values<const N: usize>(values: &[u8], place: usize, panel: &mut [u8], sm
     }
 }
 
-/// 2^-40 in the upper half of an f32: weights below count as 0, so that no product with activations meets a number that is
-/// not normal.
+/// 2^-40 in the upper half of an f32. Smaller weights count as 0, so that no product with activations meets a subnormal
+/// number.
 const TINY: u16 = (127 - 40) << 7;
 
 impl PackRow for F32 {

@@ -1,4 +1,4 @@
-//! Rows of an integer format on their way into panels: four columns at a time, by the masks and shifts that the format's
+//! Packs rows of an integer format into panels: four columns at a time, by the masks and shifts that the format's
 //! definition gives.
 
 use super::{
@@ -9,7 +9,7 @@ use crate::quant::{Definition, Integer, Minimum, Parts, Scale, Zero};
 
 /// A format whose rows can be packed.
 pub(super) trait PackRow {
-    /// A row, its blocks or values and their parameters, to row `place` of `panel`, which is zeros there.
+    /// Packs a row, its blocks or values and their parameters, as row `place` of `panel`, which is zeros there.
     fn pack_row(values: &[u8], parameters: &[u8], place: usize, panel: &mut [u8]);
 }
 
@@ -19,7 +19,7 @@ impl<I: Integer> PackRow for I {
     }
 }
 
-// Where bytes count, one for all formats.
+// One function for all formats where code size counts.
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 fn pack_blocks(definition: &Definition, values: &[u8], parameters: &[u8], place: usize, panel: &mut [u8]) {
     let layout = BlockLayout::of(definition);
@@ -45,7 +45,7 @@ fn pack_blocks(definition: &Definition, values: &[u8], parameters: &[u8], place:
     }
 }
 
-/// One row's four bytes of each vector of a unit, from its eight quads: as `Format` draws them.
+/// One row's four bytes of each vector of a unit, from its eight quads, as `Format` draws them.
 #[inline(always)]
 fn vectors(code_bits: usize, quads: &[u32; UNIT / 4]) -> [u32; UNIT / 4] {
     let mut vectors = *quads;
@@ -75,7 +75,7 @@ fn vectors(code_bits: usize, quads: &[u32; UNIT / 4]) -> [u32; UNIT / 4] {
     vectors
 }
 
-/// A row's parameters, from a block's.
+/// Packs a row's parameters, from a block's.
 #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
 fn pack_parameters(
     definition: &Definition,

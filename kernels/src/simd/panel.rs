@@ -1,4 +1,4 @@
-//! Panels of an integer format times a few rows of activations.
+//! Multiplies panels of an integer format with a few rows of activations.
 //!
 //! Written in loops, not in closures: a closure is a function of its own, compiled without the instructions that the
 //! kernel around it is compiled for.
@@ -53,13 +53,13 @@ fn product<I: Isa, F: Format, const T: usize, const N: usize>(
     sums
 }
 
-/// How far before their use the parts of a panel are asked for: [`AHEAD`] bytes of codes, not counting the parameters that
-/// lie between one panel's codes and the next's.
+/// How far ahead the parts of a panel are prefetched: [`AHEAD`] bytes of codes, not counting the parameters that lie
+/// between one panel's codes and the next's.
 #[derive(Clone, Copy)]
 struct Ahead {
     /// For the first codes of a panel.
     codes: usize,
-    /// From this byte of a panel's codes on, one panel's parameters more lie between.
+    /// From this byte of a panel's codes on, the distance includes one more panel's parameters.
     leap_at: usize,
     /// The bytes of a panel's parameters.
     leap: usize,
@@ -68,7 +68,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// In panels of so many bytes, so many of them codes.
+    /// For panels of `panel_bytes`, `code_bytes` of them codes.
     #[inline(always)]
     fn of(code_bytes: usize, panel_bytes: usize) -> Self {
         let leap = panel_bytes - code_bytes;
@@ -102,7 +102,7 @@ struct Block<'a, const T: usize, const N: usize> {
 }
 
 impl<const T: usize, const N: usize> Block<'_, T, N> {
-    /// To `sums` the block's products.
+    /// Adds the block's products to `sums`.
     #[inline(always)]
     fn add<I: Isa, F: Format>(&self, isa: I, sums: &mut [[I::Floats; T]; N]) {
         if F::GEOMETRY.group > UNIT {
@@ -124,7 +124,8 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         }
     }
 
-    /// The words of row `t`. Asked for where they are used: to find those of all rows ahead costs more than it saves.
+    /// The words of row `t`. They are found where they are used: finding those of all rows ahead costs more than it
+    /// saves.
     #[inline(always)]
     fn words<F: Format>(&self, t: usize) -> &[i32] {
         &self.x[t][self.x_at..][..const { block_words(F::GEOMETRY) }]
@@ -164,7 +165,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         scales
     }
 
-    /// To `sums` the products of a block that is one group of several units of codes.
+    /// Adds to `sums` the products of a block that is one group of several units of codes.
     #[inline(always)]
     fn add_group<I: Isa, F: Format>(&self, isa: I, sums: &mut [[I::Floats; T]; N]) {
         let mut ints = [[isa.splat_int(0); N]; T];
@@ -185,7 +186,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         }
     }
 
-    /// To `sums` the products of a unit that is one group, or two.
+    /// Adds to `sums` the products of a unit that is one group, or two.
     #[inline(always)]
     fn add_unit<I: Isa, F: Format>(&self, isa: I, unit: usize, sums: &mut [[I::Floats; T]; N]) {
         if F::GEOMETRY.group == UNIT {
@@ -196,7 +197,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         }
     }
 
-    /// To `sums` the products of group `part` of a unit, of Q quads.
+    /// Adds to `sums` the products of group `part` of a unit, of Q quads.
     #[inline(always)]
     fn add_quads<I: Isa, F: Format, const Q: usize>(
         &self,
@@ -217,7 +218,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
     }
 }
 
-/// To the sums of row `t` its products with a group, scaled.
+/// Adds to the sums of row `t` its scaled products with a group.
 #[inline(always)]
 fn add_products<I: Isa, const T: usize, const N: usize>(
     isa: I,
@@ -228,7 +229,7 @@ fn add_products<I: Isa, const T: usize, const N: usize>(
     t: usize,
 ) {
     for n in 0..N {
-        // The scales first: they do not wait for the integers.
+        // The scales come first: they do not wait for the integers.
         let scale = isa.mul(scales[n], scale);
         sums[n][t] = isa.add(sums[n][t], isa.mul(isa.to_floats(products[n]), scale));
     }
@@ -253,8 +254,8 @@ fn depth<I: Isa, F: Format>(isa: I, parameters: &[u8]) -> I::Floats {
     }
 }
 
-/// What the depth is multiplied with: the sum of the columns, or of the groups weighed with their integer minimums; and the
-/// scale of it.
+/// The factors of the depth: the sum of the columns, or of the groups weighted with their integer minimums; and its
+/// scale.
 #[inline(always)]
 fn lowered<I: Isa, F: Format>(isa: I, parameters: &[u8], x: &[i32]) -> (I::Floats, f32) {
     let terms = const { F::GEOMETRY.n_units() };
@@ -272,7 +273,7 @@ fn float(x: &[i32], at: usize) -> f32 {
     f32::from_bits(x[at] as u32)
 }
 
-/// To the sums of each panel the products of its Q quads, with those from quad `first` of the block on.
+/// Adds to the sums of each panel the products of its Q quads with those of the block from quad `first` on.
 #[inline(always)]
 fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
     isa: I,
@@ -282,7 +283,7 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
     first: usize,
 ) -> [I::Ints; N] {
     let first = const { columns_at(F::GEOMETRY) } + first;
-    // With few rows, two sums a panel that do not wait for each other; groups of half a unit do not, as they are.
+    // With few rows, each panel has two independent sums; groups of half a unit are independent anyway.
     let apart = if T <= 2 && Q == QUADS { 2 } else { 1 };
     let mut odd = [isa.splat_int(0); N];
     for q in 0..Q {
@@ -303,7 +304,7 @@ fn dot_quads<I: Isa, F: Format, const T: usize, const N: usize, const Q: usize>(
     sums
 }
 
-/// Where the products of a group start: at its bias, if the format has a fixed zero that the dot product does not take off.
+/// The start of a group's sums: its bias, if the format has a fixed zero that the dot product does not take off.
 #[inline(always)]
 fn start<I: Isa, F: Format>(isa: I, x: &[i32], group: usize) -> I::Ints {
     match const { Terms::of(F::GEOMETRY) } {
@@ -312,7 +313,7 @@ fn start<I: Isa, F: Format>(isa: I, x: &[i32], group: usize) -> I::Ints {
     }
 }
 
-/// What a unit's codes stand for, a vector for each of Q quads from `first` on.
+/// The values of a unit's codes, a vector for each of Q quads from `first` on.
 #[inline(always)]
 fn unpack<I: Isa, F: Format, const Q: usize>(isa: I, codes: &[u8], first: usize) -> [I::Bytes; Q] {
     let mut quads = [isa.bytes(part(codes, 0)); Q];

@@ -1,25 +1,25 @@
-//! What kernels are measured against: the integer products that an instruction set gives at best, and memory as fast as
-//! it comes.
+//! The limits that kernels are measured against: an instruction set's best rate of integer products, and the speed of
+//! memory.
 
 use super::{
     Simd,
     isa::{AHEAD, Isa, Kernel, QUAD_BYTES},
 };
 
-/// Sums that do not wait for each other: enough for two instructions a cycle of five cycles each.
+/// Independent sums: enough for two instructions a cycle of five cycles each.
 const SUMS: usize = 12;
 /// Multiplications and additions of one turn.
 const OPERATIONS: usize = SUMS * QUAD_BYTES * 2;
 
-/// Runs some `operations` of int8 dot products on registers alone, and gives how many; for benchmarks, which divide by the
-/// time.
+/// Runs some `operations` of int8 dot products on registers alone; returns how many. Benchmarks divide the number by
+/// the time.
 pub fn spin_products(simd: Simd, operations: usize) -> usize {
     let turns = operations.div_ceil(OPERATIONS);
     std::hint::black_box(simd.run(Spin { turns }));
     turns * OPERATIONS
 }
 
-/// Reads memory as kernels read weights, and does nothing with it. What is left of whole kilobytes is not read.
+/// Reads memory as kernels read weights, and does nothing with it. The rest after whole kilobytes is not read.
 pub fn read(simd: Simd, memory: &[u8]) {
     std::hint::black_box(simd.run(Read { memory }));
 }

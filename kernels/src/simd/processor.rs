@@ -1,4 +1,4 @@
-//! What the kernels of this module run on: instructions and threads.
+//! The instructions and threads that the kernels of this module run on.
 
 use super::{Simd, UnknownSimd, disjoint::Disjoint};
 use crate::pool::Pool;
@@ -14,12 +14,12 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// `n_threads`, the caller's among them.
+    /// A processor with `n_threads`, including the caller's.
     pub fn new(simd: Simd, n_threads: usize) -> Self {
         Self { simd, pool: Pool::new(n_threads) }
     }
 
-    /// All threads of this machine, and the instructions that `MOEX_SIMD` names, or the best. For drivers.
+    /// All threads of this machine, and the instructions that `MOEX_SIMD` names, or the best ones. For drivers.
     ///
     /// # Errors
     /// [`UnknownSimd`] if the machine has no such instructions.
@@ -68,7 +68,7 @@ impl Processor {
         assert_eq!(a.len() * b_width, b.len() * a_width, "two buffers with as many rows");
         let b = Disjoint::new(b);
         self.each_row(a, a_width, |t, a| {
-            // SAFETY: whoever works on row `t` of `a` alone touches row `t` of `b`.
+            // SAFETY: only the task that works on row `t` of `a` touches row `t` of `b`.
             work(t, a, unsafe { b.part(t * b_width..(t + 1) * b_width) });
         });
     }

@@ -1,11 +1,11 @@
-//! Numbers as an f16 would carry them.
+//! Rounds numbers to f16.
 
 use super::{
     Simd,
     isa::{Isa, Kernel},
 };
 
-/// Rounds each value to the nearest f16, ties to even, and back: what is beyond becomes infinite.
+/// Rounds each value to the nearest f16, ties to even, and back; values beyond f16's range become infinite.
 pub fn round_to_f16(simd: Simd, values: &mut [f32]) {
     simd.run(RoundToF16 { values });
 }
@@ -25,7 +25,7 @@ impl Kernel for RoundToF16<'_> {
     }
 }
 
-/// Without a branch, so that a loop over it is vectors.
+/// Has no branch, so that a loop over it is vectorised.
 #[inline(always)]
 fn rounded(value: f32) -> f32 {
     /// 2^-14, the smallest normal f16.
@@ -56,7 +56,7 @@ mod tests {
         let values: Vec<f32> = (0..=u16::MAX)
             .flat_map(|bits| {
                 let exact = f16::from_bits(bits).to_f32().to_bits();
-                // The value, its neighbours, and those about the middle between it and the next.
+                // The value, its neighbours, and values about the middle between it and the next.
                 [0, 1, !0, 0xfff, 0x1000, 0x1001, 0x1fff]
                     .map(|step: u32| f32::from_bits(exact.wrapping_add(step)))
             })

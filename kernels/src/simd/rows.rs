@@ -1,4 +1,4 @@
-//! Panels of any format times some rows, and the rows' quantisation, on a chosen instruction set.
+//! Multiplies panels of any format with some rows, and quantises rows, on a chosen instruction set.
 
 use std::marker::PhantomData;
 
@@ -28,7 +28,7 @@ pub(super) fn multiply(
     with_formats!(by_format format => in_tiles(simd, panels, x, out));
 }
 
-/// The largest tiles first, until no row is left.
+/// Takes the largest tiles first, until no row is left.
 fn in_tiles<P: Panel>(simd: Simd, panels: &[&[u8]], x: &[&[i32]], out: &mut [[f32; ROWS]]) {
     let (largest, at_once) = simd.largest_tile();
     for (panels, out) in panels.chunks(at_once).zip(out.chunks_mut(at_once * x.len().max(1))) {
@@ -45,7 +45,7 @@ fn in_tiles<P: Panel>(simd: Simd, panels: &[&[u8]], x: &[&[i32]], out: &mut [[f3
     }
 }
 
-/// T rows from `first` on; gives T.
+/// Computes T rows from `first` on; returns T.
 fn tile<P: Panel, const T: usize>(
     simd: Simd,
     panels: &[&[u8]],

@@ -1,4 +1,4 @@
-//! No vector instructions but what the compiler finds: the twin of all others.
+//! Code without explicit vector instructions: the twin of all others.
 
 use half::f16;
 

@@ -10,8 +10,8 @@ use crate::{
     cpu::{SWIGLU_ALPHA, SWIGLU_LIMIT},
 };
 
-/// What an expert of this kind does between its projections, in place: `gate` and `up` (F), and their biases if it has such,
-/// (F) filled up to whole panels.
+/// The function of an expert of this kind between its projections, in place: `gate` and `up` (F), and their biases, if
+/// it has any, (F) padded to whole panels.
 pub(crate) fn activate(
     simd: Simd,
     kind: ExpertKind,

@@ -7,8 +7,8 @@ use std::{
 
 /// Bytes, zero at first, that start at a page.
 ///
-/// Asked for in huge pages: blocks chosen at random out of many gigabytes are then read some fifth faster. It pays from a
-/// few MiB on, so one slab is for many experts.
+/// In huge pages, reading blocks chosen at random out of many gigabytes is about a fifth faster. That pays from a few
+/// MiB on, so one slab holds many experts.
 #[derive(Debug)]
 pub struct Slab {
     #[cfg(unix)]
@@ -37,7 +37,7 @@ impl Slab {
         let map = memmap2::MmapMut::map_anon(len.max(1))?;
         #[cfg(target_os = "linux")]
         if pages == PageSize::Huge {
-            // Refused where the kernel has none: the memory is as good, only slower.
+            // The system may refuse: the memory is as good, only slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         #[cfg(not(target_os = "linux"))]

@@ -1,4 +1,4 @@
-//! Every kernel against its scalar twin, on every instruction set of the machine.
+//! Tests every kernel against its scalar twin, on every instruction set of the machine.
 
 use proptest::prelude::*;
 
@@ -74,7 +74,7 @@ proptest! {
 
 #[test]
 fn any_bytes_give_the_same_everywhere() {
-    // Scales and codes that no quantiser writes: extremes of every field, subnormal, infinite and none at all.
+    // Scales and codes that no quantiser writes: extremes of every field, subnormal, infinite and NaN.
     for format in WeightFormat::ALL {
         let (n_in, n_out) = (512, 33);
         let n = format.matrix_bytes(n_out, n_in);
@@ -89,7 +89,7 @@ fn any_bytes_give_the_same_everywhere() {
             let x = noise(seed, 3 * n_in, 1.0);
             let mut rows = Activations::default();
             rows.fill(format, n_in, &x);
-            // What is not a number need not be the same bits of it.
+            // NaNs may differ in their bits.
             let same = |x: &[f32]| -> Vec<u32> {
                 x.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect()
             };
@@ -116,7 +116,7 @@ fn int8_activations_cost_less_than_a_thousandth() {
         let bytes = format.quantize(n_out, n_in, &noise(1, n_out * n_in, 0.05));
         let w = MatrixView::new(format, n_out, n_in, &bytes).unwrap();
         let packed = packed(&w);
-        // A few columns far above the rest, as activations have.
+        // A few columns are far larger than the rest, as in real activations.
         let mut x = noise(2, n_in, 1.0);
         x.iter_mut().step_by(311).for_each(|x| *x *= 12.0);
         let mut rows = Activations::default();

@@ -36,7 +36,7 @@ impl Isa for Wasm {
     type Floats = [v128; 4];
 
     const RAISED: bool = false;
-    /// Registers would hold two; kernels for them would take the bundle over its limit.
+    /// Registers would hold two rows; kernels for two would take the bundle over its limit.
     const MAX_TILE: usize = 1;
     const MAX_PANELS: usize = 1;
 
@@ -70,8 +70,8 @@ impl Isa for Wasm {
         let table = load(table, 0);
         a.map(|a| u8x16_swizzle(table, a))
     }
-    /// The engine may use its processor's instruction for it, since the bytes have seven bits: the sums of two products
-    /// stay within 16, so that no instruction set saturates, and all give the same.
+    /// The engine may use its processor's instruction for it: bytes have seven bits, so the sums of two products stay
+    /// within 16 bits, no instruction set saturates, and all give the same.
     #[cfg(target_feature = "relaxed-simd")]
     #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {

@@ -1,4 +1,4 @@
-//! Numbers as an f16 carries them, read.
+//! Reads f16 numbers as f32.
 
 use super::{
     Simd,

@@ -12,26 +12,27 @@ use moex_swarm::{JobError, JobId, LayerJob, SwarmConfig, WorkerStatus};
 use super::{JOB_DEADLINE, Scenario};
 use crate::world::{Model, PeerId, World};
 
-/// Events within one virtual second: far above what a fleet of a dozen does, far below what a loop does.
+/// The most events within one virtual second: far above what a fleet of a dozen needs, far below what an endless loop
+/// gives.
 const MAX_EVENTS_PER_SECOND: u64 = 50_000;
-/// Messages out to one worker that the swarm may know of.
+/// The most messages to one worker that the swarm may track.
 const MAX_ATTEMPTS_PER_PEER: usize = 128;
-/// How long a job may take when nothing is wrong.
+/// The longest time of a job when nothing is wrong.
 const SOON: Duration = Duration::from_secs(20);
-/// How long a layer may take where the hub computes and nothing goes wrong but what hostile peers do: a timeout or two, and
-/// the hub's own time. A worker's word must not stretch it.
+/// The longest time of a layer where the hub computes and only hostile peers do harm: a timeout or two, and the hub's
+/// own time. No answer of a worker may stretch it.
 pub(super) const PROMPT: Duration = Duration::from_secs(2);
-/// What is expected, and who is excused.
+/// Expectations, and the peers that are excused from them.
 pub(super) struct Checks {
     model: Arc<Model>,
     swarm: SwarmConfig,
     open: BTreeMap<JobId, Expected>,
-    /// Those to whom something was done that may well end their sessions.
+    /// Peers whose sessions may end because of a fault injected into them.
     excused: BTreeSet<PeerId>,
     second: u64,
     events_before: u64,
     pub(super) has_hostile: bool,
-    /// Behind one of these an answer may take longer than a job waits, and an echo longer than a heartbeat.
+    /// With such a link an answer may take longer than a job waits, and an echo longer than a heartbeat.
     pub(super) has_bad_link: bool,
     pub(super) had_failing_loads: bool,
     pub(super) is_shut_down: bool,
@@ -74,13 +75,13 @@ impl Checks {
         self.open.len()
     }
 
-    /// An open job.
+    /// Returns an open job.
     #[cfg(test)]
     pub(super) fn job(&self, id: JobId) -> Option<&LayerJob> {
         self.open.get(&id).map(|expected| &expected.job)
     }
 
-    /// An open job counts as started so much earlier.
+    /// Counts an open job as started `by` earlier.
     #[cfg(test)]
     pub(super) fn delay(&mut self, id: JobId, by: Duration) {
         if let Some(expected) = self.open.get_mut(&id) {
@@ -97,7 +98,7 @@ impl Checks {
         self.open.insert(id, Expected { job: job.clone(), started: now, deadline: now + JOB_DEADLINE });
     }
 
-    /// Nothing is wrong any more: this job is done soon.
+    /// The faults are over: this job must finish soon.
     pub(super) fn expects_soon(&mut self, id: JobId) {
         if let Some(expected) = self.open.get_mut(&id) {
             expected.deadline = expected.deadline - JOB_DEADLINE + SOON.max(self.swarm.coverage_wait);
@@ -116,7 +117,7 @@ impl Checks {
         let took = now.saturating_sub(started);
         self.slowest = self.slowest.max(took);
         if self.expects_prompt && !self.has_bad_link && took > PROMPT {
-            return Err(format!("job {} took {took:?} though only hostile peers did harm", id.0));
+            return Err(format!("job {} took {took:?}, although only hostile peers did harm", id.0));
         }
         match result {
             Ok(sum) => self.compare(id, &job, sum),
@@ -143,22 +144,22 @@ impl Checks {
         }
     }
 
-    /// A session has ended: whose, and was anything done to it?
+    /// A session has ended: checks whose it was, and whether a fault was injected into that peer.
     pub(super) fn closed(&self, peer: PeerId, by: &str, code: u16) -> Result<(), String> {
         if self.is_shut_down || self.excused.contains(&peer) {
             return Ok(());
         }
-        Err(format!("{by} closed the session of peer {} with {code}, to whom nothing was done", peer.0))
+        Err(format!("{by} closed the session of peer {} with {code}, which had no fault", peer.0))
     }
 
     pub(super) fn stopped(&self, peer: PeerId, reason: &str) -> Result<(), String> {
         if self.is_shut_down || self.excused.contains(&peer) {
             return Ok(());
         }
-        Err(format!("peer {}, to whom nothing was done, gave up: {reason}", peer.0))
+        Err(format!("peer {}, which had no fault, gave up: {reason}", peer.0))
     }
 
-    /// After each step: time goes on, jobs end in time, and tables hold what is in flight and no more.
+    /// Runs after each step: time advances, jobs end in time, and tables hold only what is in flight.
     pub(super) fn step(&mut self, world: &World) -> Result<(), String> {
         let (second, events) = (world.now().as_secs(), world.traffic().events);
         if second > self.second {
@@ -189,13 +190,13 @@ impl Checks {
         Ok(())
     }
 
-    /// Whether the fleet that is left has every block, when it could.
+    /// Whether the remaining fleet holds every block, if its memory allows that.
     pub(super) fn is_covered(&self, world: &World) -> bool {
         let coverage = world.swarm().status().coverage;
         coverage.covered == coverage.blocks
     }
 
-    /// After the harm, once all has settled: nobody is at anything, and what memory allows is held.
+    /// Runs after the faults, once all has settled: nobody is working, and all blocks are held that fit into memory.
     pub(super) fn settled(&self, world: &World, honest: &[PeerId]) -> Result<(), String> {
         if let Some(peer) = honest.iter().find(|peer| world.is_computing(**peer)) {
             return Err(format!("peer {} still computes though no job is left", peer.0));
@@ -207,7 +208,7 @@ impl Checks {
             };
         }
         let status = world.swarm().status();
-        // Whoever dies hidden is taken for hidden, and keeps its place and its last word for minutes.
+        // A worker that dies while hidden still counts as hidden, and keeps its place and its last status for minutes.
         let is_hidden = |worker: &WorkerStatus| worker.visibility != Visibility::Visible;
         let waits = |worker: &&WorkerStatus| worker.queue_depth > 0 && !is_hidden(worker);
         if let Some(worker) = status.workers.iter().find(waits) {
@@ -217,7 +218,7 @@ impl Checks {
         let room: u64 =
             honest.iter().filter_map(|peer| world.memory_budget(*peer)).map(|b| b / block_bytes).sum();
         let blocks = status.coverage.blocks;
-        // Whoever went out is back when it has answered, and there is no work left to answer.
+        // An unhealthy worker recovers by answering, and there is no work left to answer.
         let is_out = |worker: &WorkerStatus| worker.state == "unhealthy";
         let may_lack = status.workers.iter().any(is_out)
             || self.had_failing_loads

@@ -14,10 +14,10 @@ use moex_swarm::Totals;
 
 use super::{Outcome, Violation, run};
 
-/// All seeds together.
+/// The results of all seeds together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
-    /// How many ran.
+    /// The number of seeds that ran.
     pub seeds: u64,
     /// Events handled.
     pub events: u64,
@@ -50,7 +50,7 @@ pub fn run_many(
             match run(seed, false) {
                 Ok(outcome) => summary.add(&Summary::of(&outcome)),
                 Err(violation) => {
-                    // Nobody begins another seed.
+                    // No thread begins another seed.
                     next.store(seeds.end, Ordering::Relaxed);
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     if failed.as_ref().is_none_or(|other| other.seed > seed) {

@@ -32,15 +32,15 @@ use crate::{
     world::{Arithmetic, Death, Notice, PeerId, Toward, Traffic, World, WorldConfig},
 };
 
-/// How long the swarm gets to settle once nothing is done to it any more: longer than silence takes to be noticed, a
-/// broken connection to be made again, and every timeout to pass.
+/// How long the swarm may settle once the faults are over: long enough to notice silence, to restore a broken
+/// connection, and for every timeout to pass.
 const SETTLING: Duration = Duration::from_secs(60);
-/// How long nothing is asked before the end is looked at: some heartbeats and their way.
+/// How long the swarm stays without work before the final checks: some heartbeats and their travel time.
 const QUIET: Duration = Duration::from_secs(15);
-/// No job takes longer, whatever happens: a worker is waited for up to 10 s, each of them in turn.
+/// The longest time of a job under any faults: a worker is waited for up to 10 s, one worker after another.
 const JOB_DEADLINE: Duration = Duration::from_mins(3);
 
-/// What became of a seed.
+/// The result of a seed that passed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Virtual time.
@@ -49,22 +49,22 @@ pub struct Outcome {
     pub traffic: Traffic,
     /// The swarm's own counts.
     pub totals: Totals,
-    /// Jobs that ended because nobody held a block; the rest gave their sum.
+    /// Jobs that ended because nobody held a block; all others returned their sum.
     pub uncovered: u64,
-    /// What happened, if it was to be written down.
+    /// The events, if they were to be recorded.
     pub trace: String,
 }
 
-/// Something that must hold, and did not.
+/// An invariant that did not hold.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The seed.
     pub seed: u64,
     /// Virtual time.
     pub at: Duration,
-    /// In words.
+    /// A description.
     pub what: String,
-    /// What happened until then, if it was to be written down.
+    /// The events until then, if they were to be recorded.
     pub trace: String,
 }
 
@@ -81,10 +81,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Runs one seed to its end. A panic of what is simulated is a violation like any other.
+/// Runs one seed to its end. A panic of the simulated code is a violation like any other.
 ///
 /// # Errors
-/// The first thing that did not hold.
+/// The first invariant that did not hold.
 pub fn run(seed: u64, is_traced: bool) -> Result<Outcome, Box<Violation>> {
     let mut chaos = Chaos::new(seed, is_traced);
     let ended = catch_unwind(AssertUnwindSafe(|| chaos.run())).unwrap_or_else(|panic| {
@@ -105,20 +105,20 @@ pub fn run(seed: u64, is_traced: bool) -> Result<Outcome, Box<Violation>> {
     }
 }
 
-/// One seed under way.
+/// One seed while it runs.
 struct Chaos {
     scenario: Scenario,
     world: World,
     checks: Checks,
-    /// Draws whom things happen to.
+    /// Chooses the peers that faults hit.
     random: Random,
-    /// By the token they were scheduled with.
+    /// Indexed by the token that they were scheduled with.
     acts: Vec<Act>,
     honest: Vec<PeerId>,
     hostile: Vec<PeerId>,
     n_jobs: u64,
     n_chained: usize,
-    /// The job that the next of the chain waits for.
+    /// The job that must finish before the next one of the chain.
     chain: Option<JobId>,
 }
 
@@ -165,14 +165,14 @@ impl Chaos {
             let next = self.world.now() + Duration::from_secs(1);
             self.drive(next)?;
         }
-        // Until everybody's last heartbeat says so, too.
+        // Waits until everybody's last heartbeat reports it, too.
         let quiet = self.world.now() + QUIET;
         self.drive(quiet)?;
         self.checks.settled(&self.world, &self.honest)?;
         self.last_jobs()
     }
 
-    /// When all is well again, work is done at once, and by those who are there.
+    /// After the faults, work finishes soon, on the workers that remain.
     fn last_jobs(&mut self) -> Result<(), String> {
         if self.checks.is_shut_down {
             return Ok(());
@@ -253,7 +253,7 @@ impl Chaos {
         }
     }
 
-    /// What happens to one honest worker that is there.
+    /// Injects a fault into one honest worker that is there.
     fn harm_one(&mut self, act: &Act) {
         let alive: Vec<PeerId> =
             self.honest.iter().copied().filter(|id| self.world.is_running(*id)).collect();
@@ -270,7 +270,7 @@ impl Chaos {
                 self.maybe_again(Act::Restart(id.0));
             }
             Act::Freeze(time) => {
-                // Some pages still say it, others are just gone.
+                // Some pages still send it, others just vanish.
                 if self.random.below(2) == 0 {
                     self.world.show(id, Visibility::Frozen);
                     self.schedule(time, Act::Show(id.0));
@@ -335,9 +335,9 @@ impl Chaos {
         }
     }
 
-    /// The harm is over: the hostile are gone, the rest is shown and as fast as it is.
+    /// Ends the faults: hostile peers leave, workers are visible again and run at full speed.
     fn heal(&mut self) {
-        self.world.note(|| "the harm is over".to_owned());
+        self.world.note(|| "the faults are over".to_owned());
         for id in self.hostile.clone() {
             self.world.kill(id, Death::Reset);
         }

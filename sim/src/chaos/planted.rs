@@ -1,5 +1,4 @@
-//! Tests the checks: a broken swarm between the shipped swarm and the checks corrupts what it passes on, in one way
-//! each.
+//! Tests the checks: a broken layer between the shipped swarm and the checks corrupts results, in one way each.
 
 use std::time::Duration;
 
@@ -10,33 +9,34 @@ use moex_swarm::{JobError, JobId, LayerJob};
 use super::{Chaos, SETTLING, Scenario};
 use crate::world::Notice;
 
-/// How long [`Bug::Stalls`] holds a layer up.
+/// How long [`Bug::Stalls`] delays a layer.
 const STALL: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, JobError>;
 
-/// A way to be wrong.
+/// A bug planted in the swarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
-    /// None: what the checks must not object to.
+    /// No bug: the checks must not object.
     None,
-    /// The first expert's answer is in no sum.
+    /// The first expert's answer is missing from the sum.
     DropsCell,
-    /// The first expert's answer, which two workers gave, is in the sum twice.
+    /// Two workers answered for the first expert, and the sum contains both answers.
     CountsCellTwice,
-    /// One value's last bit is another.
+    /// One value has another last bit.
     RoundsOnce,
-    /// A job ends and nobody is told.
+    /// A job ends without a notice.
     ForgetsJob,
     /// A job ends twice.
     EndsTwice,
-    /// Every layer takes as long as a silent worker could once make it take.
+    /// Every layer takes as long as a silent worker could once delay it.
     Stalls,
     /// A job is given up though the hub could have computed it.
     GivesUp,
 }
 
-/// Runs the harm of a seed against a swarm with this bug until the checks object; how many jobs it was true to.
+/// Runs the faults of a seed against a swarm with this bug until the checks object; returns how many jobs
+/// succeeded.
 fn run(seed: u64, bug: Bug) -> std::result::Result<usize, String> {
     let mut chaos = Chaos::new(seed, false);
     chaos.start_chained();
@@ -59,7 +59,7 @@ fn run(seed: u64, bug: Bug) -> std::result::Result<usize, String> {
     Ok(n_jobs)
 }
 
-/// What the bug makes of a job's end.
+/// Applies the bug to the end of a job.
 fn broken(
     chaos: &mut Chaos,
     bug: Bug,
@@ -99,7 +99,7 @@ fn broken(
     }
 }
 
-/// A job in which each (row, expert) counts as `gate` says.
+/// A job whose gates come from `gate`, called for each (row, expert).
 fn with_gates(job: &LayerJob, gate: impl Fn(u16, f32) -> f32) -> LayerJob {
     let Routing { k, experts, gates } = &job.routing;
     let gates = experts.iter().zip(gates).map(|(expert, old)| gate(*expert, *old)).collect();
@@ -116,8 +116,8 @@ fn a_planted_bug_is_found_and_no_bug_is_not() {
     for bug in [Bug::DropsCell, Bug::CountsCellTwice, Bug::ForgetsJob, Bug::EndsTwice] {
         assert_eq!(found(bug), worked, "{bug:?}");
     }
-    // Where workers add up, sums may differ in their last bits; where the hub does not compute, a job may be given up or
-    // take long.
+    // Where workers add up, sums may differ in their last bits. Where the hub does not compute, a job may be given up
+    // or take long.
     for bug in [Bug::RoundsOnce, Bug::GivesUp, Bug::Stalls] {
         assert!(found(bug) > 0, "{bug:?}");
     }

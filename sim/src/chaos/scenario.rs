@@ -14,28 +14,28 @@ use crate::{
     },
 };
 
-/// What a worker must show.
+/// The token that workers must show.
 const TOKEN: &str = "chaos";
 /// The longest a process is frozen or a link stalled.
 const MAX_OUTAGE: Duration = Duration::from_secs(12);
 
-/// A seed, spelt out.
+/// The scenario of a seed.
 pub(super) struct Scenario {
     pub(super) random: Random,
     pub(super) model: Arc<Model>,
     pub(super) swarm: SwarmConfig,
     pub(super) hub: HubDevice,
-    /// How long harm is done.
+    /// How long faults are injected.
     pub(super) length: Duration,
     pub(super) acts: Vec<(Duration, Act)>,
     /// Jobs that follow one another, as a conversation's layers do.
     pub(super) n_chained: usize,
-    /// Whether nothing happens but what hostile peers do, and the hub computes: then every layer is done soon.
+    /// Whether only hostile peers do harm and the hub computes: then every layer finishes soon.
     pub(super) is_prompt: bool,
     workers: u128,
 }
 
-/// Something that happens to the swarm. Whom it happens to is drawn when it does.
+/// A fault. The peer that it hits is drawn when it happens.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     StartJob,
@@ -71,7 +71,7 @@ impl Scenario {
                 per_pair: hub_pair,
                 slowdown_percent: 100,
             },
-            // A gigabit: the largest message holds up everybody's heartbeats, for less than they may be late.
+            // A gigabit: the largest message delays everybody's heartbeats, but by less than they may be late.
             bytes_per_s: (random.below(4) == 0).then_some(125_000_000),
         };
         let length = Duration::from_millis(3_000 + upto(&mut random, 12_000));
@@ -90,7 +90,7 @@ impl Scenario {
         scenario
     }
 
-    /// A fleet that joins within the first moments, then work and harm spread over the time.
+    /// Plans a fleet that joins within the first moments, then work and faults spread over the time.
     fn plan(&mut self) {
         for _ in 0..self.random.below(6) {
             let at = Duration::from_micros(upto(&mut self.random, 300_000));
@@ -101,12 +101,12 @@ impl Scenario {
                 self.at_random_time(Act::JoinHostile);
             }
         }
-        // Enough that workers become known where every layer comes to an end.
+        // Enough jobs that workers become known in scenarios where every layer finishes.
         self.n_chained = self.random.below(if self.swarm.hub_compute { 60 } else { 8 });
         for _ in 0..1 + self.random.below(8) {
             self.at_random_time(Act::StartJob);
         }
-        // A third of the seeds is calm: then nothing may fail that could be done.
+        // A third of the seeds are calm: in these, nothing may fail that could have succeeded.
         let is_calm = self.random.below(3) == 0;
         self.is_prompt = is_calm && self.swarm.hub_compute;
         if !is_calm {
@@ -146,7 +146,7 @@ impl Scenario {
         }
     }
 
-    /// A layer of work, its rows and routing drawn.
+    /// A layer of work with random rows and routing.
     pub(super) fn job(&mut self) -> LayerJob {
         let summary = self.model.summary();
         let (hidden, n_experts) = (summary.hidden as usize, summary.n_experts as usize);
@@ -165,7 +165,7 @@ impl Scenario {
         LayerJob { layer, rows, routing: Routing { k, experts, gates } }
     }
 
-    /// A worker, and whether its link is so bad that its sessions may end by themselves.
+    /// A worker, and whether its link is so bad that its sessions may end because of it.
     pub(super) fn worker(&mut self) -> (WorkerSpec, bool) {
         self.workers += 1;
         let block_bytes = self.model.summary().block_bytes;
@@ -197,8 +197,8 @@ impl Scenario {
     pub(super) fn hostile(&mut self) -> HostileSpec {
         self.workers += 1;
         let block_bytes = self.model.summary().block_bytes;
-        // Nobody can tell a plausible lie from the truth but the hub, where it checks or computes every answer before it is
-        // used.
+        // Only the hub can tell a plausible lie from the truth, if it checks or computes every answer before the answer
+        // is used.
         let is_checked = self.swarm.check_every == 1 || self.swarm.verify == Verify::Blocking;
         let may_lie = self.swarm.hub_compute && is_checked;
         let random = &mut self.random;
@@ -222,7 +222,7 @@ impl Scenario {
 
 fn sizes(random: &mut Random) -> Sizes {
     let n_experts = 2 + random.below(7) as u16;
-    // Every format now and then; mostly those that are packed in no time.
+    // Every format now and then, but mostly those that take no time to pack.
     let quick = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Int4G128];
     let all = WeightFormat::ALL;
     let format =
@@ -249,14 +249,14 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         check_every: [0, 1, 3, 256][random.below(4)],
         verify: [Verify::Audit, Verify::Blocking][random.below(2)],
         seed: random.below(1 << 32) as u64,
-        // Longer than a heartbeat and its echo: an only worker that is out is back with its next one.
+        // Longer than a heartbeat and its echo: if the only worker is unhealthy, its next heartbeat brings it back.
         coverage_wait: Duration::from_millis(2_500 + upto(random, 8_000)),
         heartbeat_interval: Duration::from_millis(500 + upto(random, 1_500)),
         ..SwarmConfig::new(JoinToken::new(TOKEN), model.clone())
     }
 }
 
-/// A link that heartbeats always pass in time, or one that they may not.
+/// A link that always delivers heartbeats in time, or one that may not.
 fn link(random: &mut Random, is_bad: bool) -> Link {
     let (most, rate) = if is_bad { (3_000_000, 5_000) } else { (150_000, 500_000) };
     let mut lane = || {

@@ -15,7 +15,7 @@ use moex_sim::{
 
 use super::print;
 
-/// How many seeds lie between two lines of progress.
+/// The number of seeds between two lines of progress.
 const PROGRESS_EVERY: u64 = 10_000;
 
 #[derive(Args)]
@@ -23,21 +23,21 @@ pub(crate) struct ChaosArguments {
     /// How many seeds to run
     #[arg(long, env = "MOEX_SEEDS", default_value_t = 1_000)]
     seeds: u64,
-    /// The first of them
+    /// First seed
     #[arg(long, env = "MOEX_FROM", default_value_t = 0)]
     from: u64,
-    /// Threads; as many as there are cores when not given
+    /// Number of threads; default: one for each core
     #[arg(long, env = "MOEX_THREADS")]
     threads: Option<NonZero<usize>>,
-    /// Run this seed alone
+    /// Run only this seed
     #[arg(long, env = "MOEX_SEED", conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// Print what happens in it, a line an event
+    /// Print the events of that seed, one a line
     #[arg(long, requires = "seed")]
     trace: bool,
 }
 
-/// Runs the seeds and prints what they came to; fails at the first that fails.
+/// Runs the seeds and prints a summary; fails at the first seed that violates an invariant.
 pub(crate) fn run(arguments: &ChaosArguments) -> anyhow::Result<()> {
     if let Some(seed) = arguments.seed {
         return run_one(seed, arguments.trace);
@@ -79,8 +79,8 @@ fn table(summary: &Summary, from: u64, took: Duration) -> Table {
         ("seeds", summary.seeds),
         ("events", summary.events),
         ("virtual hours", summary.time.as_secs() / 3600),
-        ("jobs with their sum", totals.layers),
-        ("jobs that nobody could serve", summary.uncovered),
+        ("jobs that returned their sum", totals.layers),
+        ("jobs that no worker could compute", summary.uncovered),
         ("dispatches", totals.dispatches),
         ("answers used", totals.answers),
         ("retries", totals.retries),
@@ -94,7 +94,7 @@ fn table(summary: &Summary, from: u64, took: Duration) -> Table {
     Table {
         name: "chaos",
         title: format!(
-            "Seeds {from} to {}: nothing that must hold did not",
+            "Seeds {from} to {}: no invariant was violated",
             from + summary.seeds.saturating_sub(1)
         ),
         columns: vec![

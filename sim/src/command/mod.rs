@@ -14,7 +14,7 @@ use anyhow::Context as _;
 /// Writes a command's output.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
-        // The reader has seen enough: `moex-sim table 1 | head -1`.
+        // The reader has closed the pipe: `moex-sim table 1 | head -1`.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.context("could not write the output"),
     }

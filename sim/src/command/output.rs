@@ -5,7 +5,7 @@ use moex_sim::report::Table;
 
 use super::print;
 
-/// The flags that every table takes.
+/// The flags of every table.
 #[derive(Args)]
 pub(crate) struct Output {
     /// Print one JSON object
@@ -17,7 +17,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Prints the table as the flags ask for it.
+    /// Prints the table in the format that the flags select.
     pub(crate) fn show(&self, table: &Table) -> anyhow::Result<()> {
         print(&match (self.json, self.csv) {
             (true, _) => table.to_json(),

@@ -17,38 +17,38 @@ use super::output::Output;
 
 #[derive(Args)]
 pub(crate) struct PlanArguments {
-    /// What is to be served: qwen3-30b-a3b, or paper for the paper's geometry
+    /// Model to serve: qwen3-30b-a3b, or paper for the paper's geometry
     #[arg(long, env = "MOEX_MODEL", default_value = "qwen3-30b-a3b", value_name = "NAME")]
     model: String,
-    /// What a token may take on average: 200ms, 0.5s
+    /// Longest average time of a token: 200ms, 0.5s
     #[arg(long, env = "MOEX_TARGET", default_value = "200ms", value_name = "TIME", value_parser = millis)]
     target: f64,
-    /// What each worker gives for experts: 4GiB, 512MiB
+    /// Memory of each worker for experts: 4GiB, 512MiB
     #[arg(long, env = "MOEX_RAM", default_value = "4GiB", value_name = "SIZE", value_parser = bytes)]
     ram: f64,
-    /// Kinds of device to try, by preset; all when not given
+    /// Kinds of device to try, by preset; default: all
     #[arg(long, env = "MOEX_DEVICE", value_delimiter = ',', value_name = "NAME")]
     device: Vec<String>,
-    /// Each worker's link, by preset
+    /// Link of each worker, by preset
     #[arg(long, env = "MOEX_LINK", default_value = "wifi", value_name = "NAME")]
     link: String,
-    /// The format of the experts on workers
+    /// Format of the experts on workers
     #[arg(long, env = "MOEX_EXPERTS", default_value = "int4", value_name = "FORMAT")]
     experts: String,
-    /// Workers of a room at most
+    /// Most workers of a room
     #[arg(long, env = "MOEX_MAX_WORKERS", default_value_t = 64, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=MAX_WORKERS as i64))]
     max_workers: u16,
-    /// Tokens that each room is simulated for
+    /// Tokens to simulate for each room
     #[arg(long, env = "MOEX_TOKENS", default_value_t = 16, value_name = "N",
           value_parser = clap::value_parser!(u16).range(2..))]
     tokens: u16,
-    /// Names all that is drawn
+    /// Seed of all random draws
     #[arg(long, env = "MOEX_SEED", default_value_t = 1)]
     seed: u32,
     #[command(flatten)]
     output: Output,
-    /// Also draw what a layer's time is made of in each room into this file
+    /// Also draw the parts of a layer's time in each room into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 }
@@ -97,7 +97,7 @@ fn bytes(text: &str) -> Result<f64, String> {
     with_unit(text, &units).ok_or_else(|| "it must be a size such as 4GiB or 512MiB".to_owned())
 }
 
-/// A number above 0 before one of these units; the first that fits.
+/// Reads a number above 0 before one of these units; the first unit that fits counts.
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
     let value = number.trim().parse::<f64>().ok()? * unit;

@@ -10,22 +10,23 @@ use super::output::Output;
 
 #[derive(Args)]
 pub(crate) struct ReplayArguments {
-    /// What `moex serve --trace FILE` wrote
+    /// Trace written by `moex serve --trace FILE`
     trace: PathBuf,
-    /// Leave out so many answers at the beginning, which met cold caches; one after another, each begun by its prompt
+    /// Number of answers to leave out at the beginning, which met cold caches. Answers must come one after another,
+    /// each starting with its prompt
     #[arg(long, env = "MOEX_SKIP", default_value_t = 0)]
     skip: usize,
-    /// Names all that is drawn
+    /// Seed of all random draws
     #[arg(long, env = "MOEX_SEED", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     output: Output,
-    /// Also draw how long layers took, measured and predicted, into this file
+    /// Also draw measured and predicted times of layers into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 }
 
-/// Reads, fits, predicts, and prints both.
+/// Reads a trace, fits it, predicts, and prints both measurement and prediction.
 pub(crate) fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
     let path = &arguments.trace;
     let file = fs::File::open(path).with_context(|| format!("could not read {}", path.display()))?;

@@ -16,16 +16,16 @@ use moex_sim::{
 
 use super::output::Output;
 
-/// How many values one key may be swept over.
+/// The most values of a swept key.
 const MAX_RUNS: usize = 100;
-/// How many tokens lie between two reports of progress.
+/// The number of tokens between two reports of progress.
 const PROGRESS_EVERY: u64 = 100;
 
 #[derive(Args)]
 pub(crate) struct RunArguments {
-    /// The scenario, as TOML; sim/scenarios has examples
+    /// Scenario file, in TOML; examples are in sim/scenarios
     scenario: PathBuf,
-    /// Give a key another value: swarm.hedge=2, workers.0.link=wifi
+    /// Set a key to another value: swarm.hedge=2, workers.0.link=wifi
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Run once for each value of a key: workers.0.count=1,2,4,8
@@ -33,27 +33,27 @@ pub(crate) struct RunArguments {
     sweep: Option<String>,
     #[command(flatten)]
     output: Output,
-    /// Also draw into this file
+    /// Also draw a picture into this file
     #[arg(long, env = "MOEX_PLOT", value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// What to draw
+    /// Picture to draw
     #[arg(long, env = "MOEX_PICTURE", value_enum, default_value_t = Picture::Latencies)]
     picture: Picture,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Picture {
-    /// How long layers and tokens took, and the closed form over them
+    /// Times of layers and tokens, with the closed form over them
     Latencies,
-    /// What a layer's time is made of
+    /// The parts of a layer's time
     Stack,
-    /// One token, the hub and every worker in a lane
+    /// One token, with a lane for the hub and for every worker
     Lanes,
-    /// A token's time by the value that is swept
+    /// A token's time by the swept value
     Sweep,
 }
 
-/// Runs the scenario, once or for each value, and prints what came of it.
+/// Runs the scenario, once or for each value, and prints the result.
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<()> {
     let path = &arguments.scenario;
     let text = read(path)?;
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<()> {
     if variants.len() > MAX_RUNS {
         bail!("a sweep has at most {MAX_RUNS} values");
     }
-    // All are checked before the first one takes its time.
+    // All scenarios are checked before the first one runs.
     let checked = variants
         .into_iter()
         .map(|(setting, sets)| Ok((setting, Scenario::parse_with(&text, &sets)?)))
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<()> {
     arguments.output.show(&table)
 }
 
-/// Reads the trace that a scenario takes its routing from, if it does.
+/// Reads the trace that contains the scenario's routing, if the scenario names one.
 fn recorded(checked: Checked, scenario: &Path) -> anyhow::Result<Checked> {
     let Some(trace) = checked.recorded_from() else { return Ok(checked) };
     let path = scenario.parent().unwrap_or(Path::new("")).join(trace);
@@ -133,7 +133,7 @@ fn key_value(text: &str) -> anyhow::Result<(String, String)> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// One line that rewrites itself, where somebody looks.
+/// Prints one line that rewrites itself, if the output is a terminal.
 fn progress(done: u64, asked: u64) {
     if done.is_multiple_of(PROGRESS_EVERY) && done > 0 && io::stderr().is_terminal() {
         let end = if done == asked { '\n' } else { '\r' };

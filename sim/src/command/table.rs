@@ -17,12 +17,12 @@ use moex_sim::{
 
 use super::output::Output;
 
-/// A sample file larger than this is not read.
+/// The largest sample file that is read.
 const MAX_SAMPLE_FILE_BYTES: u64 = 4 << 20;
 
 #[derive(Args)]
 pub(crate) struct TableArguments {
-    /// Which table
+    /// Table to print
     which: Which,
     #[command(flatten)]
     output: Output,

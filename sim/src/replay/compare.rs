@@ -14,16 +14,16 @@ use crate::{
     report::{Cell, Column, Digits, Table},
 };
 
-/// What steps came to.
+/// The sums of some steps.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// How many steps.
+    /// The number of steps.
     pub steps: u64,
-    /// Tokens that they gave.
+    /// Tokens that these steps produced.
     pub tokens: u64,
-    /// What they took all together; what lies between two steps is not counted.
+    /// The total time of these steps, without the time between them.
     pub time: Duration,
-    /// From the swarm's taking a layer up to its last answer.
+    /// From the start of a layer in the swarm to its last answer.
     pub layers: Histogram,
     /// Messages to workers.
     pub dispatches: u64,
@@ -31,21 +31,21 @@ pub struct Figures {
     pub hedges: u64,
 }
 
-/// Measured and predicted.
+/// Measured and predicted figures.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// By the trace.
+    /// From the trace.
     pub measured: Figures,
-    /// By the simulation.
+    /// From the simulation.
     pub predicted: Figures,
-    /// What the prediction is made from.
+    /// The fit that the prediction uses.
     pub fit: Fit,
-    /// Steps that the fit is from.
+    /// The number of steps that were fitted.
     pub n_fitted: usize,
 }
 
 impl Figures {
-    /// Of steps that happened.
+    /// The figures of measured steps.
     pub fn measured(steps: &[Step]) -> Self {
         let mut figures =
             Self { steps: steps.len() as u64, tokens: Trace::n_tokens(steps), ..Self::default() };
@@ -62,7 +62,7 @@ impl Figures {
         figures
     }
 
-    /// Tokens a second of the time in steps.
+    /// Tokens a second of the steps' time.
     pub fn tokens_per_s(&self) -> f64 {
         if self.time.is_zero() { 0.0 } else { self.tokens as f64 / self.time.as_secs_f64() }
     }
@@ -83,12 +83,12 @@ impl Figures {
 }
 
 impl Comparison {
-    /// How far the predicted tokens a second are off, as a part of the measured ones.
+    /// The relative error of the predicted tokens a second.
     pub fn error(&self) -> f64 {
         self.predicted.tokens_per_s() / self.measured.tokens_per_s() - 1.0
     }
 
-    /// A line a figure.
+    /// A table with one line for each figure.
     pub fn table(&self) -> Table {
         let pairs = self.predicted.rows().into_iter().zip(self.measured.rows());
         let rows = pairs.map(|((key, unit, predicted), (_, _, measured))| {

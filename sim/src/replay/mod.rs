@@ -28,7 +28,7 @@ pub const MIN_STEPS: usize = 8;
 /// Why a trace cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// A line that is no record, or one that contradicts another.
+    /// A line that is not a record, or one that contradicts another.
     #[error("line {line}: {why}")]
     Line {
         /// Counted from 1.
@@ -36,7 +36,7 @@ pub enum ReplayError {
         /// In a sentence.
         why: String,
     },
-    /// The file as a whole.
+    /// An error of the whole file.
     #[error("{0}")]
     Trace(String),
     /// A layer that could not be simulated.
@@ -46,7 +46,7 @@ pub enum ReplayError {
         step: usize,
         /// Of the model.
         layer: u16,
-        /// In the swarm's words.
+        /// The swarm's error message.
         why: String,
     },
 }
@@ -54,13 +54,11 @@ pub enum ReplayError {
 /// Fits the first half of a trace, predicts the second and compares.
 ///
 /// # Errors
-/// If the trace is too short to have halves, or the simulated swarm cannot compute a layer of it.
+/// If the trace is too short to be halved, or the simulated swarm cannot compute one of its layers.
 pub fn replay(trace: &Trace, seed: u64) -> Result<Comparison, ReplayError> {
     if trace.steps.len() < MIN_STEPS {
         let n = trace.steps.len();
-        return Err(ReplayError::Trace(format!(
-            "the trace has {n} steps: it takes {MIN_STEPS} to have halves"
-        )));
+        return Err(ReplayError::Trace(format!("the trace has {n} steps; at least {MIN_STEPS} are needed")));
     }
     let cut = trace.steps.len() / 2;
     let fit = Fit::of(trace, cut);

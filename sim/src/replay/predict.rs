@@ -17,13 +17,13 @@ use crate::world::{
     WorkerSpec, World, WorldConfig, from_millis,
 };
 
-/// What workers show to join.
+/// The token that workers show to join.
 const TOKEN: &str = "replayed";
-/// How long workers may take to load their blocks before the first step, and how often that is looked at.
+/// The most time that workers may take to load their blocks before the first step, and the interval of checks.
 const MAX_START: Duration = Duration::from_mins(10);
 const START_STEP: Duration = Duration::from_millis(250);
 
-/// Simulates all steps and gives the figures of those from `n_warm_up` on.
+/// Simulates all steps; returns the figures of those from `n_warm_up` on.
 ///
 /// # Errors
 /// If the swarm cannot compute a layer.
@@ -80,7 +80,7 @@ impl<'a> Play<'a> {
         let mut peers = BTreeMap::new();
         let begin = trace.steps.first().map_or(0, |step| step.begun);
         for (id, worker) in &trace.workers {
-            // One that never answered, and so has no device that is known, holds nothing here.
+            // A worker that never answered has no known device, and holds nothing here.
             let Some(fit) = fit.workers.get(id) else { continue };
             let lane = || Lane::new(Delay::Fixed(from_millis(fit.round_trip_ms / 2.0)), None);
             let peer = world.add_worker(WorkerSpec {
@@ -117,7 +117,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Whoever came or left in truth before this step does so now.
+    /// Workers that joined or left in reality before this step do so now.
     fn come_and_go(&mut self, at: u64) {
         for (id, peer) in &self.peers {
             let is_there = self.trace.workers[id].is_there(at);
@@ -205,7 +205,7 @@ impl super::trace::Worker {
     }
 }
 
-/// The hub's own, which shares nothing.
+/// The hub's own device, which shares nothing.
 fn device(fit: &WorkerFit) -> Device {
     Device {
         per_message: Delay::Random(fit.per_message.clone()),
@@ -224,7 +224,7 @@ fn member(fit: &WorkerFit) -> Member {
     }
 }
 
-/// A hub that was never seen to compute: what it does then is not in the trace either. And workers that share a host.
+/// A device that takes no time. It stands for a hub that was never seen to compute, and for workers that share a host.
 fn instant() -> Device {
     Device {
         per_message: Delay::Fixed(Duration::ZERO),

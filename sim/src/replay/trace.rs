@@ -16,39 +16,39 @@ use crate::world::Sizes;
 pub const MAX_LINE_BYTES: u64 = 4 << 20;
 /// The most lines.
 pub const MAX_RECORDS: usize = 4_000_000;
-/// Layers, experts of a layer, workers: what a scenario may have, too.
+/// The most layers, experts of a layer, and workers: the same as in a scenario.
 const MAX_LAYERS: u32 = 1_024;
 const MAX_EXPERTS: u32 = 1_024;
 const MAX_WORKERS: usize = 1_000;
 const MAX_INNER: u32 = 1 << 16;
 
-/// What was written down, in the order of time.
+/// A recorded trace, in the order of time.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// What the hub served, and how.
     pub hub: HubRecord,
     /// The model's sizes.
     pub sizes: Sizes,
-    /// Everyone who ever joined, by id.
+    /// All workers that ever joined, by id.
     pub workers: BTreeMap<WorkerId, Worker>,
-    /// With at least one layer each, all of which have a sum.
+    /// Steps with at least one layer, all of which have a sum.
     pub steps: Vec<Step>,
-    /// When an answer came that nobody waited for any more, by attempt.
+    /// The times of answers that nobody waited for any more, by attempt.
     pub late: BTreeMap<u32, u64>,
     /// Records that the hub lost.
     pub dropped: u64,
 }
 
-/// A worker, what it said of itself when it joined last, and when it was there.
+/// A worker, its own description when it last joined, and its times.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// Its words.
+    /// Its own description.
     pub joined: JoinedRecord,
-    /// Times it came, microseconds, ascending.
+    /// The times at which it joined, microseconds, ascending.
     pub came: Vec<u64>,
-    /// Times it left.
+    /// The times at which it left.
     pub left: Vec<u64>,
-    /// Round trips of its pings: when, and how long.
+    /// Round trips of its pings: time and duration.
     pub round_trips: Vec<(u64, u64)>,
 }
 
@@ -61,17 +61,17 @@ pub struct Step {
     pub ended: u64,
     /// T.
     pub rows: u32,
-    /// Tokens that it gave.
+    /// Tokens that it produced.
     pub tokens: u32,
     /// In order.
     pub layers: Vec<LayerRecord>,
 }
 
 impl Trace {
-    /// Reads a trace. A last line that is cut off is left out: the hub may have been killed.
+    /// Reads a trace. It ignores an incomplete last line: the hub may have been killed.
     ///
     /// # Errors
-    /// The first line that is wrong, and why.
+    /// The first wrong line, and the reason.
     pub fn read(mut from: impl BufRead) -> Result<Self, ReplayError> {
         let mut reading = Reading::default();
         let mut text = Vec::new();
@@ -103,15 +103,16 @@ impl Trace {
         reading.finish()
     }
 
-    /// Leaves out the first answers to readers who come one after another: they meet caches that are cold, unlike what
-    /// follows. Each begins with its prompt, whose chunks but the last give no token. Without further ones all is left out.
+    /// Leaves out the first `n` answers, for readers that come one after another: caches are cold for them, unlike
+    /// later. Each answer begins with its prompt; only the last chunk of a prompt gives a token. With fewer answers,
+    /// all are left out.
     pub fn skip_answers(&mut self, n: usize) {
         let begins = |at: &usize| self.steps[*at].rows > 1 && (*at == 0 || self.steps[at - 1].tokens > 0);
         let first = (0..self.steps.len()).filter(begins).nth(n).unwrap_or(self.steps.len());
         self.steps.drain(..first);
     }
 
-    /// Tokens of these steps.
+    /// The number of tokens of these steps.
     pub fn n_tokens(steps: &[Step]) -> u64 {
         steps.iter().map(|step| u64::from(step.tokens)).sum()
     }
@@ -131,14 +132,14 @@ impl Reading {
     fn take(&mut self, record: Record) -> Result<(), String> {
         let Some((hub, sizes)) = &self.hub else {
             let Record::Hub(hub) = record else {
-                return Err("the first line of a trace says what the hub is".to_owned());
+                return Err("the first line of a trace must describe the hub".to_owned());
             };
             let sizes = sizes(&hub)?;
             self.hub = Some((hub, sizes));
             return Ok(());
         };
         match record {
-            Record::Hub(_) => return Err("there is another hub's trace behind the first".to_owned()),
+            Record::Hub(_) => return Err("a second hub's trace follows the first".to_owned()),
             Record::Joined(joined) => {
                 if self.workers.len() >= MAX_WORKERS {
                     return Err(format!("there are more than {MAX_WORKERS} workers"));
@@ -180,8 +181,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Layers belong to the step within which they were asked for: by time, since a step's record may overtake its last
-    /// layer's.
+    /// Assigns layers to steps by the time of the request, since a step's record may overtake that of its last layer.
     fn finish(self) -> Result<Trace, ReplayError> {
         let Self { hub, workers, mut layers, mut steps, late, dropped } = self;
         let Some((hub, sizes)) = hub else {
@@ -196,7 +196,7 @@ impl Reading {
                 step.layers.push(layer);
             }
         }
-        // A step that failed, or lost a record, is no example of anything.
+        // A step that failed, or lost a record, is no useful example.
         let n_layers = usize::from(sizes.n_layers);
         steps.retain(|step| {
             let is_whole =

@@ -1,6 +1,6 @@
 //! Runs a scenario: the hub's decode loop, layer by layer, over a [`World`] whose experts answer zeros of the right shape.
 //!
-//! The hub takes its own time for attention, messages, sums and the head; between a layer's start and its answer, the
+//! The hub takes its own time for attention, messages, sums and the head. Between a layer's start and its answer, the
 //! shipped swarm and workers run on the scenario's links and devices.
 
 mod outcome;
@@ -33,34 +33,34 @@ use crate::{
     },
 };
 
-/// What workers show to join.
+/// The token that workers show to join.
 const TOKEN: &str = "simulated";
-/// How long workers may take to load their blocks before the first request, and how often that is looked at.
+/// The most time that workers may take to load their blocks before the first request, and the interval of checks.
 const MAX_START: Duration = Duration::from_mins(10);
 const START_STEP: Duration = Duration::from_millis(250);
 
-/// Why a scenario has no result.
+/// Why a scenario failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A scenario whose routing is recorded, and nothing recorded.
+    /// The scenario takes its routing from a trace, and the trace was not read.
     #[error("the routing is recorded in {0}, which was not read")]
     NotRecorded(String),
-    /// A layer could not be computed: the swarm says why.
+    /// A layer could not be computed.
     #[error("token {token}, layer {layer}: {why}")]
     Layer {
-        /// Tokens that were done before.
+        /// Tokens finished before it.
         token: u64,
         /// The layer.
         layer: u16,
-        /// In the swarm's words.
+        /// The swarm's error message.
         why: String,
     },
 }
 
-/// Runs a scenario to its end and calls `progress` with the tokens done and asked for, now and then.
+/// Runs a scenario to its end. It calls `progress` with the tokens done and requested, now and then.
 ///
 /// # Errors
-/// When a layer could not be computed: nobody held a block, and the hub was not to compute.
+/// If a layer could not be computed: nobody held a block, and the hub was not allowed to compute.
 pub fn run(checked: &Checked, progress: impl FnMut(u64, u64)) -> Result<Outcome, RunError> {
     if let (Some(trace), None) = (checked.recorded_from(), &checked.recorded) {
         return Err(RunError::NotRecorded(trace.to_owned()));
@@ -85,14 +85,14 @@ struct Run<'a> {
     world: World,
     random: Random,
     router: Router,
-    /// When requests come, after the start.
+    /// Times of requests, after the start.
     arrivals: VecDeque<Duration>,
     streams: Vec<Stream>,
-    /// Where each worker's churn stands in the groups.
+    /// For each worker, the churn of its group.
     churn: BTreeMap<PeerId, (Duration, Duration)>,
     n_jobs: u64,
     n_tokens: u64,
-    /// The number of the token whose spans are kept, and whether it is being computed.
+    /// The number of the token whose spans are recorded, and whether it is being computed.
     shown: u64,
     is_shown: bool,
     begun: Duration,
@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Until everyone holds what it should, from its own store. What is measured begins after.
+    /// Waits until every worker holds its share, loaded from its own store. Measurements start after that.
     fn wait_for_workers(&mut self) {
         while self.world.now() < MAX_START {
             self.advance(self.world.now() + START_STEP);
@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes up requests that have come, as long as each has a row in a step.
+    /// Admits requests that have arrived, as long as each gets a row in a step.
     fn admit(&mut self) {
         let load = &self.checked.scenario.load;
         while self.streams.len() < load.step_rows
@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One step: a row of every stream that decodes, and a chunk of the first prompt that is not through.
+    /// Runs one step: a row of every decoding stream, and a chunk of the first unfinished prompt.
     fn step(&mut self) -> Result<(), RunError> {
         let decoding = |stream: &Stream| stream.prompt_left == 0;
         let n_decoding = self.streams.iter().filter(|stream| decoding(stream)).count();
@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The hub is busy for so long; the world goes on.
+    /// The hub is busy for `time`; the world goes on.
     fn spend(&mut self, time: Duration, part: Part) {
         self.outcome.parts.add(part, time);
         let from = self.world.now();
@@ -319,7 +319,7 @@ impl<'a> Run<'a> {
         self.advance(from + time);
     }
 
-    /// Writes down where the messages of a layer were.
+    /// Records the spans of a layer's messages.
     fn show(&mut self, layer: &TimedLayer) {
         let micros = Duration::from_micros;
         for (attempt, leg) in layer.record.attempts.iter().zip(&layer.legs) {
@@ -340,7 +340,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A worker leaves, or one that left comes back.
+    /// A worker leaves, or one that had left comes back.
     fn take(&mut self, notice: &Notice) {
         let Notice::Scheduled(token) = notice else { return };
         let id = PeerId((token / 2) as usize);
@@ -369,7 +369,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The time between two events that come by chance, this far apart on average.
+/// Draws the time between two random events with this mean distance.
 fn exponential(mean_ms: f64, random: &mut Random) -> Duration {
     from_millis(-libm::log(1.0 - random.uniform()) * mean_ms)
 }

@@ -12,31 +12,31 @@ use crate::{
 
 use super::{Part, Parts, Span, parts::winners};
 
-/// Answers of one layer that are told apart.
+/// The most answers of one layer that are counted separately.
 const MAX_ANSWERS: usize = 64;
 
-/// What was measured between the first request and the last token.
+/// The measurements between the first request and the last token.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Tokens that were sampled.
     pub n_tokens: u64,
     /// From the first request to the last token.
     pub time: Duration,
-    /// What the workers took before that to load their blocks.
+    /// The time that workers took before that to load their blocks.
     pub start: Duration,
     /// From a request's arrival to its first token.
     pub first_tokens: Histogram,
-    /// Between two tokens of a request.
+    /// The time between two tokens of a request.
     pub tokens: Histogram,
     /// From a layer's start to its sum: the expert phase.
     pub layers: Histogram,
-    /// Of each answer that counted: from its message's start, or the hub's, to its arrival.
+    /// For each answer that counted: from the start of its message, or of the hub's computation, to its arrival.
     pub answers: Histogram,
-    /// How many layers had so many answers that counted, by their number; what had more counts as the most.
+    /// The number of layers by their number of answers that counted; more answers count as the most.
     pub n_answers: Vec<u64>,
     /// Where the time went.
     pub parts: Parts,
-    /// One token in the middle of the run, as it went; empty if none was decoded there.
+    /// The spans of one token in the middle of the run; empty if none was decoded there.
     pub token: Vec<Span>,
     /// Counts before the first request.
     pub(super) before: (Totals, Traffic),
@@ -45,12 +45,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Tokens a second, all requests together.
+    /// Tokens a second of all requests together.
     pub fn tokens_per_s(&self) -> f64 {
         if self.time.is_zero() { 0.0 } else { self.n_tokens as f64 / self.time.as_secs_f64() }
     }
 
-    /// Takes in a layer that is over.
+    /// Adds a finished layer.
     pub(super) fn take_layer(&mut self, took: Duration, layer: &TimedLayer) {
         self.parts.add_layer(took, layer);
         let micros = Duration::from_micros;
@@ -78,7 +78,7 @@ impl Outcome {
         (totals.since(&totals_before), traffic)
     }
 
-    /// Key, unit and value of all that is shown.
+    /// Key, unit and value of each figure.
     fn figures(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (totals, traffic) = self.counts();
         let tokens = self.n_tokens.max(1) as f64;
@@ -121,7 +121,7 @@ impl Outcome {
     }
 }
 
-/// One run: a line a figure.
+/// A table of one run, with one line for each figure.
 pub fn table(title: &str, outcome: &Outcome) -> Table {
     let rows = outcome
         .figures()
@@ -146,7 +146,7 @@ pub fn table(title: &str, outcome: &Outcome) -> Table {
     }
 }
 
-/// Several runs: a row each, by the value that was set.
+/// A table of several runs, with one row for each, by the value that was set.
 pub fn sweep_table(title: &str, runs: &[(String, Outcome)]) -> Table {
     let mut columns = vec![Column { key: "setting", heading: "setting", digits: Digits::Mixed }];
     let keys = runs.first().map(|(_, outcome)| outcome.figures()).unwrap_or_default();

@@ -6,22 +6,22 @@ use moex_swarm::trace::{AttemptRecord, Outcome as Ended};
 
 use crate::world::{Leg, TimedLayer};
 
-/// What the hub or a worker may be at.
+/// An activity of the hub or a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// The hub: attention and router.
     Attention,
     /// The hub: writing messages.
     Serialise,
-    /// A message or its answer is under way.
+    /// Network: a message or its answer is under way.
     Network,
-    /// A message waits for its worker's device.
+    /// Worker: a message waits for the device.
     Queue,
-    /// A device: launching, and waiting for the result.
+    /// Device: launching, and waiting for the result.
     Sync,
-    /// A device: experts.
+    /// Device: computing experts.
     Compute,
-    /// Answers that are there wait for the slowest.
+    /// Hub: answers wait for the slowest one.
     Slowest,
     /// The hub: adding up answers.
     Combine,
@@ -43,7 +43,7 @@ impl Part {
         Self::Head,
     ];
 
-    /// As tables and legends call it.
+    /// The name in tables and legends.
     pub fn name(self) -> &'static str {
         match self {
             Self::Attention => "attention",
@@ -59,16 +59,16 @@ impl Part {
     }
 }
 
-/// Time by part; together all of the hub's but what it had nothing to do.
+/// Time by part. Together they are all of the hub's time, except when it was idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts([Duration; Part::ALL.len()]);
 
-/// Something that took a while.
+/// An activity with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Whose: 0 is the hub, n the n-th worker.
+    /// The lane: 0 is the hub, n the n-th worker.
     pub lane: usize,
-    /// What.
+    /// The activity.
     pub part: Part,
     /// Since the world's start.
     pub from: Duration,
@@ -82,7 +82,7 @@ impl Parts {
         self.0[part as usize]
     }
 
-    /// Between a layer's start and its last answer, all of it.
+    /// The whole time between a layer's start and its last answer.
     pub fn experts(&self) -> Duration {
         [Part::Network, Part::Queue, Part::Sync, Part::Compute, Part::Slowest]
             .map(|part| self.of(part))
@@ -90,7 +90,7 @@ impl Parts {
             .sum()
     }
 
-    /// All parts.
+    /// The sum of all parts.
     pub fn total(&self) -> Duration {
         self.0.iter().sum()
     }
@@ -99,8 +99,8 @@ impl Parts {
         self.0[part as usize] += time;
     }
 
-    /// A layer whose experts took so long: the mean of the answers that counted, by part, and the rest is the wait for
-    /// the slowest of them. What the hub computed itself counts as an answer that needs no network.
+    /// Adds a layer whose experts took `took`. The parts are the means of the answers that counted; the rest is the
+    /// wait for the slowest of them. A computation by the hub counts as an answer without network.
     pub(super) fn add_layer(&mut self, took: Duration, layer: &TimedLayer) {
         let micros = Duration::from_micros;
         let (mut sums, mut n) = ([Duration::ZERO; Part::ALL.len()], 0);
@@ -126,7 +126,7 @@ impl Parts {
     }
 }
 
-/// The answers that a layer's sum is made of.
+/// The answers that contribute to a layer's sum.
 pub(super) fn winners(layer: &TimedLayer) -> impl Iterator<Item = (&AttemptRecord, &Leg)> {
     let attempts = layer.record.attempts.iter().zip(&layer.legs);
     attempts
@@ -134,7 +134,7 @@ pub(super) fn winners(layer: &TimedLayer) -> impl Iterator<Item = (&AttemptRecor
         .filter_map(|(a, leg)| leg.as_ref().map(|leg| (a, leg)))
 }
 
-/// A message's way, there, at the worker and back, in its worker's lane.
+/// A message's way to the worker, its time there and its way back, in its worker's lane.
 pub(super) fn spans(attempt: &AttemptRecord, leg: &Leg, lane: usize) -> Vec<Span> {
     let span = |part, from: Duration, to: Duration| Span { lane, part, from, to: to.max(from) };
     let mut spans = vec![span(Part::Network, Duration::from_micros(attempt.sent), leg.arrived)];

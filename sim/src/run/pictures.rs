@@ -10,8 +10,8 @@ use crate::{
     plot::{Axis, Chart, Curve, Legend, Scale},
 };
 
-/// How the waits of all runs are distributed: a curve a run for a layer's experts; with one run, its tokens' too, and
-/// over them the closed form: the slowest of as many answers, were they independent.
+/// Draws the distributions of all runs' times: a curve for each run's layers. With one run, also its tokens, and the
+/// closed form: the slowest of as many independent answers.
 pub fn latencies(title: &str, runs: &[(String, Outcome)]) -> Chart {
     let mut curves = Vec::new();
     let mut add = |label: String, mut points: Vec<(f64, f64)>| {
@@ -60,12 +60,12 @@ fn slowest_of_independent(answers: &Histogram, n_answers: &[u64]) -> Vec<(f64, f
     answers.cdf().into_iter().map(|(ms, share)| (ms, slowest(share))).collect()
 }
 
-/// What a layer's time is made of, on average: a bar a run.
+/// Draws the average parts of a layer's time: one bar for each run.
 pub fn stack(title: &str, runs: &[(String, Outcome)]) -> Bars {
     let lane = |(setting, outcome): &(String, Outcome)| {
         let n_layers = outcome.layers.count().max(1) as f64;
         let mut from_ms = 0.0;
-        // The head is a token's.
+        // The head belongs to a token, not to a layer.
         let parts = Part::ALL.into_iter().filter(|part| *part != Part::Head);
         let pieces = parts.map(|part| {
             let to_ms = from_ms + millis(outcome.parts.of(part)) / n_layers;
@@ -83,7 +83,7 @@ pub fn stack(title: &str, runs: &[(String, Outcome)]) -> Bars {
     }
 }
 
-/// One token: the hub above, its workers below. None if none was decoded in the middle of the run.
+/// Draws one token: the hub above, its workers below. `None` if no token was decoded in the middle of the run.
 pub fn lanes(title: &str, outcome: &Outcome) -> Option<Bars> {
     let begun = outcome.token.iter().map(|span| span.from).min()?;
     let last = outcome.token.iter().map(|span| span.lane).max()?;
@@ -101,7 +101,7 @@ pub fn lanes(title: &str, outcome: &Outcome) -> Option<Bars> {
     Some(Bars { title: format!("{title}: one token"), kinds: kinds(), lanes: worked })
 }
 
-/// A token's time by the value that was swept; none if the values are not numbers.
+/// Draws a token's time by the swept value; `None` if the values are not numbers.
 pub fn sweep_curves(title: &str, runs: &[(String, Outcome)]) -> Option<Chart> {
     let value =
         |setting: &str| setting.split_once('=')?.1.parse::<f64>().ok().filter(|value| value.is_finite());

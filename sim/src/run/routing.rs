@@ -7,7 +7,7 @@ use crate::{
     scenario::{Checked, Recorded, RoutingKeys},
 };
 
-/// Draws in vain after which the next free expert is taken, so that a steep distribution ends too.
+/// After this many failed draws the next free expert is taken, so that a steep distribution terminates too.
 const MAX_REDRAWS: usize = 64;
 
 /// Draws experts for rows, layer by layer.
@@ -15,11 +15,11 @@ pub(super) struct Router {
     keys: RoutingKeys,
     n_experts: usize,
     k: usize,
-    /// Cumulated weights by rank; empty where all are alike.
+    /// Cumulated weights by rank; empty if all are equal.
     cumulated: Vec<f64>,
     /// For each layer, the expert of each rank.
     ranks: Vec<Vec<u16>>,
-    /// What was recorded, and for each layer how many rows of it are used.
+    /// The recorded routing, and for each layer the number of rows used so far.
     recorded: Option<Arc<Recorded>>,
     used: Vec<usize>,
 }
@@ -51,7 +51,7 @@ impl Router {
         Self { keys: keys.clone(), n_experts, k: usize::from(sizes.k), cumulated, ranks, recorded, used }
     }
 
-    /// K distinct experts for a stream's next row in this layer; the memory then holds them.
+    /// Chooses K distinct experts for a stream's next row in this layer, and stores them in the memory.
     pub(super) fn route<'a>(
         &mut self,
         layer: usize,

@@ -16,55 +16,55 @@ use crate::{
     world::{Device, Link, Sizes, from_millis},
 };
 
-/// Workers of all groups together.
+/// The most workers of all groups together.
 const MAX_WORKERS: usize = 1_000;
-/// Requests of one run, and tokens or prompt rows of one request.
+/// The most requests of a run, and the most tokens or prompt rows of a request.
 const MAX_COUNT: usize = 1_000_000;
-/// Rows of one step.
+/// The most rows of a step.
 const MAX_STEP_ROWS: usize = 1_024;
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// A scenario that can be run.
+/// A validated scenario.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// As it was written.
+    /// The scenario as written.
     pub scenario: Scenario,
     /// The model's sizes.
     pub sizes: Sizes,
-    /// How many workers are asked, and when.
+    /// How many workers each layer's experts are requested from, and when.
     pub hedge: Hedge,
-    /// On the wire.
+    /// The number format on the wire.
     pub wire: Dtype,
-    /// Groups of like workers, in the order of the file.
+    /// Groups of equal workers, in the order of the file.
     pub groups: Vec<Group>,
-    /// What the hub computes experts with.
+    /// The hub's device for experts.
     pub hub_device: Device,
-    /// Where routing is recorded, what was.
+    /// The recorded routing, if the scenario uses one.
     pub recorded: Option<Arc<Recorded>>,
 }
 
-/// Like workers.
+/// A group of equal workers.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// How many.
+    /// The number of workers.
     pub count: usize,
-    /// What each gives for experts, bytes.
+    /// The memory of each for experts, bytes.
     pub memory_bytes: u64,
-    /// Each one's own.
+    /// Each has its own.
     pub link: Link,
-    /// Each one's own.
+    /// Each has its own.
     pub device: Device,
-    /// What each says its device computes.
+    /// The speed that each reports for its device.
     pub teraflops: f32,
-    /// What each says a sync costs.
+    /// The time that each reports for a sync.
     pub sync_micros: u64,
-    /// Dispatches each takes at a time.
+    /// Dispatches that each takes at a time.
     pub slots: u8,
-    /// Time between two departures of one of them, on average, and how long it is gone.
+    /// The mean time between two departures of one of them, and the time that it is gone.
     pub churn: Option<(Duration, Duration)>,
 }
 
-/// Where a figure stands: the table's header, which of its kind, and the key.
+/// The position of a figure: the table's header, its index among tables of this name, and the key.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     text: &'a str,
@@ -185,7 +185,7 @@ fn groups(scenario: &Scenario, sizes: &Sizes, text: &str) -> Result<Vec<Group>, 
     Ok(groups)
 }
 
-/// Whether the workers hold the model between them, unless the hub computes what they do not.
+/// Checks that the workers together hold the model, unless the hub computes the rest.
 fn fits(scenario: &Scenario, sizes: &Sizes, groups: &[Group], text: &str) -> Result<(), ScenarioError> {
     let place = Place { text, table: "workers", index: 0 };
     let block_bytes = sizes.shape.block_bytes() as u64;
@@ -300,7 +300,7 @@ impl Place<'_> {
         ScenarioError { line: self.line_of(key), why }
     }
 
-    /// The line that gives the key its value in the `index`-th table of this name, else that table's header.
+    /// The line that sets the key in the `index`-th table of this name, otherwise that table's header.
     fn line_of(self, key: &str) -> Option<usize> {
         let is_header = |line: &str| {
             let name = line.trim_start_matches('[').split(']').next().unwrap_or_default().trim();
@@ -321,7 +321,7 @@ impl Place<'_> {
     }
 }
 
-/// Whether a line gives this key a value, alone or within braces.
+/// Whether a line sets this key, alone or within braces.
 fn names(line: &str, key: &str) -> bool {
     let code = line.split('#').next().unwrap_or_default();
     code.match_indices(key).any(|(at, _)| {
@@ -331,7 +331,7 @@ fn names(line: &str, key: &str) -> bool {
     })
 }
 
-/// What the hub's own part of a step takes, by the scenario's figures.
+/// The times of the hub's own part of a step, from the scenario's figures.
 impl Checked {
     /// Attention and router of a layer over so many rows.
     pub fn attention(&self, rows: usize) -> Duration {

@@ -17,12 +17,12 @@ pub use self::presets::{DEVICES, LINKS, MODELS};
 /// The longest scenario text.
 pub const MAX_SCENARIO_BYTES: usize = 1 << 20;
 
-/// What is wrong with a scenario, and where.
+/// An error in a scenario, and its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ScenarioError {
-    /// Counted from 1; none if no line is to blame.
+    /// Counted from 1; `None` if the error belongs to no line.
     pub line: Option<usize>,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub why: String,
 }
 
@@ -35,34 +35,34 @@ impl fmt::Display for ScenarioError {
     }
 }
 
-/// A scenario as it is written.
+/// A scenario as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Names all that is drawn.
+    /// Seed of all random draws.
     #[serde(default = "one")]
     pub seed: u64,
-    /// What is served.
+    /// The served model.
     #[serde(default)]
     pub model: ModelKeys,
     /// The hub.
     #[serde(default)]
     pub hub: HubKeys,
-    /// How the swarm works.
+    /// The settings of the swarm.
     #[serde(default)]
     pub swarm: SwarmKeys,
-    /// Groups of like workers.
+    /// Groups of equal workers.
     #[serde(default)]
     pub workers: Vec<WorkerKeys>,
-    /// Which experts rows go to.
+    /// The routing of rows to experts.
     #[serde(default)]
     pub routing: RoutingKeys,
-    /// What is asked of the hub.
+    /// The load on the hub.
     #[serde(default)]
     pub load: LoadKeys,
 }
 
-/// `[model]`: a preset, and what differs from it.
+/// `[model]`: a preset, and the values that differ from it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelKeys {
@@ -78,17 +78,17 @@ pub struct ModelKeys {
     pub experts: Option<u16>,
     /// K.
     pub k: Option<u16>,
-    /// Of the experts on workers: `int4` by default.
+    /// The format of the experts on workers: `int4` by default.
     pub format: Option<String>,
 }
 
-/// `[hub]`: what the hub's own part of a layer and a token costs.
+/// `[hub]`: the costs of the hub's own part of a layer and a token.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HubKeys {
     /// Attention and router of a layer.
     pub attention_ms: f64,
-    /// The same for each row beyond the first.
+    /// The additional time for each row beyond the first.
     pub row_ms: f64,
     /// Writing a layer's messages.
     pub serialise_ms: f64,
@@ -96,9 +96,9 @@ pub struct HubKeys {
     pub combine_ms: f64,
     /// Head and sampler, once a token.
     pub head_ms: f64,
-    /// Its end of all links, each direction, Mbit/s; none: no limit.
+    /// The rate of its end of all links, each direction, Mbit/s; unlimited if absent.
     pub link_mbit: Option<f64>,
-    /// What it computes experts with when no worker can.
+    /// The device for experts that no worker can compute.
     pub device: Option<DeviceKeys>,
 }
 
@@ -117,7 +117,7 @@ impl Default for HubKeys {
     }
 }
 
-/// `[swarm]`: the hub's own settings by their names there.
+/// `[swarm]`: the hub's own settings, under the same names.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwarmKeys {
@@ -125,9 +125,9 @@ pub struct SwarmKeys {
     pub replicas: usize,
     /// Workers asked at once, 1 to 4, or `adaptive`.
     pub hedge: HedgeKey,
-    /// One answer in so many is checked against the hub's own; 0 is none.
+    /// One in so many answers is checked against the hub's own; 0 checks none.
     pub check_every: u32,
-    /// Until another is asked.
+    /// The time until another worker is asked.
     pub timeout_ms: f64,
     /// Whether the hub computes what no worker can.
     pub hub_compute: bool,
@@ -152,53 +152,53 @@ impl Default for SwarmKeys {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(untagged)]
 pub enum HedgeKey {
-    /// So many at once.
+    /// This many at once.
     Copies(u8),
     /// `adaptive`.
     Word(String),
 }
 
-/// `[[workers]]`: so many of a kind.
+/// `[[workers]]`: a group of equal workers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerKeys {
-    /// How many.
+    /// The number of workers.
     pub count: usize,
-    /// What each gives for experts.
+    /// The memory of each for experts.
     pub memory_gib: f64,
     /// A preset's name, or a table.
     pub device: Named<DeviceKeys>,
     /// A preset's name, or a table.
     pub link: Named<LinkKeys>,
-    /// Dispatches each takes at a time.
+    /// Dispatches that each takes at a time.
     #[serde(default = "four")]
     pub slots: u8,
-    /// How often one of them leaves, on average; never when not given.
+    /// How often a worker leaves, on average; never if absent.
     pub leaves_per_hour: Option<f64>,
     /// How long it is gone.
     #[serde(default = "thirty")]
     pub away_s: f64,
 }
 
-/// A preset by name, or what it is made of.
+/// The name of a preset, or a table of values.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Named<T> {
-    /// As it is.
+    /// The preset unchanged.
     Preset(String),
-    /// With its own figures.
+    /// Values of its own.
     Table(T),
 }
 
-/// A device: a preset's figures where none are given.
+/// A device. Missing values come from its preset.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceKeys {
-    /// What the rest is taken from.
+    /// The preset for missing values.
     pub preset: Option<String>,
-    /// How fast weights are read.
+    /// The rate of reading weights.
     pub gigabytes_per_s: Option<f64>,
-    /// How fast rows are computed.
+    /// The rate of arithmetic.
     pub teraflops: Option<f64>,
     /// Of each message: launching.
     pub launch_ms: Option<f64>,
@@ -208,21 +208,21 @@ pub struct DeviceKeys {
     pub jitter_sigma: Option<f64>,
 }
 
-/// A link: a preset's figures where none are given.
+/// A link. Missing values come from its preset.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkKeys {
-    /// What the rest is taken from.
+    /// The preset for missing values.
     pub preset: Option<String>,
     /// Both ways, without jitter.
     pub round_trip_ms: Option<f64>,
-    /// Median of what comes on top each way.
+    /// The median of the additional time each way.
     pub jitter_ms: Option<f64>,
     /// Its spread, as the deviation of its logarithm.
     pub jitter_sigma: Option<f64>,
-    /// Hub to worker; none: no limit.
+    /// The rate from hub to worker; unlimited if absent.
     pub down_mbit: Option<f64>,
-    /// Worker to hub; none: no limit.
+    /// The rate from worker to hub; unlimited if absent.
     pub up_mbit: Option<f64>,
 }
 
@@ -230,7 +230,7 @@ pub struct LinkKeys {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
 pub enum RoutingKeys {
-    /// Every expert as likely as another.
+    /// All experts are equally likely.
     #[default]
     Uniform,
     /// By rank: the n-th expert with weight n^-exponent, ranks shuffled for each layer.
@@ -238,24 +238,24 @@ pub enum RoutingKeys {
         /// 0 is uniform.
         exponent: f64,
     },
-    /// A row's expert is the one its stream's last row had there, with this probability.
+    /// A row keeps the expert that its stream's last row had there, with this probability.
     Sticky {
         /// 0 is uniform.
         stay: f64,
     },
-    /// Row after row as a hub's router chose them, over again when they are used up.
+    /// The rows that a hub's router chose, one after another; starts again when they are used up.
     Recorded {
-        /// What `moex serve --trace` wrote, beside the scenario's file.
+        /// The file that `moex serve --trace` wrote, in the folder of the scenario's file.
         trace: String,
     },
 }
 
-/// What a router chose: for each layer its rows' experts, K each.
+/// The recorded choices of a router: for each layer its rows' experts, K each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded(Vec<Vec<u16>>);
 
 impl Recorded {
-    /// Of a trace.
+    /// The choices in a trace.
     pub fn of(trace: &Trace) -> Self {
         let mut layers = vec![Vec::new(); usize::from(trace.sizes.n_layers)];
         for layer in trace.steps.iter().flat_map(|step| &step.layers) {
@@ -264,7 +264,7 @@ impl Recorded {
         Self(layers)
     }
 
-    /// The experts of a layer's `row`-th row, counted around.
+    /// The experts of a layer's `row`-th row; starts again after the last one.
     pub(crate) fn row(&self, layer: usize, row: usize, k: usize) -> &[u16] {
         let all = &self.0[layer];
         let at = row % (all.len() / k) * k;
@@ -273,7 +273,7 @@ impl Recorded {
 }
 
 impl Checked {
-    /// The trace that the scenario takes its routing from, if it does; [`Self::with_recorded`] wants it.
+    /// The trace that contains the scenario's routing, if there is one; [`Self::with_recorded`] needs it.
     pub fn recorded_from(&self) -> Option<&str> {
         match &self.scenario.routing {
             RoutingKeys::Recorded { trace } => Some(trace),
@@ -302,19 +302,19 @@ impl Checked {
     }
 }
 
-/// `[load]`: what is asked of the hub.
+/// `[load]`: the load on the hub.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadKeys {
-    /// Requests altogether.
+    /// The number of requests.
     pub streams: usize,
     /// Rows of each prompt.
     pub prompt: usize,
     /// Tokens of each answer.
     pub tokens: usize,
-    /// On average so many requests begin a second; all at once when not given.
+    /// How many requests begin a second, on average; all at once if absent.
     pub arrivals_per_s: Option<f64>,
-    /// Rows of one step at most.
+    /// The most rows of a step.
     pub step_rows: usize,
 }
 
@@ -328,7 +328,7 @@ impl Scenario {
     /// Reads and checks a scenario.
     ///
     /// # Errors
-    /// The first thing that is wrong with it, and its line.
+    /// The first error and its line.
     pub fn parse(text: &str) -> Result<Checked, ScenarioError> {
         if text.len() > MAX_SCENARIO_BYTES {
             let why = format!("a scenario has at most {MAX_SCENARIO_BYTES} bytes");
@@ -341,10 +341,10 @@ impl Scenario {
         check::check(&scenario, text)
     }
 
-    /// Reads and checks a scenario in which some keys, such as `swarm.hedge` or `workers.0.link`, have other values.
+    /// Reads and checks a scenario after setting some keys, such as `swarm.hedge` or `workers.0.link`.
     ///
     /// # Errors
-    /// As [`Scenario::parse`]; what is wrong with a value of `sets` is told without a line.
+    /// As [`Scenario::parse`]; an error in a value of `sets` has no line.
     pub fn parse_with(text: &str, sets: &[(String, String)]) -> Result<Checked, ScenarioError> {
         if sets.is_empty() {
             return Self::parse(text);
@@ -362,13 +362,13 @@ impl Scenario {
     }
 }
 
-/// Puts a value at a dotted key; numbers between dots count entries of a list.
+/// Sets the value at a dotted key; numbers between dots index a list.
 fn set(table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
     // A bare word is a text: `workers.0.link=wifi`.
     let parsed = toml::from_str::<toml::Table>(&format!("value = {value}"));
     let parsed = parsed.ok().and_then(|mut table| table.remove("value"));
     let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
-    let missing = || format!("there is no place for the key '{key}'");
+    let missing = || format!("the scenario has no table or list for the key '{key}'");
     let mut parts = key.split('.').peekable();
     let mut at: &mut toml::Value = table
         .entry(parts.next().ok_or_else(missing)?)

@@ -33,7 +33,7 @@ pub(super) fn link(name: &str) -> Option<LinkKeys> {
 /// The names of the preset links.
 pub const LINKS: &str = "ethernet, wifi, wan-city, wan-cross";
 
-/// A device by name: weight bandwidth, arithmetic, and what each message costs.
+/// A device by name: weight bandwidth, arithmetic, and the costs of each message.
 pub(super) fn device(name: &str) -> Option<DeviceKeys> {
     let keys = |gigabytes_per_s, teraflops, launch_ms, sync_ms| {
         Some(DeviceKeys {
@@ -46,15 +46,15 @@ pub(super) fn device(name: &str) -> Option<DeviceKeys> {
         })
     };
     match name {
-        // Data sheets: 1,008 GB/s and 82.6 TFLOP/s; 360 and 12.7; 100 and 3.6. Half of each is what kernels reach.
+        // Data sheets: 1,008 GB/s and 82.6 TFLOP/s; 360 and 12.7; 100 and 3.6. Kernels reach half of each.
         "rtx-4090" => keys(504.0, 41.0, 0.1, 0.47),
         "rtx-3060" => keys(180.0, 6.3, 0.1, 0.47),
         "apple-m2" => keys(50.0, 1.8, 0.1, 0.47),
-        // LPDDR5X on 64 bits has 67 GB/s, the GPU about 2 TFLOP/s; a browser on a phone reaches a quarter.
+        // LPDDR5X on 64 bits has 67 GB/s, the GPU about 2 TFLOP/s; a browser on a phone reaches a quarter of both.
         "phone" => keys(17.0, 0.5, 0.3, 1.5),
-        // The same laptop GPU behind Firefox, which completes GPU work on a 100 ms timer.
+        // The same laptop GPU in Firefox, which completes GPU work on a 100 ms timer.
         "firefox" => keys(50.0, 1.8, 0.1, 103.0),
-        // One core: about what a plain loop reads from memory, half of it in WebAssembly.
+        // One core: about the rate at which a plain loop reads memory, half of it in WebAssembly.
         "wasm-simd" => keys(9.0, 0.02, 0.02, 0.0),
         _ => None,
     }
@@ -96,7 +96,7 @@ impl LinkKeys {
     }
 }
 
-/// `fixed_ms` always, and on top a log-normal of this median and sigma, if it has both.
+/// Always `fixed_ms`, plus a log-normal of this median and sigma if both are given.
 pub(super) fn delay(fixed_ms: f64, median_ms: f64, sigma: f64) -> Result<Delay, crate::error::ModelError> {
     if median_ms == 0.0 {
         return Ok(Delay::Fixed(from_millis(fixed_ms)));

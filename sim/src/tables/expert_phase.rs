@@ -13,16 +13,16 @@ use crate::{
     report::{Cell, Column, Digits, Table},
 };
 
-/// Draws for each h unless told otherwise: a standard error of about 0.03 ms.
+/// The default number of draws for each h: a standard error of about 0.03 ms.
 pub const DEFAULT_DRAWS: u64 = 200_000;
-/// The seed unless told otherwise.
+/// The default seed.
 pub const DEFAULT_SEED: u64 = 1;
 
 /// The paper's E[expert phase] for h = 1 to 4, milliseconds.
 const PAPER_MS: [f64; 4] = [51.2, 28.7, 23.1, 20.4];
 const MAX_H: usize = PAPER_MS.len();
 
-/// Whose expert phase, and how often it is drawn.
+/// The latency, and how often it is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     /// Every worker's latency.
@@ -36,13 +36,13 @@ pub struct Question {
 }
 
 impl Question {
-    /// The paper's: k = 8, log-normal with a median of 20 ms and sigma 0.5.
+    /// The paper's question: k = 8, log-normal with a median of 20 ms and sigma 0.5.
     pub fn paper() -> Self {
         let latency = Latency::log_normal(20.0, 0.5).expect("the paper's parameters are within the limits");
         Self { latency, k: PAPER.k, seed: DEFAULT_SEED, draws: DEFAULT_DRAWS }
     }
 
-    /// The mean for h = 1 to 4, both ways; the paper's figure stands beside it where its question is asked.
+    /// The mean for h = 1 to 4 by both methods; the paper's figure is shown where the paper asks the same question.
     pub fn table(&self) -> Result<Table, ModelError> {
         let is_papers = self.latency == Self::paper().latency && self.k == PAPER.k;
         let answers = (1..=MAX_H).map(|h| self.answer(h)).collect::<Result<Vec<_>, _>>()?;
@@ -82,10 +82,10 @@ impl Question {
         })
     }
 
-    /// The distribution function for h = 1 to 4, its mean marked.
+    /// The distribution function for h = 1 to 4, with its mean marked.
     pub fn chart(&self) -> Result<Chart, ModelError> {
         let phases = (1..=MAX_H).map(|h| self.phase(h)).collect::<Result<Vec<_>, _>>()?;
-        // Up to where the slowest curve is as good as over; a constant still gets some width.
+        // Up to where the slowest curve is almost 1; a constant still gets some width.
         let end = (1.02 * phases[0].quantile(0.995)?).max(1e-3);
         let curve = |(i, phase): (usize, &ExpertPhase)| -> Result<Curve, ModelError> {
             let mean = phase.mean()?.value;

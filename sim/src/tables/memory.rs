@@ -56,7 +56,7 @@ pub fn table() -> Result<Table, ModelError> {
     })
 }
 
-/// GB per worker against the number of workers, two replicas, and the checkpoint's with one and three.
+/// GB per worker against the number of workers: two replicas in the paper's geometry, one to three in the checkpoint's.
 pub fn chart() -> Result<Chart, ModelError> {
     let curve = |label: &str, geometry: Geometry, bits, n_replicas: u32| -> Result<Curve, ModelError> {
         let at = |n: u32| Ok((f64::from(n), geometry.worker_bytes(bits, n, n_replicas)? / 1e9));
@@ -98,7 +98,7 @@ mod tests {
                 _ => panic!("a gap in {row:?}"),
             })
             .collect();
-        // 9.2 from 12.5 MB an expert; from the exact 25.17 M parameters it is 9.3.
+        // 9.2 follows from 12.5 MB an expert; from the exact 25.17 M parameters it is 9.3.
         assert_eq!(printed, ["16.0", "2.0", "9.2", "9.3", "9.6", "1.9", "7.2"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Table 4: how fast a prefill can go when a chunk's rows share each layer's round trip (equation 13's quantity).
+//! Table 4: the rate of a prefill when a chunk's rows share each layer's round trip (equation 13's quantity).
 
 use super::{column, log_steps};
 use crate::{

@@ -6,10 +6,10 @@ use crate::{
     report::{Cell, Column, Digits, Table},
 };
 
-/// A quantity, what the paper says of it where that is known, how it follows from a geometry, and why they differ.
+/// A quantity, the paper's value if known, its formula for a geometry, and the reason for a difference.
 type Row = (&'static str, Option<f64>, &'static dyn Fn(&Geometry) -> Option<f64>, &'static str);
 
-/// Sizes a reader can multiply through, without a curve.
+/// A table of sizes, without a curve.
 pub fn table() -> Table {
     let quantities: [Row; 12] = [
         ("hidden width D", Some(4096.0), &|g| Some(g.hidden.into()), "wrong geometry"),

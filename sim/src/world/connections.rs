@@ -17,12 +17,12 @@ pub(super) struct Connection {
     down: Pipe,
     hub_open: bool,
     peer_open: bool,
-    /// The peer's machine is gone: nothing arrives anywhere, and nobody says so.
+    /// The peer's machine is gone: nothing arrives any more, and nobody reports it.
     is_dead: bool,
 }
 
 impl World {
-    /// Opens a connection of a peer; the hub learns of it at once, since the handshake's time has passed already.
+    /// Opens a connection of a peer. The hub learns of it at once, since the time of the handshake has passed.
     pub(super) fn open(&mut self, peer: PeerId) -> ConnectionId {
         self.last_connection += 1;
         let id = ConnectionId(self.last_connection);
@@ -40,7 +40,7 @@ impl World {
         id
     }
 
-    /// From the hub to a peer.
+    /// Sends from the hub to a peer.
     pub(super) fn send_down(&mut self, id: ConnectionId, packet: Packet) -> Result<(), Full> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let shared = (self.hub.config.bytes_per_s, &mut self.hub.down_free_at);
@@ -50,7 +50,7 @@ impl World {
         Ok(())
     }
 
-    /// From a peer to the hub.
+    /// Sends from a peer to the hub.
     pub(super) fn send_up(&mut self, id: ConnectionId, packet: Packet) -> Result<(), Full> {
         let Some(connection) = self.connections.get_mut(&id).filter(|c| c.peer_open) else { return Ok(()) };
         let shared = (self.hub.config.bytes_per_s, &mut self.hub.up_free_at);
@@ -60,7 +60,7 @@ impl World {
         Ok(())
     }
 
-    /// A message may have arrived: if nothing holds it up, its end takes it.
+    /// Delivers a message that may have arrived, if nothing holds it up.
     pub(super) fn deliver(&mut self, id: ConnectionId, toward: Toward) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let peer = &self.peers[connection.peer.0];
@@ -103,14 +103,14 @@ impl World {
         }
     }
 
-    /// The hub ended a connection: what it has sent still arrives.
+    /// The hub closes a connection: what it has sent still arrives.
     pub(super) fn close_from_hub(&mut self, id: ConnectionId, code: u16) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.hub_open = false;
         let peer = connection.peer;
         self.note(|| format!("hub closes {} of peer {} with {code}", id.0, peer.0));
         self.notices.push_back(Notice::ClosedByHub(peer, id, code));
-        // A queue that is full has no room for a farewell either.
+        // A full queue has no room for a close either.
         if self.send_down(id, Packet::Close).is_err() {
             self.cut_off(id);
         }
@@ -125,9 +125,9 @@ impl World {
         self.events.push(self.now, Event::Deliver(id, Toward::Worker));
     }
 
-    /// A peer ended its connection: what it has sent still arrives.
+    /// A peer closes its connection: what it has sent still arrives.
     pub(super) fn close_from_peer(&mut self, id: ConnectionId) {
-        // Over a queue that is full there is no farewell: a reset.
+        // A full queue has no room for a close: this is a reset.
         if self.send_up(id, Packet::Close).is_err() {
             return self.reset_from_peer(id);
         }
@@ -137,7 +137,7 @@ impl World {
         self.forget_if_over(id);
     }
 
-    /// A peer's end is gone and what was under way from it is lost; the hub notices after `delay`.
+    /// A peer's end is gone; what was under way from it is lost. The hub notices after `delay`.
     pub(super) fn reset_from_peer(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.peer_open = false;
@@ -146,7 +146,7 @@ impl World {
         self.events.push(self.now + delay, Event::Deliver(id, Toward::Hub));
     }
 
-    /// A peer's machine is gone and nobody says so.
+    /// A peer's machine is gone, and nobody reports it.
     pub(super) fn vanish(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.peer_open = false;
@@ -166,7 +166,7 @@ impl World {
         self.connections.values().filter(|connection| connection.hub_open).count()
     }
 
-    /// For so long nothing arrives in this direction of a peer's link; then everything does.
+    /// Delivers nothing for `time` in this direction of a peer's link, then everything.
     pub fn stall(&mut self, peer: PeerId, toward: Toward, time: Duration) {
         self.note(|| format!("peer {} stalls toward the {toward:?} for {time:?}", peer.0));
         let until = self.now + time;

@@ -1,4 +1,4 @@
-//! The time that a device takes for a message's experts. `engine` computes the results.
+//! The time that a device needs for a message's experts. `engine` computes the results.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::link::Delay;
 /// The costs of computing one message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// Launch and sync: what a message costs however small it is.
+    /// Launch and sync: the cost of a message, however small it is.
     pub per_message: Delay,
     /// For each expert: reading its weights.
     pub per_expert: Duration,
@@ -20,8 +20,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// The time of a message: launch and sync, then its experts. Weights are read while the arithmetic goes on, so the
-    /// slower of the two counts.
+    /// The time of a message: launch and sync, then its experts. Weights are read during the arithmetic, so the slower
+    /// of the two counts.
     pub fn compute_time(
         &self,
         n_experts: usize,

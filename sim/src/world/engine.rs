@@ -3,12 +3,12 @@
 use moex_kernels::ExpertFormat;
 use moex_kernels::engine::{Batch, Computed, CpuEngine, EnginePlan};
 
-/// Whether numbers matter.
+/// Whether answers have real values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Experts are computed, by the kernels that ship.
+    /// The shipped kernels compute experts.
     Exact,
-    /// Every answer is zeros: where only times are asked for.
+    /// Every answer is zeros, for runs that need only times.
     Zeros,
 }
 
@@ -34,7 +34,7 @@ impl Engine {
         }
     }
 
-    /// Rows (P, D), and products (P, 2F) if they are wanted.
+    /// Returns rows (P, D), and products (P, 2F) if they are wanted.
     pub(super) fn compute(&self, batch: &Batch, wants_products: bool) -> Result<Computed, String> {
         match self {
             Self::Exact(engine) if wants_products => {

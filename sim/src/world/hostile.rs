@@ -12,66 +12,66 @@ use moex_protocol::{
 
 use super::{Delay, Link};
 
-/// Answers it keeps to send again.
+/// The most answers that it keeps to send again.
 pub(super) const MAX_KEPT: usize = 8;
-/// Times it comes back after it was thrown out.
+/// How often it comes back after it was thrown out.
 const MAX_RETURNS: u32 = 4;
-/// How long it waits before it does.
+/// The wait before it comes back.
 const RETURN_DELAY: Duration = Duration::from_millis(700);
 
 /// A hostile peer to be added.
 #[derive(Clone, Debug)]
 pub struct HostileSpec {
-    /// Its id, which is nobody else's.
+    /// Its id, different from all others.
     pub id: WorkerId,
-    /// The hub's token, or not.
+    /// The hub's token, or a wrong one.
     pub token: String,
-    /// Between it and the hub.
+    /// Its link to the hub.
     pub link: Link,
-    /// How long it thinks before each deed.
+    /// The wait before each attack.
     pub delay: Delay,
-    /// What it says it has room for.
+    /// The memory that it reports.
     pub memory_budget_bytes: u64,
-    /// What it says it computes.
+    /// The speed that it reports.
     pub teraflops: f32,
-    /// Whether it says of every block that it could not load it, not that it has it.
+    /// Whether it reports that every block failed to load, instead of having it.
     pub fails_loads: bool,
-    /// One is chosen for each dispatch; not empty.
+    /// The attacks; one is chosen for each dispatch. Not empty.
     pub attacks: Vec<Attack>,
 }
 
-/// What can be done with a dispatch.
+/// An attack on a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
-    /// Finite values of the right shape, and wrong.
+    /// Wrong but finite values of the right shape.
     Lie,
-    /// Nothing.
+    /// No answer.
     Silence,
     /// The right answer, twice.
     AnswerTwice,
-    /// The right answer, after other dispatches that came later.
+    /// The right answer, after those to later dispatches.
     AnswerOutOfOrder,
     /// A NaN or an infinity among right values.
     NotFinite,
     /// A part too few, a row too many, another width, number format, layer or expert.
     WrongShape,
-    /// The right answer, for an attempt that somebody else was asked.
+    /// The right answer, under an attempt of another worker.
     OthersAttempt,
-    /// An answer that was sent before.
+    /// An answer that it sent before.
     Stale,
-    /// An error in answer, of any kind.
+    /// An error message of any kind as the answer.
     Refuse,
-    /// The right answer with a bit of a header flipped, never of its attempt.
+    /// The right answer with one bit of a header flipped, but never of its attempt.
     Garble,
     /// The right answer, cut short.
     Truncate,
-    /// Bytes of no meaning.
+    /// Random bytes.
     Noise,
     /// A text message.
     Text,
-    /// A message beyond the limit.
+    /// A message above the size limit.
     Oversize,
-    /// A frame that announces far more than it brings, compressed.
+    /// A compressed frame that announces far more than it contains.
     Bomb,
     /// A report of blocks that do not exist or were not asked for, and of failures.
     BogusReport,
@@ -81,7 +81,7 @@ pub enum Attack {
     SecondJoin,
     /// A frame that only a hub sends.
     HubFrame,
-    /// Nothing, and the connection is gone.
+    /// No answer, and the connection vanishes.
     Vanish,
 }
 
@@ -117,12 +117,12 @@ pub(super) struct Hostile {
     pub(super) spec: HostileSpec,
     pub(super) session: Option<WorkerSession>,
     returns: u32,
-    /// Asked and not answered.
+    /// Dispatches that it has not answered.
     pub(super) asked: BTreeMap<AttemptId, Dispatch>,
     pub(super) kept: Vec<Bytes>,
-    /// Deeds whose time will come.
+    /// Attacks whose time has not come yet.
     pub(super) owed: Vec<AttemptId>,
-    /// The lowest attempt it was ever asked: what lies below was asked of others, or of nobody.
+    /// The lowest attempt that it was ever sent: lower ones belong to others, or to nobody.
     pub(super) lowest: Option<AttemptId>,
 }
 
@@ -162,7 +162,7 @@ impl Hostile {
         session.handle_message(now, message);
         while let Some(event) = session.poll_event() {
             if let WorkerEvent::Sync(sync) = event {
-                // It has nothing, and says it has everything, or can have nothing.
+                // It holds nothing, and reports that it holds everything, or that every load failed.
                 let blocks = sync.hold.iter().map(|source| source.block);
                 let report = BlockReport { epoch: sync.epoch, ..BlockReport::default() };
                 let report = match self.spec.fails_loads {

@@ -1,4 +1,4 @@
-//! Events of a hostile peer: it sends, and attacks at its time.
+//! Events of a hostile peer: it sends messages, and attacks at the planned times.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use super::{Attack, Event, PeerId, Toward, World, hostile::MAX_KEPT, link::Packe
 use crate::random::Random;
 
 impl World {
-    /// Sends what the session has to say, and plans a deed for each dispatch that came.
+    /// Sends the session's messages, and plans an attack for each dispatch that arrived.
     pub(super) fn flush_hostile(&mut self, id: PeerId) {
         let (now, peer) = (self.now, &mut self.peers[id.0]);
         let (life, connection) = (peer.life, peer.connection);
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// A deed's time has come: which one, and for which of the dispatches that wait, is drawn now.
+    /// An attack is due: its kind and the waiting dispatch are drawn now.
     pub(super) fn attack_due(&mut self, id: PeerId, life: u32) {
         let (now, peer) = (self.now, &mut self.peers[id.0]);
         if peer.life != life || !peer.is_running || peer.connection.is_none() {
@@ -44,7 +44,7 @@ impl World {
         }
         let Kind::Hostile(hostile) = &mut peer.kind else { return };
         let attack = hostile.spec.attacks[self.random.below(hostile.spec.attacks.len())];
-        // Out of order: the newest first.
+        // Out of order means the newest first.
         let newest = attack == Attack::AnswerOutOfOrder;
         let next = if newest { hostile.asked.pop_last() } else { hostile.asked.pop_first() };
         let Some((attempt, dispatch)) = next else { return };
@@ -63,7 +63,7 @@ impl World {
             Attack::NotFinite => vec![encoded(not_finite(answer, random), attempt)],
             Attack::WrongShape => vec![encoded(wrong_shape(answer, random), attempt)],
             Attack::OthersAttempt => {
-                // Only below what it was asked itself: above, an attempt may yet become its own.
+                // Only below its own lowest attempt: a higher one may yet become its own.
                 let lowest = hostile.lowest.map_or(0, |lowest| lowest.0);
                 let other = AttemptId(random.below(lowest.max(1) as usize) as u32);
                 vec![encoded(answer, other)]
@@ -131,11 +131,12 @@ const REFUSALS: [ErrorCode; 8] = [
 static TOO_LARGE: LazyLock<Bytes> = LazyLock::new(|| vec![0; limits::MAX_MESSAGE_BYTES + 1].into());
 
 fn encoded(answer: Answer, attempt: AttemptId) -> Packet {
-    // An answer that contradicts itself cannot be encoded: then the message is empty, which is no message either.
+    // An answer that contradicts itself cannot be encoded. The message is then empty, which is invalid too.
     Packet::Binary(answer.encode(attempt, Compression::Off).unwrap_or_default())
 }
 
-/// Every value times a factor, or every byte of values drawn anew, but none that would make a value infinite in any format.
+/// Multiplies every value by a factor, or draws every byte of the values anew, without making any value infinite in any
+/// format.
 fn lie(mut answer: Answer, random: &mut Random) -> Answer {
     let factors = [-20.0, -1.0, 0.0, 0.5, 0.97, 1.03, 3.0];
     if let Some(factor) = factors.get(random.below(2 * factors.len())) {
@@ -155,7 +156,7 @@ fn lie(mut answer: Answer, random: &mut Random) -> Answer {
     answer
 }
 
-/// One value of one part is not finite any more; in int8 and int4 that is a row's or a group's scale.
+/// Makes one value of one part infinite or NaN; in int8 and int4, that value is the scale of a row or a group.
 fn not_finite(mut answer: Answer, random: &mut Random) -> Answer {
     let bad = [f16::NAN, f16::INFINITY, f16::NEG_INFINITY][random.below(3)].to_le_bytes();
     let n_parts = answer.parts.len().max(1);
@@ -196,7 +197,8 @@ fn wrong_shape(mut answer: Answer, random: &mut Random) -> Answer {
     answer
 }
 
-/// Flips a bit of the first header, but for the attempt's four bytes: that would answer another question.
+/// Flips a bit of the first header, except in the attempt's four bytes: those would make it an answer to another
+/// attempt.
 fn garble(message: &Bytes, random: &mut Random) -> Bytes {
     let mut bytes = message.to_vec();
     let at = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27]
@@ -207,7 +209,7 @@ fn garble(message: &Bytes, random: &mut Random) -> Bytes {
     bytes.into()
 }
 
-/// The first frame of an answer, said to be compressed, with a payload that announces 4 GiB.
+/// The first frame of an answer, marked as compressed, with a payload that announces 4 GiB.
 fn bomb(message: &Bytes) -> Bytes {
     let mut bytes = message.slice(..message.len().min(28)).to_vec();
     if bytes.len() == 28 {

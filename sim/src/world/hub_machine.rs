@@ -8,15 +8,15 @@ use moex_swarm::{Action, ComputeId, HubResult, JobError, JobId, LayerResult, Swa
 
 use super::{Arithmetic, Device, Event, Notice, World, link::Packet};
 
-/// The part of an answer's length that a lie may have and go unseen by the hub's check.
+/// The relative length of a lie that the hub's check may miss.
 const UNSEEN: f64 = 5e-3;
 
-/// What the hub runs on.
+/// The hub's hardware.
 #[derive(Clone, Debug)]
 pub struct HubDevice {
-    /// How fast it computes experts, one message after another.
+    /// The device that computes experts, one message after another.
     pub device: Device,
-    /// Its end of every link, each direction; none: as fast as one likes.
+    /// The rate of its end of every link, each direction; `None`: unlimited.
     pub bytes_per_s: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct HubMachine {
     pub(super) config: HubDevice,
     computing: BTreeMap<ComputeId, Dispatch>,
     free_at: Duration,
-    /// When the hub's end of the links is free, down and up.
+    /// The times at which the hub's end of the links is free, down and up.
     pub(super) down_free_at: Duration,
     pub(super) up_free_at: Duration,
 }
@@ -40,13 +40,13 @@ impl HubMachine {
 }
 
 impl World {
-    /// The hub computes this much slower than it is, from the next message on: 100 is as it is.
+    /// Slows the hub's computation down from the next message on: 100 is its normal time.
     pub fn slow_hub(&mut self, percent: u32) {
         self.note(|| format!("the hub computes at {percent} % of its time"));
         self.hub.config.device.slowdown_percent = percent;
     }
 
-    /// Calls the swarm, then does what it wants done.
+    /// Calls the swarm, then runs the actions that it returns.
     pub(super) fn with_swarm(&mut self, call: impl FnOnce(&mut Swarm, Duration)) {
         call(&mut self.swarm, self.now);
         while let Some(action) = self.swarm.poll_action() {
@@ -71,8 +71,8 @@ impl World {
         self.swarm_deadline = self.swarm.poll_timeout();
     }
 
-    /// The hub's check of what workers answered, by what it finds: whatever is off by more than [`UNSEEN`]. The hub's own results
-    /// take its place.
+    /// Simulates the hub's check of workers' answers by its result: it finds every answer that is off by more than
+    /// [`UNSEEN`], and replaces it by the hub's own.
     fn verified(&mut self, mut result: LayerResult) -> LayerResult {
         if self.verify == Verify::Audit || self.arithmetic == Arithmetic::Zeros {
             return result;

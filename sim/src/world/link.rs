@@ -9,27 +9,27 @@ use bytes::Bytes;
 
 use crate::{latency::Latency, random::Random};
 
-/// Bytes that may wait to be sent in one direction of a connection; a sender with more is cut off.
+/// The most bytes that may wait in one direction of a connection; a sender with more is cut off.
 pub const MAX_QUEUED_BYTES: u64 = 64 << 20;
 
-/// How long a message is under way besides the time that its bytes take.
+/// A message's travel time besides the time for its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delay {
     /// Always the same.
     Fixed(Duration),
-    /// Evenly spread.
+    /// Uniformly distributed.
     Uniform {
         /// The shortest.
         least: Duration,
         /// The longest.
         most: Duration,
     },
-    /// By a distribution over milliseconds.
+    /// A distribution over milliseconds.
     Random(Latency),
 }
 
 impl Delay {
-    /// One draw. A fixed delay draws nothing.
+    /// Draws a delay. A fixed delay draws nothing.
     pub fn draw(&self, random: &mut Random) -> Duration {
         match self {
             Self::Fixed(delay) => *delay,
@@ -51,11 +51,11 @@ pub fn from_millis(millis: f64) -> Duration {
 /// One direction of a worker's link.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// Of every message.
+    /// The delay of every message.
     pub delay: Delay,
-    /// None: as fast as one likes.
+    /// `None`: unlimited.
     pub bytes_per_s: Option<u64>,
-    /// Until then nothing arrives; it arrives after.
+    /// Until then nothing arrives; all of it arrives afterwards.
     pub(super) stalled_until: Duration,
 }
 
@@ -105,18 +105,18 @@ impl Packet {
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     packets: VecDeque<(Duration, Packet)>,
-    /// When the last byte given to it has left.
+    /// The time at which the last byte given to it has left.
     free_at: Duration,
     last_arrival: Duration,
 }
 
-/// The queue of a direction is longer than any driver lets it grow.
+/// The queue of a direction is longer than any driver allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
 impl Pipe {
-    /// Sends a packet and says when it arrives if nothing stalls. `shared` is the hub's own end, which all connections
-    /// pass: its rate, and when it is free.
+    /// Sends a packet; returns its arrival time, if nothing stalls. `shared` is the hub's end, which all connections
+    /// pass: its rate, and the time at which it is free.
     pub(super) fn send(
         &mut self,
         now: Duration,
@@ -139,7 +139,7 @@ impl Pipe {
         Ok(self.last_arrival)
     }
 
-    /// What is under way is lost, and the connection's end comes next.
+    /// Drops what is under way, and puts the connection's end next.
     pub(super) fn cut(&mut self, at: Duration) {
         self.packets.clear();
         self.last_arrival = self.last_arrival.max(at);
@@ -152,7 +152,7 @@ impl Pipe {
     }
 }
 
-/// How long so many bytes take.
+/// The time that so many bytes take.
 pub(super) fn time_of(bytes: usize, bytes_per_s: Option<u64>) -> Duration {
     let nanos = |rate: u64| (bytes as u128 * 1_000_000_000).div_ceil(u128::from(rate.max(1)));
     bytes_per_s.map_or(Duration::ZERO, |rate| Duration::from_nanos(nanos(rate) as u64))

@@ -10,8 +10,8 @@
 //! drive()   step by step until a time
 //! ```
 //!
-//! The owner adds workers and hostile peers, starts layers, does harm, and reads [`Notice`]s. The same seed and the same
-//! calls give the same [`World::trace`], to the byte, on every machine.
+//! The owner adds workers and hostile peers, starts layers, injects faults, and reads [`Notice`]s. The same seed and
+//! the same calls give the same [`World::trace`], to the byte, on every machine.
 
 mod device;
 mod link;
@@ -57,37 +57,37 @@ use self::{
 };
 use crate::random::Random;
 
-/// Someone who connects, by the order in which they were added.
+/// A peer, numbered in the order in which peers were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub usize);
 
-/// How a process ends without saying so.
+/// How a process dies without notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// Its system resets the connection; what it had sent and was under way is lost.
+    /// Its system resets the connection; messages under way from it are lost.
     Reset,
-    /// Nobody says anything: the hub has to find out.
+    /// No sign at all: the hub has to find out.
     Silent,
 }
 
-/// What a world is made of at its start.
+/// The parts of a world at its start.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
-    /// How the swarm works; its model is the world's.
+    /// The swarm's settings; its model is the world's.
     pub swarm: SwarmConfig,
-    /// What is served.
+    /// The served model.
     pub model: Arc<Model>,
-    /// Whether workers compute numbers.
+    /// Whether workers compute real values.
     pub arithmetic: Arithmetic,
-    /// The hub's own computing and its end of all links.
+    /// The hub's own device and its end of all links.
     pub hub: HubDevice,
-    /// Of links and devices.
+    /// The seed of links and devices.
     pub seed: u64,
-    /// Whether to write down what happens.
+    /// Whether to record events as text.
     pub is_traced: bool,
 }
 
-/// What the owner of a world is told.
+/// A message to the owner of a world.
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// An event that the owner had scheduled.
@@ -113,7 +113,7 @@ pub struct Traffic {
     pub bytes_up: u64,
     /// Bytes of weights that workers fetched.
     pub bytes_loaded: u64,
-    /// How long workers computed, all together.
+    /// The total time that workers computed.
     pub compute: Duration,
 }
 
@@ -140,7 +140,7 @@ pub struct World {
     shared_host: Option<Box<SharedHostState>>,
 }
 
-/// What can happen. Events of a process carry the number of its life: those of an earlier one are void.
+/// An event. Events of a process carry the number of its life; those of an earlier life are void.
 #[derive(Debug)]
 enum Event {
     Deliver(ConnectionId, Toward),
@@ -166,7 +166,7 @@ enum Event {
     Scheduled(u64),
 }
 
-/// Which of the three sources of events is next.
+/// Which of the three sources has the next event.
 enum Next {
     Event,
     HubTimer,
@@ -176,7 +176,7 @@ enum Next {
 impl World {
     /// A hub without connections.
     pub fn new(config: WorldConfig) -> Self {
-        // As traces name them: nobody here knows another's key.
+        // Traces use the key as the id: here, nobody knows another's key.
         let id_of = |key: WorkerKey| WorkerId(key.0);
         let swarm = SwarmConfig { model: config.model.summary().clone(), id_of, ..config.swarm };
         Self {
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// What the owner has not been told yet.
+    /// The next notice that the owner has not received.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
@@ -243,7 +243,7 @@ impl World {
         self.now
     }
 
-    /// Gives [`Notice::Scheduled`] at `at`.
+    /// Schedules a [`Notice::Scheduled`] at `at`.
     pub fn schedule(&mut self, at: Duration, token: u64) {
         self.events.push(at, Event::Scheduled(token));
     }
@@ -266,12 +266,12 @@ impl World {
         self.with_swarm(Swarm::shut_down);
     }
 
-    /// The swarm, to look at.
+    /// The swarm, for inspection.
     pub fn swarm(&self) -> &Swarm {
         &self.swarm
     }
 
-    /// What is served.
+    /// The served model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
     }
@@ -281,12 +281,12 @@ impl World {
         self.traffic
     }
 
-    /// What happened, a line an event, if it was to be written down.
+    /// The recorded events, one a line; empty if they are not recorded.
     pub fn trace(&self) -> &str {
         self.trace.as_deref().unwrap_or_default()
     }
 
-    /// Writes a line of the trace. The line is made only if there is one.
+    /// Adds a line to the trace. `line` is called only if there is a trace.
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         let micros = self.now.as_micros();
         if let Some(trace) = &mut self.trace {
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// On the same instant events come before deadlines: an answer that arrives as its time runs out has arrived.
+    /// At the same instant, events come before deadlines: an answer that arrives as its time runs out has arrived.
     fn next(&self) -> Option<(Duration, Next)> {
         let event = self.events.next_at().map(|at| (at, 0, Next::Event));
         let hub = self.swarm_deadline.map(|at| (at, 1, Next::HubTimer));

@@ -13,7 +13,7 @@ use moex_worker::core::answer::{self, ComputeError};
 
 use crate::random::Random;
 
-/// Sizes, and blocks in ascending order; no blocks where nothing is computed.
+/// Sizes, and blocks in ascending order; there are no blocks if nothing is computed.
 #[derive(Debug)]
 pub struct Model {
     summary: ModelSummary,
@@ -21,7 +21,7 @@ pub struct Model {
     blocks: Vec<Vec<u8>>,
 }
 
-/// What a model is made from.
+/// The sizes of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// D, F and the format of the experts.
@@ -51,7 +51,7 @@ impl Model {
             layer_formats: Vec::new(),
             activations: "f32".to_owned(),
             block_bytes: shape.block_bytes() as u64,
-            // A plain dispatch carries a row for each of its pairs.
+            // A plain dispatch carries one row for each of its pairs.
             max_rows: max_rows * u32::from(k),
             max_pairs: max_rows * u32::from(k),
         };
@@ -69,12 +69,12 @@ impl Model {
         model
     }
 
-    /// What the hub tells workers of it.
+    /// The summary that the hub sends to workers.
     pub fn summary(&self) -> &ModelSummary {
         &self.summary
     }
 
-    /// The formats of every block.
+    /// The format of every block.
     pub(super) fn format(&self) -> ExpertFormat {
         self.shape.format
     }
@@ -96,7 +96,7 @@ impl Model {
         BlockCatalog::new(blocks.map(source).collect(), block_bytes)
     }
 
-    /// A block's bytes; empty where nothing is computed.
+    /// A block's bytes; empty if nothing is computed.
     pub(super) fn block(&self, block: Block) -> Option<&[u8]> {
         let (layer, expert) = (u32::from(block.layer.0), u32::from(block.expert.0));
         if layer >= self.summary.n_layers || expert >= self.summary.n_experts {
@@ -105,13 +105,13 @@ impl Model {
         Some(self.blocks.get((layer * self.summary.n_experts + expert) as usize).map_or(&[], Vec::as_slice))
     }
 
-    /// What the hub, or an honest worker, answers.
+    /// The answer of the hub, or of an honest worker.
     pub(super) fn answer(&self, dispatch: &Dispatch) -> Result<Answer, ComputeError> {
         let mut answer = match self.blocks.is_empty() {
             true => zeros(dispatch),
             false => answer::answer(&self.shape, |block| self.block(block), dispatch)?,
         };
-        // The hub's check is modelled by what it finds (`hub_machine`): what it reads is not.
+        // The hub's check is simulated by its result (`hub_machine`); the products that it would read are not.
         if dispatch.wants_products {
             let inner = self.shape.inner;
             answer.products = Products::new(inner, &vec![0.0; dispatch.n_pairs() * 2 * inner]);
@@ -119,7 +119,8 @@ impl Model {
         Ok(answer)
     }
 
-    /// (T, D): what one worker that holds everything answers to a job, each expert's rows added in f32 in ascending order.
+    /// (T, D): the answer to a job of one worker that holds everything; each expert's rows are added in f32, in
+    /// ascending order.
     pub fn alone(&self, job: &LayerJob, wire: Dtype) -> Result<Vec<f32>, ComputeError> {
         let hidden = self.shape.hidden;
         let mut rows = Vec::new();
@@ -152,7 +153,7 @@ impl Model {
     }
 }
 
-/// An answer of the right shape.
+/// An answer of zeros with the right shape.
 fn zeros(dispatch: &Dispatch) -> Answer {
     let row_bytes = dispatch.dtype.row_bytes(dispatch.hidden.into());
     let part = |expert, rows: usize| AnswerPart {

@@ -15,10 +15,10 @@ pub(super) struct Peer {
     pub(super) link: Link,
     pub(super) kind: Kind,
     pub(super) connection: Option<ConnectionId>,
-    /// Counts its processes; none is running while `is_running` is false.
+    /// Counts its processes; no process is running while `is_running` is false.
     pub(super) life: u32,
     pub(super) is_running: bool,
-    /// Until then the process does nothing at all.
+    /// Until then, the process does nothing at all.
     pub(super) frozen_until: Duration,
     timer: Option<Duration>,
 }
@@ -30,13 +30,13 @@ pub(super) enum Kind {
 }
 
 impl World {
-    /// A worker that starts now.
+    /// Adds a worker that starts now.
     pub fn add_worker(&mut self, spec: WorkerSpec) -> PeerId {
         let link = spec.link.clone();
         self.add(link, Kind::Worker(Box::new(Worker::new(spec))))
     }
 
-    /// A peer that wishes the hub ill, and starts now.
+    /// Adds a hostile peer that starts now.
     pub fn add_hostile(&mut self, spec: HostileSpec) -> PeerId {
         let link = spec.link.clone();
         self.add(link, Kind::Hostile(Box::new(Hostile::new(spec))))
@@ -57,7 +57,7 @@ impl World {
         id
     }
 
-    /// Starts a peer's process, if none runs. What it had stored is still there.
+    /// Starts a peer's process, if none runs. Its store is kept.
     pub fn start(&mut self, id: PeerId) {
         let (now, peer) = (self.now, &mut self.peers[id.0]);
         if peer.is_running {
@@ -74,7 +74,7 @@ impl World {
         self.connect_after(id, Duration::ZERO);
     }
 
-    /// Ends a peer's process at once.
+    /// Kills a peer's process at once.
     pub fn kill(&mut self, id: PeerId, death: Death) {
         let peer = &mut self.peers[id.0];
         if !peer.is_running {
@@ -95,7 +95,7 @@ impl World {
         self.arm(id);
     }
 
-    /// For so long a peer's process does nothing; what arrives waits.
+    /// Freezes a peer's process for `time`; messages that arrive wait.
     pub fn freeze(&mut self, id: PeerId, time: Duration) {
         self.note(|| format!("peer {} freezes for {time:?}", id.0));
         let until = self.now + time;
@@ -104,7 +104,7 @@ impl World {
         self.arm(id);
     }
 
-    /// A peer's connection breaks, at both ends.
+    /// Resets a peer's connection at both ends.
     pub fn reset(&mut self, id: PeerId) {
         let Some(connection) = self.peers[id.0].connection else { return };
         self.note(|| format!("the connection of peer {} is reset", id.0));
@@ -117,7 +117,7 @@ impl World {
         self.peers[id.0].is_running
     }
 
-    /// A process ends because it wants to.
+    /// A process ends by itself.
     pub(super) fn exit(&mut self, id: PeerId, reason: String) {
         let peer = &mut self.peers[id.0];
         peer.is_running = false;
@@ -179,7 +179,7 @@ impl World {
         self.flush(id);
     }
 
-    /// The peer's connection is gone, whoever ended it: it will come again.
+    /// The peer's connection is gone, whoever ended it; the peer will reconnect.
     pub(super) fn disconnected(&mut self, id: PeerId) {
         let (now, peer) = (self.now, &mut self.peers[id.0]);
         if peer.connection.take().is_none() {
@@ -207,7 +207,7 @@ impl World {
         self.flush(id);
     }
 
-    /// Sends what a peer has to say, starts what it has to do, then arms its timer.
+    /// Sends a peer's messages, starts its tasks, then arms its timer.
     pub(super) fn flush(&mut self, id: PeerId) {
         match self.peers[id.0].kind {
             Kind::Worker(_) => self.flush_worker(id),
@@ -216,7 +216,7 @@ impl World {
         self.arm(id);
     }
 
-    /// Arms a peer's timer by its deadline; a frozen process misses its own.
+    /// Arms a peer's timer for its deadline; a frozen process misses its own.
     pub(super) fn arm(&mut self, id: PeerId) {
         let peer = &mut self.peers[id.0];
         let deadline = match &peer.kind {

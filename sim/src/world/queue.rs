@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, collections::BinaryHeap, time::Duration};
 
-/// Events and their times.
+/// Events with their times.
 #[derive(Debug)]
 pub(super) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
@@ -21,7 +21,7 @@ impl<E> EventQueue<E> {
         Self { heap: BinaryHeap::new(), entered: 0 }
     }
 
-    /// Enters an event.
+    /// Adds an event.
     pub(super) fn push(&mut self, at: Duration, event: E) {
         self.entered += 1;
         self.heap.push(Entry { at, number: self.entered, event });
@@ -39,7 +39,7 @@ impl<E> EventQueue<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// The earliest is the greatest, since the heap gives the greatest first.
+    /// The earliest event is the greatest, since the heap returns the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }

@@ -12,27 +12,27 @@ use moex_protocol::AttemptId;
 use super::{Event, PeerId, World, from_millis};
 use crate::{latency::Latency, random::Random};
 
-/// Work with no more than this left counts as done, milliseconds: events come on whole nanoseconds.
+/// Remaining work below this counts as done, milliseconds: events happen on whole nanoseconds.
 const DONE_MS: f64 = 2e-6;
 
-/// A host that workers share.
+/// A host shared by workers.
 #[derive(Clone, Debug)]
 pub struct SharedHost {
-    /// By how much of its own time each further worker that computes slows one down: 0 where each has a machine of its
-    /// own, 1 where all have one processor.
+    /// By how much of its own time each further computing worker slows one down: 0 if each has its own machine, 1 if
+    /// all have one processor.
     pub contention: f64,
     /// Seeds the choice of moments.
     pub seed: u64,
-    /// The workers on it. Their [`super::WorkerSpec::device`] does not count.
+    /// The workers on it. Their [`super::WorkerSpec::device`] is ignored.
     pub members: BTreeMap<PeerId, Member>,
 }
 
-/// What messages cost one worker, milliseconds.
+/// The costs of one worker's messages, milliseconds.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Computing, for each expert.
+    /// The time to compute an expert.
     pub per_expert_ms: f64,
-    /// Computing, for each (row, expert) pair.
+    /// The time to compute a (row, expert) pair.
     pub per_pair_ms: f64,
     /// The other costs of a message, in moments at which this worker was not observed.
     pub per_message: Latency,
@@ -40,36 +40,36 @@ pub struct Member {
     pub moments: Arc<[ObservedCost]>,
 }
 
-/// What is known of a cost at one moment.
+/// A cost at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ObservedCost {
     /// Milliseconds.
     At(f64),
-    /// More than so many milliseconds: it was abandoned.
+    /// More than this many milliseconds: the attempt was abandoned.
     Longer(f64),
     /// Not observed.
     Not,
 }
 
-/// A shared host and what it is computing.
+/// A shared host and its running computations.
 #[derive(Debug)]
 pub(super) struct SharedHostState {
     spec: SharedHost,
     random: Random,
-    /// Names the moment, modulo their number.
+    /// The current moment, modulo their number.
     moment: usize,
     machine: Machine,
 }
 
 impl World {
-    /// Puts workers on one host, in place of any before.
+    /// Puts workers on one host, which replaces any earlier one.
     pub fn share(&mut self, shared_host: SharedHost) {
         let machine = Machine { contention: shared_host.contention, ..Machine::default() };
         let random = Random::new(shared_host.seed, 1);
         self.shared_host = Some(Box::new(SharedHostState { spec: shared_host, random, moment: 0, machine }));
     }
 
-    /// A layer begins: another moment.
+    /// A layer begins, with another moment.
     pub(super) fn pass_moment(&mut self) {
         if let Some(host) = &mut self.shared_host {
             host.moment = host.random.below(usize::MAX);
@@ -93,7 +93,7 @@ impl World {
         true
     }
 
-    /// A computation on the shared host may be done.
+    /// A computation on the shared host may have finished.
     pub(super) fn shared_host_due(&mut self, epoch: u64) {
         let (now, Some(host)) = (self.now, &mut self.shared_host) else { return };
         if host.machine.epoch != epoch {
@@ -108,7 +108,7 @@ impl World {
 
     fn arm_shared_host(&mut self) {
         let Some(host) = &mut self.shared_host else { return };
-        // Dead workers compute no more.
+        // Dead workers stop computing.
         let is_alive = |task: &Computation| {
             let peer = &self.peers[task.peer.0];
             peer.is_running && peer.life == task.life
@@ -132,7 +132,7 @@ impl Member {
     }
 }
 
-/// Whose computation it is.
+/// A computation and its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Computation {
     pub(super) peer: PeerId,
@@ -143,25 +143,25 @@ pub(super) struct Computation {
 #[derive(Debug)]
 struct Task {
     task: Computation,
-    /// Of its work, as long as that would take alone.
+    /// The remaining work, as the time that it would take alone.
     left_ms: f64,
     /// The costs that follow the work and do not depend on other workers.
     rest: Duration,
 }
 
-/// Computations that go on at a time, all equally fast.
+/// Concurrent computations, all equally fast.
 #[derive(Debug, Default)]
 struct Machine {
     contention: f64,
     tasks: Vec<Task>,
-    /// Until when what is left is counted.
+    /// The time for which the remaining work is valid.
     at: Duration,
-    /// Counts changes: an event from before the last one is void.
+    /// Counts changes: an event from before the last change is void.
     epoch: u64,
 }
 
 impl Machine {
-    /// How much longer than alone each takes at present.
+    /// How much longer each computation takes at present than alone.
     fn slowdown(&self) -> f64 {
         1.0 + self.contention * self.tasks.len().saturating_sub(1) as f64
     }
@@ -172,7 +172,7 @@ impl Machine {
         self.at = now;
     }
 
-    /// When the first is done if nothing is added.
+    /// When the first computation finishes if none is added.
     fn next_at(&self) -> Option<Duration> {
         let least = self.tasks.iter().map(|task| task.left_ms).min_by(f64::total_cmp)?;
         Some(self.at + from_millis(least.max(0.0) * self.slowdown()))
@@ -189,7 +189,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// When each of these computations, begun at once, is done.
+    /// When each of these computations finishes, if all begin at once.
     fn finish(contention: f64, works_ms: &[f64]) -> Vec<Duration> {
         let task = |at: usize| Computation { peer: PeerId(at), life: 1, attempt: AttemptId(1) };
         let tasks = works_ms.iter().enumerate();

@@ -12,11 +12,11 @@ use moex_swarm::trace::{LayerRecord, Record};
 
 use super::World;
 
-/// Messages under way that are remembered; the oldest are forgotten first.
+/// The most messages under way that are remembered; the oldest are forgotten first.
 const MAX_LEGS: usize = 4_096;
-/// The header's type of a message that asks.
+/// The frame type of a dispatch.
 const DISPATCH: u16 = 1;
-/// Layers that wait to be polled.
+/// The most layers that wait to be polled.
 const MAX_LAYERS: usize = 256;
 
 /// A finished layer.
@@ -24,27 +24,27 @@ const MAX_LAYERS: usize = 256;
 pub struct TimedLayer {
     /// The hub's side.
     pub record: LayerRecord,
-    /// By attempt of the record; none where the message had not arrived.
+    /// For each attempt of the record; `None` if the message had not arrived.
     pub legs: Vec<Option<Leg>>,
 }
 
 /// A message at its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leg {
-    /// When it was there.
+    /// When it arrived.
     pub arrived: Duration,
-    /// When its computation began, and what that takes; none before it has begun.
+    /// When its computation began, and how long it takes; `None` before it begins.
     pub work: Option<Work>,
 }
 
 /// A computation on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// When.
+    /// When it began.
     pub began: Duration,
-    /// Of it, launching and waiting for the device.
+    /// The part for launching and waiting for the device.
     pub sync: Duration,
-    /// Of it, experts: reading their weights, or the arithmetic.
+    /// The part for experts: reading their weights, or the arithmetic.
     pub compute: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Work {
     }
 }
 
-/// What is kept.
+/// The recorded times.
 #[derive(Debug, Default)]
 pub(super) struct Timing {
     legs: BTreeMap<AttemptId, Leg>,
@@ -63,12 +63,12 @@ pub(super) struct Timing {
 }
 
 impl World {
-    /// The next finished layer, with all its times. None where no times are recorded.
+    /// The next finished layer, with all its times. `None` if no times are recorded.
     pub fn poll_layer(&mut self) -> Option<TimedLayer> {
         self.timing.as_mut()?.layers.pop_front()
     }
 
-    /// A message reached a worker.
+    /// Records that a message reached a worker.
     pub(super) fn time_arrival(&mut self, message: &[u8]) {
         let (now, Some(timing)) = (self.now, &mut self.timing) else { return };
         if let Some(attempt) = attempt_of(message) {
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// A worker began to compute.
+    /// Records that a worker began to compute.
     pub(super) fn time_work(&mut self, attempt: AttemptId, sync: Duration, compute: Duration) {
         let (began, Some(timing)) = (self.now, &mut self.timing) else { return };
         if let Some(leg) = timing.legs.get_mut(&attempt) {
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Takes what the swarm has written down.
+    /// Takes the records of the swarm.
     pub(super) fn time_layers(&mut self) {
         let Some(timing) = &mut self.timing else { return };
         while let Some(record) = self.swarm.poll_trace() {
@@ -102,7 +102,7 @@ impl World {
     }
 }
 
-/// The attempt that a message asks for, by the header of its first frame.
+/// The attempt that a dispatch is for, from the header of its first frame.
 fn attempt_of(message: &[u8]) -> Option<AttemptId> {
     let kind = u16::from_le_bytes(message.get(6..8)?.try_into().ok()?);
     let sequence = u32::from_le_bytes(message.get(12..16)?.try_into().ok()?);

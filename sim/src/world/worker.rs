@@ -16,31 +16,31 @@ use moex_worker::{
 
 use super::{Device, Link, engine::Engine};
 
-/// The wait before connecting again, at first and at most: the native worker's.
+/// The first and the longest wait before reconnecting, as in the native worker.
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// A connection that lasted this long counts as a success.
 const STABLE: Duration = Duration::from_secs(5);
-/// What finding a block in the worker's own store takes.
+/// The time to find a block in the worker's own store.
 pub(super) const FROM_STORE: Duration = Duration::from_micros(500);
 
 /// A worker to be added.
 #[derive(Clone, Debug)]
 pub struct WorkerSpec {
-    /// Stable across its processes.
+    /// The same for all its processes.
     pub id: WorkerId,
-    /// What it shows to join.
+    /// The token that it shows to join.
     pub token: String,
-    /// Between it and the hub.
+    /// Its link to the hub.
     pub link: Link,
-    /// What it computes with.
+    /// Its device.
     pub device: Device,
-    /// What it gives for experts.
+    /// Its memory for experts.
     pub memory_budget_bytes: u64,
-    /// Dispatches it takes at a time.
+    /// Dispatches that it takes at a time.
     pub input_slots: u8,
-    /// What it says one sync costs.
+    /// The time that it reports for one sync.
     pub sync_latency_micros: u64,
-    /// What it says it computes; not a number when it has not measured.
+    /// The speed that it reports; NaN if it has not measured.
     pub teraflops: f32,
     /// Whether its store has every block from the start.
     pub is_stocked: bool,
@@ -52,11 +52,11 @@ pub(super) struct Worker {
     pub(super) spec: WorkerSpec,
     pub(super) core: Option<Core>,
     pub(super) engine: Option<Engine>,
-    /// Engines made so far, so that a load for an earlier one is void.
+    /// The number of engines made so far, so that a load for an earlier one is void.
     pub(super) plans: u32,
-    /// With whether products are wanted.
+    /// The running computation, and whether products are wanted.
     pub(super) computing: Option<(AttemptId, Batch, bool)>,
-    /// Blocks in its store.
+    /// The blocks in its store.
     pub(super) stored: BTreeSet<Block>,
     pub(super) load_free_at: Duration,
     pub(super) failing_loads_percent: u32,
@@ -100,7 +100,7 @@ impl Worker {
         }
     }
 
-    /// How long to wait before the next try; none if it has left.
+    /// Returns the wait before the next try; `None` if it has left.
     pub(super) fn disconnected(&mut self, now: Duration) -> Option<Duration> {
         if let Some(core) = &mut self.core {
             core.handle_closed(now);

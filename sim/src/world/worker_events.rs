@@ -1,4 +1,4 @@
-//! Events of a worker's process: it sends, computes, loads, and suffers faults.
+//! Events of a worker's process: it sends, computes, loads, and has faults.
 
 use moex_protocol::Visibility;
 use moex_worker::core::{Core, Loaded, Status, Task};
@@ -13,7 +13,7 @@ use super::{
 };
 
 impl World {
-    /// A worker's page is hidden, frozen, or shown again.
+    /// Hides, freezes or shows a worker's page.
     pub fn show(&mut self, id: PeerId, visibility: Visibility) {
         self.note(|| format!("peer {} is {visibility:?}", id.0));
         let now = self.now;
@@ -23,7 +23,7 @@ impl World {
         }
     }
 
-    /// A worker says goodbye, finishes what it owes, and ends.
+    /// A worker announces that it leaves, finishes its work, and ends.
     pub fn leave(&mut self, id: PeerId) {
         self.note(|| format!("peer {} leaves", id.0));
         let now = self.now;
@@ -38,7 +38,7 @@ impl World {
         self.flush(id);
     }
 
-    /// A worker computes this much slower than its device is, from the next message on: 100 is as it is.
+    /// Makes a worker compute slower than its device from the next message on: 100 is its normal time.
     pub fn slow(&mut self, id: PeerId, percent: u32) {
         self.note(|| format!("peer {} computes at {percent} % of its time", id.0));
         if let Kind::Worker(worker) = &mut self.peers[id.0].kind {
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// From now on so many of a worker's loads fail.
+    /// Makes this percentage of a worker's loads fail from now on.
     pub fn fail_loads(&mut self, id: PeerId, percent: u32) {
         self.note(|| format!("{percent} % of the loads of peer {} fail", id.0));
         if let Kind::Worker(worker) = &mut self.peers[id.0].kind {
@@ -54,13 +54,13 @@ impl World {
         }
     }
 
-    /// What a running worker would show its user.
+    /// The status that a running worker would show its user.
     pub fn worker_status(&self, id: PeerId) -> Option<Status> {
         let Kind::Worker(worker) = &self.peers[id.0].kind else { return None };
         worker.core.as_ref().map(Core::status)
     }
 
-    /// What a worker that is running gives for experts.
+    /// A running worker's memory for experts.
     pub fn memory_budget(&self, id: PeerId) -> Option<u64> {
         match &self.peers[id.0].kind {
             Kind::Worker(worker) => worker.core.as_ref().map(|_| worker.spec.memory_budget_bytes),
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Sends what the core has to say, starts its tasks, and ends its connection if it wants that.
+    /// Sends the core's messages, starts its tasks, and ends its connection if it wants that.
     pub(super) fn flush_worker(&mut self, id: PeerId) {
         loop {
             let connection = self.peers[id.0].connection;
@@ -128,7 +128,7 @@ impl World {
                         + link.up.delay.draw(&mut self.random)
                         + link.down.delay.draw(&mut self.random)
                 };
-                // One after another, through one link; that four are asked for at once hides only round trips.
+                // Loads go through one link, one after another; requesting four at once hides only round trips.
                 worker.load_free_at = worker.load_free_at.max(now) + took;
                 let event = Event::Loaded {
                     peer: id,

@@ -1,4 +1,4 @@
-"""What lm-eval's tasks here read and how they count: the questions of `moex eval`, right where `moex eval` says so."""
+"""The data and the metric of these lm-eval tasks: the questions of `moex eval`, and its rule for right answers."""
 
 import json
 import pathlib
@@ -53,7 +53,8 @@ def _after_thoughts(text):
 
 
 def is_right(doc, results):
-    """As `moex eval` counts (hub/src/commands/eval/cases.rs): the answer itself; of a story its beginning and its end."""
+    """As `moex eval` counts (hub/src/commands/eval/cases.rs): the answer itself; for a story, its beginning and its
+    end."""
     said, answer = _after_thoughts(results[0]), _after_thoughts(doc["answer"])
     right = said == answer
     if doc["task"] == "story":

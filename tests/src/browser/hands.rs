@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use super::{Browser, Tab};
 use crate::hub::PATIENCE;
 
-/// What stands in red on a page's console: what its scripts say, exceptions that nobody caught, and what the browser itself
-/// has to say, but for requests that were refused, which are often a test's purpose.
+/// The errors on a page's console: those of its scripts, uncaught exceptions, and those of the browser itself. Refused
+/// requests are not included, since they are often a test's purpose.
 #[derive(Clone, Default)]
 pub struct Complaints(Arc<Mutex<Vec<String>>>);
 
 impl Complaints {
-    /// Those so far.
+    /// The errors so far.
     pub fn heard(&self) -> Vec<String> {
         self.0.lock().map(|heard| heard.clone()).unwrap_or_default()
     }
@@ -38,7 +38,7 @@ impl Complaints {
 }
 
 impl Browser {
-    /// Opens a page in a window of its own and hears whatever its scripts complain of, from the first on.
+    /// Opens a page in its own window, and records the errors of its scripts from the first on.
     pub async fn open_heard(&self, url: &str) -> Result<(Tab, Complaints)> {
         let tab = self.open("about:blank").await?;
         let complaints = Complaints::default();
@@ -74,7 +74,7 @@ impl Browser {
 }
 
 impl Tab {
-    /// Gives the page the size of a screen, in its own pixels, and light or dark colours.
+    /// Gives the page a screen size, in its own pixels, and light or dark colours.
     pub async fn look(&self, width: u32, height: u32, is_dark: bool) -> Result<()> {
         let metrics = SetDeviceMetricsOverrideParams::builder()
             .width(width)
@@ -93,7 +93,7 @@ impl Tab {
     pub async fn until(&self, expression: &str) -> Result<()> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
-            // While a page loads there is nothing that could be asked.
+            // While a page loads, it cannot evaluate anything.
             if self.eval(&format!("Boolean({expression})")).await.unwrap_or(Value::Null) == json!(true) {
                 return Ok(());
             }
@@ -114,12 +114,12 @@ impl Tab {
     /// Clicks on the middle of an element once it is there, with the pointer.
     pub async fn click(&self, selector: &str) -> Result<()> {
         let visible = format!("document.querySelector({})?.checkVisibility()", json!(selector));
-        self.until(&visible).await.with_context(|| format!("{selector} is not to be seen"))?;
+        self.until(&visible).await.with_context(|| format!("{selector} is not visible"))?;
         self.page.find_element(selector).await?.click().await?;
         Ok(())
     }
 
-    /// Types a text at once where the focus is.
+    /// Types a text at once into the focused element.
     pub async fn paste(&self, text: &str) -> Result<()> {
         self.page.execute(InsertTextParams::new(text)).await?;
         Ok(())
@@ -132,7 +132,7 @@ impl Tab {
             "Tab" => 9,
             "Escape" => 27,
             "ArrowUp" => 38,
-            other => bail!("{other} is no key that these tests press"),
+            other => bail!("these tests cannot press the key {other}"),
         };
         let event = |kind| {
             let event = DispatchKeyEventParams::builder()
@@ -148,7 +148,7 @@ impl Tab {
         Ok(())
     }
 
-    /// What the clipboard holds, pasted into a field of the page as Ctrl+V would.
+    /// The clipboard's content, pasted into a field of the page as Ctrl+V would.
     pub async fn clipboard(&self) -> Result<String> {
         self.eval(
             "document.body.append(Object.assign(document.createElement('textarea'), { id: 'pasted' })); pasted.focus()",
@@ -168,7 +168,7 @@ impl Tab {
         Ok(pasted.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Asks for the page anew and does not wait until it is there, as over a link that carries nothing.
+    /// Reloads the page without waiting for it, for a link that carries nothing.
     pub async fn begin_reload(&self) -> Result<()> {
         self.page.execute(ReloadParams::default()).await?;
         Ok(())

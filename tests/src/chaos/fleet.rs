@@ -18,10 +18,10 @@ use crate::host::Host;
 use crate::hub::{Hub, Moex, PATIENCE, Signal, Worker};
 use crate::proxy::{Hiccup, Link, Proxy, Weather};
 
-/// Memory a worker gives: everything twice over, for the demo model.
+/// Memory of a worker: twice the demo model.
 const MEMORY: &str = "64MiB";
 
-/// How often each kind of fault happened.
+/// The number of faults of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<BTreeMap<Fault, usize>>);
 
@@ -35,13 +35,13 @@ impl Tally {
     }
 }
 
-/// Everything that something can happen to, with what will.
+/// Everything that faults can hit, with the faults of each.
 pub(super) struct Stage {
     actors: Vec<(Actor, Vec<Event>)>,
     _stores: TempDir,
 }
 
-/// What one track is about.
+/// The target of one track.
 enum Actor {
     Worker(Post),
     Guest(Post),
@@ -51,7 +51,7 @@ enum Actor {
 }
 
 impl Stage {
-    /// Starts workers and tabs, guests excepted.
+    /// Starts all workers and tabs except guests.
     pub(super) async fn set(hub: &Hub, config: &Config, browser: Option<Arc<Browser>>) -> Result<Self> {
         let stores = tempfile::tempdir()?;
         let mut links = Vec::new();
@@ -93,7 +93,7 @@ impl Stage {
         Ok(Self { actors, _stores: stores })
     }
 
-    /// Acts the script out, all tracks at once.
+    /// Runs the script, all tracks at once.
     pub(super) async fn play(self, begin: Instant, tally: &Tally) -> Result<Self> {
         let playing = self.actors.into_iter().map(async |(mut actor, events)| {
             for event in &events {
@@ -106,11 +106,11 @@ impl Stage {
         Ok(Self { actors: try_join_all(playing).await?, _stores: self._stores })
     }
 
-    /// Whether every worker that should be there still is.
+    /// Checks that every worker that should be running still is.
     pub(super) fn check(&mut self) -> Result<()> {
         for (actor, _) in &mut self.actors {
             if let Actor::Worker(post) | Actor::Host(House { post, .. }) = actor {
-                let ended = post.worker.as_mut().context("a worker was not started again")?.ended()?;
+                let ended = post.worker.as_mut().context("a worker was not restarted")?.ended()?;
                 ensure!(ended.is_none(), "{} ended by itself: {ended:?}", post.name);
             }
         }
@@ -119,7 +119,7 @@ impl Stage {
 }
 
 impl Actor {
-    /// What an event does, from its beginning until it is mended.
+    /// Applies an event's fault, and undoes it when its time is over.
     async fn suffer(&mut self, event: &Event) -> Result<()> {
         let Event { lasting, fault, .. } = *event;
         match self {
@@ -160,7 +160,8 @@ impl Actor {
     }
 }
 
-/// Where the hub sees the worker behind link `index`: where the system has them, an address for each.
+/// The address at which the hub sees the worker behind link `index`; each worker has its own, where the system allows
+/// that.
 fn address_of(index: usize) -> Ipv4Addr {
     match u8::try_from(index) {
         Ok(index) if cfg!(target_os = "linux") => Ipv4Addr::new(127, 0, 1, index),
@@ -168,7 +169,7 @@ fn address_of(index: usize) -> Ipv4Addr {
     }
 }
 
-/// What a fault makes of a link; none for a reset, which is over at once.
+/// The link that a fault produces; `None` for a reset, which ends at once.
 fn link(fault: Fault) -> Option<Link> {
     let calm = Weather::default();
     let weather = match fault {
@@ -185,7 +186,7 @@ fn link(fault: Fault) -> Option<Link> {
     Some(Link::Shaped { up: weather, down: weather })
 }
 
-/// Where a worker's process stands, or stood: its key and its store outlive it.
+/// A worker's process, running or not: its key and its store are kept.
 struct Post {
     moex: Moex,
     name: String,
@@ -214,13 +215,13 @@ impl Post {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        self.worker.as_ref().context("no worker stands at its post")?.signal(signal)
+        self.worker.as_ref().context("the worker does not run")?.signal(signal)
     }
 
-    /// Asks the process to end and waits until it has.
+    /// Asks the process to end, and waits until it has ended.
     async fn leave(&mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
-        let worker = self.worker.as_mut().context("no worker stands at its post")?;
+        let worker = self.worker.as_mut().context("the worker does not run")?;
         let deadline = Instant::now() + PATIENCE;
         while worker.ended()?.is_none() {
             ensure!(Instant::now() < deadline, "{} does not end when it is asked to", self.name);
@@ -231,7 +232,7 @@ impl Post {
     }
 }
 
-/// A worker on a host of its own.
+/// A worker on its own host.
 struct House {
     host: Arc<Host>,
     post: Post,
@@ -253,7 +254,7 @@ impl House {
     }
 }
 
-/// Where a tab is, or was.
+/// A tab, open or closed.
 struct Seat {
     browser: Arc<Browser>,
     join_url: String,

@@ -27,37 +27,37 @@ use crate::browser::Browser;
 use crate::host::Host;
 use crate::hub::{Hub, Moex};
 
-/// Which cases a tab may be asked: one on a GPU adds in another order than the hub, so that texts may part where the
-/// model's best two logits are closer than this.
+/// Tabs may be asked only cases with at least this margin between the model's best two logits. A tab's GPU adds in
+/// another order than the hub, so texts may differ where the margin is smaller.
 const CLEAR_MARGIN: f64 = 0.05;
 
-/// What to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The binary.
+    /// The `moex` binary.
     pub moex: Moex,
-    /// How long things go wrong.
+    /// How long faults happen.
     pub length: Duration,
-    /// What goes wrong when, and which case a stream asks next.
+    /// Chooses the faults and the case that a stream asks next.
     pub seed: u64,
-    /// Native workers that are there from the start, each behind a proxy of its own.
+    /// Native workers that run from the start, each behind its own proxy.
     pub n_workers: usize,
-    /// Tabs of a Chromium.
+    /// Tabs of Chromium.
     pub n_tabs: usize,
-    /// Native workers on hosts of their own.
+    /// Native workers on their own hosts.
     pub n_hosts: usize,
-    /// Requests under way at a time.
+    /// Concurrent requests.
     pub n_streams: usize,
-    /// How many of the demo's cases are asked.
+    /// The number of the demo's cases to ask.
     pub n_cases: usize,
-    /// More arguments of `moex serve`.
+    /// Further arguments of `moex serve`.
     pub serve: Vec<String>,
 }
 
-/// Runs it. Requests that fail or differ are in the report, not errors.
+/// Runs the test. Requests that fail or differ are in the report, not errors.
 ///
 /// # Errors
-/// If the hub ends, or the swarm is not whole again in time after the last fault.
+/// If the hub ends, or the swarm has not recovered in time after the last fault.
 pub async fn run(config: &Config) -> Result<Report> {
     let cases = Arc::new(expected(config).await.context("the hub alone")?);
     let serve: Vec<&str> = config.serve.iter().map(String::as_str).collect();
@@ -78,7 +78,7 @@ pub async fn run(config: &Config) -> Result<Report> {
     let mut stage = stage.play(begin, &tally).await?;
     let calm = Instant::now();
     let whole = hub.wait_for_workers(config.n_to_stay()).await;
-    whole.context("the swarm is not whole again")?;
+    whole.context("the swarm has not recovered")?;
     let recovery = calm.elapsed();
     let mut outcome = streams::Outcome::default();
     for stream in streams {
@@ -95,7 +95,7 @@ pub async fn run(config: &Config) -> Result<Report> {
     })
 }
 
-/// The cases to ask, with what a hub without workers says to each.
+/// The cases to ask, with the answers of a hub without workers.
 async fn expected(config: &Config) -> Result<Vec<Case>> {
     let file = crate::data("demo-cases.jsonl");
     let lines = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -114,7 +114,7 @@ async fn expected(config: &Config) -> Result<Vec<Case>> {
 }
 
 impl Config {
-    /// Everything that something can happen to.
+    /// All targets of faults.
     fn tracks(&self) -> Vec<Track> {
         let n_guests = self.n_workers.div_ceil(2);
         let workers = (0..self.n_workers).flat_map(|i| [Track::Worker(i), Track::Link(i)]);
@@ -123,13 +123,13 @@ impl Config {
         workers.chain(guests).chain(tabs).chain((0..self.n_hosts).map(Track::Host)).collect()
     }
 
-    /// Workers that are there before and after.
+    /// Workers that run both before and after the faults.
     fn n_to_stay(&self) -> usize {
         self.n_workers + self.n_tabs + self.n_hosts
     }
 }
 
-/// As many [hosts](Host) as are asked for, where there can be any; says so where there cannot.
+/// As many [hosts](Host) as requested, where the system allows them; reports a skip where it does not.
 pub fn hosts(n: usize) -> usize {
     match (n > 0).then(Host::new) {
         Some(Err(error)) => {
@@ -140,7 +140,7 @@ pub fn hosts(n: usize) -> usize {
     }
 }
 
-/// Where processes of a run may write their logs: emptied first.
+/// A folder for the logs of a run's processes; it is emptied first.
 pub fn log_folder(name: &str) -> Result<PathBuf> {
     let folder = crate::root().join("target").join(name);
     if folder.exists() {

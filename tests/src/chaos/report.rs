@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::script::Fault;
 use super::streams::Outcome;
 
-/// Fields of the totals of `/api/swarm`, and how the table calls them.
+/// Fields of the totals of `/api/swarm`, and their names in the table.
 const TOTALS: [(&str, &str); 16] = [
     ("layers", "layers"),
     ("dispatches", "dispatches"),
@@ -30,28 +30,28 @@ const TOTALS: [(&str, &str); 16] = [
     ("layer_p99_micros", "layer p99 us"),
 ];
 
-/// What happened, and what came of it.
+/// The faults of a run, and their effects.
 #[derive(Debug)]
 pub struct Report {
-    /// Repeats the script.
+    /// The seed that repeats the script.
     pub seed: u64,
-    /// How often each kind of fault happened.
+    /// The number of faults of each kind.
     pub events: BTreeMap<Fault, usize>,
-    /// What became of the requests.
+    /// The results of the requests.
     pub outcome: Outcome,
-    /// The hub's totals, when all was over.
+    /// The hub's totals at the end.
     pub totals: Value,
-    /// How long the swarm took to be whole again.
+    /// How long the swarm took to recover.
     pub recovery: Duration,
 }
 
 impl Report {
-    /// Whether every request got the text that the hub alone gives.
+    /// Whether every request got the hub's own text.
     pub fn is_good(&self) -> bool {
         self.outcome.n_requests > 0 && self.outcome.n_failed == 0 && self.outcome.n_differing == 0
     }
 
-    /// Faults of all kinds.
+    /// The number of all faults.
     pub fn n_events(&self) -> usize {
         self.events.values().sum()
     }
@@ -81,7 +81,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A number of the status; a dash for what this hub does not count.
+/// A number of the status; a dash for one that this hub does not count.
 pub fn figure(totals: &Value, key: &str) -> String {
     totals[key].as_u64().map_or_else(|| "-".to_owned(), |n| n.to_string())
 }

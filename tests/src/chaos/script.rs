@@ -5,12 +5,12 @@ use std::time::Duration;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-/// The quiet before an event, at least and at most.
+/// The shortest and the longest pause before an event.
 const QUIET_MILLIS: [u64; 2] = [500, 3_000];
-/// How long an event lasts, at least and at most.
+/// The shortest and the longest duration of an event.
 const LASTING_MILLIS: [u64; 2] = [100, 2_000];
 
-/// What something can happen to. On one track events do not overlap; on different ones they do.
+/// A target of faults. Events of one track do not overlap; those of different tracks do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Track {
     /// A worker's process.
@@ -25,49 +25,49 @@ pub enum Track {
     Host(usize),
 }
 
-/// What happens. Each is over, and mended, after the time that its event lasts.
+/// A fault. Each is undone when its event's time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The process is killed (-9), and started again with its id and its store.
+    /// The process is killed (-9), and restarted with its id and its store.
     Kill,
     /// The process is stopped and continued.
     Stop,
-    /// The process is asked to end, and started again.
+    /// The process is asked to end, and restarted.
     Leave,
-    /// A new worker joins, and is killed in the end.
+    /// A new worker joins, and is killed at the end.
     Join,
-    /// Every byte takes long.
+    /// Every byte is delayed.
     Delay,
-    /// Every chunk takes another time.
+    /// Every chunk has a different delay.
     Jitter,
-    /// Some chunks take very long.
+    /// Some chunks have a very long delay.
     Hiccups,
-    /// Few bytes pass.
+    /// The link is slow.
     Slow,
-    /// No byte passes, and nobody's socket closes.
+    /// No byte passes, and no socket closes.
     Stall,
-    /// The connections are reset; new ones are let in.
+    /// The connections are reset; new ones are accepted.
     Reset,
     /// The connections are reset; new ones are refused.
     Cut,
-    /// The tab is closed, and opened anew.
+    /// The tab is closed and reopened.
     CloseTab,
-    /// The page is frozen, as by a browser that saves energy, then closed and opened anew.
+    /// The page is frozen, as by a browser that saves energy, then closed and reopened.
     FreezeTab,
-    /// The host's cable is pulled, and put back.
+    /// The host's cable is unplugged, and plugged in again.
     Unplug,
-    /// The host loses its power: nobody closes its sockets. It is started again.
+    /// The host loses its power, and no socket is closed. It is restarted.
     PowerCut,
 }
 
-/// One thing that goes wrong.
+/// One fault with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// From the start of the run.
+    /// The time since the start of the run.
     pub at: Duration,
-    /// How long.
+    /// Its duration.
     pub lasting: Duration,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -90,7 +90,7 @@ impl Track {
         }
     }
 
-    /// A number that no other track has.
+    /// A number that is unique to the track.
     fn number(self) -> u64 {
         let (kind, index) = match self {
             Self::Worker(index) => (0, index),
@@ -103,7 +103,7 @@ impl Track {
     }
 }
 
-/// What happens on one track, in order; all of it is over before `length` is.
+/// The events of one track, in order; all of them end before `length`.
 pub fn script(track: Track, seed: u64, length: Duration) -> Vec<Event> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed ^ track.number().wrapping_mul(0x9E37_79B9));
     let mut millis = |[least, most]: [u64; 2]| Duration::from_millis(random.random_range(least..=most));
@@ -118,7 +118,7 @@ pub fn script(track: Track, seed: u64, length: Duration) -> Vec<Event> {
         times.push((at, lasting));
     }
     let faults = track.faults();
-    // Each in turn from a random first one: a short run meets as many kinds as it can.
+    // The kinds take turns, from a random first one: even a short run has as many kinds as possible.
     let first = random.random_range(0..faults.len());
     let nth = |n: usize| faults[(first + n) % faults.len()];
     times.into_iter().enumerate().map(|(n, (at, lasting))| Event { at, lasting, fault: nth(n) }).collect()

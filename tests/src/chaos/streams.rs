@@ -11,28 +11,28 @@ use tokio::time::Instant;
 
 use crate::chat::{self, Said};
 
-/// Failures and differences that are kept to be shown.
+/// The most failures and differences that are kept for display.
 const MAX_SHOWN: usize = 10;
 
-/// A conversation, and what a hub without workers says.
+/// A conversation, and the answer of a hub without workers.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     question: Value,
     expected: Said,
 }
 
-/// What became of the requests of a stream, or of all.
+/// The results of the requests of one stream, or of all.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Answers that were waited for.
+    /// Requests that were sent.
     pub n_requests: usize,
-    /// How many did not come whole.
+    /// Requests whose answer was not complete.
     pub n_failed: usize,
-    /// How many said something else than the hub alone.
+    /// Requests whose answer differed from the hub's own.
     pub n_differing: usize,
-    /// The first failures and differences, in words.
+    /// Descriptions of the first failures and differences.
     pub shown: Vec<String>,
-    /// The longest that anyone waited for a whole answer.
+    /// The longest wait for a complete answer.
     pub longest: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Outcome {
     }
 }
 
-/// What the hub at `url` says to these, one after the other.
+/// The answers of the hub at `url` to these questions, asked one after another.
 pub(super) async fn alone(url: &str, questions: &[Value]) -> Result<Vec<Case>> {
     let http = chat::client()?;
     let mut cases = Vec::new();
@@ -65,7 +65,7 @@ pub(super) async fn alone(url: &str, questions: &[Value]) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Asks cases at random until it is time to stop; what is under way then is still waited for.
+/// Asks random cases until it is time to stop, then waits for the running request.
 pub(super) async fn run(url: String, cases: Arc<Vec<Case>>, seed: u64, until: Instant) -> Result<Outcome> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let http = chat::client()?;

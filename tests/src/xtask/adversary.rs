@@ -1,29 +1,29 @@
-//! `cargo xtask adversary`: an independent client and every attack of `tests/adversary`, each on a hub of its own, for as long as
-//! told.
+//! `cargo xtask adversary`: runs an independent client and every attack of `tests/adversary`, each on a hub of its own,
+//! for a given time.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What the script ends with where it cannot run.
+/// The script's exit code if it cannot run.
 pub const NOT_THERE: i32 = 3;
 
-/// What to try.
+/// The attacks to run.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// How long each attack lasts.
+    /// Seconds that each attack lasts
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Those alone whose name has this in it; `list` prints the names.
+    /// Only attacks whose name contains this; `list` prints the names.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Count what is not promised yet as broken too.
+    /// Also fail for broken rules that are not promised yet.
     #[arg(long)]
     all: bool,
 }
 
-/// Runs it on the release binary, prints a verdict for each, and fails if one is broken.
+/// Runs the attacks on the release binary, prints a verdict for each, and fails if one broke a rule.
 pub fn run(args: &Args) -> Result<()> {
     let mut command = suite(super::release()?.path());
     command.args(["--seconds", &args.seconds.to_string()]);
@@ -34,9 +34,9 @@ pub fn run(args: &Args) -> Result<()> {
         command.arg("--all");
     }
     let status = command.status().context("python3 could not be started")?;
-    ensure!(status.code() != Some(NOT_THERE), "the adversary wants Python 3.11 or later");
+    ensure!(status.code() != Some(NOT_THERE), "the adversary needs Python 3.11 or later");
     if !status.success() {
-        bail!("the adversary broke something: its verdicts say what");
+        bail!("the adversary broke a rule: see its verdicts");
     }
     Ok(())
 }

@@ -10,13 +10,13 @@ use super::{
 };
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// Where the C library of [`TARGET`] lies.
+/// The folder of [`TARGET`]'s C library.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// What to run.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Say that it was skipped, and succeed, where the target or the emulator cannot be had.
+    /// Report a skip and succeed if the target or the emulator is not available.
     #[arg(long)]
     or_skip: bool,
 }
@@ -27,11 +27,11 @@ const NEEDS: [Need; 3] = [
     Need { package: "libc6-dev-arm64-cross", present: || Path::new(SYSROOT).join("lib/libc.so").exists() },
 ];
 
-/// Installs what is missing, then runs the tests of the kernels that need no GPU.
+/// Installs missing packages, then runs those tests of the kernels that need no GPU.
 pub fn run(args: &Args) -> Result<()> {
     if let Err(error) = install() {
         ensure!(args.or_skip, "{error:#}");
-        eprintln!("SKIPPED: the NEON kernels were compiled and tested nowhere: {error:#}");
+        eprintln!("SKIPPED: the NEON kernels were not compiled or tested: {error:#}");
         return Ok(());
     }
     let status = Command::new("cargo")
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<()> {
         .current_dir(crate::root())
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("qemu-aarch64-static -L {SYSROOT}"))
-        // A test fails where it names what is not there: that NEON was tried is part of what is tested.
+        // A test fails if this names an instruction set that is missing: so the tests check that NEON is used.
         .env("MOEX_SIMD", "neon")
         .status()
         .context("cargo could not be started")?;

@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: checks that every answer equals the hub's own, whatever happens to its workers.
+//! `cargo xtask chaos`: checks that every answer equals the hub's own, whatever faults hit its workers.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use anyhow::{Result, bail};
 
 use crate::chaos::{self, Config};
 
-/// What to break.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// How long things go wrong.
+    /// Duration of the faults, seconds.
     #[arg(long, default_value_t = 120)]
     seconds: u64,
-    /// What goes wrong when; without it, one by the clock, which is printed.
+    /// The seed that chooses the faults; default: one from the clock, which is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Native workers, each behind a proxy; half as many more come and go.
+    /// Native workers, each behind a proxy; half as many more join and leave.
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// Tabs of a real Chromium.
+    /// Tabs of Chromium.
     #[arg(long, default_value_t = 0)]
     tabs: usize,
-    /// Native workers on hosts of their own (network namespaces), which lose their cable or their power: wants root.
+    /// Native workers on their own hosts (network namespaces), which lose their cable or their power: needs root.
     #[arg(long, default_value_t = 2)]
     hosts: usize,
-    /// Requests under way at a time.
+    /// Concurrent requests.
     #[arg(long, default_value_t = 8)]
     streams: usize,
-    /// Of the demo's cases, how many are asked.
+    /// The number of the demo's cases to ask.
     #[arg(long, default_value_t = 100)]
     cases: usize,
     /// Further arguments of `moex serve`, after `--`.
@@ -35,7 +35,7 @@ pub struct Args {
     serve: Vec<String>,
 }
 
-/// Runs it on the release binary, prints what happened, and fails if any request failed or differed.
+/// Runs the test on the release binary, prints the report, and fails if any request failed or differed.
 pub fn run(args: &Args) -> Result<()> {
     let logs = chaos::log_folder("chaos")?;
     let config = Config {
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Another seed each second.
+/// A seed that changes every second.
 fn by_the_clock() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_secs())

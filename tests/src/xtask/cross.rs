@@ -34,10 +34,10 @@ for file in "$@"; do
 done
 "#;
 
-/// What to do where a target cannot be had.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Say which targets were skipped, and succeed, where they cannot be had.
+    /// Report the skipped targets and succeed if they are not available.
     #[arg(long)]
     or_skip: bool,
 }
@@ -45,12 +45,12 @@ pub struct Args {
 /// Checks the commands of the workspace for each target.
 ///
 /// # Errors
-/// If they do not compile for one, or, unless they may be skipped, if one cannot be had.
+/// If they do not compile for a target, or a target is not available and may not be skipped.
 pub fn run(args: &Args) -> Result<()> {
     for target in TARGETS {
         match install(target) {
             Ok(()) => check(target)?,
-            Err(error) if args.or_skip => eprintln!("SKIPPED: {target} was checked nowhere: {error:#}"),
+            Err(error) if args.or_skip => eprintln!("SKIPPED: {target} was not checked: {error:#}"),
             Err(error) => return Err(error),
         }
     }
@@ -76,7 +76,7 @@ fn check(target: &str) -> Result<()> {
         .env(variable("CC"), &compiler)
         .env(variable("CXX"), &compiler)
         .env(variable("AR"), &archiver)
-        // Apple's headers, which nobody reads here; without it they are asked of Xcode.
+        // Apple's headers, which are not used here; without this, the build asks Xcode for them.
         .env("SDKROOT", &tools)
         .status()
         .context("cargo could not be started")?;

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: the release archive of this machine's target, and its SHA-256 beside it.
+//! `cargo xtask dist`: writes the release archive for this machine's target, with its SHA-256 in a file beside it.
 //!
 //! ```text
 //! target/dist/moex-0.1.0-x86_64-unknown-linux-gnu.tar.gz
@@ -19,7 +19,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::hub::Moex;
 
-/// Shells that completions are made for, and the name by which each looks for its file.
+/// The shells with completions, and the file name that each looks for.
 const COMPLETIONS: [(&str, &str); 5] = [
     ("bash", "moex.bash"),
     ("zsh", "_moex"),
@@ -28,7 +28,7 @@ const COMPLETIONS: [(&str, &str); 5] = [
     ("powershell", "_moex.ps1"),
 ];
 
-/// Builds the release binary (`$MOEX_BIN` is taken as it is) and packs it into `target/dist`.
+/// Builds the release binary (or takes `$MOEX_BIN`) and packs it into `target/dist`.
 pub fn run() -> Result<()> {
     let folder = crate::root().join("target").join("dist");
     let archive = pack(&super::release()?, &folder)?;
@@ -76,7 +76,7 @@ pub fn pack(moex: &Moex, folder: &Path) -> Result<PathBuf> {
     );
     let bytes = fs::read(&archive).with_context(|| archive.display().to_string())?;
     let sum: String = digest(&SHA256, &bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    // As `sha256sum --check` reads it.
+    // In the format that `sha256sum --check` reads.
     fs::write(sum_file(&archive), format!("{sum}  {name}.tar.gz\n"))?;
     Ok(archive)
 }
@@ -98,5 +98,5 @@ fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("rustc could not be started")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say what it builds for")?.to_owned())
+    Ok(host.context("rustc does not name its target")?.to_owned())
 }

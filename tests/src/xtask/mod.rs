@@ -30,9 +30,10 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Task {
-    /// Runs every test; installs Chromium and a software Vulkan driver when they are missing and it may.
+    /// Runs every test; installs Chromium and a software Vulkan driver if they are missing and the user may install.
     Test(test::Args),
-    /// Runs the CPU kernels' tests on AArch64, emulated; installs the emulator when it is missing and it may.
+    /// Runs the CPU kernels' tests on AArch64 in an emulator; installs the emulator if it is missing and the user may
+    /// install.
     Arm(arm::Args),
     /// Checks that the commands compile for Windows and for Apple's processors.
     Cross(cross::Args),
@@ -42,14 +43,14 @@ enum Task {
     Dist,
     /// Runs what the project's CI runs: format, lints, docs, tests.
     Ci,
-    /// Breaks everything around a hub by a seed, and compares every answer with the hub's own.
+    /// Injects faults around a hub, chosen by a seed, and compares every answer with the hub's own.
     Chaos(chaos::Args),
-    /// Has an independent client and an adversary, both in Python, try everything on hubs of this binary.
+    /// Runs an independent client and an adversary, both in Python, against hubs of this binary.
     Adversary(adversary::Args),
-    /// Measures.
+    /// Runs a benchmark.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Does random harm to simulated swarms, seed by seed, and checks what must hold.
+    /// Injects random faults into simulated swarms, seed by seed, and checks invariants.
     Simulate(simulate::Args),
 }
 
@@ -71,12 +72,12 @@ impl Cli {
     }
 }
 
-/// Runs a program in the root of the repository and fails when it fails.
+/// Runs a program in the root of the repository; fails if it fails.
 pub fn execute(program: &str, args: &[&str]) -> Result<()> {
     let mut command = Command::new(program);
     command.args(args).current_dir(crate::root());
-    // What `cargo run` tells this program of itself. Build scripts that look at it (ring's) would run again under a cargo
-    // started here, and all that needs them be compiled again.
+    // The variables that `cargo run` sets for this program. Build scripts that read them (ring's) would run again under
+    // a cargo started here, and everything that depends on them would be compiled again.
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
             command.env_remove(name);
@@ -87,7 +88,7 @@ pub fn execute(program: &str, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The `moex` binary for what measures or hurries: `$MOEX_BIN`, else the release build, made first.
+/// The `moex` binary for measurements and long runs: `$MOEX_BIN`, otherwise the release build, built first.
 fn release() -> Result<Moex> {
     if let Some(path) = std::env::var_os("MOEX_BIN") {
         return Ok(Moex::at(path.into()));
@@ -98,7 +99,7 @@ fn release() -> Result<Moex> {
     Ok(Moex::at(target().join("release").join(binary)))
 }
 
-/// Where cargo builds.
+/// Cargo's target folder.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }

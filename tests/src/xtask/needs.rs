@@ -4,24 +4,24 @@ use anyhow::{Result, ensure};
 
 use super::{execute, has};
 
-/// A Debian package, and how to see that what it brings is there.
+/// A Debian package, and a test for its presence.
 pub struct Need {
     /// Its name.
     pub package: &'static str,
-    /// Whether what it brings is there.
+    /// Whether its content is present.
     pub present: fn() -> bool,
 }
 
-/// Installs what is missing.
+/// Installs missing packages.
 ///
 /// # Errors
-/// If something still is: which, and what to do.
+/// If something is still missing: its name, and what to do.
 pub fn install(needs: &[Need]) -> Result<()> {
     let missing: Vec<&str> = needs.iter().filter(|need| !(need.present)()).map(|need| need.package).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    eprintln!("installing what this needs: {}", missing.join(", "));
+    eprintln!("installing packages: {}", missing.join(", "));
     let installed = has("apt-get")
         && execute("apt-get", &["update", "--quiet"]).is_ok()
         && execute(

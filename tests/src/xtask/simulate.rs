@@ -4,24 +4,24 @@ use anyhow::Result;
 
 use super::execute;
 
-/// How many seeds, or which one.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// How many seeds to run.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Run this seed alone.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// Print what happens in it, a line an event.
+    /// Print the events of that seed, one a line.
     #[arg(long, requires = "seed")]
     trace: bool,
 }
 
-/// Builds the simulator for speed and runs the seeds; fails at the first that fails.
+/// Builds the simulator with optimisation and runs the seeds; fails at the first seed that fails.
 pub fn run(args: &Args) -> Result<()> {
     let numbers = [args.seeds, args.from].map(|number| number.to_string());
     let mut command = vec!["run", "--quiet", "--release", "--package", "moex-sim", "--", "chaos"];

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::browser;
 
-/// Where nextest writes what it ran, by `.config/nextest.toml`.
+/// The report of nextest, according to `.config/nextest.toml`.
 const REPORT: &str = "nextest/default/junit.xml";
 
-/// What to run.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Passed on to the test runner: names of tests to run, and its flags.
@@ -23,11 +23,12 @@ pub struct Args {
     rest: Vec<String>,
 }
 
-/// Installs what is missing, builds the `moex` binary, runs the tests of the workspace, and prints where the time went.
+/// Installs missing packages, builds the `moex` binary, runs the tests of the workspace, and prints the time of each
+/// stage.
 pub fn run(args: &Args) -> Result<()> {
     let mut stages = Stages::default();
     let report = target().join(REPORT);
-    // What an earlier run left says nothing of this one.
+    // A report of an earlier run does not describe this one.
     drop(std::fs::remove_file(&report));
     let tested = run_stages(args, &mut stages);
     println!("\n{}", stages.summary(&read_report(&report)?));
@@ -36,8 +37,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn run_stages(args: &Args, stages: &mut Stages) -> Result<()> {
     stages.run("what the tests need", || needs::install(&NEEDS))?;
-    // End-to-end tests start this binary; building it first also shows a compile error before any test runs.
-    // With the workspace's features, as the tests have them, so that nothing is compiled twice.
+    // End-to-end tests start this binary; building it first also shows a compile error before any test runs. It has the
+    // workspace's features, like the tests, so that nothing is compiled twice.
     stages.run("build of the binaries", || execute("cargo", &["build", "--workspace", "--bins"]))?;
     let rest: Vec<&str> = args.rest.iter().map(String::as_str).collect();
     if has("cargo-nextest") {
@@ -47,7 +48,7 @@ fn run_stages(args: &Args, stages: &mut Stages) -> Result<()> {
             .run("tests", || execute("cargo", &[&["nextest", "run", "--workspace"], &rest[..]].concat()))?;
     } else {
         let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
-        // One at a time: a Chromium with a software GPU wants the machine to itself.
+        // One at a time: a Chromium with a software GPU needs the whole machine.
         let alone =
             if rest.contains(&"--") { &["--test-threads=1"][..] } else { &["--", "--test-threads=1"] };
         stages.run("build of the tests", || execute("cargo", &[&all[..], &["--no-run"]].concat()))?;
@@ -61,19 +62,19 @@ fn run_stages(args: &Args, stages: &mut Stages) -> Result<()> {
     Ok(())
 }
 
-/// What CI can be short of. Packages are Debian's.
+/// Packages that CI may lack, by their Debian names.
 const NEEDS: [Need; 7] = [
     Need { package: "chromium", present: || browser::executable().is_some() },
     // lavapipe: the GPU kernels run on it where there is no GPU.
     Need { package: "mesa-vulkan-drivers", present: has_vulkan_driver },
-    // A terminal for `moex chat`.
+    // Provides a terminal for `moex chat`.
     Need { package: "tmux", present: || has("tmux") || !cfg!(unix) },
-    // How somebody trusts a certificate authority on Linux.
+    // Lets a user trust a certificate authority on Linux.
     Need { package: "libnss3-tools", present: || has("certutil") || !cfg!(target_os = "linux") },
     Need { package: "curl", present: || has("curl") },
-    // A client of OpenAI's API that others wrote.
+    // Provides a third-party client of OpenAI's API.
     Need { package: "npm", present: || has("npx") },
-    // Hosts of their own for workers and browsers.
+    // Provides separate hosts for workers and browsers.
     Need { package: "iproute2", present: || has("ip") || !cfg!(target_os = "linux") },
 ];
 

@@ -5,26 +5,26 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Tests that are named.
+/// The number of slow tests that are listed.
 const N_SLOWEST: usize = 10;
 
-/// The stages of a run so far, and how long each took.
+/// The stages of a run so far, with their times.
 #[derive(Debug, Default)]
 pub struct Stages(Vec<(&'static str, Duration)>);
 
 /// One test that ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ran {
-    /// The test binary, as nextest calls it.
+    /// The name of the test binary in nextest.
     pub binary: String,
-    /// The test.
+    /// The test's name.
     pub test: String,
     /// How long it took.
     pub seconds: f64,
 }
 
 impl Stages {
-    /// Runs a stage and notes its time, whether it fails or not.
+    /// Runs a stage and records its time, whether it fails or not.
     pub fn run(&mut self, name: &'static str, stage: impl FnOnce() -> Result<()>) -> Result<()> {
         let begin = Instant::now();
         let result = stage();
@@ -32,7 +32,7 @@ impl Stages {
         result
     }
 
-    /// The summary, for people; `ran` is empty where the runner tells no times.
+    /// The summary as text; `ran` is empty if the runner reports no times.
     pub fn summary(&self, ran: &[Ran]) -> String {
         let total: Duration = self.0.iter().map(|(_, took)| *took).sum();
         let mut lines = vec![format!("Where the time went: {}", shown(total.as_secs_f64()))];
@@ -50,7 +50,7 @@ impl Stages {
     }
 }
 
-/// The tests of a JUnit report as nextest writes it. None if there is no report.
+/// The tests of a JUnit report written by nextest; empty if there is no report.
 ///
 /// # Errors
 /// If the report cannot be read.
@@ -78,7 +78,7 @@ fn attribute(tag: &str, name: &str) -> Option<String> {
     Some(value.split_once('"')?.0.to_owned())
 }
 
-/// Seconds of all tests of each binary, the most first.
+/// The total seconds of each binary's tests, largest first.
 fn by_binary(ran: &[Ran]) -> Vec<(String, f64)> {
     let mut binaries: Vec<(String, f64)> = Vec::new();
     for Ran { binary, seconds, .. } in ran {
@@ -91,7 +91,7 @@ fn by_binary(ran: &[Ran]) -> Vec<(String, f64)> {
     binaries
 }
 
-/// `12 min 03 s`, or `4.2 s`, at the right of a column.
+/// `12 min 03 s`, or `4.2 s`, right-aligned for a column.
 fn shown(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     let text = match whole {

@@ -1,7 +1,7 @@
 //! `cargo xtask worker`: builds the worker's bundles for browsers, and checks that the committed ones are fresh.
 //!
-//! A bundle (the wasm and its JavaScript glue, gzipped as browsers fetch them) is committed beside the hub, so that users need
-//! no wasm toolchain, with the hash of its sources: what is compiled into it, and the manifests. There is one for browsers with
+//! A bundle is the wasm and its JavaScript glue, gzipped as browsers fetch them. It is committed beside the hub, so
+//! that users need no wasm toolchain, with the hash of its sources and manifests. There is one bundle for browsers with
 //! relaxed SIMD, and one for the others.
 
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use anyhow::{Context, Result, ensure};
 use super::{execute, target};
 use crate::root;
 
-/// Where the hub embeds the bundle from.
+/// The folder from which the hub embeds the bundle.
 const BUNDLE: &str = "hub/src/web/worker";
-/// The bundles: what their files are called, and what the compiler may use.
+/// The bundles: the names of their files, and the features that the compiler may use.
 const BUNDLES: [(&str, &str); 2] =
     [("moex_worker", "+simd128"), ("moex_worker_relaxed", "+simd128,+relaxed-simd")];
 const TARGET: &str = "wasm32-unknown-unknown";
-/// The file beside it with [`sources_hash`].
+/// The file beside it that contains [`sources_hash`].
 const HASH_FILE: &str = "SOURCES.blake3";
-/// What goes into the bundle: sources, shaders, build scripts and manifests of its crates.
+/// The bundle's sources: code, shaders, build scripts and manifests of its crates.
 const SOURCES: [&str; 7] = [
     "kernels/Cargo.toml",
     "kernels/build",
@@ -30,12 +30,12 @@ const SOURCES: [&str; 7] = [
     "protocol/src",
     "worker-wasm",
 ];
-/// Folders of the above that no build of the bundle reads.
+/// Folders among these that the bundle's build does not read.
 const NOT_SOURCES: [&str; 2] = ["worker-wasm/tests", "worker-wasm/src/native"];
-/// The most a bundle may take of a visitor's first download, wasm and glue together.
+/// The largest size of a bundle in a visitor's first download, wasm and glue together.
 pub const MAX_BYTES: u64 = 250_000;
 
-/// The folder the bundles lie in.
+/// The folder of the bundles.
 pub fn bundle_folder() -> PathBuf {
     root().join(BUNDLE)
 }
@@ -47,7 +47,7 @@ pub fn bundles() -> [[PathBuf; 2]; 2] {
     })
 }
 
-/// Whether the committed bundles were built from the sources as they are.
+/// Whether the committed bundles were built from the current sources.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -58,7 +58,7 @@ pub fn bundle_is_fresh() -> Result<bool> {
     Ok(built_from.trim() == sources_hash()? && bundles().iter().flatten().all(|file| file.is_file()))
 }
 
-/// What a visitor's first download of the larger bundle takes.
+/// The size of a visitor's first download of the larger bundle.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -97,7 +97,7 @@ pub fn sources_hash() -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// The files below `path`, which may be one itself.
+/// The files below `path`, or `path` itself if it is a file.
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     if NOT_SOURCES.iter().any(|folder| path == root().join(folder)) {
         return Ok(());
@@ -113,8 +113,8 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the bundles and writes them, with their hash, to where the hub embeds them from. Compiles the worker and the generator
-/// of its glue, and nothing else.
+/// Builds the bundles and writes them, with their hash, to the folder from which the hub embeds them. Compiles only the
+/// worker and the generator of its glue.
 ///
 /// # Errors
 /// If cargo or the glue generator fails.
@@ -138,23 +138,23 @@ pub fn build_bundles() -> Result<()> {
     Ok(())
 }
 
-/// The wasm as rustc leaves it, for browsers with these features.
+/// The wasm from rustc, for browsers with these features.
 fn compile(features: &str) -> Result<PathBuf> {
     let worker = ["build", "--package", "moex-worker", "--lib", "--features", "gpu"];
     let flags = flags(features)?;
     let how = ["--target", TARGET, "--profile", "bundle", "--config", &flags];
     let mut cargo = Command::new("cargo");
-    // Panics without the places where they happen, a fiftieth of the bundle, are an option of the nightly compiler.
+    // Panics without source locations, which take a fiftieth of the bundle, are an option of the nightly compiler.
     cargo.args([&worker[..], &how].concat()).current_dir(root()).env("RUSTC_BOOTSTRAP", "1");
     let status = cargo.status().context("cargo could not be started")?;
     ensure!(status.success(), "the worker could not be compiled ({status})");
     Ok(target().join(TARGET).join("bundle").join("moex_worker.wasm"))
 }
 
-/// The compiler's flags, as a setting of cargo. What still names files does so by paths that are the same on every machine.
+/// The compiler's flags, as a setting of cargo. Remaining file names have paths that are the same on every machine.
 fn flags(features: &str) -> Result<String> {
-    // Names of symbols are part of the glue, and the short ones are the old ones. What has to be inlined for speed says so
-    // itself.
+    // Symbol names are part of the glue, and the legacy ones are shorter. Functions that must be inlined for speed are
+    // marked in the code.
     const SMALLER: [&str; 4] = [
         "-Zlocation-detail=none",
         "-Zunstable-options",

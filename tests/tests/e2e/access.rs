@@ -1,4 +1,4 @@
-//! Links that others can open, and that stay good when the hub starts again.
+//! Links that others can open, and that stay valid when the hub restarts.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use moex_tests::hub::{Moex, PATIENCE, Signal, Worker, workers};
 use moex_tests::{chat, moex};
 use serde_json::Value;
 
-/// A port that is free now, for commands that cannot ask for any.
+/// A port that is free now, for commands that cannot choose one themselves.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -33,7 +33,7 @@ async fn every_address_of_the_machine_is_a_link_to_share_and_loopback_never_is()
     assert!(said.lines().any(|line| line.trim_start().trim_start_matches("join").trim() == shared), "{said}");
     assert!(!said.contains("127.0.0.1"), "{said}");
 
-    // The link that was printed works from there.
+    // The printed link works from there.
     let from_there = Moex::under_test().on(host.into());
     let _worker = from_there.worker("worker", &shared, &[]).unwrap();
     hub.wait_for_workers(1).await.unwrap();
@@ -123,7 +123,7 @@ async fn every_way_to_write_the_address_serves() {
     }
 }
 
-/// What the file holds once it holds these words.
+/// The content of the file once it contains these words.
 async fn wait_for_text(file: &std::path::Path, words: &str) -> String {
     let waited = tokio::time::timeout(PATIENCE, async {
         loop {

@@ -13,7 +13,7 @@ fn an_independent_client_agrees_and_an_adversary_does_no_harm() {
     if output.status.code() == Some(NOT_THERE) {
         return eprintln!("{said}");
     }
-    // What is not promised yet is said aloud, whether all the rest holds or not.
+    // Broken rules that are not promised yet are printed, whether the rest holds or not.
     eprintln!("{printed}");
     assert!(output.status.success(), "{printed}{said}");
 }

@@ -1,4 +1,4 @@
-//! Fields of a request, through the built hub: what is done, and what is refused by its name.
+//! Fields of a request, through the built hub: which ones work, and which ones are refused by name.
 
 use moex_tests::hub::Hub;
 use moex_tests::tensors::Matrix;
@@ -66,7 +66,7 @@ async fn logit_bias_moves_tokens_and_its_own_mistakes_are_said() {
     let asked = Asked::start();
     let (_, plain) = asked.with("logit_bias", json!({})).await;
     assert_eq!(plain["choices"][0]["message"]["content"], "83");
-    // So much is added that nothing else can come.
+    // The bias is so large that no other token can follow.
     let (status, biased) = asked.with("logit_bias", json!({"40": 100})).await;
     assert_eq!(status, 200, "{biased}");
     let text = biased["choices"][0]["message"]["content"].as_str().unwrap();
@@ -101,7 +101,8 @@ async fn ignore_eos_goes_on_to_the_last_token_that_is_allowed() {
     );
 }
 
-/// What an echoed prompt is told to be is the log-softmax of what `moex logits` writes for its tokens.
+/// The log probabilities of an echoed prompt are the log-softmax of the logits that `moex logits` writes for its
+/// tokens.
 #[tokio::test]
 async fn an_echoed_prompt_has_the_log_probabilities_of_moex_logits() {
     let hub = Hub::start(&["--activations", "f32"]).unwrap();
@@ -117,7 +118,7 @@ async fn an_echoed_prompt_has_the_log_probabilities_of_moex_logits() {
             let list = |field: &str| told[field].as_array().unwrap().clone();
             assert_eq!(list("tokens").len(), ids.len() + max_tokens, "{choice}");
             assert_eq!((&list("token_logprobs")[0], &list("top_logprobs")[0]), (&Value::Null, &Value::Null));
-            // Of what follows, special tokens are no part of the text.
+            // Special tokens that follow are not part of the text.
             let echoed: String =
                 list("tokens")[..ids.len()].iter().map(|token| token.as_str().unwrap()).collect();
             let text = choice["text"].as_str().unwrap();
@@ -171,7 +172,7 @@ async fn a_stream_tells_of_the_echoed_prompt_first_and_too_many_are_refused() {
     assert_eq!(refused.json::<Value>().await.unwrap()["error"]["param"], "logprobs");
 }
 
-/// (T, V) of the demo model with experts as a hub packs them, by `moex logits`.
+/// (T, V) of the demo model with experts as a hub packs them, from `moex logits`.
 fn log_softmax(ids: &[u32]) -> Vec<Vec<f64>> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("logits.safetensors");
@@ -185,7 +186,7 @@ fn log_softmax(ids: &[u32]) -> Vec<Vec<f64>> {
     logits.rows().map(row).collect()
 }
 
-/// Anthropic counts the tokens of a prompt that were cached apart from the others.
+/// Anthropic's API counts a prompt's cached tokens separately from the others.
 #[tokio::test]
 async fn a_message_that_is_asked_again_is_told_what_of_it_was_cached() {
     let hub = Hub::start(&[]).unwrap();

@@ -1,8 +1,8 @@
-//! What a release is made of.
+//! The content of a release.
 
 use moex_tests::{hub::Moex, xtask::dist};
 
-/// The archive as `cargo xtask dist` packs it, unpacked by who downloads it.
+/// The archive that `cargo xtask dist` packs, unpacked as a user would.
 #[test]
 fn the_release_archive_has_what_a_package_needs() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `moex chat` as people use it: at a terminal, through a pipe, with the address that other clients want.
+//! `moex chat` as people use it: at a terminal, through a pipe, with the address that other clients need.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -55,7 +55,7 @@ fn without_a_terminal_a_missing_key_is_one_sentence() {
 
 #[test]
 fn a_hub_on_https_is_trusted_by_its_fingerprint_or_its_file_and_not_without() {
-    // With it this machine has an address that is not loopback, whatever else it has.
+    // This gives the machine an address that is not loopback.
     let (_host, state) = (Host::new().unwrap(), tempfile::tempdir().unwrap());
     let hub = Moex::under_test().keeping(state.path()).hub_at("0", &["--lan", "--https-port", "0"]).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -81,11 +81,11 @@ fn a_hub_on_https_is_trusted_by_its_fingerprint_or_its_file_and_not_without() {
     }
 }
 
-/// Keys typed at a terminal, and what it then shows. The terminal is tmux's.
+/// Keys typed at a terminal, and the screen afterwards. The terminal is tmux's.
 #[test]
 fn a_person_edits_lines_stops_answers_and_is_asked_for_the_key() {
     let Some(terminal) = Terminal::open() else {
-        eprintln!("SKIPPED: a terminal for `moex chat`: there is no tmux");
+        eprintln!("SKIPPED: `moex chat` at a terminal was not tested: there is no tmux");
         return;
     };
     let hub = Hub::start(&["--api-key", "secret"]).unwrap();
@@ -108,7 +108,7 @@ fn a_person_edits_lines_stops_answers_and_is_asked_for_the_key() {
     terminal.shows("/again");
     terminal.keys(&["/nonsense", "Enter"]);
     terminal.shows("no such command");
-    // The cursor goes back, and a digit is put in.
+    // The cursor moves back, and a digit is inserted.
     terminal.keys(&["What is 9 x 1?", "Left", "1", "Enter"]);
     terminal.shows("99");
     terminal.shows("tokens/s)");
@@ -134,10 +134,10 @@ fn a_person_edits_lines_stops_answers_and_is_asked_for_the_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
     let Some(terminal) = Terminal::open() else {
-        eprintln!("SKIPPED: a terminal for `moex chat`: there is no tmux");
+        eprintln!("SKIPPED: `moex chat` at a terminal was not tested: there is no tmux");
         return;
     };
-    // Its only worker answers nothing: an answer does not come by itself.
+    // Its only worker answers nothing, so there is no answer without the interruption.
     let hub = Hub::start(&["--no-hub-compute", "--coverage-wait", "10m"]).unwrap();
     let mute = PeerConfig {
         key: WorkerKey(7),
@@ -168,13 +168,13 @@ async fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
     terminal.shows("ENDED=0");
 }
 
-/// A terminal of tmux, ended when dropped.
+/// A terminal in tmux, ended when dropped.
 struct Terminal {
     socket: String,
 }
 
 impl Terminal {
-    /// None where there is no tmux.
+    /// `None` if there is no tmux.
     fn open() -> Option<Self> {
         static OPENED: AtomicU32 = AtomicU32::new(0);
         let n = OPENED.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl Terminal {
 
     fn keys(&self, keys: &[&str]) {
         for key in keys {
-            // Names of keys are keys, all else is text.
+            // Names of keys are sent as keys, everything else as text.
             let named = ["Enter", "Left", "Up", "C-c"].contains(key);
             let literal = if named { &[][..] } else { &["-l"] };
             self.tmux(&[&["send-keys"][..], literal, &["--", key]].concat()).unwrap();

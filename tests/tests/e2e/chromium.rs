@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{data, json};
 
-/// Two texts may part where the best two logits are closer than this: a GPU adds in another order than the CPU.
+/// Texts may differ where the best two logits are closer than this: a GPU adds in another order than the CPU.
 const CLEAR_MARGIN: f64 = 0.05;
 const N_CASES: usize = 20;
 
@@ -30,7 +30,7 @@ async fn three_tabs_answer_as_the_hub_would_and_one_may_leave() {
     for (case, expected) in &cases[..N_CASES / 2] {
         assert_eq!(hub.answer(case).await.unwrap(), *expected, "case {}", case["id"]);
     }
-    // The next answers are under way while a tab goes.
+    // The next answers are running while a tab leaves.
     let rest = async {
         for (case, expected) in &cases[N_CASES / 2..] {
             assert_eq!(hub.answer(case).await.unwrap(), *expected, "case {}, a tab closed", case["id"]);
@@ -67,7 +67,7 @@ async fn a_reloaded_tab_serves_again_and_downloads_nothing() {
     browser.close().await.unwrap();
 }
 
-/// The link is cut in the middle of a block, then mended: the tab fetches what was missing, and no byte twice.
+/// The link is cut in the middle of a block, then restored: the tab fetches only the missing bytes.
 #[tokio::test]
 async fn a_download_cut_off_halfway_goes_on_where_it_stopped() {
     let hub = Hub::start(&["--activations", "f32", "--experts", "f16"]).unwrap();
@@ -104,7 +104,7 @@ async fn a_download_cut_off_halfway_goes_on_where_it_stopped() {
 #[tokio::test]
 async fn ten_thousand_dispatches_leave_no_trace() {
     const DISPATCHES: u64 = 10_000;
-    // A model so small that a dispatch is little but a round trip.
+    // A model so small that a dispatch takes little more than a round trip.
     let model = data("tiny-qwen3-moe");
     let flags = ["--model", &model, "--activations", "f32", "--no-hub-compute", "--replicas", "1"];
     let hub = Hub::start(&flags).unwrap();
@@ -138,9 +138,9 @@ async fn ten_thousand_dispatches_leave_no_trace() {
     browser.close().await.unwrap();
 }
 
-/// Opens the join page and waits until its worker holds all it was given.
+/// Opens the join page and waits until its worker holds all its blocks.
 async fn serving(browser: &Browser, url: &str) -> Tab {
-    // Without a word of its own a tab takes what is faster, and SwiftShader is a CPU as well.
+    // Without a choice a tab takes the faster device, and SwiftShader is a CPU as well.
     let url = if url.contains('?') { url.to_owned() } else { url.replace("/join", "/join?device=gpu") };
     let tab = browser.open(&url).await.unwrap();
     tab.wait_until("serving", is_whole).await.unwrap();
@@ -153,8 +153,8 @@ fn is_whole(status: &Value) -> bool {
         && status["blocks_resident"] == status["blocks_assigned"]
 }
 
-/// Cases that a GPU must answer as the CPU does, with the text of the hub alone: plain answers, since the API takes
-/// thoughts and tool calls out of the content.
+/// Cases that a GPU must answer like the CPU, with the hub's own texts. They are plain answers, since the API removes
+/// thoughts and tool calls from the content.
 fn clear_cases() -> Vec<(Value, String)> {
     let file = data("demo-cases.jsonl");
     let report = json(&["eval", "--cases", &file, "--experts", "int4", "--activations", "f32"]);
@@ -171,7 +171,7 @@ fn clear_cases() -> Vec<(Value, String)> {
     clear
 }
 
-/// What the browser says the page and its worker hold, after a collection of its garbage.
+/// The bytes that the page and its worker hold according to the browser, after garbage collection.
 async fn held_bytes(tab: &Tab) -> f64 {
     tab.eval("performance.measureUserAgentSpecificMemory().then(({ bytes }) => bytes)")
         .await

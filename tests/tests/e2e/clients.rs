@@ -1,4 +1,4 @@
-//! Programs that others wrote to use or test servers of OpenAI's API, run against a hub.
+//! Third-party programs that use or test servers of OpenAI's API, run against a hub.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{data, json};
 
-/// What its script ends with where the program cannot be had.
+/// The script's exit code if the program is not available.
 const NOT_THERE: i32 = 3;
 
 #[test]
@@ -34,7 +34,8 @@ fn schemathesis_finds_no_answer_but_as_described() {
     asked_by("schemathesis.sh", &Hub::start(&[]).unwrap());
 }
 
-/// What a script of `tests/clients` prints about a hub; none, and why is said, where the program cannot be had.
+/// The output of a script of `tests/clients` for a hub; `None`, with the reason on stderr, if the program is not
+/// available.
 fn asked_by(script: &str, hub: &Hub) -> Option<String> {
     let path = moex_tests::root().join("tests/clients").join(script);
     let output = Command::new(path).args([&format!("{}/v1", hub.url), "moex-demo"]).output().unwrap();

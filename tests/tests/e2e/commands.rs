@@ -1,10 +1,10 @@
-//! What a user does wrong: one clear sentence, and the right exit code. And what `moex` says of itself.
+//! Mistakes of users: one clear sentence, and the right exit code. And the information that `moex` prints about itself.
 
 use moex_tests::hub::Hub;
 
 use crate::{data, run, succeed};
 
-/// Arguments, the exit code, and what the sentence must name.
+/// Checks the exit code for some arguments, and the names in the sentence.
 fn check(args: &[&str], code: i32, names: &[&str]) {
     let output = run(args);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -54,7 +54,7 @@ fn the_version_names_commit_and_features() {
     let version = String::from_utf8(succeed(&["--version"]).stdout).unwrap();
     assert!(version.starts_with(concat!("moex ", env!("CARGO_PKG_VERSION"), " (")), "{version}");
     assert!(version.contains(", gpu"), "{version}");
-    // An archive of the sources may lack it.
+    // An archive of the sources may lack this folder.
     if moex_tests::root().join(".git").exists() {
         let hash = version.split_once("commit ").expect(&version).1;
         assert!(hash.chars().take(12).all(|c| c.is_ascii_hexdigit()), "{version}");

@@ -1,4 +1,4 @@
-//! `moex serve --compress`: it changes bytes on the way and no text.
+//! `moex serve --compress`: it changes bytes on the wire, and no text.
 
 use moex_tests::hub::{Hub, Moex};
 use moex_tests::proxy::{Link, Proxy, Weather};

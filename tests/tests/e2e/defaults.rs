@@ -1,4 +1,4 @@
-//! What a user gets who names a model and nothing else: its own weights for workers, int8 activations, a context that fits.
+//! The defaults for a user who names only a model: its own weights for workers, int8 activations, a context that fits.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{data, json, succeed};
 
-/// Every matrix of a block begins at a multiple of this.
+/// Every matrix of a block starts at a multiple of this.
 const PLANE_ALIGN: usize = 16;
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn gate_and_up_may_have_another_format_than_down() {
     assert_eq!(hub.status().await.unwrap()["model"]["format"], "q4_K+q6_K");
 }
 
-/// A worker behind a slow link does not slow a hub that is faster alone, and the hub says so.
+/// A worker behind a slow link does not slow a hub that is faster alone, and the hub reports this.
 #[tokio::test]
 async fn a_hub_that_is_faster_than_its_workers_computes_itself_and_says_the_same() {
     let case = serde_json::json!({"messages": [{"role": "user", "content": "What is 478 + 356?"}]});
@@ -60,7 +60,7 @@ async fn a_hub_that_is_faster_than_its_workers_computes_itself_and_says_the_same
     let proxy = Proxy::start(hub.address().unwrap(), Link::Shaped { up: way, down: way }).await.unwrap();
     let _worker = Worker::start(&hub.join_url_by(proxy.address).unwrap(), &[]).unwrap();
     hub.wait_for_workers(1).await.unwrap();
-    // It works beside the hub until it has answered some times: several looks at it.
+    // It works beside the hub until it has answered a few times; the hub measures it several times.
     let begun = Instant::now();
     let (status, by_workers) = loop {
         assert_eq!(hub.answer(&case).await.unwrap(), alone);
@@ -105,7 +105,7 @@ async fn int8_activations_are_the_default_and_said_at_start_with_the_way_out() {
     assert!(text.contains("int8 activations, experts int4, other weights q8_0"), "{text}");
 }
 
-/// What rounding costs the demo model's answers: nothing.
+/// The effect of rounding on the demo model's answers: none.
 #[test]
 fn the_default_answers_the_demo_cases_no_worse_than_f32_does() {
     let report = json(&["eval", "--cases", &data("demo-cases.jsonl")]);
@@ -113,7 +113,7 @@ fn the_default_answers_the_demo_cases_no_worse_than_f32_does() {
     assert!(report["right"].as_u64() >= Some(278), "{} of 300 right", report["right"]);
 }
 
-/// `info` and `serve` compute the context with one function, of the memory that is free.
+/// `info` and `serve` compute the context with the same function, from the free memory.
 #[tokio::test]
 async fn the_context_that_info_says_is_what_serve_gives() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,12 +124,12 @@ async fn the_context_that_info_says_is_what_serve_gives() {
     let hub = Hub::start(&["--model", model, "--shards", shards]).unwrap();
     let models = hub.get("/v1/models").await.unwrap();
     assert_eq!(models["data"][0]["context_length"], info["context"], "{info:#}");
-    // A gigabyte of keys and values, which is always there, holds ten thousand tokens of it.
+    // At least a gigabyte is always there for keys and values, which holds ten thousand tokens.
     assert!(info["context"].as_u64() > Some(10_000), "{info:#}");
     assert_eq!(info["model_context"], 40_960);
 }
 
-/// What is in the file once it is as it should be, or when there is no more patience.
+/// The content of the file once it is as expected, or when patience ends.
 async fn read_when(path: &Path, is_there: impl Fn(&str) -> bool) -> String {
     let begun = Instant::now();
     loop {

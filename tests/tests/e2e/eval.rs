@@ -1,10 +1,10 @@
-//! `moex eval` on the demo model: transformers' accuracy alone, and the same text whoever computes.
+//! `moex eval` on the demo model: transformers' accuracy on the hub alone, and the same text with workers.
 
 use serde_json::Value;
 
 use crate::{data, json};
 
-/// What transformers gets right, to the case, and in its words.
+/// The cases that transformers answers right, with its texts.
 #[test]
 fn the_demo_model_answers_as_transformers_does() {
     let report = json(&["eval", "--cases", &data("demo-cases.jsonl"), "--activations", "f32"]);
@@ -15,7 +15,7 @@ fn the_demo_model_answers_as_transformers_does() {
     }
 }
 
-/// Workers compute what the hub would have computed, bit for bit.
+/// Workers compute the hub's own results, bit for bit.
 #[test]
 fn three_workers_change_no_text() {
     let cases = data("demo-cases.jsonl");

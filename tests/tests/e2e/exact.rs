@@ -1,5 +1,5 @@
-//! One arithmetic on every device: with int8 activations, what a hub computes alone, a text is to the byte whoever computes
-//! its experts.
+//! One arithmetic on every device: with int8 activations, a text is byte for byte the hub's own, whoever computes its
+//! experts.
 
 use std::process::{Child, Command};
 
@@ -19,7 +19,7 @@ async fn native_workers_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
     same(&hub, "cpu", &expected).await;
     drop(worker);
 
-    // A hardware GPU where there is one, else lavapipe.
+    // A hardware GPU if there is one, otherwise lavapipe.
     let hub = self::hub();
     let process = Command::new(moex_tests::moex())
         .args(["worker", &hub.join_url, "--device", "gpu", "--memory", "64MiB"])
@@ -33,7 +33,7 @@ async fn native_workers_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
 async fn tabs_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
     let expected = alone().await;
     let browser = Browser::launch().await.unwrap();
-    // A GPU in software takes a minute to compile the shaders, and seconds for a token.
+    // A software GPU takes a minute to compile the shaders, and seconds for a token.
     for (device, backend, n_cases) in [("wasm", "wasm-simd", N_CASES), ("gpu", "webgpu", 1)] {
         let hub = hub();
         let url = hub.join_url.replace("/join", &format!("/join?device={device}"));
@@ -62,7 +62,7 @@ async fn alone() -> Vec<(Value, String)> {
     texts
 }
 
-/// One worker with this backend, exact, and the same texts.
+/// One exact worker with this backend gives the same texts.
 async fn same(hub: &Hub, backend: &str, expected: &[(Value, String)]) {
     let status = hub.wait_for_workers(1).await.unwrap();
     let worker = workers(&status).next().unwrap();
@@ -73,7 +73,7 @@ async fn same(hub: &Hub, backend: &str, expected: &[(Value, String)]) {
     assert_eq!(hub.status().await.unwrap()["hub"]["rows"], 0, "the hub computed no expert itself");
 }
 
-/// Killed when dropped.
+/// A child process, killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {

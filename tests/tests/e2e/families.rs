@@ -1,4 +1,4 @@
-//! Families beside Qwen3-MoE through the binary: experts over workers, and models that have none.
+//! Families other than Qwen3-MoE through the binary: experts on workers, and models without experts.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn values(file: &Path, name: &str) -> Vec<Vec<f64>> {
     matrix.rows().take(LENGTH).map(<[f64]>::to_vec).collect()
 }
 
-/// Two workers with weights and wire in f16, as for Qwen3-MoE: f16's 11 bits bound the error where routers chose alike.
+/// Two workers, with weights and wire in f16 as for Qwen3-MoE: f16's 11 bits bound the error where the routers agree.
 #[test]
 fn experts_of_every_family_run_on_workers() {
     for (family, layers) in [

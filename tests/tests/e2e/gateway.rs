@@ -1,5 +1,5 @@
-//! Two hubs behind smg, a gateway that knows nothing of moex: a conversation stays with the hub that has it in its cache, and
-//! one whose hub is killed goes on at the other where it stopped.
+//! Two hubs behind smg, a gateway that knows nothing of moex: a conversation stays with the hub that has it cached. If
+//! its hub is killed, it continues at the other one where it stopped.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use moex_tests::hub::{Hub, Moex, PATIENCE, Worker};
 use moex_tests::proxy::{Link, Proxy, Weather};
 use serde_json::{Value, json};
 
-/// What the script ends with where the gateway cannot be had.
+/// The script's exit code if the gateway is not available.
 const NOT_THERE: i32 = 3;
 
 /// A running gateway, ended when dropped.
@@ -22,7 +22,8 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// Before these hubs, once it knows all of them; none, and why is said, where it cannot be had.
+    /// Starts it before these hubs and waits until it knows all of them; `None`, with the reason on stderr, if it is
+    /// not available.
     async fn before(hubs: &[&Hub]) -> Option<Self> {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (port, metrics_port) = (free(), free());
@@ -54,7 +55,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing left to kill.
+        // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -93,7 +94,7 @@ async fn a_second_turn_reaches_the_hub_that_has_the_first() {
         let (name, topic) = (names[n % names.len()], topics[n % topics.len()]);
         json!([{"role": "user", "content": format!("{name} number {n} asks: tell me a story about {topic}.")}])
     };
-    // Eight people at a time, so that there is work for both hubs.
+    // Eight people at a time, so that both hubs have work.
     let (mut n_cached, mut n_turns) = (0, 0);
     for group in 0..5 {
         let asked = (8 * group..8 * group + 8).map(async |n| {
@@ -104,7 +105,7 @@ async fn a_second_turn_reaches_the_hub_that_has_the_first() {
             messages.push(json!({"role": "user", "content": "And 2 more?"}));
             let second = ask(&gateway.url, &body(&turns)).await?;
             let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
-            // Up to where the template treats an answer of before otherwise than one to be written.
+            // Up to the point where the template treats an earlier answer differently from one to be written.
             anyhow::Ok(cached + 8 > told["usage"]["prompt_tokens"].as_u64().unwrap())
         });
         for is_cached in try_join_all(asked).await.unwrap() {
@@ -119,7 +120,7 @@ async fn a_second_turn_reaches_the_hub_that_has_the_first() {
     }
 }
 
-/// A hub whose only worker is far away: some tens of milliseconds a token.
+/// A hub whose only worker is far away: a token takes some tens of milliseconds.
 async fn slow_hub() -> (Hub, Proxy, Worker) {
     let moex = Moex::under_test();
     let hub = moex.hub(&["--no-hub-compute", "--check-every", "0"]).unwrap();
@@ -156,7 +157,7 @@ async fn a_stream_whose_hub_is_killed_goes_on_at_the_other_where_it_stopped() {
     }
     let pieces = said.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
     let pieces: Vec<Value> = pieces.collect();
-    // What the gateway makes of a connection that ends in the middle.
+    // The gateway's reaction to a connection that ends in the middle.
     assert!(pieces.last().unwrap()["error"]["message"].is_string(), "it ends as if it were whole: {said}");
     let mut partial = String::new();
     for piece in &pieces {

@@ -1,5 +1,5 @@
-//! The join page as people meet it: by the address of a machine on their network, one tap, and what it says when something is
-//! in the way.
+//! The join page as people use it: opened by the address of a machine on their network, with one tap; and its messages
+//! when something is missing.
 
 use moex_tests::browser::Browser;
 use moex_tests::chat::API_KEY;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const TOKEN: &str = "of-this-test";
 
-/// No origin is treated as secure: the browser withholds storage, locks, WebGPU and clipboard.
+/// The browser treats no origin as secure: it withholds storage, locks, WebGPU and clipboard.
 #[tokio::test]
 async fn a_tab_on_another_machine_lends_over_plain_http_and_outlives_a_hub_restart() {
     let host = Host::new().unwrap();
@@ -33,7 +33,7 @@ async fn a_tab_on_another_machine_lends_over_plain_http_and_outlives_a_hub_resta
     assert!(said.contains("not secure") && said.contains("--lan"), "{said}");
     hub.wait_for_workers(1).await.unwrap();
     hub.answer(&question()).await.unwrap();
-    // The page is told a few times a second.
+    // The page gets updates a few times a second.
     let has_answered = |status: &Value| status["answers"].as_u64() > Some(0);
     let before = tab.wait_until("the answer that it computed", has_answered).await.unwrap();
 
@@ -49,7 +49,8 @@ async fn a_tab_on_another_machine_lends_over_plain_http_and_outlives_a_hub_resta
     browser.close().await.unwrap();
 }
 
-/// Its GPU serves int8 and f32 alike; left to itself it takes no GPU that is emulated; told to choose, the faster of GPU and CPU.
+/// Its GPU serves int8 and f32 alike. By default it uses no emulated GPU; told to choose, it uses the faster of GPU and
+/// CPU.
 #[tokio::test]
 async fn a_tab_takes_the_faster_of_its_gpu_and_its_cpu_whatever_the_hub_computes_with() {
     let browser = Browser::launch().await.unwrap();
@@ -160,7 +161,8 @@ async fn a_name_is_shown_to_the_swarm_and_a_paused_or_hidden_tab_gets_no_work() 
     browser.close().await.unwrap();
 }
 
-/// Three hubs at one address, and so of one origin: what the first served goes when the others' need its room.
+/// Three hubs at one address, and so of one origin: the first one's stored blocks are removed when the others need the
+/// room.
 #[tokio::test]
 async fn stored_blocks_are_bounded_and_those_not_used_for_longest_go_first() {
     let browser = Browser::launch().await.unwrap();
@@ -182,7 +184,7 @@ async fn stored_blocks_are_bounded_and_those_not_used_for_longest_go_first() {
         let status = tab.wait_until("serving", is_whole).await.unwrap();
         let files = tab.stored_blocks().await.unwrap();
         if first.is_empty() {
-            // Room for this and half as much.
+            // Room for this and half as much again.
             bound = status["bytes_resident"].as_u64().unwrap() * 3 / 2;
             first = files.iter().map(|(name, _)| name.clone()).collect();
         } else {

@@ -10,13 +10,13 @@ use moex_tests::hub::{Hub, Moex, PATIENCE, Signal, workers};
 use moex_tests::moex;
 use serde_json::Value;
 
-/// A hub with `--lan` on free ports, keeping its secrets in `state`.
+/// A hub with `--lan` on free ports, with its secrets in `state`.
 fn open(state: &Path, args: &[&str]) -> Hub {
     let moex = Moex::under_test().keeping(state);
     moex.hub_at("0", &[&["--lan", "--https-port", "0"], args].concat()).unwrap()
 }
 
-/// A URL of the hub as this host knows it.
+/// A URL of the hub as seen from this host.
 pub(crate) fn from(host: &Host, urls: &Value) -> String {
     let gateway = format!("//{}:", host.gateway());
     let urls = urls.as_array().unwrap().iter().filter_map(Value::as_str);
@@ -26,7 +26,7 @@ pub(crate) fn from(host: &Host, urls: &Value) -> String {
         .to_owned()
 }
 
-/// curl on the host; what it printed, headers included.
+/// Runs curl on the host; returns its output, headers included.
 fn curl(host: &Host, args: &[&str]) -> Output {
     host.command("curl".as_ref())
         .args(["--silent", "--show-error", "--max-time", "20"])
@@ -74,7 +74,8 @@ async fn from_another_host_the_setup_page_shows_the_way_and_no_secret() {
         assert!(!said.contains(token) && !said.contains(key), "{path} tells strangers a secret");
     }
 
-    // What was downloaded is what the page is about, and makes the https port trusted; without it, it is not.
+    // The downloaded certificate is the one on the page, and makes the https port trusted; without it, the port is not
+    // trusted.
     let folder = tempfile::tempdir().unwrap();
     let pem = folder.path().join("ca.pem");
     let headers = text(&curl(&host, &["-D", "-", "-o", pem.to_str().unwrap(), &format!("{setup}/ca.pem")]));
@@ -96,7 +97,7 @@ async fn from_another_host_the_setup_page_shows_the_way_and_no_secret() {
         assert_eq!(asked.status.success(), is_spoken, "TLS {version}: {asked:?}");
     }
 
-    // The plain port is for joining alone; chat and API are behind TLS and the key.
+    // The plain port is only for joining; chat and API are behind TLS and the key.
     let chat = text(&curl(&host, &["-i", &format!("{setup}/v1/models")]));
     assert!(chat.starts_with("HTTP/1.1 403"), "{chat}");
     let ask = |key: &str| {
@@ -137,7 +138,7 @@ async fn a_native_worker_of_another_host_knows_the_hub_by_the_fingerprint_in_its
     assert_eq!(id(&after), id(&before));
     assert!(worker.ended().unwrap().is_none());
 
-    // Another authority's hub at this address is not joined, and neither is one that nothing vouches for.
+    // A worker does not join a hub of another authority at this address, or one without a trusted certificate.
     let wrong = format!("{web}/join#{},ca={}", token.as_str().unwrap(), "00".repeat(32));
     assert_refuses(&host, &[&wrong], "another fingerprint");
     let unknown = format!("{web}/join#{}", token.as_str().unwrap());
@@ -147,7 +148,7 @@ async fn a_native_worker_of_another_host_knows_the_hub_by_the_fingerprint_in_its
     hub.wait_for_workers(2).await.unwrap();
 }
 
-/// `moex worker` on the host ends with one sentence that has these words.
+/// `moex worker` on the host ends with one sentence that contains these words.
 fn assert_refuses(host: &Host, args: &[&str], words: &str) {
     let mut command = host.command(&moex());
     let output = command.args(["worker", "--device", "cpu"]).args(args).output().unwrap();
@@ -179,7 +180,7 @@ async fn a_native_worker_waits_until_the_hubs_certificate_names_a_new_address() 
     let hub = open(state.path(), &[]);
     let (port, token) = (from_port(&hub.started["urls"]), hub.started["token"].as_str().unwrap());
     let host = std::sync::Arc::new(Host::new().unwrap());
-    // Before the hub has looked at its addresses again.
+    // Before the hub looks at its addresses again.
     let web = format!("https://{}:{port}", host.gateway());
     let fingerprint = hub.started["ca"]["fingerprint"].as_str().unwrap();
     let link = format!("{web}/join#{token},ca={fingerprint}");
@@ -241,7 +242,7 @@ async fn a_worker_without_a_url_finds_the_hub_of_its_network() {
     let (host, state) = (Host::new().unwrap(), tempfile::tempdir().unwrap());
     let hub = open(state.path(), &[]);
     let web = from(&host, &hub.started["urls"]);
-    // Nobody is there to ask.
+    // There is nobody to ask.
     assert_refuses(&host, &[], &web);
     let quiet = Host::new().unwrap();
     quiet.unplug().unwrap();

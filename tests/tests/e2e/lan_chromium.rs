@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::lan::{free_port, from};
 
-/// A hub on the same two ports at each start.
+/// A hub that has the same two ports at each start.
 struct Home {
     state: tempfile::TempDir,
     ports: [String; 2],
@@ -36,7 +36,7 @@ async fn a_tab_that_trusts_the_authority_has_a_gpu_reloads_for_nothing_and_outli
     let token = hub.started["token"].as_str().unwrap();
     let (setup, web) = (from(&host, &hub.started["setup_urls"]), from(&host, &hub.started["urls"]));
 
-    // Whoever scanned the code and trusts the authority already is sent straight on, token and all.
+    // A browser that scanned the code and already trusts the authority is redirected at once, with the token.
     let scanned = browser.open(&format!("{setup}/#{token}")).await.unwrap();
     wait_for(&scanned, "location.href", &format!("{web}/join#{token}")).await;
     scanned.close().await.unwrap();
@@ -75,7 +75,7 @@ async fn a_browser_without_the_authority_sees_the_page_that_explains_and_a_way_i
         &format!("/join#{token}"),
     )
     .await;
-    // Long enough for the check of the https port to have failed.
+    // Long enough for the check of the https port to fail.
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
     assert_eq!(tab.eval("location.href").await.unwrap(), format!("{setup}/#{token}"));
     assert_eq!(tab.eval("document.getElementById('trusted').hidden").await.unwrap(), true);
@@ -85,7 +85,7 @@ async fn a_browser_without_the_authority_sees_the_page_that_explains_and_a_way_i
     let open = "[...document.querySelectorAll('details[open]')].map((each) => each.id).join()";
     assert_eq!(tab.eval(open).await.unwrap(), "linux");
 
-    // The way in without it, by the same plain port.
+    // The way in without the authority, by the same plain port.
     let joined = browser.open(&format!("{setup}/join#{token}")).await.unwrap();
     joined.wait_until("serving", is_whole).await.unwrap();
     hub.wait_for_workers(1).await.unwrap();

@@ -1,4 +1,4 @@
-//! What workers do costs a hub that could answer alone less than half of its speed.
+//! Failing workers cost a hub that could answer alone less than half of its speed.
 
 use std::time::Instant;
 
@@ -8,12 +8,12 @@ use moex_tests::peer::{Manner, Peer, PeerConfig};
 use serde_json::{Value, json};
 
 const N_TOKENS: u64 = 200;
-/// Each hub answers so often, in turn; the medians are compared.
+/// The number of answers of each hub, taking turns; the medians are compared.
 const N_RUNS: usize = 7;
-/// Answers before that, in which the hub comes to know its workers.
+/// Answers before the measurement, in which the hub gets to know its workers.
 const N_WARM_UP: usize = 4;
 
-/// Tokens a second of an answer that nothing was cached for, and what it said.
+/// The tokens a second of an uncached answer, and its text.
 async fn answer(hub: &Hub, n: usize) -> (f64, String) {
     let body = json!({
         "prompt": format!("{n} bears"), "max_tokens": N_TOKENS, "ignore_eos": true, "temperature": 0
@@ -29,7 +29,7 @@ async fn answer(hub: &Hub, n: usize) -> (f64, String) {
 #[tokio::test]
 async fn workers_that_are_silent_lie_or_fail_leave_a_hub_more_than_half_of_its_speed() {
     let alone = Hub::start(&[]).unwrap();
-    // Whoever renames itself comes back under another key when it is thrown out.
+    // A worker that renames itself returns under another key when it is thrown out.
     for (manner, renames) in
         [(Manner::Mute, false), (Manner::Zeros, false), (Manner::Zeros, true), (Manner::SlowLoris, false)]
     {

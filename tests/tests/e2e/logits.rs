@@ -9,7 +9,7 @@ use crate::{data, succeed};
 
 const N_LAYERS: usize = 2;
 
-/// f32 arithmetic in another order than transformers'; its own f32 differs from f64 by about this much.
+/// This is f32 arithmetic in another order than transformers'; its own f32 differs from f64 by about as much.
 #[test]
 fn local_logits_equal_the_reference() {
     let folder = tempfile::tempdir().unwrap();
@@ -25,7 +25,7 @@ fn local_logits_equal_the_reference() {
     }
 }
 
-/// Two workers, weights and wire in f16: f16's 11 bits bound the error where the router chose the same experts.
+/// Two workers, weights and wire in f16: f16's 11 bits bound the error where the routers agree.
 #[test]
 fn two_workers_in_f16_stay_close_to_the_reference() {
     let folder = tempfile::tempdir().unwrap();

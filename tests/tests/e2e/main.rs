@@ -34,7 +34,7 @@ use std::process::{Command, Output};
 use moex_tests::moex;
 use serde_json::Value;
 
-/// Runs `moex ARGS` to its end and returns what it gave, whatever its exit code.
+/// Runs `moex ARGS` to its end and returns its output, whatever its exit code.
 fn run(args: &[&str]) -> Output {
     Command::new(moex()).args(args).output().expect("the moex binary starts")
 }

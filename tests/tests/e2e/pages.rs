@@ -1,4 +1,4 @@
-//! The chat page and the swarm page in a real Chromium: by localhost, and by an address of plain http as a phone would.
+//! The chat page and the swarm page in a real Chromium: by localhost, and by an address with plain http as on a phone.
 
 mod look;
 mod markdown;
@@ -16,7 +16,7 @@ use moex_tests::proxy::{Link, Proxy};
 use serde_json::Value;
 
 const STORY: &str = "Tell me a story about a bear.";
-/// The last answer has ended, one way or another.
+/// The last answer has ended, successfully or not.
 const ENDED: &str = "document.querySelector('.assistant') && !document.querySelector('.writing')";
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_question_and_what_was_answered_survive_a_reload_in_mid_answer() {
     ask(&tab, STORY).await;
     tab.until("document.querySelector('.writing')?.innerText.length > 40").await.unwrap();
     let before = tab.text(".writing").await.unwrap();
-    // The link stays slow until the page has gone, or the whole answer would come before it goes.
+    // The link stays slow until the page has gone; otherwise the whole answer would arrive before that.
     tab.begin_reload().await.unwrap();
     tab.until("!document.querySelector('.writing')").await.unwrap();
     proxy.set(Link::Open);
@@ -123,10 +123,10 @@ async fn a_full_storage_is_said_and_the_chat_goes_on() {
     browser.close().await.unwrap();
 }
 
-/// A link of 4 KB a second brings some twenty pieces a second, whatever the hub does; the page shows what the hub does.
+/// A link of 4 KB a second carries some twenty pieces a second, whatever the hub's rate; the page shows the hub's rate.
 #[tokio::test]
 async fn the_tokens_a_second_that_are_shown_are_the_engines_and_fit_the_wall_clock() {
-    // In f32 the answer takes long enough to be told from what the page takes besides.
+    // In f32 the answer takes long enough to be distinguished from the page's own time.
     let hub = Hub::start(&["--activations", "f32"]).unwrap();
     let proxy = Proxy::start(hub.address().unwrap(), Link::Open).await.unwrap();
     let browser = Browser::launch().await.unwrap();
@@ -167,7 +167,7 @@ async fn a_missing_key_is_asked_for_on_plain_http_and_the_join_link_copies() {
     let (tab, complaints) = browser.open_heard(&origin).await.unwrap();
     assert_eq!(tab.eval("isSecureContext").await.unwrap(), false, "{origin}");
 
-    // A wrong key is said to be wrong; one that is given up is asked for again with the first question.
+    // The page reports a wrong key; after a cancelled prompt it asks again with the first question.
     give_key(&tab, "not the key").await;
     tab.until("document.querySelector('.wrong').textContent.includes('key is wrong')").await.unwrap();
     tab.press("Escape").await.unwrap();
@@ -178,7 +178,7 @@ async fn a_missing_key_is_asked_for_on_plain_http_and_the_join_link_copies() {
     assert!(tab.text(".assistant").await.unwrap().contains("83"));
     assert_eq!(count(&tab, ".message").await, 2);
 
-    // The tab keeps the key, and the hub tells the link by the origin that the visitor used.
+    // The tab keeps the key, and the hub shows the link with the origin that the visitor used.
     tab.click("nav a[href='/swarm']").await.unwrap();
     tab.until("document.querySelector('.join-url')").await.unwrap();
     let link = tab.text(".join-url").await.unwrap();
@@ -195,7 +195,7 @@ async fn a_missing_key_is_asked_for_on_plain_http_and_the_join_link_copies() {
     assert_eq!(complaints.heard(), Vec::<String>::new());
     tab.close().await.unwrap();
 
-    // Another tab has no key: the swarm page asks too, and says what is missing when there is none.
+    // Another tab has no key: the swarm page asks too, and reports what is missing without one.
     let (tab, complaints) = browser.open_heard(&format!("{origin}/swarm")).await.unwrap();
     tab.until("document.querySelector('dialog')").await.unwrap();
     tab.press("Escape").await.unwrap();
@@ -243,7 +243,7 @@ async fn a_device_is_lent_beside_the_chat() {
         let meta = tab.text(".meta").await.unwrap();
         assert!(meta.contains("experts computed by"), "{meta} should name {adapter}");
 
-        // Folded away it serves on; only its end takes the worker away.
+        // A folded panel keeps serving; only ending it removes the worker.
         tab.click("#lend-hide").await.unwrap();
         tokio::time::sleep(Duration::from_secs(2)).await;
         hub.wait_for_workers(1).await.unwrap();
@@ -291,7 +291,7 @@ fn tokens_and_rate(meta: &str) -> (f64, f64) {
     (number(tokens), number(rest.split_once(" tokens/s").unwrap().0))
 }
 
-/// An address of this machine that is not loopback: the near end of a cable to a host that does not matter.
+/// An address of this machine that is not loopback: the near end of a cable to an unused host.
 struct Outside(Host);
 
 impl Outside {

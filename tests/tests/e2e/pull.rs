@@ -1,4 +1,4 @@
-//! `moex pull`, and `--model` by a name: a hub of models that stalls, breaks off, sends on, refuses and lies.
+//! `moex pull`, and `--model` by a name: a hub of models that stalls, disconnects, redirects, refuses and lies.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 const SHARD: &str = "model-00001-of-00003.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// A GGUF is not read by `moex pull`: any bytes will do.
+/// `moex pull` does not read a GGUF, so any bytes will do.
 const GGUF: &str = "Some-Model-Q4_0.gguf";
 
-/// Who downloads, with a cache of its own.
+/// A user who downloads, with a separate cache.
 struct User {
     home: TempDir,
     endpoint: String,
@@ -55,7 +55,7 @@ impl User {
         self.command(args).output().unwrap()
     }
 
-    /// What a command that must succeed says on stdout and on stderr.
+    /// Runs a command that must succeed; returns its stdout and stderr.
     fn succeed(&self, args: &[&str]) -> (String, String) {
         let output = self.run(args);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -70,7 +70,7 @@ impl User {
         path.trim_end().into()
     }
 
-    /// The last line of what a command that must fail says, which is its one sentence.
+    /// Runs a command that must fail; returns the last line of its output, its one sentence.
     fn fail(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -92,7 +92,7 @@ impl User {
     }
 }
 
-/// The tiny model in shards, and files that nobody needs.
+/// The tiny model in shards, and unneeded files.
 fn folder() -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<(String, Vec<u8>)> = fs::read_dir(data("tiny-qwen3-moe/sharded"))
         .unwrap()
@@ -105,7 +105,7 @@ fn folder() -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Three thousand bytes that are all different, in pairs.
+/// Three thousand bytes, in which all pairs differ.
 fn bytes() -> Vec<u8> {
     (0_u16..1500).flat_map(u16::to_le_bytes).collect()
 }
@@ -118,7 +118,7 @@ fn gguf() -> String {
     format!("{REPO}/{GGUF}")
 }
 
-/// Pulls the GGUF, which must arrive whole, and returns the ranges that were asked for and what was said.
+/// Pulls the GGUF, which must arrive complete; returns the requested ranges and the printed text.
 fn pull_gguf(hub: &HfHub, user: &User) -> (Vec<Option<String>>, String) {
     let (path, said) = user.succeed(&["pull", &gguf()]);
     assert!(fs::read(path.trim_end()).unwrap() == bytes(), "the file is another one");
@@ -148,7 +148,7 @@ fn a_folder_lies_in_the_cache_and_needs_no_hub_any_more() {
         }
     }
     assert_eq!(fs::read_to_string(user.repo().join("refs/main")).unwrap(), COMMIT);
-    // The token is for the hub alone, and for all of it.
+    // Every request to the hub carries the token, and no other request does.
     for asked in hub.asked() {
         let token = asked.by_hub.then(|| "Bearer hf_secret".to_owned());
         assert_eq!(asked.token, token, "{asked:?}");
@@ -182,7 +182,7 @@ fn a_model_by_its_name_is_downloaded_when_it_is_first_needed() {
 #[test]
 fn what_stalls_breaks_off_or_knows_no_ranges_arrives_all_the_same() {
     let hub = gguf_hub();
-    // Short enough to be waited for twice, long enough for a slow machine.
+    // Short enough to wait for twice, long enough for a slow machine.
     let user = User::of(&hub).with("HF_HUB_DOWNLOAD_TIMEOUT", "4");
     for trick in [Trick::CutAt(1000), Trick::StallAt(500), Trick::StallAt(0), Trick::IgnoreRange] {
         hub.once(Question::Bytes(GGUF), trick);
@@ -244,7 +244,7 @@ fn lies_are_one_sentence_and_leave_nothing() {
         assert!(!user.repo().join("snapshots").join(COMMIT).join(GGUF).exists(), "{lie:?}");
         pull_gguf(&hub, &user);
     }
-    // Of small files too, whose hash is git's.
+    // Also for small files, whose hash is git's.
     let hub = HfHub::start(folder(), &[]).unwrap();
     let user = User::of(&hub);
     hub.once(Question::Bytes("config.json"), Trick::Wrong);
@@ -253,7 +253,7 @@ fn lies_are_one_sentence_and_leave_nothing() {
     assert!(user.fail(&["info", "--model", "some-owner/Other-Model"]).contains("has no model"));
 }
 
-/// A question, the status and headers it is refused with, the token of who asks, and what the sentence must name.
+/// A request, the status and headers of its refusal, the user's token, and the names in the sentence.
 type Refusal<'a> =
     (&'a Question, u16, &'static [(&'static str, &'static str)], Option<&'a str>, &'a [&'a str]);
 
@@ -288,7 +288,7 @@ fn refusals_say_what_to_do() {
         }
         assert!(!said.contains("hf_"), "the token is printed: {said}");
     }
-    // By a name that could have been a path, both are said.
+    // For a name that could have been a path, the sentence mentions both.
     let hub = gguf_hub();
     hub.always(Question::Files, Trick::Status(404, &[]));
     let said = User::of(&hub).fail(&["info", "--model", REPO]);
@@ -382,7 +382,7 @@ fn a_gguf_comes_with_all_its_parts_and_a_repository_of_them_asks_which() {
 fn two_that_pull_at_once_download_each_file_once() {
     let hub = HfHub::start(folder(), &[]).unwrap();
     let user = User::of(&hub).with("HF_HUB_DOWNLOAD_TIMEOUT", "3");
-    // The first one holds a shard until it has lost patience, while the second one comes.
+    // The first one locks a shard until it loses patience, while the second one starts.
     hub.once(Question::Bytes(SHARD), Trick::StallAt(1000));
     let pulls: Vec<_> = (0..2)
         .map(|_| {
@@ -405,7 +405,7 @@ fn two_that_pull_at_once_download_each_file_once() {
     assert!(user.blobs().iter().all(|name| !name.ends_with(".incomplete")), "{:?}", user.blobs());
 }
 
-/// What other tools have downloaded, laid down as they do.
+/// Files that other tools have downloaded, in their layout.
 #[cfg(unix)]
 #[test]
 fn what_other_tools_have_downloaded_is_found_offline() {
@@ -422,7 +422,7 @@ fn what_other_tools_have_downloaded_is_found_offline() {
     files.retain(|(name, _)| !name.contains('/'));
     files.sort_by_key(|(name, _)| name == SHARD);
     for (name, bytes) in files {
-        // The last shard is not there yet: a model is all of its files.
+        // The last shard is missing: a model needs all of its files.
         assert!(user.fail(&["info", "--model", REPO]).contains("or not all of it"), "before {name}");
         fs::write(user.repo().join("blobs").join(etag(&bytes)), &bytes).unwrap();
         std::os::unix::fs::symlink(Path::new("../../blobs").join(etag(&bytes)), snapshot.join(&name))

@@ -1,4 +1,4 @@
-//! Who can reach a hub: loopback only unless told, and no worker without the token.
+//! Access to a hub: only from loopback by default, and no worker without the token.
 
 use std::collections::BTreeMap;
 use std::net::{TcpStream, UdpSocket};
@@ -11,7 +11,7 @@ use moex_tests::hub::Hub;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-/// The machine's own address, if it has one beside loopback; no packet is sent to find it.
+/// The machine's own address, if it has one besides loopback; finding it sends no packet.
 fn outer_address() -> Option<std::net::IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -48,7 +48,7 @@ async fn a_worker_without_the_token_is_unauthorized() {
     assert!(String::from_utf8_lossy(&heard).contains("unauthorized"), "{}", String::from_utf8_lossy(&heard));
 }
 
-/// What computes as a GPU on the CPU is not chosen: without a GPU the worker computes on its CPU.
+/// A software GPU is not chosen: without a hardware GPU the worker computes on its CPU.
 #[tokio::test]
 async fn a_native_worker_without_a_gpu_computes_on_its_cpu() {
     let hub = Hub::start(&["--activations", "int8"]).unwrap();
@@ -63,7 +63,7 @@ async fn a_native_worker_without_a_gpu_computes_on_its_cpu() {
     assert_eq!((&worker["backend"], &worker["name"]), (&"cpu".into(), &"the shelf".into()));
 }
 
-/// A worker in good order, but for its token.
+/// A valid worker, except for its token.
 fn join() -> Join {
     Join {
         token: String::new(),

@@ -1,4 +1,4 @@
-//! A room of people at one hub: what their chats have in common is computed once, and nobody's text depends on it.
+//! A room of people at one hub: common parts of their chats are computed once, and no text depends on that.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use moex_tests::hub::{Hub, Signal, Worker, workers};
 use serde_json::Value;
 
-/// The first conversations of the demo model's.
+/// The first conversations of the demo model.
 pub(crate) fn cases(n: usize) -> Vec<Value> {
     let cases = std::fs::read_to_string(crate::data("demo-cases.jsonl")).unwrap();
     cases.lines().take(n).map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -17,7 +17,7 @@ pub(crate) async fn answers(hub: &Hub, cases: &[Value]) -> Vec<String> {
     answers
 }
 
-/// The bytes that one worker holds, as the hub counts them.
+/// The bytes that one worker holds, according to the hub.
 fn bytes_resident(status: &Value) -> u64 {
     workers(status).next().unwrap()["bytes_resident"].as_u64().unwrap()
 }
@@ -30,7 +30,7 @@ async fn one_worker_serves_two_hubs_with_formats_of_their_own_and_outlives_one()
     for format in formats {
         expected.push(answers(&Hub::start(&["--experts", format]).unwrap(), &cases).await);
     }
-    // Without the hubs' own experts every answer is the worker's.
+    // Without the hubs' own experts, the worker computes every answer.
     let hub = |format| Hub::start(&["--no-hub-compute", "--experts", format]).unwrap();
     let [first, second] = formats.map(hub);
     let mut worker = Worker::start(&first.join_url, &[&second.join_url, "--memory", "2GiB,1GiB"]).unwrap();
@@ -42,7 +42,7 @@ async fn one_worker_serves_two_hubs_with_formats_of_their_own_and_outlives_one()
     let (one, other) = tokio::join!(answers(&first, &cases), answers(&second, &cases));
     assert_eq!([&one, &other], [&expected[0], &expected[1]]);
 
-    // One hub goes without a word: the other one's answers come all the same, from the same process.
+    // One hub disconnects without notice: the other one still gets answers, from the same process.
     first.end(Signal::KILL).await.unwrap();
     assert_eq!(answers(&second, &cases).await, expected[1]);
     assert!(worker.ended().unwrap().is_none());

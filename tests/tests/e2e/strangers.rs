@@ -1,4 +1,4 @@
-//! What strangers can do to a hub with default flags: each attack is bounded in count and time, and comes over loopback.
+//! Attacks of strangers on a hub with default flags: each is bounded in count and time, and uses loopback.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Asks for `/ws`. The socket, and the first line of the answer.
+/// Requests `/ws`; returns the socket and the first line of the answer.
 fn open_socket(address: SocketAddr, origin: Option<&str>) -> (TcpStream, String) {
     let mut stream = connect(address);
     let origin = origin.map(|origin| format!("Origin: {origin}\r\n")).unwrap_or_default();
@@ -42,7 +42,7 @@ fn open_socket(address: SocketAddr, origin: Option<&str>) -> (TcpStream, String)
     (stream, head.lines().next().unwrap().to_owned())
 }
 
-/// Sends `chunk` up to so many times, until the hub takes no more; how often it did.
+/// Sends `chunk` up to `times` times, until the hub takes no more; returns how many were sent.
 fn flood(stream: &mut TcpStream, chunk: &[u8], times: usize) -> usize {
     (0..times).take_while(|_| stream.write_all(chunk).is_ok()).count()
 }
@@ -55,7 +55,7 @@ fn memory_kib(hub: &Hub, field: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Asks for a path over a connection of its own.
+/// Requests a path over a new connection.
 fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = connect(address);
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
@@ -75,7 +75,7 @@ fn a_page_of_another_site_opens_no_socket() {
     }
 }
 
-/// Each announces a message of 31 MiB and sends 24 MiB of it, if it is let: more than the sockets' buffers hold.
+/// Each connection announces a message of 31 MiB and sends up to 24 MiB of it: more than the sockets' buffers hold.
 #[cfg(target_os = "linux")]
 #[test]
 fn strangers_without_a_token_cost_little_memory() {
@@ -87,7 +87,7 @@ fn strangers_without_a_token_cost_little_memory() {
     header.extend((31_u64 << 20).to_be_bytes());
     header.extend([0; 4]);
     for socket in &mut sockets {
-        // The hub may close at any moment: that is what is hoped for.
+        // The hub may close at any moment, as it should.
         let _ = socket.write_all(&header);
         let n_taken = flood(socket, &[0; 64 << 10], 384);
         assert!(n_taken < 384, "the hub took 24 MiB of someone it does not know");
@@ -116,14 +116,14 @@ fn a_flood_of_pings_ends_the_connection() {
     assert!(begun.elapsed() < PATIENCE / 2);
 }
 
-/// More half-requests than the hub has files for: whoever waits longest makes room.
+/// More half-requests than the hub has files for: the one that waits longest makes room.
 #[cfg(target_os = "linux")]
 #[test]
 fn half_requests_keep_nobody_out() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let (hub, address) = hub();
     let few = Rlimit { current: Some(400), maximum: Some(400) };
-    // Below what the hub counted on when it began: it must bear that too.
+    // Below the limit at the hub's start: it must cope with that too.
     prlimit(Pid::from_raw(i32::try_from(hub.pid()).unwrap()), Resource::Nofile, few).unwrap();
     let mut held = Vec::new();
     for _ in 0..600 {
@@ -146,7 +146,7 @@ fn a_header_without_end_is_refused() {
     assert!(get(address, "/health").contains("\"ok\""));
 }
 
-/// Prompts of nearly the largest body there may be.
+/// Prompts of almost the largest allowed body.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn long_prompts_are_refused_before_they_cost_much() {

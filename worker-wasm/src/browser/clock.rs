@@ -1,4 +1,4 @@
-//! Time in a browser: what has passed since the worker started, waiting, and one alarm.
+//! Time in a browser: the time since the worker started, waits, and one alarm.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use wasm_bindgen::prelude::*;
 
 use super::js;
 
-/// The longest the browser is asked to wait at once; `setTimeout` takes a signed 32-bit number of milliseconds.
+/// The longest single wait; `setTimeout` takes a signed 32-bit number of milliseconds.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// The time since the page of the worker was created, which is what the core counts in.
+/// The time since the page of the worker was created, which is the core's unit of time.
 pub(super) fn now() -> Duration {
     Duration::from_secs_f64(js::performance_now().max(0.0) / 1e3)
 }
@@ -24,7 +24,7 @@ pub(super) async fn sleep(delay: Duration) {
     drop(wasm_bindgen_futures::JsFuture::from(promise).await);
 }
 
-/// Calls back at the earliest of the times it is set to.
+/// Calls back at the earliest time that it is set to.
 pub(super) struct Alarm {
     ring: Closure<dyn FnMut()>,
     armed: Option<(Duration, i32)>,
@@ -35,7 +35,7 @@ impl Alarm {
         Self { ring: Closure::new(ring), armed: None }
     }
 
-    /// Ring at `deadline`. An earlier time that is set already stands: to be woken too early does no harm.
+    /// Sets the alarm to `deadline`, unless it is set to an earlier time: a wake-up that is too early does no harm.
     pub(super) fn set(&mut self, deadline: Duration) {
         match self.armed {
             Some((armed, _)) if armed <= deadline => return,
@@ -47,13 +47,13 @@ impl Alarm {
         self.armed = Some((deadline, handle));
     }
 
-    /// It has rung.
+    /// The alarm has rung.
     pub(super) fn rang(&mut self) {
         self.armed = None;
     }
 }
 
-/// Rounded up, so that the time has come when the browser says so.
+/// Rounded up, so that the time has passed when the browser calls back.
 fn millis(delay: Duration) -> f64 {
     (delay.min(MAX_WAIT).as_secs_f64() * 1e3).ceil()
 }

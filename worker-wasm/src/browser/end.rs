@@ -16,29 +16,29 @@ use crate::device::Device;
 use crate::driver::{End, Event, Job, Shared};
 use crate::inbox::Inbox;
 
-/// A device that is slower to say that it is done is nudged while an answer is awaited.
+/// A device with a slower sync is nudged while an answer is awaited.
 const SLOW_SYNC_MICROS: u64 = 20_000;
-/// How often.
+/// The interval between two nudges.
 const NUDGE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// See the [module's description](self).
 pub(super) struct BrowserEnd {
     inbox: Inbox<Event>,
     alarm: Alarm,
-    /// Of the hubs' WebSockets.
+    /// The URLs of the hubs' WebSockets.
     urls: Vec<String>,
     /// At most one to each hub.
     sockets: Vec<(Connection, Socket)>,
-    /// The device, if it is slow to say that it is done.
+    /// The device, if its sync is slow.
     nudged: Option<Shared<Device>>,
-    /// What the device does without, in words.
+    /// A sentence about what the device cannot use.
     note: Option<String>,
     keeps_blocks: bool,
     shown: Option<Report>,
 }
 
 impl BrowserEnd {
-    /// One for hubs at these origins. The page is told of the first.
+    /// The end for hubs at these origins. The page is told of the first.
     pub(super) fn new(
         inbox: Inbox<Event>,
         hubs: &[String],
@@ -49,7 +49,7 @@ impl BrowserEnd {
         let ringing = inbox.clone();
         Self {
             inbox,
-            // A full inbox is drained soon, and the driver looks at the time whenever it has drained it.
+            // A full inbox is drained soon, and the driver checks the time after draining it.
             alarm: Alarm::new(move || drop(ringing.offer(Event::Timer))),
             urls: hubs.iter().map(|hub| format!("{}/ws", hub.replacen("http", "ws", 1))).collect(),
             sockets: Vec::new(),
@@ -137,11 +137,11 @@ impl End for BrowserEnd {
         event
     }
 
-    /// Closed sockets send what they have by themselves.
+    /// Browsers send the rest of closed sockets by themselves.
     async fn finish(&mut self) {}
 }
 
-/// The outcome of `computation`, with the device nudged meanwhile if there is one to nudge.
+/// The outcome of `computation`; meanwhile it nudges `device`, if there is one.
 async fn nudging<T>(computation: impl Future<Output = T>, device: Option<Shared<Device>>) -> T {
     let Some(device) = device else { return computation.await };
     let mut computation = pin!(computation);

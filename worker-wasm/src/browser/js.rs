@@ -1,4 +1,4 @@
-//! Every browser interface the worker touches, declared on one page. Nothing else here calls into JavaScript by name.
+//! Every browser interface that the worker uses. No other file calls JavaScript by name.
 
 use js_sys::{ArrayBuffer, Function, JsString, Object, Reflect, Uint8Array};
 use wasm_bindgen::prelude::*;
@@ -13,7 +13,7 @@ extern "C" {
     #[wasm_bindgen(js_name = clearTimeout)]
     pub(super) fn clear_timeout(handle: i32);
 
-    /// To the page.
+    /// Posts a message to the page.
     #[wasm_bindgen(js_name = postMessage)]
     pub(super) fn post_message(message: &str);
 
@@ -82,28 +82,28 @@ extern "C" {
     pub(super) fn close(this: &Place);
 }
 
-/// Where the worker's script keeps blocks; `None` if it cannot.
+/// The block store of the worker's script; `None` if it has none.
 pub(super) fn store() -> Option<Store> {
     let store = global("moexStore");
     store.is_object().then(|| store.unchecked_into())
 }
 
-/// The bytes that a promise of the store came to, if it did.
+/// The bytes that a promise of the store resolved to; `None` if it failed.
 pub(super) fn content(outcome: Result<JsValue, JsValue>) -> Option<Vec<u8>> {
     outcome.ok()?.dyn_into::<Uint8Array>().ok().map(|bytes| bytes.to_vec())
 }
 
-/// How many GPU buffers this worker has made: its script counts them where the browser makes them.
+/// How many GPU buffers this worker has made: its script counts them when the browser makes them.
 pub(super) fn gpu_buffers_created() -> u64 {
     global("gpuBuffersCreated").as_f64().map_or(0, |count| count as u64)
 }
 
-/// What the browser lets on about the GPU, which is more than it tells wgpu; `None` if nothing.
+/// The browser's name for the GPU, which is more than it tells wgpu; `None` if it has none.
 pub(super) fn gpu_name() -> Option<String> {
     global("gpuName").as_string().filter(|name| !name.is_empty())
 }
 
-/// What the worker's script has put there.
+/// A global variable that the worker's script has set.
 fn global(name: &str) -> JsValue {
     Reflect::get(&js_sys::global(), &JsString::from(name)).unwrap_or(JsValue::UNDEFINED)
 }
@@ -123,7 +123,7 @@ pub(super) fn bytes(value: &JsValue) -> Option<Uint8Array> {
     value.dyn_ref::<ArrayBuffer>().map(|buffer| Uint8Array::new(buffer))
 }
 
-/// What an exception says of itself.
+/// The text of an exception.
 pub(super) fn words(error: &JsValue) -> String {
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => format!("{}: {}", error.name(), error.message()),

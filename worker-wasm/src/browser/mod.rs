@@ -27,16 +27,16 @@ use crate::inbox::Inbox;
 /// Input slots a tab announces: one computing, the rest arriving meanwhile.
 pub const INPUT_SLOTS: u8 = 4;
 
-/// What the page starts a worker with, as JSON.
+/// The page's options for a worker, as JSON.
 #[derive(Deserialize)]
 struct Options {
     /// The hub's origin: `http://HOST:PORT`.
     hub: String,
     /// The secret of the join URL.
     token: String,
-    /// Drawn and kept by the page, one for each tab that is open at a time.
+    /// Drawn and stored by the page, a different one for each open tab.
     key: WorkerKey,
-    /// What its owner calls it, for people.
+    /// The name that its owner gives it, for people.
     name: String,
     device: DeviceChoice,
     memory_budget_bytes: u64,
@@ -71,12 +71,12 @@ impl TabWorker {
             "leaving" => Visibility::Leaving,
             _ => Visibility::Visible,
         };
-        // A page that floods its own worker with them has only itself to tell.
+        // A page that floods its own worker with events loses some.
         drop(self.inbox.offer(Event::Visibility(visibility)));
     }
 }
 
-/// Serves until there is a reason not to; returns the last report, or the reason why there was nothing to report.
+/// Serves until it must end; returns the last report, or an error if there was nothing to report.
 async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     Report::new(Phase::Starting).post();
     let device = Device::open(options.device, clock::now).await?;

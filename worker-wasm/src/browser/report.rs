@@ -1,4 +1,4 @@
-//! What the worker tells its page, as JSON.
+//! The worker's reports to its page, as JSON.
 
 use serde::Serialize;
 
@@ -8,17 +8,17 @@ use crate::core::Status;
 /// One message to the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Report {
-    /// Where the worker stands.
+    /// The phase of the worker.
     pub(super) phase: Phase,
-    /// The reason for the phase, or what the worker has to do without, in words.
+    /// The reason for the phase, or a feature that the worker cannot use, as a sentence.
     pub(super) note: Option<String>,
-    /// Whether blocks are kept between visits.
+    /// Whether blocks are stored between visits.
     pub(super) keeps_blocks: bool,
     /// GPU buffers made so far, counted by the page's script; none is made while the worker serves.
     pub(super) gpu_buffers: u64,
     /// Bytes of the worker's WASM memory, which only ever grows.
     pub(super) wasm_memory_bytes: u64,
-    /// What the core shows; absent until there is one.
+    /// The core's status; absent until there is a core.
     pub(super) status: Option<Status>,
 }
 

@@ -76,7 +76,7 @@ fn callback(
     })
 }
 
-/// The browser says no more than that.
+/// The browser gives no other reason.
 fn closed(connection: Connection) -> Event {
     Event::Closed(connection, Lost::Disconnected(String::new()))
 }

@@ -12,13 +12,13 @@ pub enum ComputeError {
     /// There is no such block.
     #[error("{0} is not in the packed experts")]
     NoSuchBlock(Block),
-    /// The dispatch's rows, pairs or width do not fit together, or not the model.
+    /// The dispatch's rows, pairs or width do not fit together, or do not fit the model.
     #[error("the rows do not have the model's shape")]
     Shape,
 }
 
-/// The answer to `dispatch`: rows decoded from the wire's number format, each expert's gated rows computed as every worker
-/// computes them, and encoded back. The experts are of `shape` and lie wherever `find` finds them.
+/// The answer to `dispatch`: decodes rows from the wire's number format, computes each expert's gated rows as every
+/// worker does, and encodes them again. The experts are of `shape`; `find` returns them.
 ///
 /// # Errors
 /// If a block does not exist or the dispatch is not of `shape`.
@@ -41,7 +41,7 @@ pub fn answer<'a>(
     Ok(answer.finish())
 }
 
-/// The rows (R, D) of a dispatch that fits `shape`, all of whose pairs name one of them.
+/// The rows (R, D) of a dispatch that fits `shape`. All its pairs refer to one of them.
 ///
 /// # Errors
 /// If it does not fit.
@@ -60,7 +60,7 @@ pub fn rows_of(shape: &ExpertShape, dispatch: &Dispatch) -> Result<Vec<f32>, Com
     Ok(rows)
 }
 
-/// A pair as the kernels take it.
+/// A pair in the kernels' form.
 pub fn pair(pair: &moex_protocol::Pair) -> Pair {
     Pair { row: u32::from(pair.row), gate: pair.gate.to_f32() }
 }
@@ -72,12 +72,12 @@ pub struct Answering<'a> {
 }
 
 impl<'a> Answering<'a> {
-    /// No answers yet to `dispatch`.
+    /// An empty answer to `dispatch`.
     pub fn new(dispatch: &'a Dispatch) -> Self {
         Self { dispatch, parts: Vec::with_capacity(dispatch.calls.len()) }
     }
 
-    /// One expert's gated rows `out` (P, D).
+    /// Adds one expert's gated rows `out` (P, D).
     pub fn take(&mut self, expert: ExpertId, out: &[f32]) {
         self.parts.push(part(self.dispatch, expert, out));
     }

@@ -6,12 +6,12 @@ use moex_kernels::engine::{self, Batch, Computed};
 use moex_protocol::tensor::{self, TensorError};
 use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, Products};
 
-/// `dispatch` as the engine computes it: rows (R, D) and gates in f32, experts as slots.
+/// `dispatch` in the engine's form: rows (R, D) and gates in f32, experts as slots.
 ///
 /// `slots` are those of `dispatch.calls`, in their order.
 ///
 /// # Errors
-/// If the rows are not in the dtype and width that the dispatch names.
+/// If the rows do not have the dtype and width that the dispatch names.
 pub(super) fn to_batch(dispatch: &Dispatch, slots: &[u32]) -> Result<Batch, TensorError> {
     let rows = tensor::decode_rows(dispatch.dtype, &dispatch.rows, dispatch.hidden.into())?; // (R, D)
     let calls = dispatch.calls.iter().zip(slots);
@@ -23,10 +23,10 @@ pub(super) fn to_batch(dispatch: &Dispatch, slots: &[u32]) -> Result<Batch, Tens
     Ok(Batch { rows, calls: calls.collect() })
 }
 
-/// The answer to `dispatch`, from what the engine made of it, in the order of the calls' pairs.
+/// The answer to `dispatch` from the engine's results, in the order of the calls' pairs.
 ///
-/// `None` if there are not P rows, if the products that are wanted are missing, or if a value is not finite in the wire's
-/// dtype: the hub would reject such an answer.
+/// `None` if there are not P rows, if requested products are missing, or if a value is not finite in the wire's dtype:
+/// the hub would reject such an answer.
 pub(super) fn to_answer(dispatch: &Dispatch, computed: &Computed) -> Option<Answer> {
     let (hidden, n_pairs) = (usize::from(dispatch.hidden), dispatch.n_pairs());
     if computed.rows.len() != n_pairs * hidden {

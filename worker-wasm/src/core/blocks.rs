@@ -1,4 +1,4 @@
-//! Which expert blocks this worker holds, where, and what it still has to load.
+//! The expert blocks that this worker holds, their slots, and the blocks that it still has to load.
 //!
 //! A slot is a place in the engine that holds one block. The table hands out slots, keeps the load order the hub asked for,
 //! and never gives a slot away while a computation may read it. It moves no bytes.
@@ -36,7 +36,7 @@ pub(super) enum Settled {
     Resident,
     /// It was dropped meanwhile, or never requested.
     Unwanted,
-    /// The load failed; the hub is to be told why.
+    /// The load failed; the hub must be told why.
     Failed,
 }
 
@@ -98,7 +98,8 @@ impl BlockTable {
             self.drop_block(block);
         }
         if let Some(loading) = self.loading.get_mut(&block) {
-            // The same bytes are on their way; other bytes for the block wait until these have arrived and been let go.
+            // The same bytes are being loaded. Other bytes for the block wait until these have arrived and are
+            // released.
             loading.cancelled = loading.blake3 != source.blake3;
             if !loading.cancelled {
                 return Hold::Queued;
@@ -134,7 +135,7 @@ impl BlockTable {
         }
     }
 
-    /// The next block to load and the slot it goes to; `None` while enough are on their way or no slot is free.
+    /// The next block to load and its slot; `None` while enough are loading or no slot is free.
     pub(super) fn next_load(&mut self) -> Option<(u32, BlockSource)> {
         if self.loading.len() >= MAX_LOADS_IN_FLIGHT {
             return None;
@@ -155,7 +156,7 @@ impl BlockTable {
         let Some(loading) = self.loading.remove(&block) else { return Settled::Unwanted };
         let Loading { slot, blake3, cancelled } = loading;
         match succeeded {
-            // Bytes nobody claims are kept all the same: the next session may.
+            // Bytes that nobody claims are kept anyway: the next session may claim them.
             Ok(()) if !cancelled || !self.queue.iter().any(|queued| queued.block == block) => {
                 self.held.insert(block, Held { slot, blake3, claimed: !cancelled });
                 if cancelled { Settled::Unwanted } else { Settled::Resident }
@@ -177,7 +178,7 @@ impl BlockTable {
         self.free.append(&mut self.released_while_pinned);
     }
 
-    /// Takes the slot of a block that is not assigned.
+    /// Takes the slot of an unassigned block.
     fn reclaim(&mut self) -> Option<u32> {
         let kept = |(block, held): (&Block, &Held)| {
             (!held.claimed && !self.pinned.contains(&held.slot)).then_some(*block)
@@ -263,7 +264,7 @@ mod tests {
         table.drop_block(block(0));
         assert_eq!(table.loaded(block(0), Ok(())), Settled::Unwanted);
         assert_eq!(table.resident(block(0)), None);
-        // Its slot is there for the next block.
+        // Its slot is free for the next block.
         table.hold(source(1, "b"));
         assert_eq!(load_all(&mut table), [(0, block(1))]);
     }

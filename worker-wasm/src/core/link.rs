@@ -1,4 +1,4 @@
-//! The connection to one hub: when to try it, when to try again, and when to give up. It opens no socket.
+//! The connection to one hub: when to connect, when to retry, and when to give up. It opens no socket.
 //!
 //! ```text
 //!            connect_due              opened                    lost, worth another try
@@ -11,44 +11,44 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 
-/// The wait before connecting again, at first and at most.
+/// The first and the longest wait before reconnecting.
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// A connection that lasted this long counts as a success.
 const STABLE: Duration = Duration::from_secs(5);
-/// How long a worker waits for a hub to renew a certificate that does not name its address: several times what it takes.
+/// How long a worker waits for a hub to renew a certificate without its address: several times the usual duration.
 pub const RENEWAL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why there is no connection, or no longer.
+/// Why there is no connection, or no connection any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The hub does not answer, or the connection ended. It is tried again.
+    /// The hub does not answer, or the connection ended. The worker tries again.
     Disconnected(String),
     /// The hub's certificate is signed by its own authority and does not name this address. A hub renews its certificate
     /// within seconds of getting an address, so the connection is tried again for [`RENEWAL_PATIENCE`].
     AddressNotInCertificate(String),
-    /// The certificate of whoever answers is not trusted. It is not tried again.
+    /// The certificate of the answering server is not trusted. The worker does not try again.
     Untrusted(String),
 }
 
-/// Why a hub is not served any longer.
+/// Why the worker no longer serves a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The worker was told to leave.
     Left,
     /// The hub refused the worker for good, or the worker cannot serve its model: one sentence.
     Stopped(String),
-    /// The device failed, or cannot compute what the hub serves: one sentence. Another device may.
+    /// The device failed, or cannot compute the hub's model: one sentence. Another device may.
     DeviceFailed(String),
-    /// The hub has not answered for as long as the worker waits. The reason of the last failure.
+    /// The hub has not answered within the worker's patience. The reason of the last failure.
     Unreachable(String),
 }
 
-/// What follows from a lost connection.
+/// The consequence of a lost connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It will be tried again. `is_news` if this is worth a line in a log.
+    /// The worker will try again. `is_news` if this is worth a line in a log.
     Retry { is_news: bool },
-    /// It will not.
+    /// The worker will not try again.
     End(Ending),
 }
 
@@ -56,10 +56,10 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Link {
     state: State,
-    /// Of the latest socket.
+    /// The number of the latest socket.
     number: u64,
     backoff: Backoff,
-    /// How long to go on without a hub that accepts; `None` is for ever.
+    /// How long to go on without a hub that accepts; `None` means forever.
     patience: Option<Duration>,
     last_contact: Duration,
     address_missing_since: Option<Duration>,
@@ -74,7 +74,7 @@ enum State {
 }
 
 impl Link {
-    /// One to be opened at once.
+    /// A link that should connect at once.
     pub(super) fn new(now: Duration, patience: Option<Duration>) -> Self {
         Self {
             state: State::Down { retry_at: now },
@@ -91,7 +91,7 @@ impl Link {
         self.number
     }
 
-    /// When a connection is to be tried.
+    /// When to connect.
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
         match self.state {
             State::Down { retry_at } => Some(retry_at),
@@ -99,7 +99,7 @@ impl Link {
         }
     }
 
-    /// Whether a socket is to be opened now; if so it counts as opening.
+    /// Whether to open a socket now; if so, the link counts as opening.
     pub(super) fn connect_due(&mut self, now: Duration) -> bool {
         let is_due = self.poll_timeout().is_some_and(|at| at <= now);
         if is_due {
@@ -165,7 +165,7 @@ impl Link {
         Next::Retry { is_news }
     }
 
-    /// It is not opened again.
+    /// The link is never opened again.
     pub(super) fn end(&mut self) {
         self.state = State::Over;
     }
@@ -185,8 +185,8 @@ mod tests {
         Lost::AddressNotInCertificate("not this address".into())
     }
 
-    /// Fails every attempt with `lost` until there is no other; how many there were, how many of them were news, how it
-    /// ended and after how long.
+    /// Fails every attempt with `lost` until there is no other. Returns the number of failures, how many of them were
+    /// news, how the link ended, and after how long.
     fn fail(link: &mut Link, lost: &Lost) -> (u32, u32, Ending, Duration) {
         let (mut tries, mut news, mut now) = (0, 0, Duration::ZERO);
         loop {

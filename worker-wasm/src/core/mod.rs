@@ -2,7 +2,7 @@
 //!
 //! [`Core`] serves one hub: the session with it, the blocks held for it, and the work owed to it. [`Worker`] is a core and a
 //! connection for each of several hubs, with one device for all; browser and native run it, the simulator runs a core alone.
-//! Whoever has a core feeds it what happened and does what it asks:
+//! The owner of a core feeds it events and does what it requests:
 //!
 //! ```text
 //! handle_message, handle_text, handle_timeout, handle_closed      what the socket and the timer bring
@@ -51,41 +51,41 @@ pub use self::worker::{Action, Connection, EngineId, HubConfig, HubId, Worker};
 /// Blocks that became resident within this time are reported to the hub together.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How a worker presents itself.
+/// A worker's description of itself.
 #[derive(Clone, Debug)]
 pub struct CoreConfig {
     /// The first frame of every session.
     pub join: Join,
 }
 
-/// What the driver has to do.
+/// A task for the driver.
 #[derive(Debug)]
 pub enum Task {
     /// Make an engine with this plan, in place of any earlier one; then call [`Core::planned`]. Loads into the earlier engine
     /// are void: they are not reported.
     Plan {
-        /// How much there will ever be.
+        /// The engine's sizes.
         plan: EnginePlan,
     },
     /// Fetch the bytes of `source`, check their hash, put them into the engine's `slot`; then call [`Core::loaded`].
     Load {
-        /// Where in the engine.
+        /// The engine's slot.
         slot: u32,
-        /// Which of the plan's.
+        /// One of the plan's formats.
         format: ExpertFormat,
-        /// What, and where it comes from.
+        /// The block and its source.
         source: BlockSource,
     },
-    /// Compute; then call [`Core::computed`].
+    /// Compute the batch; then call [`Core::computed`].
     Compute {
-        /// What to name in [`Core::computed`].
+        /// The attempt for [`Core::computed`].
         attempt: AttemptId,
-        /// Rows (R, D) and the experts they go to.
+        /// Rows (R, D) and their experts.
         batch: Batch,
         /// Whether the products of gate and up are wanted too.
         wants_products: bool,
     },
-    /// Give up: connecting again would end the same way. The reason is one sentence.
+    /// Give up: another connection would end the same way. The reason is one sentence.
     Stop(String),
 }
 
@@ -105,7 +105,7 @@ pub struct Core {
     session: WorkerSession,
     model: Option<Model>,
     accepted: bool,
-    /// Whether the hub said that it asks for products.
+    /// Whether the hub announced that it requests products.
     wants_products: bool,
     engine_ready: bool,
     blocks: BlockTable,
@@ -118,7 +118,7 @@ pub struct Core {
     counted: Status,
 }
 
-/// The computation that is out.
+/// The running computation.
 #[derive(Debug)]
 struct Running {
     attempt: AttemptId,
@@ -188,7 +188,7 @@ impl Core {
         self.abandon_session();
     }
 
-    /// [`Task::Plan`] is done. An error here ends the worker: on another device it may do better.
+    /// [`Task::Plan`] is done. An error ends the worker: it may do better on another device.
     pub fn planned(&mut self, now: Duration, result: Result<(), String>) {
         match result {
             Ok(()) => self.engine_ready = true,
@@ -222,7 +222,7 @@ impl Core {
         self.advance(now);
     }
 
-    /// The device stopped working: the hub is told which way, and the worker stops.
+    /// The device stopped working: the core tells the hub the error code, and the worker stops.
     pub fn device_failed(&mut self, now: Duration, code: ErrorCode, reason: String) {
         self.session.stop(now, code, reason.as_str());
         self.advance(now);
@@ -247,7 +247,7 @@ impl Core {
         self.session.poll_transmit()
     }
 
-    /// The next thing to do.
+    /// The next task.
     pub fn poll_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }
@@ -257,7 +257,7 @@ impl Core {
         [self.session.poll_timeout(), self.report.due].into_iter().flatten().min()
     }
 
-    /// Set once the session is over: what to close the socket with when everything has been sent.
+    /// Set once the session is over: the code to close the socket with after everything has been sent.
     pub fn close_code(&self) -> Option<u16> {
         self.session.close_code()
     }
@@ -267,7 +267,7 @@ impl Core {
         self.accepted
     }
 
-    /// What there is to show.
+    /// The worker's status.
     pub fn status(&self) -> Status {
         let block_bytes = self.model.as_ref().map_or(0, |model| model.block_bytes);
         let blocks_resident = self.blocks.n_resident();
@@ -283,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Takes in what the session learnt, then hands out whatever can be done now.
+    /// Takes in the session's events, then starts everything that can be done now.
     fn advance(&mut self, now: Duration) {
         while let Some(event) = self.session.poll_event() {
             self.handle_event(now, event);
@@ -327,7 +327,7 @@ impl Core {
         }
     }
 
-    /// The hub has said what model it is: an engine for it, unless the one there is fits.
+    /// The hub has described its model: requests an engine for it, unless the present one fits.
     fn accepted(&mut self, accepted: &Accepted) {
         let model = match Model::new(&accepted.model, self.config.join.memory_budget_bytes) {
             Ok(model) => model,
@@ -380,7 +380,7 @@ impl Core {
         self.report_beat(now);
     }
 
-    /// Takes up a dispatch, or answers at once why not.
+    /// Starts a dispatch, or answers at once why not.
     fn start(&mut self, now: Duration, attempt: AttemptId, dispatch: Dispatch) {
         self.counted.dispatches += 1;
         match self.batch(&dispatch) {
@@ -411,7 +411,7 @@ impl Core {
         Ok((slots, batch))
     }
 
-    /// Answers the attempt with what its computation gave, unless nobody waits for it.
+    /// Answers the attempt with the computation's result, unless nobody waits for it.
     fn settle(&mut self, now: Duration, running: Running, result: Result<Computed, String>) {
         let Running { attempt, dispatch, since, cancelled } = running;
         if cancelled {
@@ -449,10 +449,10 @@ impl Core {
         self.report.due.get_or_insert(now + REPORT_INTERVAL);
     }
 
-    /// Tells the hub what was loaded: when the interval is over, or at once when nothing more is coming.
+    /// Reports loaded blocks to the hub: when the interval is over, or at once when no load is running.
     fn flush_report(&mut self, now: Duration) {
         let Report { due: Some(due), .. } = self.report else { return };
-        // Counted only when there is something to report: this is on the way of every message.
+        // Counted only when there is something to report: this runs for every message.
         let idle = self.blocks.n_assigned() == self.blocks.n_resident();
         if now < due && !idle {
             return;
@@ -473,7 +473,7 @@ impl Core {
         self.report_beat(now);
     }
 
-    /// Tells the session what the next heartbeats say; a change of visibility goes out at once.
+    /// Tells the session the content of the next heartbeats; a change of visibility is sent at once.
     fn report_beat(&mut self, now: Duration) {
         let status = self.status();
         self.session.report_beat(

@@ -1,24 +1,25 @@
-//! The served model as the worker needs it: how large a block is, and how many of them fit.
+//! The served model as the worker needs it: the size of a block, and how many blocks fit.
 
 use moex_kernels::engine::{ActivationFormat, EnginePlan};
 use moex_kernels::{ExpertFormat, ExpertShape, ExpertShapes};
 use moex_protocol::{LayerId, ModelSummary};
 
-/// What follows from the hub's [`ModelSummary`] and this worker's memory budget.
+/// The values that follow from the hub's [`ModelSummary`] and this worker's memory budget.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Model {
     pub(super) name: String,
-    /// Of the largest block.
+    /// Bytes of the largest block.
     pub(super) block_bytes: u64,
     pub(super) plan: EnginePlan,
-    /// Of each layer; empty where all have the first of the plan.
+    /// The format of each layer; empty if all have the plan's first one.
     layer_formats: Vec<ExpertFormat>,
 }
 
 impl Model {
     /// The engine that holds as many blocks as `budget_bytes` allows.
     ///
-    /// Fails, in words, if the format is unknown, if hub and worker disagree about a block's size, or if not one block fits.
+    /// Fails, with a sentence, if the format is unknown, if hub and worker disagree about a block's size, or if not one
+    /// block fits.
     pub(super) fn new(summary: &ModelSummary, budget_bytes: u64) -> Result<Self, String> {
         let parse = |name: &String| -> Result<ExpertFormat, String> {
             name.parse().map_err(|_| format!("This worker does not know the hub's weight format `{name}`."))
@@ -66,7 +67,7 @@ impl Model {
         Ok(Self { name: summary.name.clone(), block_bytes, plan, layer_formats })
     }
 
-    /// The shape of a block of this layer; of a layer that the model does not have, that of its first format.
+    /// The shape of a block of this layer; for a layer that the model does not have, the shape with its first format.
     pub(super) fn shape(&self, layer: LayerId) -> ExpertShape {
         let format = self.layer_formats.get(usize::from(layer.0)).copied();
         let mut shapes = self.plan.shapes.iter();

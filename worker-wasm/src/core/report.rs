@@ -1,10 +1,10 @@
-//! What a worker has to tell its hub of the blocks that it loads.
+//! A worker's reports to its hub about the blocks that it loads.
 
 use std::time::Duration;
 
 use moex_protocol::Block;
 
-/// What the next block report will say.
+/// The content of the next block report.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) epoch: u64,
@@ -17,7 +17,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Another epoch: its bytes are counted from zero. What is to be reported of the last one is reported with it.
+    /// Starts another epoch: its bytes are counted from zero. Blocks of the last epoch that are not reported yet are
+    /// reported with it.
     pub(super) fn start(&mut self, epoch: u64) {
         self.epoch = epoch;
         (self.bytes_done, self.bytes_total, self.bytes_downloaded) = (0, 0, 0);

@@ -21,7 +21,7 @@ pub struct Status {
     pub backend: String,
     /// The adapter's optional features in use.
     pub features: Vec<String>,
-    /// The model being served, once the hub has said so.
+    /// The served model, once the hub has named it.
     pub model: Option<String>,
     /// Blocks the hub asked this worker to hold.
     pub blocks_assigned: usize,
@@ -52,7 +52,7 @@ pub struct Status {
 /// The most characters of a hub's text that are shown.
 const MAX_TOLD_CHARS: usize = 300;
 
-/// A text with words of the hub's in it, as it may be shown: short, and without characters that steer a terminal or turn the
+/// A text with words of the hub, made safe to show: short, and without characters that control a terminal or change the
 /// direction of reading.
 pub(super) fn told(text: &str) -> String {
     let steers = |c: char| {

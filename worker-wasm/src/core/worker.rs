@@ -1,7 +1,7 @@
 //! The whole worker, without I/O: a [`Core`] and a connection for each of its hubs, and one device for all of them.
 //!
-//! Each hub has its own session, model, blocks and share of the memory. The device computes one batch at a time, those of
-//! the hubs in turn. What a hub sends, or fails to do, changes nothing for the others; only a lost device ends them all.
+//! Each hub has its own session, model, blocks and share of the memory. The device computes one batch at a time; the
+//! hubs take turns. A hub's messages and failures do not affect the others; only a lost device ends them all.
 //!
 //! ```text
 //! opened, handle_message, handle_text, closed, handle_timeout      what sockets and the timer bring
@@ -12,7 +12,7 @@
 //! is_over       ->  whether every hub has ended
 //! ```
 //!
-//! What names a socket or an engine that has been replaced is ignored, so a driver need not tell them apart.
+//! Events of a socket or an engine that has been replaced are ignored, so a driver need not tell them apart.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,19 +27,19 @@ use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Visibility};
 use super::link::{Ending, Link, Lost, Next};
 use super::{Core, CoreConfig, Loaded, Status, Task};
 
-/// What a socket is closed with when the worker, or its hub, is done.
+/// The close code of a socket when the worker, or its hub, is done.
 const CLOSE_NORMAL: u16 = 1000;
-/// What a socket is closed with when the worker leaves.
+/// The close code of a socket when the worker leaves.
 const CLOSE_AWAY: u16 = 1001;
 
-/// One of the worker's hubs: its place among those that the worker was made with.
+/// The index of a hub among those that the worker was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubId(pub usize);
 
 /// One socket: the `number`th to this hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Whom it leads to.
+    /// The hub that it leads to.
     pub hub: HubId,
     /// Counted from 1.
     pub number: u64,
@@ -48,7 +48,7 @@ pub struct Connection {
 /// One engine: the `number`th made for this hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineId {
-    /// Whose experts it holds.
+    /// The hub whose experts it holds.
     pub hub: HubId,
     /// Counted from 1.
     pub number: u64,
@@ -57,13 +57,13 @@ pub struct EngineId {
 /// A hub to serve.
 #[derive(Clone, Debug)]
 pub struct HubConfig {
-    /// How the worker presents itself there; its memory budget is this hub's share.
+    /// The worker's description of itself there; its memory budget is this hub's share.
     pub core: CoreConfig,
-    /// How long to go on without a hub that accepts; `None` is for ever.
+    /// How long to go on without a hub that accepts; `None` means forever.
     pub patience: Option<Duration>,
 }
 
-/// What the driver has to do.
+/// An action for the driver.
 #[derive(Debug)]
 pub enum Action {
     /// Open a socket, within a bounded time; then call [`Worker::opened`] or [`Worker::closed`].
@@ -74,37 +74,37 @@ pub enum Action {
     Close(Connection, u16),
     /// Make an engine with this plan, in place of the hub's earlier one; then call [`Worker::planned`].
     Plan {
-        /// What to name in [`Worker::planned`].
+        /// The engine for [`Worker::planned`].
         engine: EngineId,
-        /// How much there will ever be.
+        /// The engine's sizes.
         plan: EnginePlan,
     },
     /// Fetch the bytes of `source` from the hub, check their hash, put them into the engine's `slot`; then call
     /// [`Worker::loaded`].
     Load {
-        /// Which engine.
+        /// The engine.
         engine: EngineId,
-        /// Where in it.
+        /// The engine's slot.
         slot: u32,
-        /// Which of its plan's.
+        /// One of the plan's formats.
         format: ExpertFormat,
-        /// What, and where it comes from.
+        /// The block and its source.
         source: BlockSource,
     },
-    /// Compute; then call [`Worker::computed`]. There is one at a time.
+    /// Compute the batch; then call [`Worker::computed`]. Only one runs at a time.
     Compute {
-        /// With which engine.
+        /// The engine to use.
         engine: EngineId,
-        /// What to name in [`Worker::computed`].
+        /// The attempt for [`Worker::computed`].
         attempt: AttemptId,
-        /// Rows (R, D) and the experts they go to.
+        /// Rows (R, D) and their experts.
         batch: Batch,
         /// Whether the products of gate and up are wanted too.
         wants_products: bool,
     },
-    /// Nothing: the connection is lost and will be tried again, which may be worth a line in a log.
+    /// No action: reports that the connection is lost and will be tried again, which may be worth a line in a log.
     Retrying(HubId, Lost),
-    /// Drop the hub's engine: it is not served any longer.
+    /// Drop the hub's engine: the hub is no longer served.
     Ended(HubId, Ending),
 }
 
@@ -125,7 +125,7 @@ struct Hub {
     link: Link,
     /// The number of the latest engine.
     engine: u64,
-    /// It was the device that failed.
+    /// Whether the device has failed.
     device_failed: bool,
 }
 
@@ -152,7 +152,7 @@ impl Worker {
         }
     }
 
-    /// A binary message came.
+    /// A binary message arrived.
     pub fn handle_message(&mut self, now: Duration, connection: Connection, message: Bytes) {
         if let Some(hub) = self.open(connection) {
             hub.core.handle_message(now, message);
@@ -160,7 +160,7 @@ impl Worker {
         }
     }
 
-    /// A text message came, which the protocol does not have.
+    /// A text message arrived, which the protocol does not have.
     pub fn handle_text(&mut self, now: Duration, connection: Connection) {
         if let Some(hub) = self.open(connection) {
             hub.core.handle_text(now);
@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// The time of [`poll_timeout`](Self::poll_timeout) has come. Too early is harmless.
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come. A call that is too early is harmless.
     pub fn handle_timeout(&mut self, now: Duration) {
         for index in 0..self.hubs.len() {
             let (id, hub) = (HubId(index), &mut self.hubs[index]);
@@ -189,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// [`Action::Plan`] is done. An error ends the hub: on another device the worker may do better.
+    /// [`Action::Plan`] is done. An error ends the hub: the worker may do better on another device.
     pub fn planned(&mut self, now: Duration, engine: EngineId, result: Result<(), String>) {
         if let Some(hub) = self.with(engine) {
             hub.device_failed = result.is_err();
@@ -223,7 +223,7 @@ impl Worker {
         }
     }
 
-    /// The device stopped working: every hub is told, and none is served any longer.
+    /// The device stopped working: every hub is told, and none is served any more.
     pub fn device_lost(&mut self, now: Duration) {
         for index in 0..self.hubs.len() {
             let hub = &mut self.hubs[index];
@@ -243,7 +243,7 @@ impl Worker {
         }
     }
 
-    /// The worker ends now: its hubs are told, and nothing that is under way is waited for.
+    /// The worker ends now: it tells its hubs, and waits for nothing that is running.
     pub fn leave(&mut self, now: Duration) {
         for index in 0..self.hubs.len() {
             let (id, hub) = (HubId(index), &mut self.hubs[index]);
@@ -255,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// The next thing to do.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -279,33 +279,33 @@ impl Worker {
         self.hubs.get(hub.0).is_some_and(|hub| hub.link.is_open())
     }
 
-    /// Whether no later engine was asked for in this one's place.
+    /// Whether no later engine was requested in this one's place.
     pub fn is_latest(&self, engine: EngineId) -> bool {
         self.hubs.get(engine.hub.0).is_some_and(|hub| hub.engine == engine.number && !hub.link.is_over())
     }
 
-    /// What there is to show, hub by hub.
+    /// The status of each hub.
     pub fn statuses(&self) -> impl Iterator<Item = Status> {
         self.hubs.iter().map(|hub| hub.core.status())
     }
 
-    /// The hub of a socket that is still its latest and not given up.
+    /// The hub of a socket, if that socket is its latest and has not ended.
     fn of(&mut self, connection: Connection) -> Option<&mut Hub> {
         let hub = self.hubs.get_mut(connection.hub.0)?;
         (hub.link.number() == connection.number && hub.link.has_socket()).then_some(hub)
     }
 
-    /// The same, if the socket is open.
+    /// [`Self::of`], if the socket is open.
     fn open(&mut self, connection: Connection) -> Option<&mut Hub> {
         self.of(connection).filter(|hub| hub.link.is_open())
     }
 
-    /// The hub of an engine that is still its latest.
+    /// The hub of an engine, if that engine is its latest.
     fn with(&mut self, engine: EngineId) -> Option<&mut Hub> {
         if self.is_latest(engine) { self.hubs.get_mut(engine.hub.0) } else { None }
     }
 
-    /// Hands out what the hub's core wants sent and done, and closes the socket if the session is over.
+    /// Carries out the sends and tasks of the hub's core, and closes the socket if the session is over.
     fn flush(&mut self, now: Duration, id: HubId) {
         let hub = &mut self.hubs[id.0];
         if hub.link.is_open() {
@@ -327,7 +327,7 @@ impl Worker {
         let hub = &mut self.hubs[id.0];
         if hub.link.is_open() {
             hub.core.handle_closed(now);
-            // The core may still say that it need not be tried again.
+            // The core may still say that no retry is needed.
             self.take_tasks(id);
         }
         let hub = &mut self.hubs[id.0];
@@ -377,7 +377,7 @@ impl Worker {
         }
     }
 
-    /// The hub is not served any longer; nothing happens if it was not.
+    /// Stops serving the hub, if it is served.
     fn end(&mut self, id: HubId, ending: Ending, code: u16) {
         let hub = &mut self.hubs[id.0];
         if hub.link.is_over() {

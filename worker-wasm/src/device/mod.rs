@@ -1,4 +1,5 @@
-//! The device that computes, a GPU or the CPU: opened, tested against the CPU's reference kernels, and measured for the hub.
+//! The computing device, a GPU or the CPU: opens it, tests it against the CPU's reference kernels, and measures it for
+//! the hub.
 
 mod probe;
 mod self_test;
@@ -15,15 +16,15 @@ use serde::Deserialize;
 
 use probe::Speed;
 
-/// What a worker is told to compute on.
+/// The device that a worker is told to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceChoice {
-    /// A GPU if there is one that passes its self-test, else the CPU. In a browser, where nothing says whether a GPU is one,
-    /// the faster of the two.
+    /// A GPU if there is one that passes its self-test, otherwise the CPU. In a browser, which does not tell whether a
+    /// GPU is a real one, the faster of the two.
     #[default]
     Auto,
-    /// A GPU, or a driver that computes as one on the CPU, or nothing.
+    /// A GPU, or a driver that emulates one on the CPU; otherwise an error.
     Gpu,
     /// The CPU: WASM SIMD in a browser.
     #[serde(alias = "wasm")]
@@ -65,9 +66,9 @@ impl FromStr for DeviceChoice {
 pub struct Device {
     kind: Kind,
     self_test: SelfTest,
-    /// Why it is not exact; none where int8 activations give the CPU's bits.
+    /// Why it is not exact; `None` if int8 activations give the CPU's bits.
     inexact: Option<String>,
-    /// Measured to choose it, if there was a choice.
+    /// The measurement that it was chosen by, if there was a choice.
     speed: Option<Speed>,
     note: Option<String>,
 }
@@ -80,10 +81,10 @@ enum Kind {
 }
 
 impl Device {
-    /// Opens what `choice` asks for and tests it. `clock` returns the time since any fixed moment.
+    /// Opens the device of `choice` and tests it. `clock` returns the time since any fixed moment.
     ///
     /// # Errors
-    /// One sentence: the GPU asked for is not there, or the device does not compute right.
+    /// One sentence: the requested GPU is missing, or the device computes wrong results.
     pub async fn open(choice: DeviceChoice, clock: impl Fn() -> Duration) -> Result<Self, String> {
         match choice {
             DeviceChoice::Cpu => Self::cpu(None),
@@ -95,8 +96,8 @@ impl Device {
         }
     }
 
-    /// This GPU, or the CPU where that reads weights faster in the batch that both are measured with. Natively a driver says
-    /// of itself whether it computes on the CPU, and is not chosen then.
+    /// Returns this GPU, or the CPU if that reads weights faster in the batch that both are measured with. Natively, a
+    /// driver reports whether it computes on the CPU; such a driver is not chosen anyway.
     async fn or_faster_cpu(self, clock: &dyn Fn() -> Duration) -> Result<Self, String> {
         if !cfg!(target_arch = "wasm32") {
             return Ok(self);
@@ -151,7 +152,7 @@ impl Device {
         Ok(Self { kind: Kind::Gpu(gpu), self_test, inexact, speed: None, note: None })
     }
 
-    /// An engine on this device, once it is sure that it computes the plan's formats right.
+    /// An engine on this device, after testing that the device computes the plan's formats correctly.
     ///
     /// # Errors
     /// If the plan does not fit the device, or the device gives wrong results.
@@ -177,11 +178,11 @@ impl Device {
         }
     }
 
-    /// The join that describes this device to a hub, with its speed, measured now if it was not before. `clock` returns the
-    /// time since any fixed moment.
+    /// The join message that describes this device to a hub, with its speed, which is measured now if it was not
+    /// before. `clock` returns the time since any fixed moment.
     ///
     /// # Errors
-    /// One sentence, if the device fails while it is measured.
+    /// One sentence, if the device fails during the measurement.
     pub async fn present(&self, identity: Identity, clock: impl Fn() -> Duration) -> Result<Join, String> {
         let speed = match self.speed {
             Some(speed) => speed,

@@ -1,5 +1,5 @@
-//! How fast a device is, measured at join on an expert of a middling size: one row for the weight bandwidth that decoding
-//! lives on, many rows for the arithmetic that prompts live on.
+//! Measures a device's speed at join, on an expert of a medium size: with one row the weight bandwidth, which bounds
+//! decoding; with many rows the arithmetic, which bounds prompts.
 
 use std::{pin::Pin, time::Duration};
 
@@ -9,21 +9,21 @@ use moex_kernels::{ExpertShape, WeightFormat};
 use super::{Device, noise};
 
 const SHAPE: ExpertShape = ExpertShape::uniform(512, 384, WeightFormat::Int4G128);
-/// Experts a batch goes to, each with weights of its own.
+/// Experts of a batch, each with its own weights.
 const N_EXPERTS: u32 = 8;
-/// Rows for each of them when arithmetic is measured.
+/// Rows for each of them in the measurement of arithmetic.
 const MANY_ROWS: u32 = 16;
-/// Each batch is run this often, the best run counts; but no more than one after it took [`LONG`].
+/// The most runs of each batch, of which the best counts; a run that takes [`LONG`] is the last.
 const N_RUNS: usize = 3;
-/// Whoever waits to lend a slow device waits for one such run, not for three.
+/// A run this long is the last one: the owner of a slow device waits for one such run, not for three.
 const LONG: Duration = Duration::from_millis(10);
 
 const MAX_PAIRS: u32 = N_EXPERTS * MANY_ROWS;
 
-/// What was measured.
+/// The measured speeds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Speed {
-    /// What waiting for the device costs, at the median.
+    /// The median time of waiting for the device.
     pub(super) sync_latency: Duration,
     /// 10^9 bytes of weights read a second, one row to an expert.
     pub(super) gigabytes_per_second: f32,
@@ -31,7 +31,7 @@ pub(super) struct Speed {
     pub(super) teraflops: f32,
 }
 
-/// Measures by `clock`, which gives the time since any fixed moment. Boxed, so that bundles have it once.
+/// Measures with `clock`, which returns the time since any fixed moment. Boxed, so that bundles contain the code once.
 pub(super) fn measure<'a>(
     device: &'a Device,
     clock: &'a dyn Fn() -> Duration,
@@ -40,7 +40,7 @@ pub(super) fn measure<'a>(
 }
 
 async fn measured(device: &Device, clock: &dyn Fn() -> Duration) -> Result<Speed, EngineError> {
-    // What most hubs serve.
+    // The format that most hubs serve.
     let activations = if device.is_exact() { ActivationFormat::Int8 } else { ActivationFormat::F32 };
     let engine = device.engine(plan(activations)).await?;
     let block = SHAPE.noise(1, 0.1);
@@ -74,7 +74,7 @@ async fn measured(device: &Device, clock: &dyn Fn() -> Duration) -> Result<Speed
     })
 }
 
-/// The engine that is measured.
+/// The plan of the measured engine.
 pub(super) fn plan(activations: ActivationFormat) -> EnginePlan {
     EnginePlan {
         shapes: SHAPE.into(),
@@ -92,7 +92,7 @@ fn batch(n_rows: u32) -> Batch {
     Batch { rows: noise(2, n_rows as usize * SHAPE.hidden, 1.0), calls }
 }
 
-/// In units of `unit` a second; NaN for a clock too coarse to tell.
+/// The rate in units of `unit` a second; NaN if the clock is too coarse.
 fn rate(amount: f64, seconds: f64, unit: f64) -> f32 {
     if seconds > 0.0 { (amount / seconds / unit) as f32 } else { f32::NAN }
 }

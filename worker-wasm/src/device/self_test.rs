@@ -1,6 +1,6 @@
-//! Whether the CPU kernels compute right on this very processor: one expert against the formula in f64.
+//! Tests whether the CPU kernels compute correctly on this processor: one expert against the formula in f64.
 //!
-//! The GPU's kernels are checked against the CPU's by `moex_kernels`; this is what stands under that check.
+//! `moex_kernels` checks the GPU's kernels against the CPU's; that check relies on this one.
 
 use moex_kernels::engine::{ActivationFormat, Batch, Call, CpuEngine, EngineError, EnginePlan, Pair};
 use moex_kernels::{ExpertShape, ExpertView, MatrixView, WeightFormat, nmse};
@@ -10,7 +10,7 @@ use super::noise;
 
 /// The rounding of sums of a few hundred f32 products stays orders of magnitude below this; a wrong kernel does not.
 const TOLERANCE_NMSE: f64 = 1e-9;
-/// Rounding to int8 costs some 1e-4.
+/// Rounding to int8 costs about 1e-4.
 const INT8_TOLERANCE_NMSE: f64 = 1e-3;
 /// D: more than one int4 group, and no multiple of one.
 const HIDDEN: usize = 200;

@@ -1,4 +1,4 @@
-//! What a worker has done beside its sockets: an engine made, a block brought, a batch computed.
+//! The jobs of a worker besides its sockets: making an engine, fetching a block, computing a batch.
 
 use moex_kernels::ExpertFormat;
 use moex_kernels::engine::{Batch, Computed, Engine, EngineError, EnginePlan};
@@ -8,16 +8,16 @@ use super::Shared;
 use crate::core::{EngineId, Loaded};
 use crate::device::Device;
 
-/// Brings the blocks of one hub.
+/// Fetches the blocks of one hub.
 pub(crate) trait Fetch {
     /// The bytes of the block, with the hash that the hub named.
     ///
     /// # Errors
-    /// In words, once enough was tried.
+    /// A description of the failure, after several attempts.
     async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String>;
 }
 
-/// One thing to do.
+/// One job.
 pub(crate) enum Job<F> {
     /// Make an engine.
     Plan { id: EngineId, device: Shared<Device>, plan: EnginePlan },
@@ -40,18 +40,18 @@ pub(crate) enum Job<F> {
     },
 }
 
-/// What came of it.
+/// The outcome of a job.
 pub(crate) enum Done {
-    /// Of [`Job::Plan`].
+    /// The outcome of [`Job::Plan`].
     Planned(EngineId, Result<Shared<Engine>, String>),
-    /// Of [`Job::Load`].
+    /// The outcome of [`Job::Load`].
     Loaded(EngineId, Block, Result<Loaded, String>),
-    /// Of [`Job::Compute`].
+    /// The outcome of [`Job::Compute`].
     Computed(EngineId, AttemptId, Result<Computed, EngineError>),
 }
 
 impl<F: Fetch> Job<F> {
-    /// Does it.
+    /// Runs the job.
     pub(crate) async fn run(self) -> Done {
         match self {
             Self::Plan { id, device, plan } => {
@@ -79,7 +79,7 @@ impl<F: Fetch> Job<F> {
     }
 }
 
-/// Of a batch or a block for an engine that has been replaced: nobody waits for what comes of it.
+/// The error for a batch or a block of an engine that has been replaced: nobody waits for its outcome.
 fn no_engine() -> EngineError {
     EngineError::Plan("it has been replaced".into())
 }

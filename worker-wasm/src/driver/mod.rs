@@ -1,5 +1,5 @@
-//! What drives a [`Worker`] in a browser and natively: takes events, feeds the worker, carries out its actions, arms the
-//! timer. Sockets, the clock, downloads and threads are the two ends', behind [`End`] and [`Fetch`].
+//! Drives a [`Worker`] in a browser and natively: takes events, feeds the worker, carries out its actions, arms the
+//! timer. The two ends provide sockets, the clock, downloads and threads, behind [`End`] and [`Fetch`].
 
 mod job;
 
@@ -21,13 +21,13 @@ pub(crate) type Shared<T> = std::sync::Arc<T>;
 #[cfg(target_arch = "wasm32")]
 pub(crate) type Shared<T> = std::rc::Rc<T>;
 
-/// What happened.
+/// An event for the worker.
 pub(crate) enum Event {
     /// A socket is open.
     Opened(Connection),
-    /// A binary message came.
+    /// A binary message arrived.
     Message(Connection, Bytes),
-    /// A text message came.
+    /// A text message arrived.
     Text(Connection),
     /// A socket is closed, or could not be opened.
     Closed(Connection, Lost),
@@ -36,19 +36,19 @@ pub(crate) enum Event {
     /// The page was hidden, frozen, shown again, or is about to go.
     #[cfg(target_arch = "wasm32")]
     Visibility(Visibility),
-    /// The worker is told to end.
+    /// The worker was told to end.
     #[cfg(not(target_arch = "wasm32"))]
     Leave,
     /// The deadline has come.
     Timer,
 }
 
-/// Where the worker runs.
+/// The worker's surroundings.
 pub(crate) trait End {
-    /// What brings blocks.
+    /// The fetcher of blocks.
     type Fetcher: Fetch;
 
-    /// How often there is something to show, at most.
+    /// The shortest interval between two updates of the display.
     const SHOW_INTERVAL: Duration;
 
     /// The time since a fixed moment.
@@ -57,32 +57,32 @@ pub(crate) trait End {
     /// Starts to open a socket.
     fn connect(&mut self, connection: Connection);
 
-    /// Queues a message. An error is that the hub does not read what it is sent: the socket is to be closed.
+    /// Queues a message. It fails if the hub does not read its messages: then the socket must be closed.
     fn send(&mut self, connection: Connection, message: Bytes) -> Result<(), String>;
 
-    /// Closes a socket once what is queued is sent. Nothing of it is told any more.
+    /// Closes a socket once its queued messages are sent. It causes no more events.
     fn close(&mut self, connection: Connection, code: u16);
 
-    /// Runs a job beside the sockets; [`Event::Done`] brings what came of it.
+    /// Runs a job beside the sockets; [`Event::Done`] has its outcome.
     fn start(&mut self, job: Job<Self::Fetcher>);
 
     /// A connection is lost and will be tried again.
     fn retrying(&mut self, hub: HubId, lost: &Lost);
 
-    /// A hub is not served any longer.
+    /// A hub is no longer served.
     fn ended(&mut self, hub: HubId, ending: &Ending, is_last: bool);
 
-    /// Shows how each hub's session goes, and whether there is a connection; says whether any of it was new.
+    /// Shows each hub's status, and whether it is connected; returns whether any of it was new.
     fn show(&mut self, statuses: Vec<(Status, bool)>) -> bool;
 
     /// The next event; [`Event::Timer`] at the deadline.
     async fn next(&mut self, deadline: Option<Duration>) -> Event;
 
-    /// Returns when the closing sockets are closed.
+    /// Waits until the closing sockets are closed.
     async fn finish(&mut self);
 }
 
-/// A worker and all it needs done.
+/// A worker and its surroundings.
 pub(crate) struct Driver<E: End> {
     worker: Worker,
     end: E,
@@ -91,7 +91,7 @@ pub(crate) struct Driver<E: End> {
     show_at: Duration,
 }
 
-/// What the driver has for a hub.
+/// The driver's part of a hub.
 struct Hub<F> {
     fetcher: Shared<F>,
     engine: Option<(EngineId, Shared<Engine>)>,
@@ -99,7 +99,7 @@ struct Hub<F> {
 }
 
 impl<E: End> Driver<E> {
-    /// One that is about to connect to these hubs.
+    /// A driver that is about to connect to these hubs.
     pub(crate) fn new(end: E, device: Shared<Device>, hubs: Vec<(HubConfig, E::Fetcher)>) -> Self {
         let now = end.now();
         let (configs, fetchers): (Vec<_>, Vec<_>) = hubs.into_iter().unzip();
@@ -113,7 +113,7 @@ impl<E: End> Driver<E> {
         }
     }
 
-    /// Serves until every hub has ended; how each did.
+    /// Serves until every hub has ended; returns how each ended.
     pub(crate) async fn run(mut self) -> Vec<Ending> {
         loop {
             let now = self.end.now();
@@ -172,7 +172,7 @@ impl<E: End> Driver<E> {
         }
     }
 
-    /// Carries out all that the worker wants done.
+    /// Carries out all actions of the worker.
     fn act(&mut self, now: Duration) {
         while let Some(action) = self.worker.poll_action() {
             match action {
@@ -215,7 +215,7 @@ impl<E: End> Driver<E> {
         latest.filter(|(latest, _)| *latest == id).map(|(_, engine)| engine.clone())
     }
 
-    /// Shows how it goes, if there is something new and the last time is long enough ago, or nothing follows.
+    /// Shows the status, if it is new and the last update is long enough ago, or if this is the last one.
     fn show(&mut self, now: Duration, is_last: bool) {
         if now < self.show_at && !is_last {
             return;

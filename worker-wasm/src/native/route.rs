@@ -18,7 +18,7 @@ use super::join_url::JoinUrl;
 use super::tls::Trust;
 use crate::core::Lost;
 
-/// How long a connection may take to open, or a message to be taken off our hands.
+/// The time limit for opening a connection, or for sending a message.
 pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The read buffer, about the rows of a decode step. It is zeroed before each read.

@@ -1,4 +1,4 @@
-//! A GPU: found, opened, watched.
+//! Finds, opens and watches a GPU.
 
 #[cfg(not(target_arch = "wasm32"))]
 use std::sync::OnceLock;
@@ -15,20 +15,20 @@ use crate::engine::EngineError;
 pub enum GpuSelect {
     /// The strongest that is a GPU; in a browser, what the browser offers.
     Auto,
-    /// The first whose name contains this, in any case of letters; a software adapter too.
+    /// The first whose name contains this, ignoring case; a software adapter too.
     Named(String),
     /// One that computes on the CPU, such as lavapipe.
     Software,
 }
 
-/// What is known of an open GPU.
+/// What is known about an open GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// As its driver calls it, "unnamed" where the browser does not say.
+    /// The driver's name for it; "unnamed" where the browser does not say.
     pub adapter: String,
     /// vulkan, metal, dx12 or webgpu.
     pub backend: String,
-    /// Whether it computes on the CPU, as far as it says so.
+    /// Whether it computes on the CPU, as far as its driver says so.
     pub software: bool,
     /// The optional features in use: `shader-f16`, `subgroups`.
     pub features: Vec<String>,
@@ -51,7 +51,7 @@ struct Inner {
     poller: poller::Poller,
 }
 
-/// How often [`GpuDevice::watch_closely`] looks: less than a millisecond.
+/// How many times [`GpuDevice::watch_closely`] polls: for less than a millisecond.
 #[cfg(not(target_arch = "wasm32"))]
 const MAX_LOOKS: usize = 500;
 
@@ -97,7 +97,7 @@ impl GpuDevice {
         })))
     }
 
-    /// What is known of it.
+    /// What is known about it.
     pub fn info(&self) -> &GpuInfo {
         &self.0.info
     }
@@ -129,12 +129,12 @@ impl GpuDevice {
         &self.0.health
     }
 
-    /// The same as [`Self::watch`] for what `signal` tells of: natively looks for it itself for a while, since another thread
-    /// takes longer to wake up than most answers take.
+    /// [`Self::watch`] for a submission that fires `signal`. Natively, the calling thread polls for a while first:
+    /// another thread takes longer to wake up than most answers take.
     pub(super) fn watch_closely(&self, submission: wgpu::SubmissionIndex, signal: &Signal) {
         #[cfg(not(target_arch = "wasm32"))]
         for _ in 0..MAX_LOOKS {
-            // An error is the poller's to tell.
+            // The polling thread reports errors.
             if self.0.device.poll(wgpu::PollType::Poll).is_err() {
                 break;
             }
@@ -148,7 +148,7 @@ impl GpuDevice {
         self.watch(submission);
     }
 
-    /// Sees to it that the callbacks of what was submitted are called; browsers do so by themselves.
+    /// Makes sure that the callbacks of a submission are called; browsers do so by themselves.
     pub(super) fn watch(&self, submission: wgpu::SubmissionIndex) {
         #[cfg(not(target_arch = "wasm32"))]
         self.0.poller.watch(submission);
@@ -157,10 +157,12 @@ impl GpuDevice {
     }
 }
 
-/// The most bytes of a buffer that are asked for: places in larger ones do not fit 31 bits, which some drivers count with.
+/// The largest buffer that is requested. Some drivers count offsets with 31 bits, which those of larger buffers do not
+/// fit.
 const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
-/// What every device has, but for the size of buffers: a slab of experts is one, and has kernels of its own to start.
+/// The limits that every device offers, with larger buffers: one buffer holds a slab of experts, and each slab has its
+/// own dispatches.
 fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
     let default = wgpu::Limits::default();
     let most = |offered: u64, default: u64| offered.min(MAX_BUFFER_BYTES).max(default);
@@ -211,13 +213,16 @@ async fn find(select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
         }
     };
     found.ok_or_else(|| {
-        EngineError::NoAdapter(format!("of those here: {}", if names.is_empty() { "none" } else { &names }))
+        EngineError::NoAdapter(format!(
+            "none that fits; adapters here: {}",
+            if names.is_empty() { "none" } else { &names }
+        ))
     })
 }
 
-/// The one instance of this process, never dropped: with the last one drivers are unloaded, and some leave behind what
-/// is called later. NVIDIA's registers a destructor with each thread that used it, and when that thread ends the code is
-/// gone: the process dies of SIGSEGV.
+/// The one instance of this process. It is never dropped: dropping the last one unloads drivers, and some leave behind
+/// a pointer to code that is called later. NVIDIA's driver registers a destructor with each thread that used it; when
+/// that thread ends, the code is gone and the process dies of SIGSEGV.
 #[cfg(not(target_arch = "wasm32"))]
 fn instance() -> &'static wgpu::Instance {
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
@@ -231,7 +236,7 @@ fn info(adapter: &wgpu::AdapterInfo, device: &wgpu::Device) -> GpuInfo {
         (has_subgroups(device), "subgroups"),
     ];
     GpuInfo {
-        // Browsers tend to keep the name to themselves.
+        // Browsers usually withhold the name.
         adapter: if adapter.name.is_empty() { "unnamed".to_owned() } else { adapter.name.clone() },
         backend: adapter.backend.to_string(),
         software: adapter.device_type == wgpu::DeviceType::Cpu,
@@ -243,7 +248,7 @@ fn info(adapter: &wgpu::AdapterInfo, device: &wgpu::Device) -> GpuInfo {
     }
 }
 
-/// wgpu asks no browser for subgroups; the page may have done so, and the device then says it has them.
+/// wgpu requests subgroups from no browser. The page may have requested them, and the device then reports them.
 #[cfg(target_arch = "wasm32")]
 fn has_subgroups(device: &wgpu::Device) -> bool {
     device.as_webgpu().is_some_and(|device| device.features().has("subgroups"))
@@ -256,7 +261,7 @@ fn has_subgroups(device: &wgpu::Device) -> bool {
 
 #[cfg(not(target_arch = "wasm32"))]
 mod poller {
-    //! Natively nobody calls the callbacks of a device but who polls it: one thread that sleeps until something is
+    //! Natively, only polling a device calls its callbacks. One thread polls it: it sleeps until something is
     //! submitted, and then until that is done.
 
     use std::{
@@ -269,7 +274,7 @@ mod poller {
 
     #[derive(Debug)]
     pub(super) struct Poller {
-        /// As many at once as there are buffers in the rings, since each waits for one of them.
+        /// At most as many at once as the rings have buffers, since each submission waits for one of them.
         submissions: Option<mpsc::Sender<wgpu::SubmissionIndex>>,
         thread: Option<JoinHandle<()>>,
     }
@@ -277,7 +282,7 @@ mod poller {
     impl Poller {
         pub(super) fn start(device: wgpu::Device, health: Arc<Health>) -> Result<Self, EngineError> {
             let (sender, submissions) = mpsc::channel();
-            // The end of the thread, by a panic inside wgpu too, is the end of the device for all who wait.
+            // When the thread ends, even by a panic inside wgpu, the device ends for all waiters.
             let farewell = Farewell(health);
             let work = move || {
                 let farewell = farewell;
@@ -295,18 +300,18 @@ mod poller {
 
         pub(super) fn watch(&self, submission: wgpu::SubmissionIndex) {
             if let Some(submissions) = &self.submissions {
-                // Without a thread the device has failed, and all who wait know it.
+                // Without a thread the device has failed, and all waiters know it.
                 let _ = submissions.send(submission);
             }
         }
     }
 
     impl Drop for Poller {
-        /// Waits for the thread: a driver must not be unloaded while it is still at work.
+        /// Waits for the thread: a driver must not be unloaded while the thread is still at work.
         fn drop(&mut self) {
             self.submissions = None;
             match self.thread.take() {
-                // The last handle of the device can be dropped by a callback, on this very thread.
+                // A callback can drop the last handle of the device, on this very thread.
                 Some(thread) if thread.thread().id() != thread::current().id() => {
                     let _ = thread.join();
                 }

@@ -1,5 +1,5 @@
-//! Experts with int8 activations: the same panels and the same words as the CPU's, and where the shaders find what in them.
-//! Knows no wgpu.
+//! Experts with int8 activations: their panels and words are the CPU's; this file tells the shaders where each part
+//! lies. Knows no wgpu.
 
 use super::{
     layout::{Layout, kind},
@@ -16,7 +16,7 @@ pub(super) type Constants = Vec<(&'static str, f64)>;
 
 /// The columns that a workgroup of `int8_rows` takes.
 const ROWS_COLS: usize = 256;
-/// Its workgroups for these columns of a tile: one for each pair that it may have.
+/// Workgroups for one such range of columns: one for each pair that a tile may have.
 const ROWS_PAIRS: usize = super::structs::TILE_PAIRS;
 
 /// One of the steps that an expert is computed in.
@@ -26,7 +26,7 @@ pub(super) enum Int8Step {
     GateUp,
     /// h to rows of activations.
     Rows,
-    /// These to y.
+    /// Rows of activations to y.
     Down,
 }
 
@@ -45,7 +45,7 @@ impl Int8Step {
         n as u32
     }
 
-    /// The values of the override constants that it is compiled with for experts of `shape`: its format's.
+    /// The override constants for experts of `shape`; they follow from its format.
     pub(super) fn constants(self, shape: &ExpertShape) -> Constants {
         match self {
             Self::GateUp => product(shape.format.gate_up),
@@ -54,7 +54,7 @@ impl Int8Step {
         }
     }
 
-    /// What it is told of experts of `shape`.
+    /// The parameters that its shader reads for experts of `shape`.
     pub(super) fn shape(self, shape: &ExpertShape, layout: &Layout) -> Shape {
         let packed = PackedExpertShape::from(*shape);
         let [gate_bias, up_bias, down_bias] = packed.biases_at();
@@ -63,7 +63,7 @@ impl Int8Step {
             Self::Rows | Self::Down => (packed.down_shape(), packed.gate_up_bytes(), down_bias),
         };
         let PackedShape { format, rows, cols } = matrix;
-        // Of integers units, and behind them a block's parameters; of floats columns.
+        // For integers units, with a block's parameters behind them; for floats columns.
         let (units, parameters) = match format.definition() {
             None => (cols.next_multiple_of(UNIT), 0),
             Some(definition) => {
@@ -91,19 +91,19 @@ impl Int8Step {
     }
 }
 
-/// Words from one row of activations for `format` to the next.
+/// Words from the start of one row of activations for `format` to that of the next.
 pub(super) fn stride(format: WeightFormat, cols: usize) -> usize {
     row_stride(format.geometry(), cols)
 }
 
 fn product(format: WeightFormat) -> Constants {
-    // Floats have none of it.
+    // Float formats have none of these.
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
     let constants = [("FLOATS", float_bits(format))].into_iter().chain(INTEGER.into_iter().zip(numbers));
     constants.map(|(name, value)| (name, value as f64)).collect()
 }
 
-/// What products with integers are compiled with.
+/// Names of the override constants of integer products.
 const INTEGER: [&str; 21] = [
     "ADDENDS",
     "UNITS",

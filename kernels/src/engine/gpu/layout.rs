@@ -1,4 +1,5 @@
-//! What lies where on the GPU: sizes, places and tables, computed from a plan before anything is allocated. Knows no wgpu.
+//! Where everything lies on the GPU: sizes, places and tables, computed from a plan before anything is allocated. Knows
+//! no wgpu.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +18,9 @@ use crate::{
 
 /// Threads of a workgroup, `WORKGROUP` in `shader/shared/reduce.wgsl`.
 const WORKGROUP: u32 = 64;
-/// Where one binding of a buffer may start: a multiple of this, on every device.
+/// A binding of a buffer may start at multiples of this, on every device.
 const BINDING_ALIGN: u64 = 256;
-/// Rows of x and h are padded to what a kernel may read past their end: a chunk of int4.
+/// Rows of x and h are padded to multiples of this, a chunk of int4: a kernel may read past their end.
 const ROW_ALIGN: usize = 32;
 /// The most steps that an expert is computed in.
 const MAX_STEPS: u64 = 3;
@@ -33,11 +34,11 @@ pub(super) struct Layout {
     /// Experts in one slab; a slab is one buffer and one binding.
     pub(super) slots_per_slab: u32,
     pub(super) n_slabs: u32,
-    /// Of a slot: those of the largest block.
+    /// Bytes of a slot: those of the largest block.
     pub(super) block_bytes: u64,
 }
 
-/// What one message puts into the table buffer, and what is then dispatched.
+/// One message's contents of the table buffer, and its dispatches.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tables {
     /// A [`Run`] for each slab and shape, each where a binding may start, then the [`Tile`]s.
@@ -50,14 +51,14 @@ pub(super) struct Tables {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TilesOf {
     pub(super) slab: u32,
-    /// The shape's place among the plan's.
+    /// The shape's index among the plan's.
     pub(super) shape: u32,
     pub(super) n_tiles: u32,
 }
 
 impl Layout {
     /// # Errors
-    /// [`EngineError::Plan`] if a part of the plan fits no binding of `max_binding_bytes`, or no dispatch.
+    /// [`EngineError::Plan`] if the plan does not fit a binding of `max_binding_bytes`, or a dispatch.
     pub(super) fn new(plan: EnginePlan, max_binding_bytes: u64) -> Result<Self, EngineError> {
         plan.check()?;
         let refuse = |reason: String| Err(EngineError::Plan(reason));
@@ -70,7 +71,7 @@ impl Layout {
             ));
         }
         if plan.n_slots == 0 || plan.max_rows == 0 || plan.max_pairs == 0 {
-            return refuse("room for nothing".to_owned());
+            return refuse("it has no slots, no rows or no pairs".to_owned());
         }
         if plan.max_pairs > MAX_TILES {
             return refuse(format!("on a GPU, at most {MAX_TILES} pairs, not {}", plan.max_pairs));
@@ -82,7 +83,7 @@ impl Layout {
         let fitting = u32::try_from(max_binding_bytes / block_bytes).unwrap_or(u32::MAX);
         let slots_per_slab = fitting.min(plan.n_slots);
         if slots_per_slab == 0 {
-            return refuse(format!("an expert of {block_bytes} bytes, {max_binding_bytes} in a binding"));
+            return refuse(format!("an expert of {block_bytes} bytes in bindings of {max_binding_bytes}"));
         }
         let n_slabs = plan.n_slots.div_ceil(slots_per_slab);
         let layout = Self { plan, slots_per_slab, n_slabs, block_bytes };
@@ -95,13 +96,13 @@ impl Layout {
         ];
         match others.into_iter().max() {
             Some(most) if most > max_binding_bytes => {
-                refuse(format!("intermediates of {most} bytes, {max_binding_bytes} in a binding"))
+                refuse(format!("intermediates of {most} bytes in bindings of {max_binding_bytes}"))
             }
             _ => Ok(layout),
         }
     }
 
-    /// Slab `slab`'s bytes: all but the last are full.
+    /// Bytes of slab `slab`. All slabs but the last are full.
     pub(super) fn slab_bytes(&self, slab: u32) -> u64 {
         let slots = (self.plan.n_slots - slab * self.slots_per_slab).min(self.slots_per_slab);
         u64::from(slots) * self.block_bytes
@@ -116,7 +117,8 @@ impl Layout {
         self.plan.activations == ActivationFormat::Int8
     }
 
-    /// Rows (R, D), padded; of int8 activations for each shape, whose formats want them in words of their own.
+    /// Bytes of the rows (R, D), padded. With int8 activations they are stored once for each shape, since formats
+    /// differ in their words.
     pub(super) fn rows_bytes(&self) -> u64 {
         match self.is_int8() {
             false => u64::from(self.plan.max_rows) * padded(self.plan.shapes.hidden) as u64 * 4,
@@ -135,12 +137,12 @@ impl Layout {
         int8::stride(shape.format.gate_up, shape.hidden)
     }
 
-    /// Words from one row of h in int8 to the next: the widest of any shape's.
+    /// Words from the start of one int8 row of h to that of the next: the widest of all shapes.
     pub(super) fn h_stride(&self) -> usize {
         self.plan.shapes.iter().map(|shape| int8::stride(shape.format.down, shape.inner)).max().unwrap_or(0)
     }
 
-    /// The runs and tiles of a full message.
+    /// Bytes of the runs and tiles of a full message.
     pub(super) fn tables_bytes(&self) -> u64 {
         self.tiles_start() + u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64
     }
@@ -150,12 +152,12 @@ impl Layout {
         (u64::from(slab) * self.n_shapes() + u64::from(shape)) * BINDING_ALIGN
     }
 
-    /// Where what a step is told of a shape of the plan starts, among what all are told of all shapes.
+    /// Where the parameters of a step for a shape of the plan start, among those of all steps for all shapes.
     pub(super) fn shape_start(&self, place: u32, step: usize) -> u64 {
         (u64::from(place) * MAX_STEPS + step as u64) * BINDING_ALIGN
     }
 
-    /// What all steps are told of all shapes.
+    /// Bytes of the parameters of all steps for all shapes.
     pub(super) fn shapes_bytes(&self) -> u64 {
         self.n_shapes() * MAX_STEPS * BINDING_ALIGN
     }
@@ -169,7 +171,7 @@ impl Layout {
         self.plan.shapes.iter().count() as u64
     }
 
-    /// h (P, F), padded, then the products with gate and up (P, 2F).
+    /// Bytes of h (P, F), padded, then the products with gate and up (P, 2F).
     pub(super) fn h_bytes(&self) -> u64 {
         4 * self.products_start() + self.products_bytes(self.plan.max_pairs as usize)
     }
@@ -179,22 +181,22 @@ impl Layout {
         u64::from(self.plan.max_pairs) * padded(self.plan.shapes.inner) as u64
     }
 
-    /// The products with gate and up (P, 2F) of `n_pairs` pairs.
+    /// Bytes of the products with gate and up (P, 2F) of `n_pairs` pairs.
     pub(super) fn products_bytes(&self, n_pairs: usize) -> u64 {
         n_pairs as u64 * 2 * self.plan.shapes.inner as u64 * 4
     }
 
-    /// h as rows of int8 activations (P, F); without such, nothing.
+    /// Bytes of h as rows of int8 activations (P, F); 0 without int8.
     pub(super) fn h_rows_bytes(&self) -> u64 {
         if self.is_int8() { u64::from(self.plan.max_pairs) * self.h_stride() as u64 * 4 } else { 0 }
     }
 
-    /// y (P, D) of `n_pairs` pairs.
+    /// Bytes of y (P, D) of `n_pairs` pairs.
     pub(super) fn y_bytes(&self, n_pairs: usize) -> u64 {
         n_pairs as u64 * self.plan.shapes.hidden as u64 * 4
     }
 
-    /// The rows of a batch as the kernels read them: each padded with zeros. Nothing where no padding is needed.
+    /// The rows of a batch as the kernels read them: each padded with zeros. `None` where no padding is needed.
     pub(super) fn padded_rows(&self, rows: &[f32]) -> Option<Vec<f32>> {
         let (hidden, stride) = (self.plan.shapes.hidden, padded(self.plan.shapes.hidden));
         if hidden == stride {
@@ -207,7 +209,8 @@ impl Layout {
         Some(padded_rows)
     }
 
-    /// The tables of a batch that [`Batch::check`] has passed; `shape_of` gives the place of a slot's shape among the plan's.
+    /// The tables of a batch that [`Batch::check`] has passed; `shape_of` returns the index of a slot's shape among the
+    /// plan's.
     pub(super) fn tables(&self, batch: &Batch, shape_of: impl Fn(u32) -> u32) -> Tables {
         let strides: Vec<(u32, u32)> = (0..)
             .zip(self.plan.shapes.iter())
@@ -260,7 +263,7 @@ impl Layout {
         (projection.out as u32).div_ceil(WORKGROUP / projection.lanes())
     }
 
-    /// What `kernel` is told of experts of `shape`.
+    /// The parameters that `kernel` reads for experts of `shape`.
     pub(super) fn shape(&self, kernel: Kernel, shape: &ExpertShape) -> Shape {
         let projection = Projection::of(kernel, shape);
         let Projection { out, cols, format } = projection;
@@ -290,7 +293,7 @@ impl Layout {
     }
 }
 
-/// The shaders' number of a shape's kind of experts.
+/// The shaders' number for a shape's kind of experts.
 pub(super) fn kind(shape: &ExpertShape) -> u32 {
     u32::from(shape.format.kind == ExpertKind::ClampedSwiglu)
 }
@@ -317,13 +320,13 @@ impl Projection {
         }
     }
 
-    /// Chunks of a row of weights, those of mere padding left out.
+    /// Chunks of a row of weights, without those that are only padding.
     fn chunks(&self) -> usize {
         self.cols.div_ceil(Units::of(self.format).chunk_cols)
     }
 
     /// Threads that share a row of weights: enough to read whole cache lines together, and so many that the fewest of
-    /// them have nothing to do in the last round.
+    /// them are idle in the last round.
     fn lanes(&self) -> u32 {
         let chunks = self.chunks() as u32;
         let rounded = |lanes: u32| chunks.next_multiple_of(lanes);

@@ -1,8 +1,8 @@
 //! The engine on a GPU, one code for native adapters and for browsers. Only this folder knows wgpu.
 //!
-//! Everything there will ever be is allocated by [`GpuEngine::new`]: slabs of weights, the rows, tables, h and y of one
-//! message, and two rings of buffers the CPU can map, for results and for staging weights. A message is one submission
-//! and one mapping. The queue runs submissions in order, so messages share all but the readback buffers, and several can
+//! [`GpuEngine::new`] allocates everything: slabs of weights; the rows, tables, h and y of one message; and two rings
+//! of buffers that the CPU can map, for results and for staging weights. A message is one submission and one mapping.
+//! The queue runs submissions in order, so messages share all but the readback buffers, and several can be under way.
 //! be under way.
 
 #![cfg_attr(
@@ -50,11 +50,11 @@ use crate::{
     simd::{PackedExpertShape, Simd, fill},
 };
 
-/// Messages whose results can be on their way back at once.
+/// Messages whose results can be read back at the same time.
 const READBACK_BUFFERS: usize = 4;
 /// Buffers through which weights are staged.
 const STAGING_BUFFERS: usize = 3;
-/// The most bytes of one of them: a 30B-A3B expert in int4 in one piece.
+/// The most bytes of a staging buffer: a 30B-A3B expert in int4 in one piece.
 const MAX_STAGING_BYTES: u64 = 4 << 20;
 /// Round trips that [`GpuEngine::measure_sync`] takes the median of.
 const SYNCS: usize = 9;
@@ -68,7 +68,7 @@ pub struct GpuEngine {
     slabs: Vec<wgpu::Buffer>,
     /// x (R, D), padded.
     rows: wgpu::Buffer,
-    /// What makes them int8, if they are to be.
+    /// Rounds the rows to int8, if the plan says so.
     int8: Option<Mutex<Int8Rows>>,
     tables: wgpu::Buffer,
     /// h (P, F), then the products with gate and up (P, 2F).
@@ -95,9 +95,9 @@ struct Kernels {
 
 /// A step of the experts of one shape of the plan.
 struct StepOf<'a> {
-    /// The shape's place.
+    /// The shape's index.
     place: u32,
-    /// The step's.
+    /// The step's index.
     step: usize,
     x: &'a wgpu::Buffer,
     result: &'a wgpu::Buffer,
@@ -117,7 +117,7 @@ struct Slot {
     load: u32,
     /// Whether the latest load is complete.
     full: bool,
-    /// The place of its expert's shape among the plan's.
+    /// The index of its expert's shape among the plan's.
     shape: u32,
 }
 
@@ -148,13 +148,13 @@ impl GpuEngine {
     /// Plans and allocates everything; its slots are empty.
     ///
     /// # Errors
-    /// [`EngineError::Plan`] for what can be had on no such device, [`EngineError::OutOfMemory`], or the device's own
+    /// [`EngineError::Plan`] for a plan that this device cannot run, [`EngineError::OutOfMemory`], or the device's own
     /// failure.
     pub async fn new(device: &GpuDevice, plan: EnginePlan) -> Result<Self, EngineError> {
         Self::with_tuning(device, plan, GpuTuning::of(device)).await
     }
 
-    /// The same with kernels of the caller's choice, among those that the device can run.
+    /// [`Self::new`] with kernels that the caller chooses among those that the device can run.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -163,7 +163,7 @@ impl GpuEngine {
         plan: EnginePlan,
         tuning: GpuTuning,
     ) -> Pin<Box<dyn Future<Output = Result<Self, EngineError>> + '_>> {
-        // Boxed, so that bundles have it once.
+        // Boxed, so that bundles contain the code once.
         Box::pin(Self::make(device, plan, tuning))
     }
 
@@ -175,7 +175,7 @@ impl GpuEngine {
         let layout = Layout::new(plan, tuning.max_slab_bytes.min(offered.max_slab_bytes))?;
         let simd = Simd::from_env().map_err(|error| EngineError::Plan(error.to_string()))?;
         device.health().check()?;
-        // Nothing is awaited between the scopes' beginnings and ends: they belong to a thread.
+        // Nothing is awaited between the start and the end of the scopes, since scopes belong to a thread.
         let scopes =
             [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
                 .map(|filter| device.wgpu().push_error_scope(filter));
@@ -218,7 +218,7 @@ impl GpuEngine {
             .map(|_| buffer("readback", readback_bytes, Usage::MAP_READ | Usage::COPY_DST))
             .collect();
         let staging_bytes = layout.block_bytes.min(MAX_STAGING_BYTES);
-        // A buffer for mapping is mapped from the start.
+        // A staging buffer is mapped from the start.
         let staging = (0..STAGING_BUFFERS)
             .map(|_| buffer("staging", staging_bytes, Usage::MAP_WRITE | Usage::COPY_SRC))
             .collect();
@@ -289,23 +289,23 @@ impl GpuEngine {
         }
     }
 
-    /// What it was made for.
+    /// The plan that it was made for.
     pub fn plan(&self) -> &EnginePlan {
         &self.plan
     }
 
-    /// What it runs on.
+    /// The device that it runs on.
     pub fn device(&self) -> &GpuDevice {
         &self.device
     }
 
-    /// GPU buffers made so far: none is made after [`Self::new`].
+    /// GPU buffers made so far. [`Self::new`] makes them all.
     pub fn buffers_created(&self) -> u64 {
         self.buffers_created
     }
 
-    /// Streams an expert of this format into a slot. Until it is there whole, the slot is empty; a later load of the same slot ends an
-    /// earlier one.
+    /// Streams an expert of this format into a slot. The slot is empty until the expert is complete; a later load of
+    /// the same slot ends an earlier one.
     ///
     /// # Errors
     /// If there is no such slot, the block is of no shape of the plan, a later load took over, or the device fails.
@@ -369,7 +369,7 @@ impl GpuEngine {
         Ok(Computed { rows, products: Some(products) })
     }
 
-    /// y (P, D), and behind it so many bytes of the products.
+    /// Runs a batch; returns y (P, D), followed by `products_bytes` bytes of the products.
     async fn run(&self, batch: &Batch, products_bytes: u64) -> Result<Vec<f32>, EngineError> {
         batch.check(&self.plan)?;
         let y_bytes = self.layout.y_bytes(batch.n_pairs());
@@ -391,7 +391,7 @@ impl GpuEngine {
         readback.read(&self.device, y_bytes + products_bytes, submission).await
     }
 
-    /// The batch's rows, as its shapes want them.
+    /// Writes the batch's rows in the form that its shapes need.
     fn write_rows(&self, batch: &Batch, tables: &Tables) {
         let queue = self.device.queue();
         let Some(int8) = &self.int8 else {
@@ -413,7 +413,7 @@ impl GpuEngine {
         }
     }
 
-    /// All kernels over the tiles of each slab, and the way back.
+    /// Records all kernels over the tiles of each slab, and the copy of the results to `readback`.
     fn record(
         &self,
         tables: &Tables,
@@ -439,8 +439,8 @@ impl GpuEngine {
         encoder.finish()
     }
 
-    /// The median time from submitting next to nothing to having it mapped: what every message costs at least, 0.5 ms
-    /// in Chrome and 100 ms in Firefox. `now` is the caller's clock.
+    /// The median time from a minimal submission to its mapped result. Every message costs at least that: 0.5 ms in
+    /// Chrome and 100 ms in Firefox. `now` is the caller's clock.
     ///
     /// # Errors
     /// If the device fails.
@@ -460,14 +460,14 @@ impl GpuEngine {
         Ok(times[SYNCS / 2])
     }
 
-    /// Runs the kernels of a plan's formats with its activations, and compares them with their CPU twins: of f32 activations
-    /// within a tolerance, of int8 to the bit. What it compiles an engine for that plan has then.
+    /// Runs the kernels of a plan's formats with its activations, and compares them with their CPU twins: with f32
+    /// activations within a tolerance, with int8 to the bit. An engine for that plan reuses the kernels compiled here.
     pub async fn self_test(device: &GpuDevice, plan: &EnginePlan) -> SelfTestReport {
         let formats: BTreeSet<_> = plan.shapes.iter().map(|shape| shape.format).collect();
         self_test::run(device, GpuTuning::of(device), plan.activations, formats).await
     }
 
-    /// Fills y with what no kernel leaves there.
+    /// Fills y with a value that no kernel leaves there.
     fn fill_output(&self, sentinel: f32) {
         let values = vec![sentinel; (self.y.size() / 4) as usize];
         self.device.queue().write_buffer(&self.y, 0, bytemuck::cast_slice(&values));

@@ -1,4 +1,4 @@
-//! A kernel made ready: compiled once for a device, and for each slab what it binds.
+//! A compiled kernel: compiled once for a device, with a bind group for each slab.
 
 use std::sync::Mutex;
 
@@ -17,8 +17,8 @@ pub(super) struct Pipeline {
     bind_groups: Vec<wgpu::BindGroup>,
 }
 
-/// What a device has compiled so far. A driver takes up to seconds for a kernel, so that experts of every shape, and what
-/// tests and measures a device before it serves, share what their formats have in common.
+/// The kernels that a device has compiled so far. A driver takes up to seconds for one. So experts of every shape, the
+/// self-test and the benchmarks before serving share the kernels of the formats that they have in common.
 #[derive(Debug, Default)]
 pub(super) struct CompiledKernels(Mutex<Vec<CompiledKernel>>);
 
@@ -73,7 +73,7 @@ impl CompiledKernels {
         compiled
     }
 
-    /// Forgets all: among them may be what the device refused.
+    /// Forgets all kernels: the device may have refused one of them.
     pub(super) fn clear(&self) {
         lock(&self.0).clear();
     }
@@ -111,7 +111,7 @@ impl Compiled {
     }
 }
 
-/// A bind group for each slab; `place` says which part of which buffer a resource is: (buffer, start, size or the rest).
+/// Makes a bind group for each slab; `place` returns a resource's part of a buffer: (buffer, start, size or the rest).
 pub(super) fn slab_bind_groups<'a>(
     device: &GpuDevice,
     shader: &Shader,
@@ -137,7 +137,7 @@ pub(super) fn slab_bind_groups<'a>(
     (0..slabs.len() as u32).map(bind_group).collect()
 }
 
-/// A buffer of an engine, counted. One for writing is mapped from the start.
+/// Creates a buffer of an engine and counts it. A buffer that the CPU writes is mapped from the start.
 pub(super) fn allocate(
     device: &GpuDevice,
     label: &str,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::engine::EngineError;
 
-/// Buffers of one size, lent one at a time; who finds none free waits.
+/// Buffers of one size, lent one at a time; a borrower waits until one is free.
 #[derive(Debug)]
 pub(super) struct Ring {
     /// Not the device itself: a callback that holds a lease must never hold the device's last handle.
@@ -29,7 +29,7 @@ impl Ring {
         Arc::new(Self { health: Arc::clone(device.health()), buffers, state: Mutex::new(state) })
     }
 
-    /// A buffer that nobody else has, once there is one.
+    /// Lends a free buffer, once there is one.
     pub(super) async fn lend(self: &Arc<Self>) -> Result<Lease, EngineError> {
         loop {
             let signal = {
@@ -46,7 +46,7 @@ impl Ring {
         }
     }
 
-    /// Takes a buffer back and wakes all who wait: one that has given up meanwhile must not swallow the news.
+    /// Takes a buffer back and wakes all waiters: a single one that has given up meanwhile would swallow the news.
     fn take_back(&self, index: usize) {
         let mut state = lock(&self.state);
         state.free.push(index);
@@ -58,12 +58,12 @@ impl Ring {
     }
 }
 
-/// One buffer of a ring, until dropped.
+/// One buffer of a ring, lent until dropped.
 #[derive(Debug)]
 pub(super) struct Lease {
     ring: Arc<Ring>,
     index: usize,
-    /// Whether it is mapped, or being mapped, for reading.
+    /// Whether it is mapped, or about to be mapped, for reading.
     mapping: bool,
 }
 
@@ -72,7 +72,7 @@ impl Lease {
         &self.ring.buffers[self.index]
     }
 
-    /// The first `n_bytes` as f32, after the submission that writes them.
+    /// Reads the first `n_bytes` as f32, after the submission that writes them.
     pub(super) async fn read(
         mut self,
         device: &GpuDevice,
@@ -85,7 +85,8 @@ impl Lease {
         self.buffer().map_async(wgpu::MapMode::Read, ..n_bytes, move |result| {
             fired.fire(result.map_err(|e| EngineError::Device(format!("reading back: {e}"))));
         });
-        // Only now: whoever completes the submission completes the mapping with it.
+        // Watched only after the mapping was requested: the poll that completes the submission also completes the
+        // mapping.
         device.watch_closely(after, &signal);
         signal.wait().await?;
         let view = self.buffer().get_mapped_range(..n_bytes);
@@ -121,7 +122,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.mapping {
-            // Also ends a mapping that nobody waits for any more.
+            // This also ends a mapping that nobody waits for any more.
             self.buffer().unmap();
         }
         self.ring.take_back(self.index);

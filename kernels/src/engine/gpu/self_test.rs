@@ -1,4 +1,4 @@
-//! Whether a device computes what it should: every kernel against its CPU twin on random data.
+//! Tests whether a device computes correctly: every kernel against its CPU twin on random data.
 
 use super::{GpuDevice, GpuEngine, GpuTuning};
 use crate::{
@@ -9,18 +9,18 @@ use crate::{
     simd::PackedExpertShape,
 };
 
-/// What came of it.
+/// The result of a self-test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfTestReport {
     /// Whether everything agreed.
     pub passed: bool,
-    /// The worst disagreement of f32 activations, infinite when something failed altogether.
+    /// The worst error with f32 activations; infinite when something failed altogether.
     pub worst_nmse: f64,
-    /// What disagreed or failed, one sentence for each format; empty when all is well.
+    /// One sentence for each format that disagreed or failed; empty when all is well.
     pub detail: String,
 }
 
-/// One comparison: a shape and how many rows each call has; there is a slot, and a slab of its own, for each call.
+/// One comparison: a shape, and how many rows each call has. Each call has a slot and a slab of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) shape: ExpertShape,
@@ -29,8 +29,8 @@ pub(super) struct Case {
     pub(super) seed: u64,
 }
 
-/// Runs a case for experts of each of these formats with this tuning: within a tolerance of f32 activations, of int8 to the
-/// bit.
+/// Runs a case for experts of each of these formats with this tuning. Answers must agree within a tolerance with f32
+/// activations, and to the bit with int8.
 pub(super) async fn run(
     device: &GpuDevice,
     tuning: GpuTuning,
@@ -39,14 +39,14 @@ pub(super) async fn run(
 ) -> SelfTestReport {
     let mut report = SelfTestReport { passed: true, worst_nmse: 0.0, detail: String::new() };
     for (seed, format) in (1..).zip(formats) {
-        // Widths that are no multiples of a group of 128, full tiles and each kind of rest.
+        // Widths that are no multiples of a group of 128; full tiles and each size of a partial one.
         let shape = ExpertShape { hidden: 200, inner: 72, format };
         let case = Case { shape, activations, pairs_of_calls: vec![1, 7, 2, 4], seed };
         let failure = match answers(device, tuning, &case).await {
             Ok([actual, expected]) if activations == ActivationFormat::Int8 => {
                 let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                 (bits(&actual) != bits(&expected))
-                    .then(|| "they are not the CPU's to the bit with int8 activations".to_owned())
+                    .then(|| "with int8 activations they differ from the CPU's bits".to_owned())
             }
             Ok([actual, expected]) => {
                 let error = nmse(&actual, &expected);
@@ -67,8 +67,8 @@ pub(super) async fn run(
     report
 }
 
-/// What a format may differ from its twin by. Both see the same weights; the orders of summation differ, and a device may
-/// flush the smallest f16 to zero.
+/// How much a format may differ from its twin, as NMSE. Both see the same weights. The orders of summation differ, and
+/// a device may flush the smallest f16 to zero.
 pub(super) fn tolerance(format: WeightFormat) -> f64 {
     match format {
         WeightFormat::F32 | WeightFormat::Bf16 => 1e-7,
@@ -76,7 +76,7 @@ pub(super) fn tolerance(format: WeightFormat) -> f64 {
     }
 }
 
-/// The GPU's answer and the CPU's, with the products of gate and up behind it; y filled with NaN before.
+/// The GPU's answer and the CPU's, each followed by the products of gate and up. y is filled with NaN first.
 pub(super) async fn answers(
     device: &GpuDevice,
     tuning: GpuTuning,
@@ -93,7 +93,7 @@ pub(super) async fn answers(
         max_rows: n_rows,
         max_pairs: n_pairs.max(1),
     };
-    // One expert a slab where nothing else of the plan is larger.
+    // One expert in each slab, unless another part of the plan is larger.
     let intermediates = u64::from(n_pairs.max(n_rows)) * (shape.hidden.max(3 * shape.inner) as u64 + 512) * 4
         + u64::from(n_calls) * 256;
     let block_bytes = shape.block_bytes().max(PackedExpertShape::from(*shape).bytes());
@@ -113,7 +113,7 @@ pub(super) async fn answers(
     Ok(answers)
 }
 
-/// Weights as large as in a model: what a row sums to stays near one.
+/// Weights as large as in a model: the sum of a row stays near one.
 #[inline(never)]
 fn block_of(case: &Case, slot: u32) -> Vec<u8> {
     let magnitude = 2.0 / (case.shape.hidden as f32).sqrt();
@@ -129,7 +129,7 @@ fn batch_of(case: &Case, n_rows: u32) -> Batch {
         .rev()
         .zip(pairs_of_calls)
         .map(|(slot, &n)| {
-            // From the last row upwards in large steps, so that rows are neither in order nor all used.
+            // Rows are taken from the last one on in large steps, so that they are neither in order nor all used.
             let pair = |i: u32| Pair { row: (n_rows - 1 + i * 5) % n_rows, gate: 1.0 / (1.0 + i as f32) };
             Call { slot, pairs: (0..n).map(pair).collect() }
         })

@@ -8,15 +8,15 @@ include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 /// One variant of one kernel.
 #[derive(Debug)]
 pub(super) struct Shader {
-    /// Of f32 activations.
+    /// The kernel, if it takes f32 activations.
     pub(super) kernel: Option<Kernel>,
     pub(super) entry_point: &'static str,
-    /// Of weights; none where one text does for all.
+    /// The format of its weights; `None` where one text serves all formats.
     pub(super) format: Option<WeightFormat>,
     pub(super) shader_f16: bool,
     pub(super) subgroups: bool,
     pub(super) bindings: &'static [Binding],
-    /// WGSL, as places in [`PIECES`].
+    /// WGSL, as indices into [`PIECES`].
     source: &'static [u8],
 }
 
@@ -36,12 +36,12 @@ pub(super) enum Kernel {
     Down,
 }
 
-/// What a format's shaders count its weights by.
+/// The units in which a format's shaders count its weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Units {
     /// The columns of a chunk.
     pub(super) chunk_cols: usize,
-    /// The bytes that a stride of its rows counts.
+    /// The bytes of one unit of a row's stride.
     pub(super) row_unit: usize,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Binding {
     pub(super) kind: BindingKind,
 }
 
-/// What a shader calls what it binds.
+/// A shader's name for a resource that it binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Run,
@@ -75,7 +75,7 @@ pub(super) enum Resource {
     Result,
 }
 
-/// How it binds it.
+/// How a shader binds a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BindingKind {
     Uniform,
@@ -83,7 +83,7 @@ pub(super) enum BindingKind {
     Storage,
 }
 
-/// The variant of `kernel` for `format` that uses these features as far as it has a use for them.
+/// The variant of `kernel` for `format`. It uses these features where it has a use for them.
 pub(super) fn shader(
     kernel: Kernel,
     format: WeightFormat,
@@ -96,7 +96,7 @@ pub(super) fn shader(
             && s.subgroups == subgroups
             && (shader_f16 || !s.shader_f16)
     };
-    // Of the two that remain where f16 matters, the one with f16.
+    // Two variants remain where f16 matters: this takes the one with f16.
     SHADERS.iter().filter(fits).max_by_key(|s| s.shader_f16).expect("the build script writes every variant")
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for the GPU without a runtime: signals that fire once, and the one place that knows whether the device lives.
+//! Waits for the GPU without a runtime: signals that fire once, and the one place that knows whether the device lives.
 
 use std::{
     future::poll_fn,
@@ -19,7 +19,7 @@ struct SignalState {
 }
 
 impl Signal {
-    /// Fires it; the first time counts.
+    /// Fires the signal; only the first time counts.
     pub(super) fn fire(&self, result: Result<(), EngineError>) {
         let mut state = lock(&self.0);
         state.fired.get_or_insert(result);
@@ -30,13 +30,13 @@ impl Signal {
         }
     }
 
-    /// Whether it was fired.
+    /// Whether it has fired.
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn has_fired(&self) -> bool {
         lock(&self.0).fired.is_some()
     }
 
-    /// What it was fired with, once it is.
+    /// Waits until it fires; returns what it was fired with.
     pub(super) async fn wait(&self) -> Result<(), EngineError> {
         poll_fn(|context| {
             let mut state = lock(&self.0);
@@ -52,14 +52,15 @@ impl Signal {
     }
 }
 
-/// Whether the device lives. When it fails, every signal made here fires with the reason: nobody waits for a dead device.
+/// Whether the device lives. When it fails, every signal made here fires with the reason, so that nobody waits for a
+/// dead device.
 #[derive(Debug, Default)]
 pub(super) struct Health(Mutex<HealthState>);
 
 #[derive(Debug, Default)]
 struct HealthState {
     fault: Option<EngineError>,
-    /// Those still waited for; as many as there are operations under way.
+    /// Signals that are still waited for; as many as there are operations under way.
     signals: Vec<Weak<Signal>>,
 }
 
@@ -78,12 +79,12 @@ impl Health {
         signal
     }
 
-    /// Whether it lives still.
+    /// Fails if the device has failed.
     pub(super) fn check(&self) -> Result<(), EngineError> {
         lock(&self.0).fault.clone().map_or(Ok(()), Err)
     }
 
-    /// The device is of no more use; the first reason counts.
+    /// Marks the device as failed; the first reason counts.
     pub(super) fn fail(&self, fault: EngineError) {
         let mut state = lock(&self.0);
         let fault = state.fault.get_or_insert(fault).clone();
@@ -95,7 +96,7 @@ impl Health {
     }
 }
 
-/// Locks; what a panic left behind is still whole, since nothing here panics halfway.
+/// Locks a mutex. A panic leaves nothing half done, since nothing here panics halfway.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! The structs of `shader/shared/tile.wgsl`, as they lie in buffers; the build compares them.
+//! The structs of `shader/shared/tile.wgsl`, as they lie in buffers; the build script compares the two.
 
 use bytemuck::{Pod, Zeroable};
 
-/// Pairs that share each weight that is read.
+/// Pairs of a tile: each weight that is read serves all of them.
 pub(super) const TILE_PAIRS: usize = 4;
 
 /// `Tile` in `shader/shared/tile.wgsl`.
@@ -22,7 +22,7 @@ pub(super) struct Tile {
     pub(super) gates: [f32; TILE_PAIRS],
 }
 
-/// `Shape` in `shader/shared/tile.wgsl`, which says what each is.
+/// `Shape` in `shader/shared/tile.wgsl`, where the fields are documented.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub(super) struct Shape {
@@ -48,6 +48,6 @@ pub(super) struct Shape {
 pub(super) struct Run {
     /// The tile of the dispatch's first workgroup.
     pub(super) first_tile: u32,
-    /// 0, which no compiler of shaders knows.
+    /// Always 0, which no shader compiler knows.
     pub(super) zero: u32,
 }

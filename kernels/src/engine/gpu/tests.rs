@@ -105,7 +105,7 @@ fn every_variant(format: WeightFormat) {
         }
         let tuning = GpuTuning { shader_f16, subgroups, ..offered };
         for (seed, (hidden, inner, pairs_of_calls)) in (1..).zip(shapes.clone()) {
-            // Of either kind in turn.
+            // Both kinds in turn.
             let kind = ExpertKind::ALL[seed as usize % 2];
             let format = ExpertFormat::uniform(format).of_kind(kind);
             let shape = ExpertShape { hidden, inner, format };
@@ -118,7 +118,8 @@ fn every_variant(format: WeightFormat) {
     }
 }
 
-/// Every format and kind, gate and up of one and down of another: the CPU engine's bits, which are the naive twin's.
+/// Tests every format and kind, gate and up in one format and down in another: the bits are the CPU engine's, which are
+/// the naive twin's.
 #[test]
 fn int8_experts_are_their_twins_to_the_bit() {
     let Some(device) = device() else { return };
@@ -152,7 +153,8 @@ fn int8_experts_are_their_twins_to_the_bit() {
     }
 }
 
-/// Threads of a driver that is gone run into nothing when they end (NVIDIA's does so, and the process dies).
+/// When a thread of a driver ends after the driver is gone, its destructor points nowhere: NVIDIA's does, and the
+/// process dies.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_driver_stays_loaded_when_its_last_device_is_dropped() {
@@ -193,7 +195,7 @@ fn a_device_compiles_a_kernel_once_for_experts_of_all_shapes() {
     for (hidden, inner) in [(512, 256), (256, 768)] {
         block_on(GpuEngine::new(&device, plan(hidden, inner))).unwrap();
     }
-    // What multiplies, for both projections, and what rounds between them.
+    // The kernel that multiplies, for both projections, and the one that rounds between them.
     assert_eq!(device.compiled().len(), 2);
 }
 
@@ -327,7 +329,7 @@ fn a_round_trip_takes_some_time() {
 
 const SHAPE: ExpertShape = ExpertShape::uniform(72, 40, WeightFormat::Int4G128);
 
-/// After this long without a wake-up, a future hangs.
+/// A future that is not woken for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A GPU if there is one, or a software adapter.
@@ -369,7 +371,7 @@ fn block(seed: u64) -> Vec<u8> {
     SHAPE.pack(&gate, &up, &down)
 }
 
-/// One of many that differ in everything; those with numbers divisible by three ask slot 0 alone.
+/// One of many batches that differ in everything; those with numbers divisible by three use slot 0 alone.
 fn batch(i: u32) -> Batch {
     let pairs = (0..1 + i % 5).map(|row| Pair { row: row % 2, gate: 0.1 * (1 + row) as f32 }).collect();
     Batch { rows: noise(u64::from(i), 2 * SHAPE.hidden, 1.0), calls: vec![Call { slot: i % 3 % 2, pairs }] }
@@ -396,7 +398,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// All of them at once, in one task.
+/// Awaits all futures at once, in one task.
 async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();

@@ -7,28 +7,28 @@ use moex_swarm::trace::{AttemptRecord, Outcome};
 
 use crate::replay::trace::{Step, Trace};
 
-/// What an attempt says of its worker.
+/// One observation of an attempt's worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Message {
-    /// Counts the layers of the steps that are fitted.
+    /// The layer's number among those of the fitted steps.
     pub layer: usize,
-    /// Experts asked for.
+    /// The number of experts in the message.
     pub experts: f64,
     /// (row, expert) pairs.
     pub pairs: f64,
-    /// Experts and pairs of each message that another worker had at the same time.
+    /// Experts and pairs of each message that another worker computed at the same time.
     pub beside: Vec<(f64, f64)>,
-    /// Until its answer, or at least so long.
+    /// The time until its answer, or a lower bound of that time.
     pub took_ms: f64,
     pub is_answered: bool,
-    /// Whether the worker may have been at something else first.
+    /// Whether the worker may have been busy with something else first.
     pub queued: bool,
-    /// Of a layer of one row, as every step but a prompt's is for one reader.
+    /// Whether its layer had one row. With one reader, every step has, except those of a prompt.
     pub is_single: bool,
 }
 
 impl Message {
-    /// An answered one that stands for itself.
+    /// An answered message on its own.
     pub(super) fn of(rows: u32, experts: u32, pairs: u32) -> Self {
         Self {
             experts: experts.into(),
@@ -40,10 +40,10 @@ impl Message {
     }
 }
 
-/// All that tell something, by worker, in the order they were sent.
+/// All messages that were observed, by worker, in the order they were sent.
 pub(super) fn of(trace: &Trace, steps: &[Step]) -> BTreeMap<WorkerId, Vec<Message>> {
     let mut messages: BTreeMap<WorkerId, Vec<Message>> = BTreeMap::new();
-    // Until when each worker is known to be at something; none: nobody knows.
+    // Until when each worker is known to be busy; `None` if that is unknown.
     let mut busy: BTreeMap<WorkerId, Option<u64>> = BTreeMap::new();
     for (at, layer) in steps.iter().flat_map(|step| &step.layers).enumerate() {
         let mut attempts: Vec<&AttemptRecord> = layer.attempts.iter().collect();

@@ -22,51 +22,51 @@ use super::trace::{Step, Trace};
 
 pub use self::worker::WorkerFit;
 
-/// All that is fitted; times are milliseconds.
+/// The fitted times, milliseconds.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// By id, those that were asked for anything.
+    /// The workers that were sent anything, by id.
     pub workers: BTreeMap<WorkerId, WorkerFit>,
-    /// By how much of its own time each further worker that computes slows one down: 0 where they share nothing, 1 where
-    /// they share one processor.
+    /// By how much of its own time each further computing worker slows one down: 0 if they share nothing, 1 if they
+    /// share one processor.
     pub contention: f64,
     /// The hub.
     pub hub: HubFit,
 }
 
-/// What the hub's own part takes, by rows.
+/// The time of the hub's own part, by rows.
 #[derive(Clone, Debug)]
 pub struct HubFit {
-    /// From a step's begin to its first layer: embedding, attention, router.
+    /// From the start of a step to its first layer: embedding, attention, router.
     pub begin: Rows,
-    /// From one layer's sum to the asking of the next: attention, router, waking up.
+    /// From one layer's sum to the request of the next: attention, router, waking up.
     pub attention: Rows,
-    /// From the asking to the swarm: the way between two threads.
+    /// From the request to the swarm: the way between two threads.
     pub hand_over: Rows,
     /// From the last answer to the sum: combining.
     pub combine: Rows,
     /// From the last layer's sum to the step's end: head, sampler.
     pub end: Rows,
-    /// What it computes of experts itself.
+    /// The experts that it computes itself.
     pub device: Option<WorkerFit>,
 }
 
-/// A time that is `base_ms` for one row and `each_ms` more for each further one.
+/// A time of `base_ms` for one row, plus `each_ms` for each further row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rows {
-    /// For one row.
+    /// The time for one row.
     pub base_ms: f64,
-    /// For each further one.
+    /// The time for each further row.
     pub each_ms: f64,
 }
 
 impl Rows {
-    /// The time for so many rows, never negative.
+    /// The time for `rows`, never negative.
     pub fn at(self, rows: u32) -> f64 {
         (self.base_ms + self.each_ms * f64::from(rows.max(1) - 1)).max(0.0)
     }
 
-    /// Least squares over (rows, ms): its sum over the observations is theirs.
+    /// Least squares over (rows, ms). The sum of the fitted times is that of the observed ones.
     fn fit(observed: &[(u32, f64)]) -> Self {
         let points: Vec<(f64, f64)> =
             observed.iter().map(|(rows, ms)| (f64::from(*rows) - 1.0, *ms)).collect();
@@ -118,7 +118,7 @@ impl HubFit {
     }
 }
 
-/// Least squares: (value at x = 0, slope); no slope where all x are one.
+/// Least squares: (value at x = 0, slope); the slope is 0 where all x are equal.
 fn line(points: &[(f64, f64)]) -> (f64, f64) {
     let n = points.len().max(1) as f64;
     let (sum_x, sum_y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));

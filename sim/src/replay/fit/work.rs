@@ -11,26 +11,26 @@
 
 use super::messages::Message;
 
-/// How work is made of experts and pairs: the pairs' part.
+/// The share of pairs in a message's work; experts have the rest.
 pub(super) const MIXES: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
-/// The same for a device that does one of both while the other is hidden.
+/// The shares for a device that hides one of the two behind the other.
 pub(super) const PURE_MIXES: [f64; 2] = [0.0, 1.0];
 /// Contentions that are tried.
 const CONTENTIONS: [f64; 11] = MIXES;
-/// What contention must explain of the squared errors to be believed.
+/// The share of the squared errors that contention must explain to be accepted.
 const WORTH: f64 = 0.02;
 
-/// What a worker's computing takes.
+/// The cost of a worker's computing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
     pub per_expert_ms: f64,
     pub per_pair_ms: f64,
-    /// The squared errors that are left, as parts of the mean of each kind of message.
+    /// The remaining squared errors, relative to the mean of each kind of message.
     error: f64,
 }
 
 impl Work {
-    /// The best for one worker, with `base_ms` of each message at least that are no work.
+    /// The best fit for one worker, if each message takes at least `base_ms` that is not work.
     pub(super) fn of(messages: &[&Message], base_ms: f64, contention: f64, mixes: &[f64]) -> Self {
         let fits = mixes.iter().map(|mix| {
             let unit = Self { per_expert_ms: 1.0 - mix, per_pair_ms: *mix, error: 0.0 };
@@ -41,14 +41,14 @@ impl Work {
         fits.min_by(|a, b| a.error.total_cmp(&b.error)).unwrap_or_default()
     }
 
-    /// What a message's work takes among what is computed beside it.
+    /// The time of a message's work, given the concurrent messages.
     pub(super) fn of_message(self, message: &Message, contention: f64) -> f64 {
         let alone = |(experts, pairs): (f64, f64)| self.per_expert_ms * experts + self.per_pair_ms * pairs;
         let own = alone((message.experts, message.pairs));
         own + contention * message.beside.iter().map(|other| own.min(alone(*other))).sum::<f64>()
     }
 
-    /// What a unit of this work costs, and the error that is left.
+    /// The cost of a unit of this work, and the remaining error.
     fn cost(self, messages: &[&Message], base_ms: f64, contention: f64) -> (f64, f64) {
         let weigh = Weigh::of(messages);
         let points: Vec<Point> = messages
@@ -68,7 +68,7 @@ impl Work {
     }
 }
 
-/// The contention under which the messages of each worker, with its least base, fit best.
+/// The contention with which the messages of each worker fit best, given its least base.
 pub(super) fn contention(workers: &[(Vec<&Message>, f64)]) -> f64 {
     let error = |contention: f64| -> f64 {
         workers.iter().map(|(messages, base)| Work::of(messages, *base, contention, &MIXES).error).sum()
@@ -79,7 +79,8 @@ pub(super) fn contention(workers: &[(Vec<&Message>, f64)]) -> f64 {
     best.filter(|(_, error)| *error < (1.0 - WORTH) * alone).map_or(0.0, |(contention, _)| contention)
 }
 
-/// What a message counts: all single rows as much as all others, each error as a part of its kind's mean.
+/// The weight of messages: single rows together weigh as much as all others, and each error is relative to its kind's
+/// mean.
 struct Weigh {
     single: f64,
     many: f64,
@@ -107,7 +108,7 @@ struct Point {
     weight: f64,
 }
 
-/// Least squares: (value at x = 0, slope), the value no less than `least` and the slope no less than 0.
+/// Least squares: (value at x = 0, slope), the value at least `least` and the slope at least 0.
 fn line(points: &[Point], least: f64) -> (f64, f64) {
     let sum = |of: fn(&Point) -> f64| points.iter().map(|point| point.weight * of(point)).sum::<f64>();
     let n = sum(|_| 1.0);
@@ -117,7 +118,7 @@ fn line(points: &[Point], least: f64) -> (f64, f64) {
     let (mean_x, mean_y) = (sum(|point| point.x) / n, sum(|point| point.y) / n);
     let (xx, xy) = (sum(|point| point.x * point.x), sum(|point| point.x * point.y));
     let spread = xx - n * mean_x * mean_x;
-    // All x are one but for rounding: nothing is known of the slope.
+    // All x are equal but for rounding, so the slope is unknown.
     if spread <= 1e-9 * xx {
         return (mean_y.max(least), 0.0);
     }
@@ -137,7 +138,7 @@ fn line(points: &[Point], least: f64) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// A message that took what `truth` says it takes.
+    /// A message that takes the time that `truth` gives.
     fn message(
         truth: Work,
         contention: f64,
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_prompt_says_nothing_wrong_of_single_rows() {
-        // One worker: single rows are always eight experts, prompts far more. Any line fits both.
+        // One worker: single rows always have eight experts, prompts far more. Any line fits both.
         let truth = Work { per_expert_ms: 0.6, per_pair_ms: 0.2, error: 0.0 };
         let sizes = [(8, 8); 90].into_iter().chain([(84, 200), (80, 200), (76, 200)]);
         let messages: Vec<Message> = sizes.map(|size| message(truth, 0.0, 3.0, size, &[])).collect();

@@ -25,11 +25,11 @@ use crate::{
     world::ObservedCost,
 };
 
-/// Observations that did not queue, below which those that did are taken too.
+/// The fewest observations without queueing; with fewer, those that queued are used too.
 const ENOUGH: usize = 30;
-/// Quantiles that stand for a distribution.
+/// The most quantiles of a distribution.
 const MAX_QUANTILES: usize = 4_096;
-/// Layers that stand for what workers cost together.
+/// The most layers in the table of workers' joint costs.
 const MAX_MOMENTS: usize = 4_096;
 
 /// One worker's link and device.
@@ -37,19 +37,19 @@ const MAX_MOMENTS: usize = 4_096;
 pub struct WorkerFit {
     /// Its fastest ping.
     pub round_trip_ms: f64,
-    /// What its device takes for a message however small it is, system and socket included.
+    /// The cost of a message on its device, however small the message is, including system and socket.
     pub per_message: Latency,
-    /// The same as it was layer by layer; as many for each worker.
+    /// The same cost layer by layer; all workers have as many entries.
     pub moments: Arc<[ObservedCost]>,
-    /// What its device takes for each expert, alone.
+    /// The cost of each expert on its device, when it computes alone.
     pub per_expert_ms: f64,
-    /// And for each (row, expert).
+    /// The cost of each (row, expert).
     pub per_pair_ms: f64,
-    /// Messages that this is from.
+    /// The number of messages in this fit.
     pub n_observed: usize,
 }
 
-/// All workers that ever answered within these steps, and their contention.
+/// Fits all workers that ever answered within these steps, and their contention.
 pub(super) fn fit(
     trace: &Trace,
     steps: &[Step],
@@ -69,36 +69,36 @@ pub(super) fn fit(
 }
 
 impl WorkerFit {
-    /// What the hub computes itself, with no link and nobody beside it; none if it was not seen to.
+    /// Fits the hub's own computing, with no link and no concurrent worker; `None` if it was not observed.
     pub(super) fn of_hub(messages: &[Message]) -> Option<Self> {
         Link::of(messages, 0.0)?.device(0.0, &PURE_MIXES, &Moments::default())
     }
 }
 
-/// The fastest ping within that time, milliseconds; 0 without any, and then all is the device's.
+/// The fastest ping within that time, milliseconds; 0 without any, so that the device gets all of the time.
 fn round_trip(worker: &Worker, during: &RangeInclusive<u64>) -> f64 {
     let fastest =
         worker.round_trips.iter().filter(|(at, _)| during.contains(at)).map(|(_, micros)| *micros).min();
     fastest.unwrap_or(0) as f64 / 1e3
 }
 
-/// A link and the messages that went over it, those that tell most of its device.
+/// A link and its messages that tell most about the device.
 struct Link<'a> {
     round_trip_ms: f64,
     messages: Vec<&'a Message>,
-    /// Whether any answer was one to single rows.
+    /// Whether any answer was to a single row.
     has_single: bool,
 }
 
 impl<'a> Link<'a> {
-    /// None if nothing was ever answered.
+    /// `None` if there was never an answer.
     fn of(all: &'a [Message], fastest_ping_ms: f64) -> Option<Self> {
         let alone: Vec<&Message> = all.iter().filter(|seen| !seen.queued).collect();
         let n_alone = alone.iter().filter(|seen| seen.is_answered).count();
         let messages = if n_alone >= ENOUGH { alone } else { all.iter().collect() };
         let answered = || messages.iter().filter(|seen| seen.is_answered);
         let has_single = answered().any(|seen| seen.is_single);
-        // The fastest answer bounds what the wire can take: a ping may have waited for the processor.
+        // The fastest answer bounds the wire's time: a ping may have waited for the processor.
         let fastest = answered().map(|seen| seen.took_ms).min_by(f64::total_cmp)?;
         Some(Self { round_trip_ms: fastest_ping_ms.min(fastest), messages, has_single })
     }
@@ -107,7 +107,7 @@ impl<'a> Link<'a> {
         self.messages.iter().copied().filter(|seen| seen.is_answered).collect()
     }
 
-    /// Messages whose rest is taken for all: those of single rows, if there are any.
+    /// The messages whose other time stands for all: those of single rows, if there are any.
     fn usual(&self) -> impl Iterator<Item = &'a Message> {
         self.messages.iter().copied().filter(|seen| seen.is_single || !self.has_single)
     }
@@ -116,7 +116,7 @@ impl<'a> Link<'a> {
         let answered = self.answered();
         let work = Work::of(&answered, self.round_trip_ms, contention, mixes);
         let left = |seen: &Message| seen.took_ms - self.round_trip_ms - work.of_message(seen, contention);
-        // Nothing takes less than no time. What that adds to some is taken off all, so that the mean is what it was.
+        // Nothing takes less than no time. What this adds to some is subtracted from all, so that the mean stays.
         let (n, sum, above) =
             self.usual().filter(|seen| seen.is_answered).fold((0, 0.0, 0.0), |(n, sum, above), seen| {
                 (n + 1, sum + left(seen), above + left(seen).max(0.0))
@@ -139,7 +139,7 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Layers whose costs are drawn together, by their number, and their places in each worker's table.
+/// Layers whose costs are drawn together: their numbers, and their indices in each worker's table.
 #[derive(Default)]
 struct Moments(BTreeMap<usize, usize>);
 
@@ -153,7 +153,7 @@ impl Moments {
         Self(layers.into_iter().step_by(stride).enumerate().map(|(at, layer)| (layer, at)).collect())
     }
 
-    /// A worker's table; of two messages in one layer the first counts.
+    /// A worker's table; of two messages in one layer, the first counts.
     fn table(&self, seen: impl Iterator<Item = (usize, ObservedCost)>) -> Arc<[ObservedCost]> {
         let mut table = vec![ObservedCost::Not; self.0.len()];
         for (layer, seen) in seen {
@@ -167,10 +167,10 @@ impl Moments {
     }
 }
 
-/// The distribution of times of which some are only known to be longer, by Kaplan and Meier's estimate; what outlasts
-/// the last answer is put at the longest time seen.
+/// The distribution of times, some of which are only lower bounds, by Kaplan and Meier's estimate. Times beyond the
+/// last answer are set to the longest observed one.
 fn survival(mut observed: Vec<(f64, bool)>) -> Result<Latency, ModelError> {
-    // Of equal times the answered come first: the others are known to be longer.
+    // Of equal times, answers come first: the others are known to be longer.
     observed.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
     let n = observed.len();
     let (mut alive, mut steps) = (1.0, Vec::with_capacity(n));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_was_given_up_counts_as_longer() {
-        // Answers at 1 and 3; one that was waited for until 2. Half of what is left after 2 is beyond... all at 3.
+        // Answers at 1 and 3, and one abandoned at 2. What is left after 2 is all at 3.
         let latency = survival(vec![(1.0, true), (2.0, false), (3.0, true)]).unwrap();
         assert!((latency.cdf(1.0) - 1.0 / 3.0).abs() < 1e-9);
         assert_eq!((latency.cdf(2.9), latency.cdf(3.0)), (latency.cdf(1.0), 1.0));

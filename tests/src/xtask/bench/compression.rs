@@ -19,10 +19,10 @@ use tokio_tungstenite::tungstenite::protocol::Message;
 use super::generate;
 use crate::hub::{Hub, Moex};
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The formats of rows, for each row of the table.
+    /// The formats of rows; the table has a row for each.
     #[arg(long, value_delimiter = ',', default_value = "f16,bf16,int8")]
     wire: Vec<String>,
     /// Tokens to generate.
@@ -36,7 +36,7 @@ pub struct Args {
 /// The tensor messages of one direction.
 type Messages = Arc<Mutex<Vec<Bytes>>>;
 
-/// Prints what becomes of messages.
+/// Prints the compression of messages.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let mut table = Table::new();
     table.set_header([
@@ -63,7 +63,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
 
 /// The messages between a hub and its only worker while it generates.
 async fn record(moex: &Moex, args: &Args, wire: &str) -> Result<[Messages; 2]> {
-    // Copies of messages would count twice.
+    // Repeated copies of messages would count twice.
     let mut serve = vec!["--no-hub-compute", "--hedge", "1", "--wire", wire, "--compress", "off"];
     serve.extend(args.model.iter().flat_map(|model| ["--model", model]));
     let hub = moex.hub(&serve)?;
@@ -77,7 +77,7 @@ async fn record(moex: &Moex, args: &Args, wire: &str) -> Result<[Messages; 2]> {
     Ok(messages)
 }
 
-/// Passes all on between workers and the hub, and keeps a copy of the tensor messages to workers and back.
+/// Relays everything between workers and the hub, and keeps a copy of the tensor messages in both directions.
 async fn relay(hub: &Hub, messages: [Messages; 2]) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let (address, hub) = (listener.local_addr()?, hub.address()?);
@@ -171,7 +171,7 @@ fn measure(wire: &str, direction: &str, messages: &[Bytes]) -> Result<[String; 9
     let mut ratios: Vec<f64> =
         plain.iter().zip(&packed).map(|(plain, packed)| plain.len() as f64 / packed.len() as f64).collect();
     ratios.sort_by(f64::total_cmp);
-    // What compressing adds to what is done anyway.
+    // The cost of compression beyond the work that is done anyway.
     let (pack, unpack) = ((packed_seconds - plain_seconds).max(1e-9), (packed_read - plain_read).max(1e-9));
     let shrinks = ratio >= 1.0005;
     let pays_below = (bytes - size(&packed)) / (pack + unpack);

@@ -15,20 +15,20 @@ use super::{generate, median};
 use crate::hub::{Moex, Signal};
 use crate::peer::{Manner, Peer, PeerConfig};
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// How many workers, for each row of the table.
+    /// Numbers of workers; the table has a row for each.
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     workers: Vec<usize>,
-    /// Layers, at least.
+    /// The fewest layers.
     #[arg(long, default_value_t = 4_000)]
     layers: u64,
-    /// A checkpoint; without it, one whose rows and choices are Qwen3-30B-A3B's and whose hub has little else to do, so that
-    /// caches stay warm: `moex synth --like dispatch`.
+    /// A checkpoint. The default has Qwen3-30B-A3B's rows and choices and a hub with little else to do, so that caches
+    /// stay warm: `moex synth --like dispatch`.
     #[arg(long)]
     model: Option<String>,
-    /// Hub and workers look for messages before they sleep, as `moex serve` and `moex worker` do with this flag.
+    /// Hub and workers busy-poll for messages, as `moex serve` and `moex worker` do with this flag.
     #[arg(long)]
     busy_poll: bool,
     /// Further arguments of `moex serve`, after `--`.
@@ -36,7 +36,7 @@ pub struct Args {
     serve: Vec<String>,
 }
 
-/// The parts of a layer, and between which times of its record they lie.
+/// A part of a layer: its name, and the times of the layer's record that bound it.
 type Part = (&'static str, fn(&LayerRecord) -> u64);
 
 const PARTS: [Part; 6] = [
@@ -48,7 +48,7 @@ const PARTS: [Part; 6] = [
     ("engine to sum", |layer| layer.replied - layer.asked),
 ];
 
-/// Prints the parts' medians and the whole's tail.
+/// Prints the medians of the parts and the tail of the whole.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("dispatch");
@@ -82,12 +82,12 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The records of layers with one row, all of which workers computed.
+/// The records of layers with one row that only workers computed.
 async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Result<Vec<LayerRecord>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("trace.jsonl");
     let trace = path.to_str().context("a temporary folder has a plain name")?;
-    // One copy of each block, one of each message: what is timed is one way there and back.
+    // One copy of each block and of each message: this measures one way there and back.
     let model = model.to_str().context("the model has a name that is no text")?;
     let mut serve =
         vec!["--no-hub-compute", "--replicas", "1", "--hedge", "1", "--trace", trace, "--model", model];
@@ -111,6 +111,6 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     let trace = Trace::read(BufReader::new(File::open(&path)?))?;
     let mut layers: Vec<LayerRecord> = trace.steps.into_iter().flat_map(|step| step.layers).collect();
     layers.retain(|layer| layer.rows == 1 && layer.is_ok);
-    // What came first met cold caches.
+    // The first layers met cold caches.
     Ok(layers.split_off(layers.len() / 10))
 }

@@ -14,23 +14,24 @@ use crate::chat;
 use crate::hub::{Hub, Moex, Worker};
 use crate::proxy::{Link, Proxy, Weather};
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The checkpoint; the demo model when not given.
+    /// The checkpoint; default: the demo model.
     #[arg(long)]
     model: Option<PathBuf>,
     /// Round trips of the workers' links, milliseconds.
     #[arg(long, value_delimiter = ',', default_value = "2,10")]
     round_trips: Vec<u64>,
-    /// Runs of each task, in turn; the medians are compared.
+    /// Runs of each task, taking turns; the medians are compared.
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
 }
 
 const N_WORKERS: usize = 3;
 
-/// A task: its name, its question, the most tokens of its answer, and whether the answer is told beforehand but for a word.
+/// A task: its name, its question, the most tokens of its answer, and whether the answer is predicted except for one
+/// word.
 struct Task {
     name: &'static str,
     question: String,
@@ -74,7 +75,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         let (guessing, _of_guessing) = start(moex, args, round_trip, &[]).await?;
         for task in tasks() {
             let text = ask(&plain, &task, None).await?.text;
-            // One word is another.
+            // One word differs.
             let prediction = task.predicted.then(|| text.replacen("bear", "bird", 1));
             ask(&guessing, &task, prediction.as_deref()).await?;
             let (mut without, mut with) = (Vec::new(), Vec::new());

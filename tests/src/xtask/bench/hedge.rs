@@ -13,30 +13,30 @@ use crate::proxy::{Hiccup, Link, Proxy, Weather};
 
 const N_WORKERS: usize = 4;
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Policies, as `moex serve --hedge` takes them; ratios are to the first.
+    /// Policies, as values of `moex serve --hedge`; ratios are relative to the first.
     #[arg(long, value_delimiter = ',', default_value = "1,2,adaptive")]
     policies: Vec<String>,
     /// Answers with each policy.
     #[arg(short, long, default_value_t = 12)]
     runs: usize,
-    /// Tokens of each answer, at most.
+    /// The most tokens of each answer.
     #[arg(short = 'n', long, default_value_t = 64)]
     tokens: u32,
-    /// One message in so many comes late from the hub to the one worker.
+    /// One in this many messages from the hub to the slow worker is late.
     #[arg(long, default_value_t = 20)]
     one_in: u32,
-    /// How late.
+    /// The delay of late messages, milliseconds.
     #[arg(long, default_value_t = 200)]
     millis: u64,
-    /// Which messages come late.
+    /// The seed that chooses late messages.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Measures each policy on a hub of its own and prints all of them.
+/// Measures each policy on its own hub and prints all of them.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let mut table = Table::new();
     table.set_header([
@@ -91,7 +91,7 @@ struct Figures {
     /// p50, p95 and p99 of the time of a layer, in microseconds.
     quantiles: [Option<f64>; 3],
     tokens_per_s: f64,
-    /// To and from workers, a token.
+    /// Bytes to and from workers, for each token.
     bytes: Option<f64>,
     totals: Value,
 }
@@ -103,11 +103,12 @@ async fn measure(moex: &Moex, args: &Args, policy: &str) -> Result<Figures> {
     let link = Link::Shaped { up: Weather::default(), down: late };
     let (mut proxies, mut workers) = (Vec::new(), Vec::new());
     for index in 0..N_WORKERS {
-        // All have one, so that none is the slower for it; open until all have joined, since weights are not measured.
+        // Every worker has a proxy, so that none is slower because of it. It is open until all have joined, since the
+        // transfer of weights is not measured.
         let proxy = Proxy::start_seeded(hub.address()?, Link::Open, args.seed).await?;
         let join_url = hub.join_url_by(proxy.address)?;
         proxies.push(proxy);
-        // The same keys each time: the placement follows from them.
+        // The same keys each time, since the placement depends on them.
         let key = format!("{:032x}", index + 1);
         workers.push(moex.worker("worker", &join_url, &["--key", &key, "--memory", "64MiB"])?);
     }
@@ -132,7 +133,7 @@ async fn measure(moex: &Moex, args: &Args, policy: &str) -> Result<Figures> {
     let since = |key: &str| Some(totals[key].as_f64()? - before[key].as_f64()?);
     let bytes = since("bytes_sent").zip(since("bytes_received")).map(|(sent, received)| sent + received);
     Ok(Figures {
-        // The hub tells quantiles of its last layers: of those after each answer, the median.
+        // The hub reports quantiles of its last layers; this is the median of those after each answer.
         quantiles: windows.map(|mut window| (!window.is_empty()).then(|| median(&mut window))),
         tokens_per_s: n_tokens as f64 / decoding.as_secs_f64(),
         bytes: bytes.map(|bytes| bytes / n_tokens as f64),

@@ -4,20 +4,20 @@ use anyhow::{Context, Result};
 
 use crate::hub::Hub;
 
-/// What of the hub the system counts.
+/// The resources of the hub that the system counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) resident_kib: u64,
-    /// Of these, what is no page of a mapped file.
+    /// The part that does not belong to mapped files.
     pub(super) anonymous_kib: u64,
     pub(super) n_files: usize,
     pub(super) n_threads: u64,
 }
 
-/// What Linux says of the hub.
+/// Linux's counts for the hub.
 pub(super) fn held(hub: &Hub) -> Result<Held> {
     let folder = format!("/proc/{}", hub.pid());
-    let status = std::fs::read_to_string(format!("{folder}/status")).context("this bench wants Linux")?;
+    let status = std::fs::read_to_string(format!("{folder}/status")).context("this bench needs Linux")?;
     let number = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key));
         let word = line.and_then(|line| line.split_whitespace().next());

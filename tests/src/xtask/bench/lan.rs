@@ -14,25 +14,26 @@ use crate::browser::Browser;
 use crate::host::Host;
 use crate::hub::{Moex, workers};
 
-/// What one Chromium takes with its processes, and what is left to all else, in MiB.
+/// Memory of one Chromium with its processes, and of everything else together, in MiB.
 const BROWSER_MIB: u64 = 600;
 const RESERVE_MIB: u64 = 4096;
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Workers in all.
+    /// The number of all workers.
     #[arg(long, default_value_t = 20)]
     workers: usize,
-    /// Browsers among them; as many as fit the free memory when not given.
+    /// The number of browsers among them; default: as many as fit into the free memory.
     #[arg(long)]
     tabs: Option<usize>,
 }
 
-/// Longer than the hub takes to look at its addresses once more.
+/// Longer than the interval at which the hub looks at its addresses.
 const CERTIFICATE_RENEWED: Duration = Duration::from_secs(7);
 
-/// Starts the browsers, each with an empty window of a phone's size, opens the link in all of them at once, and says when each served.
+/// Starts the browsers, each with an empty window of the size of a phone, opens the link in all of them at once, and
+/// prints when all of them serve.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let n_tabs = args.tabs.map_or_else(tabs_that_fit, Ok)?.min(args.workers);
     let state = tempfile::tempdir()?;
@@ -61,7 +62,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     for (n, host) in hosts.into_iter().enumerate() {
         let there = moex.clone().on(host.clone());
         let worker = there.worker(&format!("worker-{n}"), &link(&host, &hub.started["worker_url"])?, &[])?;
-        // Its host's network goes with the host.
+        // The host's network is removed with the host.
         natives.push((worker, host));
     }
     let served = Cell::new(0);
@@ -75,7 +76,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     })
     .await?;
     println!(
-        "{n_tabs} browsers and {} native workers, each on a host of its own over https: all serve after {:.1} s",
+        "{n_tabs} browsers and {} native workers, each on its own host over https: all serve after {:.1} s",
         natives.len(),
         begin.elapsed().as_secs_f64()
     );
@@ -85,11 +86,11 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// As many browsers as the free memory holds.
+/// The number of browsers that fit into the free memory.
 fn tabs_that_fit() -> Result<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("the free memory is not known")?;
+    let text = std::fs::read_to_string("/proc/meminfo").context("the free memory is unknown")?;
     let available =
         text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
-    let kib: u64 = available.context("the free memory is not known")?.trim().parse()?;
+    let kib: u64 = available.context("the free memory is unknown")?.trim().parse()?;
     Ok(usize::try_from((kib / 1024).saturating_sub(RESERVE_MIB) / BROWSER_MIB)?)
 }

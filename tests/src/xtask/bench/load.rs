@@ -14,26 +14,26 @@ use super::held::{Held, held};
 use crate::chat;
 use crate::hub::{Hub, Moex};
 
-/// How long the hub may take to end the last texts that nobody waits for.
+/// How long the hub may take to end the last abandoned texts.
 const SETTLING: Duration = Duration::from_secs(5);
-/// How much more resident memory than before may be left, in parts of it.
+/// The largest allowed growth of resident memory, as a fraction.
 const TOLERANCE: f64 = 0.05;
-/// Within this, 99 of 100 questions for its health are answered.
+/// The time within which 99 of 100 health requests are answered.
 const HEALTH: Duration = Duration::from_millis(20);
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Requests.
     #[arg(short = 'n', long, default_value_t = 10_000)]
     requests: usize,
-    /// Requests at a time.
+    /// Concurrent requests.
     #[arg(short, long, default_value_t = 64)]
     connections: usize,
-    /// Requests before, of which nothing is reported: they fill what the hub keeps.
+    /// Requests before the measurement: they fill the hub's caches.
     #[arg(long, default_value_t = 1_000)]
     warm_up: usize,
-    /// Tokens of an answer at most.
+    /// The most tokens of an answer.
     #[arg(long, default_value_t = 16)]
     tokens: u32,
     /// Native workers.
@@ -44,10 +44,10 @@ pub struct Args {
     serve: Vec<String>,
 }
 
-/// Asks, and prints what became of it.
+/// Sends the requests and prints the results.
 ///
 /// # Errors
-/// If a request that was not given up fails, the hub holds notably more afterwards, or says late whether it is well.
+/// If a request that was not aborted fails, the hub holds notably more memory afterwards, or `/health` is slow.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let hub = moex.hub(&args.serve.iter().map(String::as_str).collect::<Vec<_>>())?;
     let workers: Vec<_> = (0..args.workers)
@@ -74,24 +74,25 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     ensure!(growth <= TOLERANCE, "the hub holds {:.1} % more than before", 100.0 * growth);
     ensure!(
         after.n_files <= before.n_files,
-        "files stay open: {} and then {}",
+        "open files before and after: {} and {}",
         before.n_files,
         after.n_files
     );
     let late = part(&watched.health, 0.99);
-    ensure!(late <= HEALTH, "99 % of questions for its health are answered within {late:.1?} only");
+    ensure!(late <= HEALTH, "99 % of health requests take up to {late:.1?}");
     Ok(())
 }
 
-/// What became of requests.
+/// The results of requests.
 struct Asked {
-    /// To the first piece of those that were not given up, in order of their times.
+    /// Times to the first piece of requests that were not aborted, in ascending order.
     first: Vec<Duration>,
     n_given_up: usize,
     n_pieces: usize,
 }
 
-/// Asks so many times, so many at once; every third is given up, from before its answer begins to some pieces of it.
+/// Sends `n_requests`, several at once. Every third is aborted, some before their answer begins, some after a few
+/// pieces.
 async fn ask(hub: &Hub, args: &Args, n_requests: usize) -> Result<Asked> {
     let http = chat::client()?;
     let next = AtomicUsize::new(0);
@@ -135,14 +136,14 @@ async fn ask(hub: &Hub, args: &Args, n_requests: usize) -> Result<Asked> {
     Ok(all)
 }
 
-/// What was seen meanwhile.
+/// The observations during the load.
 struct Watched {
-    /// Times of answers to whether it is well, in order.
+    /// The latencies of `/health`, in ascending order.
     health: Vec<Duration>,
     most_kib: u64,
 }
 
-/// Asks the hub for its health fifty times a second, until all is over.
+/// Requests the hub's health fifty times a second, until the load ends.
 async fn watch(hub: &Hub, is_over: &AtomicBool) -> Result<Watched> {
     let http = chat::client()?;
     let mut watched = Watched { health: Vec::new(), most_kib: 0 };
@@ -180,7 +181,7 @@ fn report(args: &Args, asked: &Asked, watched: &Watched, took: Duration, [before
     println!("{table}");
 }
 
-/// The time within which that part of them is, `times` being in order.
+/// The time within which this part of them ended; `times` must be in order.
 fn part(times: &[Duration], part: f64) -> Duration {
     let at = (part * times.len() as f64).ceil() as usize;
     times.get(at.saturating_sub(1)).copied().unwrap_or_default()

@@ -26,38 +26,39 @@ use crate::{
     hub::{Hub, Moex},
 };
 
-/// What to measure.
+/// The benchmark to run.
 #[derive(clap::Subcommand, Debug)]
 pub enum Bench {
-    /// The speed of memory on random blocks of an expert matrix's size. `MOEX_THREADS` chooses the threads.
+    /// The speed of memory on random blocks of the size of an expert matrix. `MOEX_THREADS` sets the threads.
     Memory(kernels::Args),
-    /// The experts' kernels in every format, decode against that speed, prefill against that of dot products.
+    /// The experts' kernels in every format: decode relative to the speed of memory, prefill relative to that of dot
+    /// products.
     Cpu(kernels::Args),
-    /// Tokens per second and the time of a layer, alone and with workers.
+    /// Tokens per second and the time of a layer, without and with workers.
     Swarm(swarm::Args),
-    /// Tokens per second through `moex serve` against those of `moex bench`, alone and with a worker.
+    /// Tokens per second through `moex serve` relative to `moex bench`, without and with a worker.
     Serve(serve::Args),
     /// The time of a layer without its experts' computation, in parts.
     Dispatch(dispatch::Args),
-    /// How much LZ4 makes of what travels, what that costs, and below which rate of a link it pays.
+    /// The compression of messages by LZ4: its ratio, its cost, and the link rate below which it pays.
     Compression(compression::Args),
     /// The time of a layer by hedging policy, with one of four workers behind a link that hiccups.
     Hedge(hedge::Args),
-    /// Tokens per second as the simulator predicts them from a trace's first half, and as they were.
+    /// Tokens per second as predicted by the simulator from a trace's first half, and as measured.
     Replay(replay::Args),
-    /// Tokens per second with guessed tokens against without, where a text repeats what was said and where not.
+    /// Tokens per second with and without speculative decoding, on repetitive text and on other text.
     Guess(guess::Args),
-    /// Tokens per second and first tokens by how many groups of rows are under way, with workers behind a delay.
+    /// Tokens per second and the time to the first token by groups of rows in flight, with workers behind a delay.
     Overlap(overlap::Args),
-    /// The time until browsers and native workers on hosts of their own serve, over https.
+    /// The time until browsers and native workers on their own hosts serve, over https.
     Lan(lan::Args),
-    /// A hub that many ask at once, a third of whom leave: its memory, and how fast it says meanwhile whether it is well.
+    /// The hub's memory, and the latency of `/health`, under many concurrent requests, a third of which are aborted.
     Load(load::Args),
     /// The hub's memory before, during and after many sessions that come and go.
     Sessions(sessions::Args),
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Memory(args) => kernels::run("memory", args),
@@ -66,7 +67,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Serve(args) => with_moex(async |moex| serve::run(moex, args).await),
         Bench::Dispatch(args) => {
             let moex = super::release()?;
-            // Workers on one thread with all else: another one would have to be woken for each message.
+            // Workers share one thread with everything else: a second thread would have to be woken for each message.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(dispatch::run(&moex, args))
         }
@@ -75,7 +76,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Replay(args) => with_moex(async |moex| replay::run(moex, args).await),
         Bench::Lan(args) => {
             let moex = super::release()?;
-            // Starting a browser on another host moves the thread there.
+            // Starting a browser on another host moves the thread to that host.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(lan::run(&moex, args))
         }
@@ -86,14 +87,14 @@ pub fn run(bench: &Bench) -> Result<()> {
     }
 }
 
-/// Measures the binary on a runtime of one thread: the cores are the hub's and the workers'.
+/// Runs the measurement on a runtime of one thread, which leaves the cores to the hub and the workers.
 fn with_moex(measure: impl AsyncFnOnce(&Moex) -> Result<()>) -> Result<()> {
     let moex = super::release()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(measure(&moex))
 }
 
-/// Tokens that a request for at most so many gave, and the time until its answer was whole.
+/// Requests up to `max_tokens`; returns the number of tokens, and the time until the answer was complete.
 async fn generate(hub: &Hub, max_tokens: u32) -> Result<(u64, Duration)> {
     let body = json!({
         "messages": [{"role": "user", "content": "Tell me a story about a bear."}],

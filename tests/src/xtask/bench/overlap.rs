@@ -1,5 +1,6 @@
-//! `cargo xtask bench overlap`: measures the gain of groups in flight, of which one is computed while the experts of
-//! others are away: workers behind a delay, several streams at once, a long prompt alone.
+//! `cargo xtask bench overlap`: measures the gain of several groups of rows in flight: the hub computes one while
+//! workers compute the experts of others. Workers are behind a delay; there are several streams at once, and a long
+//! prompt alone.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,22 +16,22 @@ use crate::chat;
 use crate::hub::{Hub, Moex, Worker};
 use crate::proxy::{Link, Proxy, Weather};
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The checkpoint; the demo model when not given.
+    /// The checkpoint; default: the demo model.
     #[arg(long)]
     model: Option<PathBuf>,
     /// Round trips of the workers' links, milliseconds.
     #[arg(long, value_delimiter = ',', default_value = "2,10")]
     round_trips: Vec<u64>,
-    /// Groups of rows under way; `auto` is what the hub finds out.
+    /// Groups of rows in flight; with `auto` the hub chooses.
     #[arg(long, value_delimiter = ',', default_value = "1,2,auto")]
     in_flight: Vec<String>,
-    /// Streams at once.
+    /// Concurrent streams.
     #[arg(long, value_delimiter = ',', default_value = "1,8,16")]
     streams: Vec<usize>,
-    /// Tokens a stream.
+    /// Tokens of a stream.
     #[arg(short = 'n', long, default_value_t = 48)]
     tokens: u32,
     /// Tokens of the long prompt.
@@ -59,7 +60,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         for in_flight in &args.in_flight {
             let (hub, _workers) = start(moex, args, round_trip, in_flight).await?;
             let mut row = vec![round_trip.to_string(), in_flight.clone()];
-            // What is learned on the way is learned before.
+            // The hub learns here what it would otherwise learn during the measurement.
             together(&hub, 2, args.tokens, 99).await?;
             let before = Stepped::of(&hub).await?;
             for &n in &args.streams {
@@ -114,7 +115,7 @@ async fn start(
     Ok((hub, workers))
 }
 
-/// Tokens a second of `n` streams that begin together.
+/// Tokens a second of `n` streams that begin at the same time.
 async fn together(hub: &Hub, n: usize, tokens: u32, run: usize) -> Result<f64> {
     let begun = Instant::now();
     let asked = (0..n).map(|stream| {
@@ -128,13 +129,13 @@ async fn together(hub: &Hub, n: usize, tokens: u32, run: usize) -> Result<f64> {
     Ok(n_tokens as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// The median and the 99th percentile of the times between two pieces of `n` streams that begin together.
+/// The median and the 99th percentile of the times between two pieces of `n` streams that begin at the same time.
 async fn gaps(hub: &Hub, n: usize, tokens: u32) -> Result<String> {
     let streams = (0..n).map(async |stream| {
         let question = format!("Tell me story 100 of {stream} bears.");
         let mut body = body(&json!([{"role": "user", "content": question}]), tokens);
         body["stream"] = json!(true);
-        // Tokens behind a text's end have no piece of their own.
+        // Tokens after a text's end have no piece of their own.
         body["ignore_eos"] = json!(false);
         let url = format!("{}/v1/chat/completions", hub.url);
         let mut answer = chat::client()?.post(url).json(&body).send().await?.error_for_status()?;
@@ -155,7 +156,7 @@ fn bubble(of: Stepped) -> String {
     format!("{:.0} %", 100.0 * of.bubble())
 }
 
-/// The time to the first token of a prompt of some `n_tokens` that nobody has asked before, by the engine's clock.
+/// The time to the first token of a new prompt of about `n_tokens`, by the engine's clock.
 async fn first_token(hub: &Hub, n_tokens: usize, run: usize) -> Result<Duration> {
     // Numbers have a token for each digit.
     let mut digits = String::new();

@@ -8,31 +8,31 @@ use comfy_table::Table;
 use crate::hub::Moex;
 use crate::replay::{Config, Load, measure};
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The checkpoint; the demo model when not given. `moex synth` makes one of a true geometry.
+    /// The checkpoint; default: the demo model. `moex synth` makes one with a real model's geometry.
     #[arg(long)]
     model: Option<String>,
-    /// Swarms: workers, milliseconds that their links add to a round trip, and the hub's --hedge.
+    /// Swarms: number of workers, milliseconds that their links add to a round trip, and the hub's --hedge.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "1:0:1,2:0:1,4:0:1,2:0:2,4:0:adaptive,1:2:1,2:2:2,4:2:adaptive,1:10:1,2:10:1,4:10:2,4:10:adaptive"
     )]
     configs: Vec<Config>,
-    /// Keep the traces in this folder; `moex-sim replay --skip 2` reads them again.
+    /// Keep the traces in this folder, for `moex-sim replay --skip 2`.
     #[arg(long)]
     traces: Option<PathBuf>,
-    /// Answers from each.
+    /// Answers from each swarm.
     #[arg(short, long, default_value_t = 10)]
     runs: usize,
-    /// Tokens of each answer, at most.
+    /// The most tokens of each answer.
     #[arg(short = 'n', long, default_value_t = 48)]
     tokens: u32,
 }
 
-/// Measures and predicts each and prints both.
+/// Measures and predicts each swarm and prints both.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let mut table = Table::new();
     table.set_header([

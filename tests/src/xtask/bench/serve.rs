@@ -1,8 +1,8 @@
 //! `cargo xtask bench serve`: compares the speed of answers through `moex serve`, with default flags, with that of
 //! `moex bench`.
 //!
-//! Both decode the same number of tokens after a short prompt, in turn on the same machine; the engine's clock measures
-//! an answer's tokens.
+//! Both decode the same number of tokens after a short prompt, taking turns on the same machine; the engine's clock
+//! measures an answer's tokens.
 
 use std::path::PathBuf;
 
@@ -16,24 +16,24 @@ use crate::{
     hub::{Hub, Moex},
 };
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The checkpoint; when not given, four layers of Qwen3-30B-A3B's geometry in q4_K_M, written once below `target`.
+    /// The checkpoint; default: four layers of Qwen3-30B-A3B's geometry in q4_K_M, written once below `target`.
     #[arg(long)]
     model: Option<PathBuf>,
     /// Numbers of native workers to measure with.
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     workers: Vec<usize>,
-    /// Tokens to decode a run.
+    /// Tokens to decode in a run.
     #[arg(short = 'n', long, default_value_t = 128)]
     tokens: u32,
-    /// Runs of each, in turn; the medians are compared.
+    /// Runs of each, taking turns; the medians are compared.
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
 }
 
-/// Measures both with each number of workers and prints what one is of the other.
+/// Measures both with each number of workers and prints their ratio.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let model = match &args.model {
         Some(model) => model.clone(),
@@ -48,9 +48,9 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         let mut context = Value::Null;
         for _ in 0..args.runs {
             benched.push(bench(moex, model, n_workers, args.tokens)?);
-            // One at a time: the cores are the measured one's.
+            // One runs at a time, so that it has all cores.
             let hub = moex.hub(&["--model", model])?;
-            // Each by the link alone, as somebody else's machine would.
+            // Workers use the link alone, as on another machine.
             let started = (0..n_workers).map(|n| moex.worker(&format!("worker {n}"), &hub.join_url, &[]));
             let _workers = started.collect::<Result<Vec<_>>>()?;
             if n_workers > 0 {
@@ -73,7 +73,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The checkpoint that is measured unless another one is named.
+/// The default checkpoint.
 fn synthetic(moex: &Moex) -> Result<PathBuf> {
     let file = crate::root().join("target/bench/qwen3-30b-a3b-4-layers.q4_K_M.gguf");
     if !file.exists() {
@@ -96,7 +96,7 @@ fn bench(moex: &Moex, model: &str, n_workers: usize, tokens: u32) -> Result<f64>
     report["decode_tokens_per_s"].as_f64().context("moex bench tells tokens a second")
 }
 
-/// Tokens a second of an answer of so many tokens, by the engine's clock.
+/// Tokens a second of an answer of `tokens` tokens, by the engine's clock.
 async fn answer(hub: &Hub, tokens: u32) -> Result<f64> {
     let body = json!({
         "messages": [{"role": "user", "content": "Tell me a story about a bear."}],

@@ -16,21 +16,21 @@ use super::held::{Held, held};
 use crate::hub::{Hub, Moex, workers};
 use crate::peer::{Departure, Manner, PeerConfig, visit};
 
-/// How long the hub may take to let go of what it has no more use for.
+/// How long the hub may take to free its memory.
 const SETTLING: Duration = Duration::from_secs(20);
-/// How much more resident memory than before may be left, in parts of it.
+/// The largest allowed growth of resident memory, as a fraction.
 const TOLERANCE: f64 = 0.05;
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Sessions at a time.
+    /// Concurrent sessions.
     #[arg(long, default_value_t = 1_000)]
     sessions: usize,
-    /// How long they come and go.
+    /// Duration of the load, seconds.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// Who leaves when, and how.
+    /// The seed that chooses when and how sessions leave.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Further arguments of `moex serve`, after `--`.
@@ -38,13 +38,13 @@ pub struct Args {
     serve: Vec<String>,
 }
 
-/// Fills a hub with sessions twice and prints what it held before, meanwhile, and after.
+/// Fills a hub with sessions twice; prints the resources that it held before, during and after each.
 ///
 /// # Errors
-/// If after the second filling it holds notably more than after the first: what the first leaves is what an allocator
-/// keeps for its next use, what the second adds is a leak.
+/// If it holds notably more after the second filling than after the first. The first leaves what an allocator keeps for
+/// reuse; what the second adds is a leak.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
-    // Every replica that may be, so that as many sessions as possible hold a block and are asked for it.
+    // The most replicas, so that as many sessions as possible hold a block and get dispatches.
     let mut serve = vec!["--experts", "int4", "--replicas", "16"];
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
@@ -96,14 +96,14 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     ensure!(growth <= TOLERANCE, "the hub holds {:.1} % more than after the first filling", 100.0 * growth);
     ensure!(
         second.n_files <= first.n_files,
-        "files stay open: {} and then {}",
+        "open files after the first and the second filling: {} and {}",
         first.n_files,
         second.n_files
     );
     Ok(())
 }
 
-/// What was seen while the hub was full.
+/// The observations while the hub was full.
 struct Seen {
     most: Held,
     n_most: usize,
@@ -111,7 +111,7 @@ struct Seen {
     n_answers: u64,
 }
 
-/// Keeps so many seats taken for so long, each by one short visit after another, while the hub answers.
+/// Keeps a number of seats taken for `length`, each by one short visit after another, while the hub answers.
 async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
     let until = Instant::now() + length;
     let block_bytes = hub.status().await?["model"]["block_bytes"].as_u64().context("a model has blocks")?;
@@ -126,7 +126,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
             busy_poll: false,
             renames: false,
         };
-        // Not all at once, and between a twentieth and a fifth of the time each.
+        // They do not start all at once; a visit lasts between a twentieth and a fifth of the time.
         sleep(length.mul_f64(random.random_range(0.0..0.05))).await;
         while Instant::now() < until {
             let stay = length.mul_f64(random.random_range(0.05..0.2)).min(until - Instant::now());
@@ -152,7 +152,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
     let ask = async {
         let mut n_answers = 0;
         while Instant::now() < until {
-            // What it says is of zeros: only that it says something matters here.
+            // The answers are zeros: it matters only that there are answers.
             generate(hub, 64).await?;
             n_answers += 1;
         }
@@ -166,7 +166,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
     Ok(Seen { most, n_most, n_visits: n_visits.into_inner(), n_answers: asked? })
 }
 
-/// What is held once everyone has left and the hub has had its time.
+/// The resources held after all sessions have left and the hub has had time to settle.
 async fn settle(hub: &Hub) -> Result<Held> {
     timeout(SETTLING, hub.wait_until("nobody is left", |status| workers(status).count() == 0))
         .await

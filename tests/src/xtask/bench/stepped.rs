@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::chat;
 use crate::hub::Hub;
 
-/// Since the hub started, or since an earlier look.
+/// The metrics since the hub's start, or since an earlier reading.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stepped {
     steps: f64,
@@ -17,12 +17,14 @@ pub(super) struct Stepped {
 }
 
 impl Stepped {
-    /// Of a hub, as its metrics say.
+    /// The metrics of a hub.
     pub(super) async fn of(hub: &Hub) -> Result<Self> {
         let text = chat::client()?.get(format!("{}/metrics", hub.url)).send().await?.text().await?;
         let read = |name: &str| -> Result<f64> {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.with_context(|| format!("{name} is no metric"))?.parse().context("a metric is a number")
+            line.with_context(|| format!("there is no metric {name}"))?
+                .parse()
+                .context("a metric is a number")
         };
         Ok(Self {
             steps: read("moex_engine_steps_total")?,
@@ -32,7 +34,7 @@ impl Stepped {
         })
     }
 
-    /// Rows of a step.
+    /// The rows of a step.
     pub(super) fn width(self) -> f64 {
         self.rows / self.steps.max(1.0)
     }
@@ -42,7 +44,7 @@ impl Stepped {
         self.seconds / self.steps.max(1.0)
     }
 
-    /// The part of the time in which experts were away and nothing else was to be computed.
+    /// The part of the time in which the hub waited for experts and had nothing else to compute.
     pub(super) fn bubble(self) -> f64 {
         self.waited_seconds / self.seconds.max(1e-9)
     }

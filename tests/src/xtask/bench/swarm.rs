@@ -1,4 +1,4 @@
-//! `cargo xtask bench swarm`: measures the cost of a swarm, and where it begins to pay, in one run on one machine.
+//! `cargo xtask bench swarm`: measures the cost of a swarm, and from where on it pays, in one run on one machine.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use serde_json::Value;
 use super::{generate, median};
 use crate::hub::Moex;
 
-/// What to measure.
+/// The command's arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The checkpoint; the demo model when not given.
+    /// The checkpoint; default: the demo model.
     #[arg(long)]
     model: Option<String>,
     /// Numbers of native workers to measure with; 0 is the hub alone.
     #[arg(long, value_delimiter = ',', default_value = "0,1,2,4")]
     workers: Vec<usize>,
-    /// Tokens to decode a run.
+    /// Tokens to decode in a run.
     #[arg(short = 'n', long, default_value_t = 48)]
     tokens: u32,
     /// Runs of each; the median is printed.

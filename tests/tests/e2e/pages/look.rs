@@ -1,5 +1,5 @@
-//! Every page on a phone and on a desk, light and dark: no error on the console, nothing wider than the screen, and nothing
-//! that axe-core, a program that others wrote, finds wrong. The pictures are left in `target/pictures` to be looked at.
+//! Every page on a phone and on a desktop, light and dark: no error on the console, nothing wider than the screen, and
+//! no violations found by axe-core, a third-party checker. The screenshots are in `target/pictures`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,10 +12,10 @@ use super::{ENDED, ask};
 use crate::lan::{free_port, from};
 
 const SCREENS: [(u32, u32); 2] = [(390, 844), (1440, 900)];
-/// What its script ends with where axe-core cannot be had.
+/// The script's exit code if axe-core is not available.
 const NOT_THERE: i32 = 3;
 
-/// A text with all that Markdown is shown for, as an answer of a conversation that the browser kept.
+/// A text with everything that Markdown is rendered for, as an answer of a stored conversation.
 const TALK: &str = r##"(() => {
     const content = "# Title\n\nSome *emphasis*, **strong**, `code` and a [link](https://example.com/).\n\n### Deeper\n\n" +
         "1. one\n2. two\n   - nested\n\n- [x] done\n\n| Name | Count |\n|:--|--:|\n| a | 1 |\n\n> A quote\n\n" +
@@ -97,7 +97,7 @@ async fn the_page_of_the_plain_port_looks_right_everywhere() {
     browser.close().await.unwrap();
 }
 
-/// Looks at the page as it is on each screen in each scheme.
+/// Checks the page on each screen size in each colour scheme.
 async fn look(tab: &Tab, axe: &str, name: &str) {
     let pictures = moex_tests::root().join("target/pictures");
     std::fs::create_dir_all(&pictures).unwrap();
@@ -115,11 +115,11 @@ async fn look(tab: &Tab, axe: &str, name: &str) {
     }
 }
 
-/// What is wrong, where, and why.
+/// The violations: what, where, and why.
 const VIOLATIONS: &str = "axe.run(document).then(({ violations }) => violations.map(({ id, nodes }) => \
                           `${id}: ${nodes.map((node) => `${node.target} ${node.failureSummary}`).join('; ')}`))";
 
-/// The script of axe-core, unless npm cannot fetch it.
+/// The script of axe-core; `None` if npm cannot fetch it.
 fn axe() -> Option<String> {
     let script = moex_tests::root().join("tests/clients/axe.sh");
     let output = Command::new(script).output().unwrap();
@@ -130,6 +130,6 @@ fn axe() -> Option<String> {
     }
     assert!(output.status.success(), "{said}");
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    // The value of the script's last expression is of no use, and may be no JSON.
+    // The value of the script's last expression is not needed, and may not be JSON.
     Some(format!("{};null", std::fs::read_to_string(path).unwrap()))
 }

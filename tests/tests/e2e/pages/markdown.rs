@@ -1,10 +1,10 @@
-//! What becomes of an answer's Markdown in a real browser: the right nodes, and nothing that a hostile text asks for.
+//! Rendering of an answer's Markdown in a real browser: the right nodes, and nothing that a hostile text asks for.
 
 use moex_tests::browser::{Browser, Tab};
 use moex_tests::hub::Hub;
 use serde_json::{Value, json};
 
-/// Markdown and the HTML of what is shown for it.
+/// Markdown and the HTML that it becomes.
 const SHOWN: [(&str, &str); 23] = [
     ("one\ntwo\n\nthree", "<p>one\ntwo</p><p>three</p>"),
     (
@@ -41,7 +41,7 @@ const SHOWN: [(&str, &str); 23] = [
         "<p><a https://x.example/>https://x.example/</a> and <a https://y.example/z>https://y.example/z</a>.</p>",
     ),
     ("![cat](https://x.example/c.png)", "<p><a https://x.example/c.png>cat</a></p>"),
-    // Nothing of these is more than text.
+    // These stay plain text.
     (
         "<img src=x onerror=alert(1)><script>alert(1)</script>",
         "<p>&lt;img src=x onerror=alert(1)&gt;&lt;script&gt;alert(1)&lt;/script&gt;</p>",
@@ -60,7 +60,7 @@ const SHOWN: [(&str, &str); 23] = [
     ),
 ];
 
-/// Texts that make careless readers of Markdown slow: a beginning, what is repeated, an end.
+/// Texts that make careless Markdown parsers slow: a beginning, a repeated part, an end.
 const SLOW: [(&str, &str, &str); 18] = [
     ("", "*a **b ", ""),
     ("", "a* ", ""),
@@ -82,7 +82,7 @@ const SLOW: [(&str, &str, &str); 18] = [
     ("https://x.example/", ")", ""),
 ];
 
-/// The HTML of the box, without what is the same everywhere.
+/// The HTML of the box, without the parts that are the same everywhere.
 const SHOW: &str = "(async (text) => {
     const { markdownView } = await import('/assets/markdown.js');
     const root = document.createElement('div');
@@ -114,7 +114,7 @@ async fn markdown_becomes_nodes_and_nothing_in_it_becomes_markup() {
     browser.close().await.unwrap();
 }
 
-/// It is drawn after each piece that comes; whatever the pieces, the end is what the whole text gives.
+/// The page renders after each piece; whatever the pieces, the final result is that of the whole text.
 #[tokio::test]
 async fn a_text_that_grows_ends_as_the_whole_and_keeps_what_does_not_change() {
     let hub = Hub::start(&[]).unwrap();
@@ -160,7 +160,7 @@ async fn no_text_takes_long_to_show() {
         let text = format!("{begin}{}{end}", repeated.repeat(50_000 / repeated.len()));
         let told = call(&tab, time, &text).await;
         let (millis, depth) = (told[0].as_f64().unwrap(), told[1].as_u64().unwrap());
-        // A text so long would take minutes if the time were that of its square.
+        // With quadratic time, a text of this length would take minutes.
         assert!(millis < 2000.0, "{begin:?} {repeated:?} {end:?} took {millis} ms");
         assert!(depth < 100, "{repeated:?} nests {depth} deep");
     }

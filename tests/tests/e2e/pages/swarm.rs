@@ -1,4 +1,4 @@
-//! What the swarm page says, beside what the hub says: the same numbers, and names as the text that they are.
+//! The swarm page compared with the hub's status: the same numbers, and names as plain text.
 
 use moex_tests::browser::Browser;
 use moex_tests::hub::{Hub, Worker, workers};
@@ -18,7 +18,7 @@ async fn the_swarm_page_says_who_computes_what_and_a_name_is_never_markup() {
     tab.until("document.querySelectorAll('.worker').length === 2").await.unwrap();
     hub.answer(&json!({ "messages": [{ "role": "user", "content": STORY }] })).await.unwrap();
 
-    // Nothing is asked any more: what the hub says now is what the page comes to say.
+    // No more requests are sent, so the page must come to show the hub's present status.
     let status = hub.status().await.unwrap();
     let layers = status["totals"]["layers"].as_u64().unwrap();
     assert!(layers > 0);
@@ -43,7 +43,7 @@ async fn the_swarm_page_says_who_computes_what_and_a_name_is_never_markup() {
     assert!(names.as_array().unwrap().contains(&json!(name)), "{names}");
     assert_eq!(count(&tab, "img").await, 0);
 
-    // The map has a place for each expert, and what was asked is warm.
+    // The map has a place for each expert, and experts that were used are warm.
     let experts = hub.get("/api/swarm/experts").await.unwrap();
     let load =
         experts["layers"].as_array().unwrap().iter().flat_map(|layer| layer["load"].as_array().unwrap());

@@ -1,4 +1,4 @@
-//! A conversation as it is changed: versions of a question and an answer, files, settings, the keyboard.
+//! Editing a conversation: versions of a question and an answer, files, settings, the keyboard.
 
 use moex_tests::browser::{Browser, Tab};
 use moex_tests::hub::Hub;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{ENDED, ask, count};
 
-/// Keeps the bodies of the requests for answers in `window.asked`.
+/// Records the bodies of requests for answers in `window.asked`.
 const LISTEN: &str = "(() => {
     window.asked = [];
     const real = window.fetch;
@@ -27,7 +27,7 @@ async fn a_changed_question_and_a_second_answer_stand_beside_the_first() {
     ask(&tab, "51 + 20 = ?").await;
     tab.until(&format!("document.querySelectorAll('.message').length === 4 && {ENDED}")).await.unwrap();
 
-    // The first question in other words: what followed it is another branch.
+    // The first question reworded: its old follow-up is on another branch.
     tab.click("[aria-label='Edit the question']").await.unwrap();
     tab.eval("document.querySelector('.editor textarea').select()").await.unwrap();
     tab.paste("62 + 11 = ?").await.unwrap();
@@ -55,7 +55,7 @@ async fn a_changed_question_and_a_second_answer_stand_beside_the_first() {
     browser.close().await.unwrap();
 }
 
-/// What an earlier version of the page kept: a list without parents.
+/// The format stored by an earlier version of the page: a list without parents.
 #[tokio::test]
 async fn a_conversation_that_an_earlier_page_kept_is_still_there() {
     let hub = Hub::start(&[]).unwrap();
@@ -126,7 +126,7 @@ async fn a_conversation_needs_no_pointer() {
     let hub = Hub::start(&[]).unwrap();
     let browser = Browser::launch().await.unwrap();
     let (tab, complaints) = browser.open_heard(&hub.url).await.unwrap();
-    // All that there is can be come to with Tab, in the order of the page, and back to its beginning.
+    // Tab reaches every control, in the order of the page, and then the first one again.
     let mut seen = Vec::new();
     for _ in 0..14 {
         tab.press("Tab").await.unwrap();
