@@ -65,7 +65,7 @@ async def run(name, hub, seconds):
     if name == "unread":
         return await under(name, hub, strangers.unread, seconds, Bounds(rate=0.0))
     if name == "together":
-        return await under(name, hub, together, seconds, Bounds(rate=0.1, health_millis=2000, yields=True))
+        return await under(name, hub, together, seconds, Bounds(rate=0.3, health_millis=2000, yields=True))
     if name == "slow_is_ended":
         return Verdict(name, True, await strangers.slow_is_ended(hub, 0))
     if name in LIES | AUDITED:

@@ -26,11 +26,11 @@ pub(super) async fn create(
     State(api): State<Arc<Api>>,
     request: axum::extract::Request,
 ) -> Result<Response, Refusal> {
-    let (body, room) = api.prompts.read(request).await?;
-    let asked = object(&body)?;
-    drop(body);
-    let (chat, ignored) = request::chat(&asked)?;
-    let request = ChatRequest::of(&chat)?;
+    let parse = |body: &[u8]| {
+        let (chat, ignored) = request::chat(&object(body)?)?;
+        Ok((ChatRequest::of(&chat)?, ignored))
+    };
+    let ((request, ignored), room) = api.prompts.read(request, parse).await?;
     let (streams, stops) = (request.stream, request.stop.clone());
     let mut chat = Chat::start(api.clone(), request, room).await?;
     let mut answer = Answer { api, stops, n_blocks: 0, has_calls: false };
@@ -55,12 +55,14 @@ pub(super) async fn count_tokens(
     State(api): State<Arc<Api>>,
     request: axum::extract::Request,
 ) -> Result<Json<Value>, Refusal> {
-    let (body, _room) = api.prompts.read(request).await?;
-    let mut asked = object(&body)?;
-    asked.entry("max_tokens").or_insert(json!(1));
-    let request = ChatRequest::of(&request::chat(&asked)?.0)?;
+    let parse = |body: &[u8]| {
+        let mut asked = object(body)?;
+        asked.entry("max_tokens").or_insert(json!(1));
+        ChatRequest::of(&request::chat(&asked)?.0)
+    };
+    let (request, room) = api.prompts.read(request, parse).await?;
     api.check_model(request.model.as_deref())?;
-    let (_, _, prompt) = render::prompt(api, request).await?;
+    let (_, prompt) = render::prompt(&api, request, &room).await?;
     Ok(Json(json!({ "input_tokens": prompt.ids.len() })))
 }
 

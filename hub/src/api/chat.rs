@@ -35,9 +35,7 @@ pub(super) async fn complete(
     State(api): State<Arc<Api>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let (body, room) = api.prompts.read(request).await?;
-    let request = ChatRequest::parse(&body)?;
-    drop(body);
+    let (request, room) = api.prompts.read(request, ChatRequest::parse).await?;
     let (stream, include_usage) = (request.stream, request.include_usage);
     let ignored = request.ignored.clone();
     let chat = Chat::start(api, request, room).await?;
@@ -104,7 +102,7 @@ impl Chat {
             None => random()?,
         };
         let reads_calls = !request.tools.is_empty();
-        let (api, request, prompt) = render::prompt(api, request).await?;
+        let (request, prompt) = render::prompt(&api, request, &room).await?;
         let client = room.client;
         drop(room);
         let n_prompt = prompt.ids.len();

@@ -34,9 +34,7 @@ pub(super) async fn complete(
     State(api): State<Arc<Api>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let (body, room) = api.prompts.read(request).await?;
-    let request = CompletionRequest::parse(&body)?;
-    drop(body);
+    let (request, room) = api.prompts.read(request, CompletionRequest::parse).await?;
     let (stream, include_usage) = (request.stream, request.include_usage);
     let ignored = request.ignored.clone();
     let completion = Completion::start(api, request, room).await?;
@@ -100,7 +98,7 @@ impl Completion {
             Some(seed) => seed,
             None => random()?,
         };
-        let (api, request, prompts) = tokenize(api, request).await?;
+        let (request, prompts) = tokenize(&api, request, &room).await?;
         let client = room.client;
         drop(room);
         let tells_prompts = request.echo && request.logprobs.is_some();
@@ -265,21 +263,20 @@ fn check_told(prompts: &Tokenized, request: &CompletionRequest) -> Result<(), Ap
 
 type Tokenized = Vec<(Vec<u32>, String)>;
 
-/// Tokenises the prompts; also returns the text to echo.
+/// Tokenises the prompts once it is this request's turn; also returns the request, and the text to echo.
 async fn tokenize(
-    api: Arc<Api>,
+    api: &Arc<Api>,
     request: CompletionRequest,
-) -> Result<(Arc<Api>, CompletionRequest, Tokenized), ApiError> {
-    let turn = api.prompts.turn().await?;
-    let worked = tokio::task::spawn_blocking(move || {
-        // Kept even if the client disconnects: the work cannot be interrupted.
-        let _turn = turn;
-        let tokenizer = &api.text.tokenizer;
+    room: &Room,
+) -> Result<(CompletionRequest, Tokenized), ApiError> {
+    let own = api.clone();
+    let work = move || {
+        let tokenizer = &own.text.tokenizer;
         let one = |prompt: &Prompt| {
             let (ids, text) = match prompt {
                 Prompt::Ids(ids) => (ids.clone(), tokenizer.decode(ids, Special::Keep)),
                 Prompt::Text(text) => {
-                    check_length(text.len(), api.context_tokens()).map_err(|error| error.about("prompt"))?;
+                    check_length(text.len(), own.context_tokens()).map_err(|error| error.about("prompt"))?;
                     let ids = tokenizer.encode_plain(text);
                     (ids.map_err(|error| ApiError::invalid("prompt", format!("{error}.")))?, text.clone())
                 }
@@ -287,7 +284,7 @@ async fn tokenize(
             Ok((ids, if request.echo { text } else { String::new() }))
         };
         let prompts = request.prompts.iter().map(one).collect::<Result<_, ApiError>>()?;
-        Ok((api, request, prompts))
-    });
-    worked.await.unwrap_or_else(|_| Err(ApiError::internal("The prompt could not be tokenised.")))
+        Ok((request, prompts))
+    };
+    api.prompts.work(room, work).await
 }

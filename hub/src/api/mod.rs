@@ -34,6 +34,7 @@ mod responses;
 mod state;
 mod status;
 mod tokens;
+mod work;
 
 use std::sync::Arc;
 

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::MAX_BODY_BYTES;
 use super::error::ApiError;
+use super::work::{Size, Work};
 
 /// Total bytes of request bodies being read or waiting for the tokenizer.
 const MAX_BODIES_BYTES: usize = 16 * MAX_BODY_BYTES;
@@ -28,10 +29,6 @@ const SMALL_BODY_BYTES: usize = 16 << 10;
 const MAX_JSON_VALUES: usize = 1 << 18;
 /// How long a request waits for room for its body.
 const ROOM_WAIT: Duration = Duration::from_secs(20);
-/// Most requests that wait for the tokenizer.
-const MAX_WAITING_PROMPTS: usize = 256;
-/// Prompts tokenised at the same time.
-const TOKENIZED_AT_ONCE: usize = 2;
 /// Maximum prompt bytes per position of the context: several times what any language takes. A tokenizer uses about a
 /// hundred times the bytes that it reads.
 const MAX_BYTES_PER_TOKEN: usize = 16;
@@ -42,34 +39,29 @@ const KIB: usize = 1024;
 /// Limits on prompts.
 pub(super) struct Prompts {
     bodies: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-    turns: Arc<Semaphore>,
+    work: Work,
 }
 
 /// Whose request it is, and its body's share of the byte limit; dropping it frees the share. A small body has none.
 pub(super) struct Room {
     pub(super) client: Client,
-    #[expect(dead_code, reason = "held until it is dropped")]
     share: Option<OwnedSemaphorePermit>,
 }
 
-/// A turn at the tokenizer; dropping it ends the turn.
-pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
-
 impl Default for Prompts {
     fn default() -> Self {
-        let of = |n| Arc::new(Semaphore::new(n));
-        Self {
-            bodies: of(MAX_BODIES_BYTES / KIB),
-            waiting: of(MAX_WAITING_PROMPTS),
-            turns: of(TOKENIZED_AT_ONCE),
-        }
+        Self { bodies: Arc::new(Semaphore::new(MAX_BODIES_BYTES / KIB)), work: Work::default() }
     }
 }
 
 impl Prompts {
-    /// Reads a request's body once there is room for it.
-    pub(super) async fn read(&self, request: Request) -> Result<(Bytes, Room), ApiError> {
+    /// Reads a request's body once there is room for it, and parses it: a large one once it is its turn, since megabytes of
+    /// JSON take milliseconds.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        request: Request,
+        parse: fn(&[u8]) -> Result<T, ApiError>,
+    ) -> Result<(T, Room), ApiError> {
         let client = client_of(&request);
         let announced = request.headers().get(header::CONTENT_LENGTH);
         let n_bytes =
@@ -82,9 +74,14 @@ impl Prompts {
             true => None,
             false => Some(self.room(n_bytes).await?),
         };
+        let room = Room { client, share };
         let body = Bytes::from_request(request, &()).await.map_err(|rejection| refused_body(&rejection))?;
-        check_values(&body)?;
-        Ok((body, Room { client, share }))
+        let parse = move |body: Bytes| check_values(&body).and_then(|()| parse(&body));
+        let parsed = match room.size() {
+            Size::Small => parse(body),
+            Size::Large => self.work(&room, move || parse(body)).await,
+        };
+        Ok((parsed?, room))
     }
 
     /// Waits for room for so many bytes. Nothing is read meanwhile, so a waiting client costs only a connection. A client
@@ -95,11 +92,19 @@ impl Prompts {
         room.ok().and_then(Result::ok).ok_or_else(ApiError::queue_full)
     }
 
-    /// Waits for a turn at the tokenizer; fails if too many wait already.
-    pub(super) async fn turn(&self) -> Result<Turn, ApiError> {
-        let _waits = self.waiting.try_acquire().map_err(|_| ApiError::queue_full())?;
-        let turn = self.turns.clone().acquire_owned().await;
-        turn.map(Turn).map_err(|_| ApiError::queue_full())
+    /// Renders or tokenises a prompt once it is this request's turn; fails if too many wait already.
+    pub(super) async fn work<T: Send + 'static>(
+        &self,
+        room: &Room,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.work.run(room.size(), work).await
+    }
+}
+
+impl Room {
+    fn size(&self) -> Size {
+        if self.share.is_none() { Size::Small } else { Size::Large }
     }
 }
 
@@ -123,7 +128,7 @@ pub(super) fn check_length(n_bytes: usize, context_tokens: usize) -> Result<(), 
 
 /// Whether a body has few enough values to be read.
 fn check_values(body: &[u8]) -> Result<(), ApiError> {
-    match n_values(body) <= MAX_JSON_VALUES {
+    match n_values(body, MAX_JSON_VALUES) <= MAX_JSON_VALUES {
         true => Ok(()),
         false => Err(ApiError::malformed(format!(
             "The request body has more than {MAX_JSON_VALUES} JSON values: send fewer or longer parts."
@@ -131,8 +136,8 @@ fn check_values(body: &[u8]) -> Result<(), ApiError> {
     }
 }
 
-/// Counts what opens or separates values of JSON, outside of its strings.
-fn n_values(body: &[u8]) -> usize {
+/// Counts what opens or separates values of JSON, outside of its strings, until it is more than `most`.
+fn n_values(body: &[u8], most: usize) -> usize {
     let (mut n, mut in_string, mut is_escaped) = (0, false, false);
     for byte in body {
         match byte {
@@ -141,6 +146,9 @@ fn n_values(body: &[u8]) -> usize {
             b'"' => in_string = !in_string,
             b',' | b'[' | b'{' => n += usize::from(!in_string),
             _ => {}
+        }
+        if n > most {
+            break;
         }
     }
     n
@@ -176,38 +184,36 @@ mod tests {
         Request::post("/").header(header::CONTENT_LENGTH, n_bytes).body(body.into()).unwrap()
     }
 
+    async fn read(prompts: &Prompts, n_bytes: usize) -> Result<Room, ApiError> {
+        let read = prompts.read(announcing(n_bytes, "x"), |body| Ok(body.len())).await;
+        read.map(|(n_read, room)| {
+            assert_eq!(n_read, 1);
+            room
+        })
+    }
+
     #[tokio::test]
     async fn bodies_have_so_much_room_together() {
         let prompts = Prompts::default();
         let mut held = Vec::new();
-        while let Some(Ok((_, room))) = prompts.read(announcing(MAX_BODY_BYTES, "x")).now_or_never() {
-            held.push(room);
+        for _ in 0..MAX_BODIES_BYTES / MAX_BODY_BYTES {
+            held.push(read(&prompts, MAX_BODY_BYTES).await.ok().unwrap());
         }
-        assert_eq!(held.len(), MAX_BODIES_BYTES / MAX_BODY_BYTES);
         let larger = SMALL_BODY_BYTES + 1;
-        assert!(prompts.read(announcing(larger, "x")).now_or_never().is_none(), "it waits");
-        let small = prompts.read(announcing(SMALL_BODY_BYTES, "x")).now_or_never();
+        assert!(read(&prompts, larger).now_or_never().is_none(), "it waits");
+        let small = read(&prompts, SMALL_BODY_BYTES).now_or_never();
         assert!(small.is_some_and(|read| read.is_ok()), "it waits for nobody");
         drop(held.pop());
-        assert!(prompts.read(announcing(larger, "x")).await.is_ok());
-        let refused = prompts.read(announcing(MAX_BODY_BYTES + 1, "x")).await.err().unwrap();
+        assert!(read(&prompts, larger).await.is_ok());
+        let refused = read(&prompts, MAX_BODY_BYTES + 1).await.err().unwrap();
         assert_eq!(refused.status(), 413);
-    }
-
-    #[tokio::test]
-    async fn a_turn_at_the_tokenizer_is_waited_for_by_so_many() {
-        let prompts = Prompts::default();
-        let turns = [prompts.turn().await.ok().unwrap(), prompts.turn().await.ok().unwrap()];
-        let mut waiting: Vec<_> = (0..MAX_WAITING_PROMPTS).map(|_| Box::pin(prompts.turn())).collect();
-        assert!(waiting.iter_mut().all(|turn| turn.now_or_never().is_none()));
-        assert!(prompts.turn().await.is_err());
-        drop(turns);
-        assert!(waiting.remove(0).await.is_ok());
     }
 
     #[test]
     fn values_are_counted_outside_of_strings() {
-        assert_eq!(n_values(br#"{"a":[1,2,{}],"b":"[{,\",,\\","c":[]}"#), 8);
+        let body = br#"{"a":[1,2,{}],"b":"[{,\",,\\","c":[]}"#;
+        assert_eq!(n_values(body, 100), 8);
+        assert_eq!(n_values(body, 4), 5);
         let zeros = format!("[{}0]", "0,".repeat(MAX_JSON_VALUES));
         assert!(check_values(zeros.as_bytes()).is_err() && check_values(&zeros.as_bytes()[2..]).is_ok());
     }

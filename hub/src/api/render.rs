@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::grammar::{self, Thinking};
-use super::prompts::check_length;
+use super::prompts::{Room, check_length};
 use super::request::{ChatRequest, ToolChoice};
 use super::state::{Api, unix_seconds};
 
@@ -24,19 +24,18 @@ pub(super) struct Prompt {
     pub(super) grammar: Option<Arc<dyn Grammar>>,
 }
 
-/// Renders and tokenises on a blocking thread once it is this request's turn, since long conversations take time.
+/// Renders and tokenises once it is this request's turn, since long conversations take time. Returns the request too.
 pub(super) async fn prompt(
-    api: Arc<Api>,
+    api: &Arc<Api>,
     request: ChatRequest,
-) -> Result<(Arc<Api>, ChatRequest, Prompt), ApiError> {
-    let turn = api.prompts.turn().await?;
-    let worked = tokio::task::spawn_blocking(move || {
-        // Kept even if the client disconnects: the work cannot be interrupted.
-        let _turn = turn;
-        let prompt = of(&api, &request)?;
-        Ok((api, request, prompt))
-    });
-    worked.await.unwrap_or_else(|_| Err(ApiError::internal("The prompt could not be rendered.")))
+    room: &Room,
+) -> Result<(ChatRequest, Prompt), ApiError> {
+    let own = api.clone();
+    let work = move || {
+        let prompt = of(&own, &request)?;
+        Ok((request, prompt))
+    };
+    api.prompts.work(room, work).await
 }
 
 fn of(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {

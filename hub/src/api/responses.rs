@@ -24,11 +24,12 @@ pub(super) async fn respond(
     State(api): State<Arc<Api>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let (body, room) = api.prompts.read(request).await?;
-    let asked = object(&body)?;
-    drop(body);
-    let (chat, ignored) = request::chat(&asked)?;
-    let request = ChatRequest::of(&chat)?;
+    let parse = |body: &[u8]| {
+        let asked = object(body)?;
+        let (chat, ignored) = request::chat(&asked)?;
+        Ok((ChatRequest::of(&chat)?, asked, ignored))
+    };
+    let ((request, asked, ignored), room) = api.prompts.read(request, parse).await?;
     let streams = request.stream;
     let mut chat = Chat::start(api, request, room).await?;
     let mut answer = Answer::new(&asked, &chat);

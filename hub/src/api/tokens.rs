@@ -82,17 +82,13 @@ pub(super) async fn apply_template(
     .await
 }
 
-/// Reads a body and runs `work` on a blocking thread once it is this request's turn.
+/// Reads a body and runs `work` once it is this request's turn.
 async fn beside(
     api: Arc<Api>,
     request: Request,
     work: impl FnOnce(&Api, &serde_json::Map<String, Value>) -> Result<Value, ApiError> + Send + 'static,
 ) -> Result<Json<Value>, ApiError> {
-    let (body, room) = api.prompts.read(request).await?;
-    let turn = api.prompts.turn().await?;
-    let worked = tokio::task::spawn_blocking(move || {
-        let _held = (room, turn);
-        work(&api, &object(&body)?)
-    });
-    worked.await.unwrap_or_else(|_| Err(ApiError::internal("The text could not be processed."))).map(Json)
+    let (body, room) = api.prompts.read(request, object).await?;
+    let own = api.clone();
+    api.prompts.work(&room, move || work(&own, &body)).await.map(Json)
 }

@@ -133,9 +133,9 @@ impl Swarm {
     }
 
     /// Whether only the hub computes and nothing is traced: then a layer may be computed without a job, and counted
-    /// with [`Self::computed_locally`].
+    /// with [`Self::computed_locally`]. A connection that has not joined changes nothing.
     pub fn is_alone(&self) -> bool {
-        self.config.hub_compute && self.fleet.n_connections() == 0 && self.dispatcher.may_be_bypassed()
+        self.config.hub_compute && !self.fleet.has_members() && self.dispatcher.may_be_bypassed()
     }
 
     /// Counts a layer computed without a job as one that the hub computed.

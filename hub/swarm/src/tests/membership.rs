@@ -20,6 +20,19 @@ fn without_the_token_there_is_no_joining() {
 }
 
 #[test]
+fn a_hub_is_alone_until_a_worker_has_joined() {
+    let mut room = Room::new(config());
+    assert!(room.swarm.is_alone());
+    let stranger = room.join_with(1, |join| join.token = "guess".to_owned(), true);
+    assert!(room.swarm.is_alone(), "a stranger's connection changes nothing");
+    room.close(stranger);
+    let worker = room.join(2);
+    assert!(!room.swarm.is_alone());
+    room.close(worker);
+    assert!(room.swarm.is_alone());
+}
+
+#[test]
 fn a_failed_self_test_and_a_budget_of_nothing_are_turned_away() {
     let mut room = Room::new(config());
     let a = room.join_with(1, |join| join.self_test.passed = false, true);

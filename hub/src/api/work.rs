@@ -1,0 +1,169 @@
+//! Work on requests that takes processor time: parsing large bodies, rendering and tokenising prompts.
+//!
+//! Requests with small and with large bodies wait in queues of their own, so that a chat does not wait for megabytes. Work
+//! for large bodies runs on one thread of low priority: the engine computes on all cores, and a core that it has to share
+//! halves its speed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::error::ApiError;
+
+/// Most requests that wait in a queue.
+const MAX_WAITING: usize = 256;
+/// Requests with small bodies that are worked on at the same time.
+const SMALL_AT_ONCE: usize = 2;
+/// Added to the niceness of the thread that works for large bodies: it gets a tenth of a core that others use.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Both queues, and the thread for large bodies.
+pub(super) struct Work {
+    small: Queue,
+    large: Queue,
+    /// Dropping it ends the thread. At most one job is in it: it holds its turn.
+    large_jobs: mpsc::Sender<Job>,
+}
+
+/// Whether a request has a small or a large body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Small,
+    Large,
+}
+
+struct Queue {
+    waiting: Semaphore,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        let (large_jobs, jobs) = mpsc::channel::<Job>();
+        // Without the thread, nobody receives what is sent, and requests with large bodies fail in words.
+        let _ = std::thread::Builder::new().name("large-prompts".into()).spawn(move || {
+            #[cfg(target_os = "linux")]
+            // Where this is refused, the thread works at the usual priority.
+            let _ = rustix::process::nice(NICENESS);
+            for job in jobs {
+                // Whoever waits for a job that panicked is told so: its sender is dropped.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+            }
+        });
+        Self { small: Queue::new(SMALL_AT_ONCE), large: Queue::new(1), large_jobs }
+    }
+}
+
+impl Work {
+    /// Runs `work` once it is its turn; fails if too many wait already.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        size: Size,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let failed = || ApiError::internal("The request could not be processed.");
+        match size {
+            Size::Small => {
+                let turn = self.small.turn().await?;
+                let worked = tokio::task::spawn_blocking(move || {
+                    // Kept even if the client disconnects: the work cannot be interrupted.
+                    let _turn = turn;
+                    work()
+                });
+                worked.await.unwrap_or_else(|_| Err(failed()))
+            }
+            Size::Large => {
+                let turn = self.large.turn().await?;
+                let (reply, worked) = oneshot::channel();
+                let job = move || {
+                    let _turn = turn;
+                    // Nobody receives it if the client has disconnected.
+                    let _ = reply.send(work());
+                };
+                // If the thread has ended, `worked` fails.
+                let _ = self.large_jobs.send(Box::new(job));
+                worked.await.unwrap_or_else(|_| Err(failed()))
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn new(n_at_once: usize) -> Self {
+        Self { waiting: Semaphore::new(MAX_WAITING), turns: Arc::new(Semaphore::new(n_at_once)) }
+    }
+
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let _waits = self.waiting.try_acquire().map_err(|_| ApiError::queue_full())?;
+        self.turns.clone().acquire_owned().await.map_err(|_| ApiError::queue_full())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    type Running<'a> = Pin<Box<dyn Future<Output = Result<(), ApiError>> + 'a>>;
+
+    /// Work that ends when the sender is dropped, and has begun.
+    async fn begun(work: &Work, size: Size) -> (mpsc::Sender<()>, Running<'_>) {
+        let (end, ended) = mpsc::channel::<()>();
+        let (begin, mut begun) = oneshot::channel();
+        let mut running: Running<'_> = Box::pin(work.run(size, move || {
+            let _ = begin.send(());
+            let _ = ended.recv();
+            Ok(())
+        }));
+        tokio::select! {
+            _ = &mut running => panic!("it ended"),
+            begun = &mut begun => begun.unwrap(),
+        }
+        (end, running)
+    }
+
+    #[tokio::test]
+    async fn so_many_wait_for_their_turn_and_no_more() {
+        let work = Work::default();
+        for (size, n_at_once) in [(Size::Small, SMALL_AT_ONCE), (Size::Large, 1)] {
+            let mut running = Vec::new();
+            for _ in 0..n_at_once {
+                running.push(begun(&work, size).await);
+            }
+            let waiting = || Box::pin(work.run(size, || Ok(())));
+            let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| waiting()).collect();
+            assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
+            assert!(work.run(size, || Ok(())).await.is_err(), "the queue is full");
+            drop(running.into_iter().map(|(end, _)| end).collect::<Vec<_>>());
+            assert!(waiting.remove(0).await.is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn small_requests_do_not_wait_for_large_ones() {
+        let work = Work::default();
+        let (end, large) = begun(&work, Size::Large).await;
+        assert!(work.run(Size::Small, || Ok(())).await.is_ok());
+        drop(end);
+        assert!(large.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_fails_its_request_alone() {
+        let work = Work::default();
+        for size in [Size::Small, Size::Large] {
+            assert_eq!(
+                work.run::<()>(size, || panic!("as the test wants it")).await.err().unwrap().status(),
+                500
+            );
+            assert_eq!(work.run(size, || Ok(7)).await.ok(), Some(7));
+        }
+    }
+}
