@@ -17,6 +17,7 @@ pub struct Signal(());
 impl Signal {
     pub const CONT: Self = Self(());
     pub const INT: Self = Self(());
+    pub const KILL: Self = Self(());
     pub const STOP: Self = Self(());
     pub const TERM: Self = Self(());
 }

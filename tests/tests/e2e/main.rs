@@ -25,6 +25,7 @@ mod logits;
 mod pages;
 mod pull;
 mod reach;
+mod restarts;
 mod room;
 mod several_hubs;
 mod strangers;
