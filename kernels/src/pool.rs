@@ -40,10 +40,11 @@ type Job<'a> = dyn Fn(usize) + Sync + 'a;
 /// The state that all threads share.
 ///
 /// ```text
-/// state: | number of the job, 32 bits | 15 bits free | open | threads inside, 16 bits |
+/// state: | number of the job, 32 bits | helpers, 15 bits | open | threads inside, 16 bits |
 /// ```
 ///
-/// A thread enters an open job by adding itself, and only then reads it. The submitter closes the job and waits until
+/// A job of few tasks wants few helpers, the first ones: the others neither wake nor touch the state, and sleep soon
+/// where no job is larger. A thread enters an open job by adding itself, and only then reads it. The submitter closes the job and waits until
 /// nobody is inside before it takes the job away.
 struct Shared {
     state: Aligned<AtomicU64>,
@@ -60,7 +61,10 @@ struct Aligned<T>(T);
 
 const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
+const HELPERS: u32 = 17;
+const MAX_HELPERS: u64 = (1 << (NUMBER - HELPERS)) - 1;
 const NUMBER: u32 = 32;
+const _: () = assert!(MAX_THREADS as u64 <= MAX_HELPERS);
 
 // SAFETY: the job is written while it is closed and nobody is inside, and read by those inside; `Job` is `Sync`.
 unsafe impl Send for Shared {}
@@ -129,8 +133,10 @@ impl Pool {
         // A submitter that panicked itself has not checked whether helpers panicked.
         shared.panicked.store(false, Ordering::Relaxed);
         let number = (shared.state.0.load(Ordering::Relaxed) >> NUMBER) + 1;
-        shared.state.0.store(number << NUMBER | OPEN, Ordering::SeqCst);
-        for (sleeping, thread) in shared.sleeping.iter().zip(&self.threads) {
+        // The submitter takes a task too.
+        let n_helpers = self.threads.len().min(n_tasks - 1);
+        shared.state.0.store(number << NUMBER | (n_helpers as u64) << HELPERS | OPEN, Ordering::SeqCst);
+        for (sleeping, thread) in shared.sleeping.iter().zip(&self.threads).take(n_helpers) {
             if sleeping.swap(false, Ordering::SeqCst) {
                 thread.thread().unpark();
             }
@@ -173,7 +179,7 @@ impl Shared {
         let mut last = 0;
         let mut looks = 0;
         while !self.stop.load(Ordering::Relaxed) {
-            match self.enter(last) {
+            match self.enter(index, last) {
                 Some(number) => {
                     // SAFETY: inside an open job, which stays until this thread has left.
                     if let Some((job, n_tasks)) = unsafe { *self.job.get() } {
@@ -191,8 +197,7 @@ impl Shared {
                 None => {
                     self.sleeping[index].store(true, Ordering::SeqCst);
                     let state = self.state.0.load(Ordering::SeqCst);
-                    let idle = state & OPEN == 0 || state >> NUMBER == last;
-                    if idle && !self.stop.load(Ordering::SeqCst) {
+                    if !wants(state, index, last) && !self.stop.load(Ordering::SeqCst) {
                         thread::park();
                     }
                     self.sleeping[index].store(false, Ordering::SeqCst);
@@ -202,14 +207,12 @@ impl Shared {
         }
     }
 
-    /// Enters the open job unless it is number `last`; returns its number.
-    fn enter(&self, last: u64) -> Option<u64> {
+    /// Enters the open job if it wants this thread and is not number `last`; returns its number.
+    fn enter(&self, index: usize, last: u64) -> Option<u64> {
         let state = self.state.0.load(Ordering::Relaxed);
-        let number = state >> NUMBER;
-        let open = state & OPEN != 0 && number != last;
-        let entered = open
+        let entered = wants(state, index, last)
             && self.state.0.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        entered.then_some(number)
+        entered.then_some(state >> NUMBER)
     }
 
     fn take_tasks(&self, job: &Job<'_>, n_tasks: usize) {
@@ -221,6 +224,11 @@ impl Shared {
             job(task);
         }
     }
+}
+
+/// Whether a job is open that wants thread `index` and is not number `last`.
+fn wants(state: u64, index: usize, last: u64) -> bool {
+    state & OPEN != 0 && state >> NUMBER != last && (index as u64) < state >> HELPERS & MAX_HELPERS
 }
 
 /// Waits a moment between two looks.
@@ -260,6 +268,19 @@ mod tests {
             thread::sleep(Duration::from_millis(20)); // long enough for all to sleep
             each_once(&pool, 100);
         }
+    }
+
+    #[test]
+    fn a_job_of_few_tasks_wakes_few_threads() {
+        let pool = Pool::new(6);
+        let n_asleep = || pool.shared.sleeping.iter().filter(|sleeps| sleeps.load(Ordering::SeqCst)).count();
+        while n_asleep() < 5 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..100 {
+            each_once(&pool, 3);
+        }
+        assert!(n_asleep() >= 3, "two helpers are enough");
     }
 
     #[test]
