@@ -6,6 +6,7 @@ pub mod api;
 pub mod commands;
 pub mod log;
 pub mod net;
+mod priority;
 pub mod pull;
 pub mod server;
 pub mod shards;

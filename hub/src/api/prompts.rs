@@ -23,7 +23,9 @@ const MAX_BODIES_BYTES: usize = 16 * MAX_BODY_BYTES;
 const MAX_DISCARDED_BYTES: usize = 4 * MAX_BODY_BYTES;
 /// A body of at most so many bytes is read without waiting for room, so that bodies which never come to an end keep out none
 /// but large ones. The header of every connection may take four times as much.
-const SMALL_BODY_BYTES: usize = 16 << 10;
+const UNCOUNTED_BODY_BYTES: usize = 16 << 10;
+/// A longer body waits among its like to be parsed and tokenised: this is a long conversation, of some ten thousand tokens.
+const SMALL_BODY_BYTES: usize = 64 << 10;
 /// Values in the JSON of a body, more than a prompt of token ids has: a value takes up to a hundred times the bytes that it is
 /// written with.
 const MAX_JSON_VALUES: usize = 1 << 18;
@@ -42,9 +44,11 @@ pub(super) struct Prompts {
     work: Work,
 }
 
-/// Whose request it is, and its body's share of the byte limit; dropping it frees the share. A small body has none.
+/// Whose request it is, and its body's size and share of the byte limit; dropping it frees the share.
 pub(super) struct Room {
     pub(super) client: Client,
+    size: Size,
+    #[expect(dead_code, reason = "held until it is dropped")]
     share: Option<OwnedSemaphorePermit>,
 }
 
@@ -70,14 +74,15 @@ impl Prompts {
             discard(request.into_body()).await;
             return Err(ApiError::body_too_large(MAX_BODY_BYTES));
         }
-        let share = match n_bytes <= SMALL_BODY_BYTES {
+        let share = match n_bytes <= UNCOUNTED_BODY_BYTES {
             true => None,
             false => Some(self.room(n_bytes).await?),
         };
-        let room = Room { client, share };
         let body = Bytes::from_request(request, &()).await.map_err(|rejection| refused_body(&rejection))?;
+        let size = if body.len() <= SMALL_BODY_BYTES { Size::Small } else { Size::Large };
+        let room = Room { client, size, share };
         let parse = move |body: Bytes| check_values(&body).and_then(|()| parse(&body));
-        let parsed = match room.size() {
+        let parsed = match size {
             Size::Small => parse(body),
             Size::Large => self.work(&room, move || parse(body)).await,
         };
@@ -98,13 +103,7 @@ impl Prompts {
         room: &Room,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.work.run(room.size(), work).await
-    }
-}
-
-impl Room {
-    fn size(&self) -> Size {
-        if self.share.is_none() { Size::Small } else { Size::Large }
+        self.work.run(room.size, work).await
     }
 }
 
@@ -199,9 +198,9 @@ mod tests {
         for _ in 0..MAX_BODIES_BYTES / MAX_BODY_BYTES {
             held.push(read(&prompts, MAX_BODY_BYTES).await.ok().unwrap());
         }
-        let larger = SMALL_BODY_BYTES + 1;
+        let larger = UNCOUNTED_BODY_BYTES + 1;
         assert!(read(&prompts, larger).now_or_never().is_none(), "it waits");
-        let small = read(&prompts, SMALL_BODY_BYTES).now_or_never();
+        let small = read(&prompts, UNCOUNTED_BODY_BYTES).now_or_never();
         assert!(small.is_some_and(|read| read.is_ok()), "it waits for nobody");
         drop(held.pop());
         assert!(read(&prompts, larger).await.is_ok());

@@ -1,8 +1,7 @@
 //! Work on requests that takes processor time: parsing large bodies, rendering and tokenising prompts.
 //!
 //! Requests with small and with large bodies wait in queues of their own, so that a chat does not wait for megabytes. Work
-//! for large bodies runs on one thread of low priority: the engine computes on all cores, and a core that it has to share
-//! halves its speed.
+//! for large bodies runs on one thread of low priority.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -10,14 +9,12 @@ use std::sync::{Arc, mpsc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::error::ApiError;
+use crate::priority;
 
 /// Most requests that wait in a queue.
 const MAX_WAITING: usize = 256;
 /// Requests with small bodies that are worked on at the same time.
 const SMALL_AT_ONCE: usize = 2;
-/// Added to the niceness of the thread that works for large bodies: it gets a tenth of a core that others use.
-#[cfg(target_os = "linux")]
-const NICENESS: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -46,9 +43,7 @@ impl Default for Work {
         let (large_jobs, jobs) = mpsc::channel::<Job>();
         // Without the thread, nobody receives what is sent, and requests with large bodies fail in words.
         let _ = std::thread::Builder::new().name("large-prompts".into()).spawn(move || {
-            #[cfg(target_os = "linux")]
-            // Where this is refused, the thread works at the usual priority.
-            let _ = rustix::process::nice(NICENESS);
+            priority::lower();
             for job in jobs {
                 // Whoever waits for a job that panicked is told so: its sender is dropped.
                 let _ = catch_unwind(AssertUnwindSafe(job));

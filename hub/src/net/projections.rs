@@ -10,6 +10,7 @@ use moex_kernels::check::{Projection, Secrets};
 use moex_kernels::simd::Simd;
 use moex_protocol::Block;
 
+use crate::priority;
 use crate::shards::ShardStore;
 
 /// Bytes that projections take at most: those that were used longest ago go first. 18,700 experts of Qwen3-30B-A3B.
@@ -72,6 +73,8 @@ impl Projections {
         let (wanted, blocks) = mpsc::sync_channel(MAX_WAITING);
         let own = table.clone();
         thread::Builder::new().name("moex-projections".to_owned()).spawn(move || {
+            // Until they are made the hub computes these experts itself, and needs its cores.
+            priority::lower();
             for block in blocks {
                 let projection = project(&store, simd, block, lock(&own).secrets_of_now(shape));
                 lock(&own).made(block, projection);
