@@ -1,5 +1,6 @@
 //! `cargo xtask test`: installs what the tests need, runs every test, and reports the time of each stage.
 
+use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::Result;
@@ -44,8 +45,12 @@ fn run_stages(args: &Args, stages: &mut Stages) -> Result<()> {
     if has("cargo-nextest") {
         stages
             .run("build of the tests", || execute("cargo", &["nextest", "run", "--workspace", "--no-run"]))?;
-        stages
-            .run("tests", || execute("cargo", &[&["nextest", "run", "--workspace"], &rest[..]].concat()))?;
+        let at_once = tests_at_once();
+        let is_chosen = rest.iter().any(|arg| arg.starts_with("--test-threads") || arg.starts_with("-j"));
+        let at_once = if is_chosen { &[][..] } else { &["--test-threads", &at_once] };
+        stages.run("tests", || {
+            execute("cargo", &[&["nextest", "run", "--workspace"], at_once, &rest[..]].concat())
+        })?;
     } else {
         let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
         // One at a time: a Chromium with a software GPU needs the whole machine.
@@ -60,6 +65,12 @@ fn run_stages(args: &Args, stages: &mut Stages) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Half as many tests again as there are cores: many wait for a browser or another process most of the time.
+fn tests_at_once() -> String {
+    let n_cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (n_cores + n_cores.div_ceil(2)).to_string()
 }
 
 /// Packages that CI may lack, by their Debian names.
