@@ -56,7 +56,38 @@ fn shift_and_mask(shift: i32, mask: u8) -> i64 {
     (shifted & ROWS_OF[usize::from(mask)]) as i64
 }
 
-impl<const GFNI: bool> Isa for Avx512<GFNI> {
+/// Compiles a kernel for the instructions of a machine. One implementation for each: a choice within one function would
+/// compile every kernel for both, twice.
+pub(super) trait Compile: Copy {
+    fn compile<K: Kernel>(self, kernel: K) -> K::Output;
+}
+
+impl Compile for Avx512<false> {
+    #[inline(always)]
+    fn compile<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+        fn compiled<K: Kernel>(isa: Avx512<false>, kernel: K) -> K::Output {
+            kernel.run(isa)
+        }
+        vector!(compiled(self, kernel))
+    }
+}
+
+impl Compile for Avx512<true> {
+    #[inline(always)]
+    fn compile<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,gfni")]
+        fn compiled<K: Kernel>(isa: Avx512<true>, kernel: K) -> K::Output {
+            kernel.run(isa)
+        }
+        vector!(compiled(self, kernel))
+    }
+}
+
+impl<const GFNI: bool> Isa for Avx512<GFNI>
+where
+    Self: Compile,
+{
     type Bytes = __m512i;
     type Ints = __m512i;
     type Floats = __m512;
@@ -67,15 +98,7 @@ impl<const GFNI: bool> Isa for Avx512<GFNI> {
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        fn without<K: Kernel, I: Isa>(isa: I, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,gfni")]
-        fn with<K: Kernel, I: Isa>(isa: I, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        vector!(if GFNI { with(self, kernel) } else { without(self, kernel) })
+        self.compile(kernel)
     }
 
     #[inline(always)]
