@@ -1,42 +1,66 @@
 //! A real Chromium with WebGPU on SwiftShader, and the tabs in it.
 
+mod devtools;
 mod hands;
+mod tab;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use chromiumoxide::browser::{Browser as Chromium, BrowserConfig};
-pub use chromiumoxide::cdp::browser_protocol::page::SetWebLifecycleStateState as Lifecycle;
-use chromiumoxide::cdp::browser_protocol::page::{NavigateParams, SetWebLifecycleStateParams};
-use chromiumoxide::cdp::browser_protocol::target::CreateTargetParams;
-use chromiumoxide::page::{Page, ScreenshotParams};
-use futures_util::StreamExt;
-use serde_json::Value;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
 
+use self::devtools::DevTools;
 pub use self::hands::Complaints;
+pub use self::tab::Tab;
 use crate::host::Host;
 use crate::hub::PATIENCE;
 
-/// Keeps Chromium off the network and its GPU process on the software adapter.
-const FLAGS: [&str; 13] = [
-    "enable-unsafe-webgpu",
-    "use-webgpu-adapter=swiftshader",
-    "disable-quic",
-    "no-first-run",
-    "no-default-browser-check",
-    "disable-background-networking",
-    "disable-component-update",
-    "disable-default-apps",
-    "disable-domain-reliability",
-    "disable-sync",
-    "metrics-recording-only",
-    "enable-precise-memory-info",
+/// A Chromium without a window, off the network, with its GPU process on the software adapter, in which no page is slower
+/// for being out of sight.
+const FLAGS: [&str; 31] = [
+    "--headless=new",
+    "--no-sandbox",
+    "--remote-debugging-port=0",
+    "--enable-unsafe-webgpu",
+    "--use-webgpu-adapter=swiftshader",
+    "--window-size=1280,800",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--lang=en_US",
+    "--force-color-profile=srgb",
+    "--password-store=basic",
+    "--use-mock-keychain",
+    "--disable-quic",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-breakpad",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-dev-shm-usage",
+    "--disable-domain-reliability",
+    "--disable-extensions",
+    "--disable-hang-monitor",
+    "--disable-renderer-backgrounding",
+    "--disable-sync",
+    "--metrics-recording-only",
+    "--enable-automation",
+    "--enable-precise-memory-info",
     // A process for the page that might be opened next, which wastes memory with so many browsers.
-    "disable-features=SpareRendererForSitePerProcess,TranslateUI",
+    "--disable-features=SpareRendererForSitePerProcess,TranslateUI",
 ];
+
+/// The address of a page without content.
+const BLANK: &str = "about:blank";
+
+/// What Chromium prints before the address of its tools.
+const LISTENING: &str = "DevTools listening on ";
 
 /// The path of Chromium: `$MOEX_CHROMIUM`, otherwise one of its usual names on the path.
 pub fn executable() -> Option<PathBuf> {
@@ -50,7 +74,8 @@ pub fn executable() -> Option<PathBuf> {
 
 /// One Chromium with a fresh profile, ended when dropped.
 pub struct Browser {
-    chromium: Chromium,
+    devtools: DevTools,
+    process: Child,
     _profile: TempDir,
     _home: Option<TempDir>,
 }
@@ -80,27 +105,22 @@ impl Browser {
         let path =
             executable().context("no Chromium on the path: run `cargo xtask test`, which installs it")?;
         let profile = tempfile::tempdir()?;
-        let mut config = BrowserConfig::builder();
-        if let Some(home) = &home {
-            config = config.env("HOME", home.path().display().to_string());
-        }
-        let config = config
-            .chrome_executable(path)
-            .new_headless_mode()
-            .no_sandbox()
-            .respect_https_errors()
-            .user_data_dir(profile.path())
-            .viewport(None)
-            .window_size(1280, 800)
-            .launch_timeout(PATIENCE)
-            .request_timeout(PATIENCE)
+        let mut command = tokio::process::Command::new(path);
+        command
             .args(FLAGS)
-            .build()
-            .map_err(|error| anyhow!(error))?;
-        let (chromium, mut events) = Chromium::launch(config).await.context("Chromium did not start")?;
-        // The connection to Chromium makes progress only while its events are read.
-        tokio::spawn(async move { while events.next().await.is_some() {} });
-        Ok(Self { chromium, _profile: profile, _home: home })
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        if let Some(home) = &home {
+            command.env("HOME", home.path());
+        }
+        let mut process = command.spawn().context("Chromium does not run")?;
+        let url = tokio::time::timeout(PATIENCE, devtools_url(&mut process))
+            .await
+            .context("Chromium does not say where its tools are")??;
+        let devtools = DevTools::connect(&url).await.context("Chromium's tools do not answer")?;
+        Ok(Self { devtools, process, _profile: profile, _home: home })
     }
 
     /// Opens a page in its own window, so that no tab hides another. A join page starts to lend at once.
@@ -110,31 +130,52 @@ impl Browser {
 
     /// Opens a page in its own window, as a first-time visitor sees it.
     pub async fn visit(&self, url: &str) -> Result<Tab> {
-        self.create(url, true).await
+        self.create(url, json!({ "newWindow": true })).await
     }
 
     /// Opens a page in front of the last one, which becomes hidden.
     pub async fn open_in_front(&self, url: &str) -> Result<Tab> {
-        self.create(url, false).await
+        self.create(url, json!({})).await
     }
 
     /// An empty window of the size of a phone.
     pub async fn empty_window(&self) -> Result<Tab> {
-        let target = CreateTargetParams::builder().url("about:blank").new_window(true).width(412).height(780);
-        Ok(Tab { page: self.chromium.new_page(target.build().map_err(|error| anyhow!(error))?).await? })
+        self.create(BLANK, json!({ "newWindow": true, "width": 412, "height": 780 })).await
     }
 
-    async fn create(&self, url: &str, is_own_window: bool) -> Result<Tab> {
-        let target = CreateTargetParams::builder().url(url).new_window(is_own_window).build();
-        Ok(Tab { page: self.chromium.new_page(target.map_err(|error| anyhow!(error))?).await? })
+    /// Opens a page, and waits until it is loaded.
+    async fn create(&self, url: &str, mut window: Value) -> Result<Tab> {
+        window["url"] = json!(BLANK);
+        let target = self.devtools.command(None, "Target.createTarget", window).await?;
+        let tab = Tab::attach(self.devtools.clone(), &target["targetId"]).await?;
+        if url != BLANK {
+            tab.visit(url).await?;
+        }
+        Ok(tab)
     }
 
     /// Ends Chromium as a user would, so that the profile is saved.
     pub async fn close(mut self) -> Result<()> {
-        self.chromium.close().await?;
-        self.chromium.wait().await?;
+        self.devtools.command(None, "Browser.close", json!({})).await?;
+        tokio::time::timeout(PATIENCE, self.process.wait()).await.context("Chromium does not end")??;
         Ok(())
     }
+}
+
+/// The address that Chromium prints. What it prints after that is read too, or it would wait for a reader.
+async fn devtools_url(process: &mut Child) -> Result<String> {
+    let mut lines = BufReader::new(process.stderr.take().context("its output is piped")?).lines();
+    let mut printed = String::new();
+    while let Some(line) = lines.next_line().await? {
+        if let Some(url) = line.strip_prefix(LISTENING) {
+            let url = url.to_owned();
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            return Ok(url);
+        }
+        printed += &line;
+        printed.push('\n');
+    }
+    bail!("Chromium did not start: {printed}")
 }
 
 /// Adds the authority to the store that Chromium reads on Linux, in this home folder.
@@ -162,81 +203,5 @@ fn lending(url: &str) -> String {
         Some((page, token)) if page.contains("/join?") => format!("{page}&auto#{token}"),
         Some((page, token)) if page.ends_with("/join") => format!("{page}?auto#{token}"),
         _ => url.to_owned(),
-    }
-}
-
-/// One open page.
-pub struct Tab {
-    page: Page,
-}
-
-impl Tab {
-    /// The value of a JavaScript expression, promises awaited.
-    pub async fn eval(&self, expression: &str) -> Result<Value> {
-        let result = self.page.evaluate(expression).await?;
-        Ok(result.value().cloned().unwrap_or(Value::Null))
-    }
-
-    /// The status of the join page's worker.
-    pub async fn status(&self) -> Result<Value> {
-        self.eval("window.moexStatus ?? null").await
-    }
-
-    /// Waits until the worker's status fulfils a condition; the error shows the last status and the page's text.
-    pub async fn wait_until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Result<Value> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            let status = self.status().await.unwrap_or(Value::Null);
-            if condition(&status) {
-                return Ok(status);
-            }
-            if tokio::time::Instant::now() > deadline {
-                let text = self.eval("document.body.innerText").await.unwrap_or(Value::Null);
-                bail!("the tab did not reach: {what}; its status is {status:#}, its page says {text}");
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// The files of blocks that the browser stores for the page's origin: names and sizes.
-    pub async fn stored_blocks(&self) -> Result<Vec<(String, u64)>> {
-        let list = r#"(async () => {
-            const found = [];
-            const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-blocks");
-            for await (const [name, file] of folder.entries()) found.push([name, (await file.getFile()).size]);
-            return found;
-        })()"#;
-        let files = self.eval(list).await?;
-        let file = |entry: &Value| Some((entry[0].as_str()?.to_owned(), entry[1].as_u64()?));
-        files.as_array().into_iter().flatten().map(|entry| file(entry).context("a name and a size")).collect()
-    }
-
-    /// Opens another page in the same window without waiting for it. A join page starts to lend at once.
-    pub async fn go(&self, url: &str) -> Result<()> {
-        self.page.execute(NavigateParams::new(lending(url))).await?;
-        Ok(())
-    }
-
-    /// Reloads the page, as a user would.
-    pub async fn reload(&self) -> Result<()> {
-        self.page.reload().await?;
-        Ok(())
-    }
-
-    /// Freezes the page, as a browser that saves energy does. A headless Chromium never shows it again.
-    pub async fn freeze(&self) -> Result<()> {
-        self.page.execute(SetWebLifecycleStateParams::new(Lifecycle::Frozen)).await?;
-        Ok(())
-    }
-
-    /// Closes the tab.
-    pub async fn close(self) -> Result<()> {
-        self.page.close().await?;
-        Ok(())
-    }
-
-    /// A PNG of the whole page.
-    pub async fn screenshot(&self) -> Result<Vec<u8>> {
-        Ok(self.page.screenshot(ScreenshotParams::builder().full_page(true).build()).await?)
     }
 }

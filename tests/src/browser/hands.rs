@@ -4,19 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use chromiumoxide::cdp::browser_protocol::emulation::{MediaFeature, SetDeviceMetricsOverrideParams};
-use chromiumoxide::cdp::browser_protocol::input::{
-    DispatchKeyEventParams, DispatchKeyEventType, InsertTextParams,
-};
-use chromiumoxide::cdp::browser_protocol::log::{EventEntryAdded, LogEntryLevel, LogEntrySource};
-use chromiumoxide::cdp::browser_protocol::page::ReloadParams;
-use chromiumoxide::cdp::js_protocol::runtime::{
-    ConsoleApiCalledType, EventConsoleApiCalled, EventExceptionThrown,
-};
-use futures_util::StreamExt;
 use serde_json::{Value, json};
 
-use super::{Browser, Tab};
+use super::{BLANK, Browser, Tab};
 use crate::hub::PATIENCE;
 
 /// The errors on a page's console: those of its scripts, uncaught exceptions, and those of the browser itself. Refused
@@ -30,9 +20,17 @@ impl Complaints {
         self.0.lock().map(|heard| heard.clone()).unwrap_or_default()
     }
 
-    fn add(&self, words: String) {
+    /// Takes an event of the page's session, if it is a complaint.
+    pub(super) fn hear(&self, event: &str, parameters: &Value) {
+        let entry = &parameters["entry"];
+        let complaint = match event {
+            "Runtime.exceptionThrown" => &parameters["exceptionDetails"],
+            "Runtime.consoleAPICalled" if parameters["type"] == "error" => &parameters["args"],
+            "Log.entryAdded" if entry["level"] == "error" && entry["source"] != "network" => &entry["text"],
+            _ => return,
+        };
         if let Ok(mut heard) = self.0.lock() {
-            heard.push(words);
+            heard.push(complaint.to_string());
         }
     }
 }
@@ -40,35 +38,11 @@ impl Complaints {
 impl Browser {
     /// Opens a page in its own window, and records the errors of its scripts from the first on.
     pub async fn open_heard(&self, url: &str) -> Result<(Tab, Complaints)> {
-        let tab = self.open("about:blank").await?;
-        let complaints = Complaints::default();
-        let heard = complaints.clone();
-        let mut thrown = tab.page.event_listener::<EventExceptionThrown>().await?;
-        tokio::spawn(async move {
-            while let Some(event) = thrown.next().await {
-                heard.add(format!("{:?}", event.exception_details));
-            }
-        });
-        let heard = complaints.clone();
-        let mut said = tab.page.event_listener::<EventConsoleApiCalled>().await?;
-        tokio::spawn(async move {
-            while let Some(event) = said.next().await {
-                if event.r#type == ConsoleApiCalledType::Error {
-                    heard.add(format!("{:?}", event.args));
-                }
-            }
-        });
-        let heard = complaints.clone();
-        let mut logged = tab.page.event_listener::<EventEntryAdded>().await?;
-        tokio::spawn(async move {
-            while let Some(event) = logged.next().await {
-                let entry = &event.entry;
-                if entry.level == LogEntryLevel::Error && entry.source != LogEntrySource::Network {
-                    heard.add(entry.text.clone());
-                }
-            }
-        });
-        tab.page.goto(url).await?;
+        let tab = self.visit(BLANK).await?;
+        tab.command("Runtime.enable", json!({})).await?;
+        tab.command("Log.enable", json!({})).await?;
+        tab.visit(url).await?;
+        let complaints = tab.complaints();
         Ok((tab, complaints))
     }
 }
@@ -76,16 +50,12 @@ impl Browser {
 impl Tab {
     /// Gives the page a screen size, in its own pixels, and light or dark colours.
     pub async fn look(&self, width: u32, height: u32, is_dark: bool) -> Result<()> {
-        let metrics = SetDeviceMetricsOverrideParams::builder()
-            .width(width)
-            .height(height)
-            .device_scale_factor(1.0)
-            .mobile(width < 600)
-            .build()
-            .map_err(|error| anyhow::anyhow!(error))?;
-        self.page.execute(metrics).await?;
+        let screen =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        self.command("Emulation.setDeviceMetricsOverride", screen).await?;
         let scheme = if is_dark { "dark" } else { "light" };
-        self.page.emulate_media_features(vec![MediaFeature::new("prefers-color-scheme", scheme)]).await?;
+        let colours = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.command("Emulation.setEmulatedMedia", colours).await?;
         Ok(())
     }
 
@@ -115,13 +85,30 @@ impl Tab {
     pub async fn click(&self, selector: &str) -> Result<()> {
         let visible = format!("document.querySelector({})?.checkVisibility()", json!(selector));
         self.until(&visible).await.with_context(|| format!("{selector} is not visible"))?;
-        self.page.find_element(selector).await?.click().await?;
+        let middle = format!(
+            "(() => {{
+                const element = document.querySelector({});
+                element.scrollIntoViewIfNeeded();
+                const box = element.getClientRects()[0];
+                return {{ x: box.x + box.width / 2, y: box.y + box.height / 2 }};
+            }})()",
+            json!(selector)
+        );
+        let mut pointer = self.eval(&middle).await?;
+        for (event, button, n_clicks) in
+            [("mouseMoved", "none", 0), ("mousePressed", "left", 1), ("mouseReleased", "left", 1)]
+        {
+            pointer["type"] = json!(event);
+            pointer["button"] = json!(button);
+            pointer["clickCount"] = json!(n_clicks);
+            self.command("Input.dispatchMouseEvent", pointer.clone()).await?;
+        }
         Ok(())
     }
 
     /// Types a text at once into the focused element.
     pub async fn paste(&self, text: &str) -> Result<()> {
-        self.page.execute(InsertTextParams::new(text)).await?;
+        self.command("Input.insertText", json!({ "text": text })).await?;
         Ok(())
     }
 
@@ -134,17 +121,13 @@ impl Tab {
             "ArrowUp" => 38,
             other => bail!("these tests cannot press the key {other}"),
         };
-        let event = |kind| {
-            let event = DispatchKeyEventParams::builder()
-                .r#type(kind)
-                .key(key)
-                .code(key)
-                .windows_virtual_key_code(code);
-            let event = if key == "Enter" { event.text("\r") } else { event };
-            event.build().map_err(|error| anyhow::anyhow!(error))
-        };
-        self.page.execute(event(DispatchKeyEventType::KeyDown)?).await?;
-        self.page.execute(event(DispatchKeyEventType::KeyUp)?).await?;
+        let mut event = json!({ "type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": code });
+        if key == "Enter" {
+            event["text"] = json!("\r");
+        }
+        self.command("Input.dispatchKeyEvent", event.clone()).await?;
+        event["type"] = json!("keyUp");
+        self.command("Input.dispatchKeyEvent", event).await?;
         Ok(())
     }
 
@@ -154,23 +137,11 @@ impl Tab {
             "document.body.append(Object.assign(document.createElement('textarea'), { id: 'pasted' })); pasted.focus()",
         )
         .await?;
-        let paste = DispatchKeyEventParams::builder()
-            .r#type(DispatchKeyEventType::KeyDown)
-            .key("v")
-            .code("KeyV")
-            .modifiers(2)
-            .command("paste")
-            .build()
-            .map_err(|error| anyhow::anyhow!(error))?;
-        self.page.execute(paste).await?;
+        let paste =
+            json!({ "type": "keyDown", "key": "v", "code": "KeyV", "modifiers": 2, "commands": ["paste"] });
+        self.command("Input.dispatchKeyEvent", paste).await?;
         let pasted = self.eval("pasted.value").await?;
         self.eval("pasted.remove()").await?;
         Ok(pasted.as_str().unwrap_or_default().to_owned())
-    }
-
-    /// Reloads the page without waiting for it, for a link that carries nothing.
-    pub async fn begin_reload(&self) -> Result<()> {
-        self.page.execute(ReloadParams::default()).await?;
-        Ok(())
     }
 }
