@@ -24,6 +24,8 @@ mod forward;
 mod transformer;
 
 mod experts;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod local_experts;
 mod memory;
 mod one_or_many;
@@ -35,6 +37,8 @@ mod accuracy_tests;
 mod family_tests;
 #[cfg(test)]
 mod fast_tests;
+#[cfg(test)]
+mod fuzzing_tests;
 #[cfg(test)]
 mod gguf_family_tests;
 #[cfg(test)]

@@ -116,6 +116,13 @@ fn shard_files(folder: &Path) -> Result<BTreeMap<String, String>, ModelError> {
 }
 
 /// Adds a shard's tensors. `first` is a tensor in it, for errors when the header is unreadable.
+/// The tensors of a file's bytes, for the fuzz target.
+pub(crate) fn tensors_of(bytes: &Bytes) -> Option<Vec<Tensor>> {
+    let mut tensors = HashMap::new();
+    read_shard(SINGLE, "", bytes, &mut tensors).ok()?;
+    Some(tensors.into_values().collect())
+}
+
 fn read_shard(
     file: &str,
     first: &str,

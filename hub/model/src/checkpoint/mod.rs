@@ -14,7 +14,7 @@ mod stacked;
 mod weights;
 
 mod demo;
-mod folder;
+pub(crate) mod folder;
 pub mod llama_cpp;
 
 use std::path::Path;

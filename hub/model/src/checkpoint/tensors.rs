@@ -112,7 +112,7 @@ impl Checkpoint {
 
 impl Tensor {
     /// Index `at` of the first dimension, mapped in place.
-    pub(super) fn slice(&self, at: usize) -> Option<Self> {
+    pub(crate) fn slice(&self, at: usize) -> Option<Self> {
         let (n, shape) = self.shape.split_first()?;
         let each = self.bytes.len().checked_div(*n)?;
         let bytes = (at < *n).then(|| self.bytes.slice(at * each..(at + 1) * each))?;

@@ -14,8 +14,6 @@
 
 mod cursor;
 mod error;
-#[doc(hidden)]
-pub mod fuzzing;
 mod header;
 mod kind;
 mod split;

@@ -1,5 +1,7 @@
 //! The checkpoint's chat template, rendered as transformers renders it.
 
+use std::io;
+
 use minijinja::{
     Environment, Error, ErrorKind, Value,
     syntax::SyntaxConfig,
@@ -7,7 +9,7 @@ use minijinja::{
 };
 use serde_json::{Map, Value as Json};
 
-use super::{TextError, clock, json};
+use super::{MAX_TEXT_BYTES, TextError, clock, json};
 
 /// Maximum instructions of a template: a long conversation needs thousands, and an endless loop hits the limit.
 const FUEL: u64 = 20_000_000;
@@ -66,7 +68,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TextError::Refused`] with the template's message if it raises an exception, [`TextError::Template`] if it
-    /// fails.
+    /// fails, or if the prompt is longer than [`MAX_TEXT_BYTES`].
     pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TextError> {
         let mut variables = input.variables.clone();
         for (name, token) in &self.tokens {
@@ -81,7 +83,31 @@ impl ChatTemplate {
         let mut environment = self.environment.clone();
         environment.add_function("strftime_now", move |format: &str| clock::strftime(format, now));
         let template = environment.get_template(NAME).map_err(|error| failed(&error))?;
-        template.render(context).map_err(|error| failed(&error))
+        let mut prompt = Bounded(Vec::new());
+        template.render_captured_to(context, &mut prompt).map_err(|error| match error.kind() {
+            ErrorKind::WriteFailure => {
+                TextError::Template(format!("the prompt is longer than {MAX_TEXT_BYTES} bytes"))
+            }
+            _ => failed(&error),
+        })?;
+        Ok(String::from_utf8(prompt.0).expect("a template writes text"))
+    }
+}
+
+/// Up to [`MAX_TEXT_BYTES`].
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > MAX_TEXT_BYTES - self.0.len() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

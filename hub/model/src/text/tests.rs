@@ -160,6 +160,11 @@ fn templates_are_contained() {
     assert!(matches!(&refused, TextError::Refused(words) if words == "only users here"), "{refused}");
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}";
     assert!(render(endless).unwrap_err().to_string().contains("fuel"));
+    let long = format!("{{% for a in range(9999) %}}{}{{% endfor %}}", "x".repeat(10_000));
+    assert_eq!(
+        render(&long).unwrap_err().to_string(),
+        "the chat template failed: the prompt is longer than 16777216 bytes"
+    );
     assert!(matches!(render("{% if %}"), Err(TextError::Template(_))));
     assert!(matches!(render(&"x".repeat(2 << 20)), Err(TextError::Template(_))));
 }
@@ -170,6 +175,13 @@ fn what_is_no_tokenizer_is_one_sentence() {
     assert!(error(b"{}").starts_with("tokenizer.json: "));
     let words = br#"{"version":"1.0","added_tokens":[],"model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}"#;
     assert!(error(words).contains("neither ByteLevel nor SentencePiece"));
+    // An id alone would take gigabytes of gaps.
+    let far = r#"{"version":"1.0","added_tokens":[],"decoder":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true},
+        "model":{"type":"BPE","vocab":{"a":0,"b":400000000},"merges":[]}}"#;
+    assert_eq!(error(far.as_bytes()), "tokenizer.json: the id 400000000 is too large, ids are below 4194304");
+    for end in 0..far.len() {
+        assert!(error(&far.as_bytes()[..end]).contains("EOF"), "cut after {end} bytes");
+    }
 }
 
 /// A vocabulary of SentencePiece, and the ids that it makes of texts itself.

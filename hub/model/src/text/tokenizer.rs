@@ -11,6 +11,9 @@ use crate::gguf::{Merges, TokenKind, Vocabulary};
 /// Maximum bytes of a text to tokenise.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
 
+/// Maximum ids of a vocabulary, sixteen times the largest in use. Gaps between ids take memory like tokens.
+const MAX_IDS: usize = 1 << 22;
+
 /// A BPE tokenizer.
 pub struct Tokenizer {
     inner: Inner,
@@ -34,13 +37,16 @@ impl Tokenizer {
     /// # Errors
     /// If it is none, or its tokens are neither byte-level nor SentencePiece's.
     pub fn from_json(json: &[u8]) -> Result<Self, TextError> {
-        let inner = Inner::from_bytes(json).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        let unread = |error: serde_json::Error| TextError::Tokenizer(error.to_string());
+        // By way of a value: a file cut short inside its decoder makes the crate panic.
+        let value = serde_json::from_slice(json).map_err(unread)?;
+        let inner: Inner = serde_json::from_value(value).map_err(unread)?;
         let alphabet = inner.get_decoder().and_then(Alphabet::of).ok_or_else(|| {
             TextError::Tokenizer(
                 "its decoder is neither ByteLevel nor SentencePiece's, and no other is supported".to_owned(),
             )
         })?;
-        Ok(Self::of(inner, alphabet))
+        Self::of(inner, alphabet).map_err(TextError::Tokenizer)
     }
 
     /// Builds the tokenizer of a GGUF. It equals the model's `tokenizer.json`, whose normaliser and pre-tokenizer GGUF
@@ -72,19 +78,23 @@ impl Tokenizer {
         if let Some(bos) = vocabulary.bos.filter(|_| vocabulary.add_bos) {
             inner.with_post_processor(Some(begins_with(&vocabulary.tokens[bos as usize], bos)?));
         }
-        Ok(Self::of(inner, alphabet))
+        Self::of(inner, alphabet).map_err(TextError::Vocabulary)
     }
 
-    fn of(inner: Inner, alphabet: Alphabet) -> Self {
+    /// The error is a reason.
+    fn of(inner: Inner, alphabet: Alphabet) -> Result<Self, String> {
         let added = inner.get_added_tokens_decoder();
         let vocab = inner.get_vocab(true);
         let n_ids = vocab.values().max().map_or(0, |id| *id as usize + 1);
+        if n_ids > MAX_IDS {
+            return Err(format!("the id {} is too large, ids are below {MAX_IDS}", n_ids - 1));
+        }
         let (mut bytes, mut special) = (vec![Vec::new(); n_ids], vec![false; n_ids]);
         for (token, id) in vocab {
             special[id as usize] = added.get(&id).is_some_and(|added| added.special);
             bytes[id as usize] = alphabet.bytes(token);
         }
-        Self { inner, bytes, special }
+        Ok(Self { inner, bytes, special })
     }
 
     /// Tokenises `text`; special tokens in it are parsed, and none is added.
