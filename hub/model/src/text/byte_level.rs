@@ -11,11 +11,13 @@ use tokenizers::{
     },
 };
 
-use super::words::Cuts;
+use super::{merges, words::Cuts};
 use crate::gguf::Words;
 
 /// Cuts a text into words, and merges `pairs` in them, the earliest first.
 pub(super) fn tokenizer(ids: Vocab, pairs: &[(String, String)], words: Words) -> Result<Tokenizer> {
+    let halves = pairs.iter().map(|(left, right)| (left.as_str(), right.as_str()));
+    merges::check(halves, |token| ids.contains_key(token))?;
     let bpe =
         BPE::builder().vocab_and_merges(ids, pairs.to_vec()).ignore_merges(words == Words::Llama3).build()?;
     let Cuts { patterns, normal_form } = Cuts::of(words);

@@ -8,6 +8,7 @@ mod chat;
 mod clock;
 mod detokenizer;
 mod json;
+mod merges;
 mod output;
 mod sentence_piece;
 mod tokenizer;

@@ -3,8 +3,6 @@
 //! Of all neighbours that make a piece, those merge first that make the one with the highest score. As a list of pairs, the
 //! highest score first, that is BPE like any other: the list is made as transformers makes it for `tokenizer.json`.
 
-use std::cmp::Ordering;
-
 use tokenizers::{
     NormalizerWrapper, Result, Tokenizer,
     models::bpe::{BPE, Vocab},
@@ -50,7 +48,8 @@ fn pairs(vocabulary: &Vocabulary, ids: &Vocab, scores: &[f32]) -> Vec<(String, S
     }
     let length = |text: &str| text.chars().count();
     found.sort_by(|(score, (left, right)), (other, (other_left, other_right))| {
-        let by_score = other.partial_cmp(score).unwrap_or(Ordering::Equal);
+        // A score may be anything; + 0.0, since the two zeros are equal here.
+        let by_score = (other + 0.0).total_cmp(&(score + 0.0));
         by_score
             .then_with(|| length(other_left).cmp(&length(left)))
             .then_with(|| length(other_right).cmp(&length(right)))

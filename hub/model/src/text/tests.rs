@@ -179,6 +179,13 @@ fn what_is_no_tokenizer_is_one_sentence() {
     let far = r#"{"version":"1.0","added_tokens":[],"decoder":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true},
         "model":{"type":"BPE","vocab":{"a":0,"b":400000000},"merges":[]}}"#;
     assert_eq!(error(far.as_bytes()), "tokenizer.json: the id 400000000 is too large, ids are below 4194304");
+    let with = |model: &str| error(far.replace("\"merges\":[]", model).as_bytes());
+    for merges in ["[[\"a\",\"b\"]]", "[\"a b\"]"] {
+        let merged = with(&format!("\"merges\":{merges}"));
+        assert_eq!(merged, "tokenizer.json: the merge of \"a\" and \"b\" makes no token");
+    }
+    let prefixed = with("\"merges\":[],\"continuing_subword_prefix\":\"##\"");
+    assert_eq!(prefixed, "tokenizer.json: a continuing_subword_prefix is not supported");
     for end in 0..far.len() {
         assert!(error(&far.as_bytes()[..end]).contains("EOF"), "cut after {end} bytes");
     }

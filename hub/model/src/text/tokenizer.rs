@@ -5,7 +5,7 @@ use tokenizers::{
     processors::template::TemplateProcessing,
 };
 
-use super::{Detokenizer, TextError, alphabet::Alphabet, byte_level, sentence_piece};
+use super::{Detokenizer, TextError, alphabet::Alphabet, byte_level, merges, sentence_piece};
 use crate::gguf::{Merges, TokenKind, Vocabulary};
 
 /// Maximum bytes of a text to tokenise.
@@ -40,6 +40,7 @@ impl Tokenizer {
         let unread = |error: serde_json::Error| TextError::Tokenizer(error.to_string());
         // By way of a value: a file cut short inside its decoder makes the crate panic.
         let value = serde_json::from_slice(json).map_err(unread)?;
+        merges::check_json(&value).map_err(TextError::Tokenizer)?;
         let inner: Inner = serde_json::from_value(value).map_err(unread)?;
         let alphabet = inner.get_decoder().and_then(Alphabet::of).ok_or_else(|| {
             TextError::Tokenizer(
