@@ -48,6 +48,9 @@ LIES = {"last_layer": lies.last_layer, "rare": lies.rare, "noisy": lies.noisy, "
 # Lies to a hub that checks answers after it has used them, and the rules that it does not promise.
 AUDIT = ["--verify", "audit"]
 AUDITED = {f"{name}, audit": name for name in LIES if name != "unfounded"}
+# Lies to a hub where two addresses have to agree.
+EXACT = ["--verify", "exact"]
+AGREED = {f"{name}, exact": name for name in LIES}
 NOT_YET |= {name: "--verify audit checks answers by chance, and after they are used"
             for name, lie in AUDITED.items() if lie != "no_numbers"}
 FILES = {"half_requests": 512}
@@ -68,9 +71,9 @@ async def run(name, hub, seconds):
         return await under(name, hub, together, seconds, Bounds(rate=0.3, health_millis=2000, yields=True))
     if name == "slow_is_ended":
         return Verdict(name, True, await strangers.slow_is_ended(hub, 0))
-    if name in LIES | AUDITED:
+    if name in LIES | AUDITED | AGREED:
         expected = await attacks.references(hub)
-        n_wrong, figures = await LIES[AUDITED.get(name, name)](hub, time.monotonic() + seconds, expected)
+        n_wrong, figures = await LIES[(AUDITED | AGREED).get(name, name)](hub, time.monotonic() + seconds, expected)
         return Verdict(name, n_wrong == 0, figures)
     attack = (STRANGERS | MEMBERS)[name]
     # Honest workers beside an attack belong to this process.
@@ -137,6 +140,8 @@ async def suite(options):
                 async for verdict in verdicts:
                     verdict.name += f", {name}"
                     yield verdict
+        with start(*EXACT) as hub:
+            yield await shown("conformance: agreement", conformance.agreement(hub))
         if long:
             with start(*AUDIT) as hub:
                 async for verdict in conforms(hub):
@@ -145,14 +150,14 @@ async def suite(options):
     # The short suite runs all strangers at once; the long one also runs each alone.
     names = ["together", "unread", "silent", "loads_nothing", "forged_texts", "stolen_id", "malformed_frames", "malformed_results"]
     names += [*STRANGERS, "slow_is_ended", "churn", "floods"] if long or options.only else []
-    names += [*LIES, *AUDITED] if long or options.only else [*LIES]
+    names += [*LIES, *AUDITED, *AGREED] if long or options.only else [*LIES, "noisy, exact", "collusion, exact"]
     is_rehearsed = False
     for name in filter(wanted, dict.fromkeys(names)):
-        if name in LIES | AUDITED and not is_rehearsed:
+        if name in LIES | AUDITED | AGREED and not is_rehearsed:
             with start("--no-hub-compute") as hub:
                 await lies.rehearsed(hub)
             is_rehearsed = True
-        with start(*(AUDIT if name in AUDITED else []), files=FILES.get(name)) as hub:
+        with start(*(AUDIT if name in AUDITED else EXACT if name in AGREED else []), files=FILES.get(name)) as hub:
             yield await judged(name, hub, options.seconds)
 
 

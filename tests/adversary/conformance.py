@@ -91,7 +91,7 @@ async def bits(checking, workers_only, text, max_tokens):
 def has_used(status):
     """Whether a hub that checks answers has used any; other hubs need no check."""
     found = status["verification"]
-    return found["mode"] != "blocking" or found["checked"] > found["recomputed"]
+    return found["mode"] == "audit" or found["checked"] > found["recomputed"]
 
 
 def checked(status):
@@ -170,8 +170,31 @@ async def frames(hub, alone=None):
     return "; ".join([", ".join(sorted(seen)), f"{len(dropped)} blocks to drop", *checks, shapes])
 
 
+async def agreement(hub):
+    """Where two addresses have to agree: uses nothing of two workers at one address, and both of two at two."""
+    expected = await hub.complete(STORY, SHORT)
+    weights = hub.weights or Weights()
+    pair = [Honest(hub.join_url, weights=weights) for _ in range(2)]
+    async with Company(*pair):
+        await hub.serving([worker.id for worker in pair])
+        for _ in range(3):
+            assert await hub.complete(STORY, SHORT) == expected
+        status = await hub.status()
+        assert status["verification"]["checked"] == 0, "an answer of one address was used"
+        assert all("another address" in worker["reason"] for worker in status["workers"]), status["workers"]
+        other = Honest(hub.join_url, weights=weights)
+        other.source = "127.0.0.9"
+        async with Company(other):
+            await hub.serving([worker.id for worker in (*pair, other)])
+            used = lambda status: sum(w["rows"] > 0 for w in status["workers"]) > 1
+            await asked_until(hub, used, STORY, expected, max_tokens=SHORT)
+            status = await hub.status()
+    assert status["totals"]["mismatches"] == 0, status["totals"]
+    return ", ".join(f"{worker['rows']} rows from {worker['address'].partition(':')[0]}" for worker in status["workers"])
+
+
 def is_checking(status):
-    return status["verification"]["mode"] == "blocking"
+    return status["verification"]["mode"] != "audit"
 
 
 async def again_joins(hub, worker):

@@ -169,7 +169,10 @@ def attack(make):
         def liar(lie, **more):
             nonlocal n
             n += 1
-            return Liar(hub.join_url, weights=weights, lie=lie, fits=n % 2 == 0, **more)
+            made = Liar(hub.join_url, weights=weights, lie=lie, fits=n % 2 == 0, **more)
+            # Each from an address of its own, as where two addresses have to agree.
+            made.source = f"127.0.0.{1 + n}"
+            return made
         return await lied_to(hub, until, expected, make(hub, liar))
     run.__doc__ = make.__doc__
     return run

@@ -208,8 +208,10 @@ class Socket:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def open(cls, url, path="/ws", subprotocol=SUBPROTOCOL, headers=()):
-        reader, writer = await asyncio.open_connection(url.host, url.port, limit=64 << 20)
+    async def open(cls, url, path="/ws", subprotocol=SUBPROTOCOL, headers=(), source=None):
+        """`source`: the address to connect from, if not any."""
+        source = source and (source, 0)
+        reader, writer = await asyncio.open_connection(url.host, url.port, limit=64 << 20, local_addr=source)
         key = base64.b64encode(os.urandom(16)).decode()
         lines = [f"GET {path} HTTP/1.1", f"Host: {url.address}", "Connection: Upgrade", "Upgrade: websocket",
                  "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {key}", f"Sec-WebSocket-Protocol: {subprotocol}", *headers]

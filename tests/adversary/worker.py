@@ -62,6 +62,7 @@ class Honest:
     """Holds the blocks that it is told to hold, and answers exactly."""
 
     hashes = 4  # blocks whose hash is checked
+    source = None  # the address it joins from
     loads = True
 
     def __init__(self, join_url, key=None, weights=None, **said):
@@ -103,7 +104,7 @@ class Honest:
 
     async def visit(self):
         self.begin()
-        self.socket = await Socket.open(self.url)
+        self.socket = await Socket.open(self.url, source=self.source)
         try:
             await self.socket.send(wire.control(HEARTBEAT, self.join()))
             while True:

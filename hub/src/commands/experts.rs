@@ -76,9 +76,10 @@ pub(super) struct ExpertArgs {
     #[arg(long, env = "MOEX_WIRE", value_name = "DTYPE", default_value = "f16", value_parser = wire)]
     pub(super) wire: Dtype,
 
-    /// Which of the workers' answers are checked before they are used: blocking, every one, as `serve` does; audit, none.
+    /// Which of the workers' answers are checked before they are used: blocking, every one, as `serve` does; exact, every one, and
+    /// two workers at different addresses have to agree; audit, none.
     /// The default is blocking, or audit with --wire int8.
-    #[arg(long, env = "MOEX_VERIFY", value_name = "blocking|audit")]
+    #[arg(long, env = "MOEX_VERIFY", value_name = "exact|blocking|audit")]
     pub(super) verify: Option<Verify>,
 }
 

@@ -55,7 +55,7 @@ impl SwarmServer {
         let swarm = Swarm::new(config.clone(), store.catalog());
         let verifier = match config.verify {
             Verify::Audit => None,
-            Verify::Blocking => {
+            Verify::Blocking | Verify::Exact => {
                 let activations = match config.model.activations.as_str() {
                     "" => ActivationFormat::F32,
                     name => name.parse().map_err(std::io::Error::other)?,

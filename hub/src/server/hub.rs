@@ -134,22 +134,24 @@ impl HubConfig {
 
     /// Whether answers can be verified as asked.
     fn check_verify(&self) -> Result<(), OpenError> {
-        match (self.verify, self.wire) {
+        let mode = self.verify;
+        let refused = |needs| Err(OpenError::Verify { mode, needs });
+        match (mode, self.wire) {
             (Verify::Audit, _) => Ok(()),
-            _ if !self.hub_compute => Err(OpenError::Verify(
-                "has the hub compute what a worker answered wrong: leave out --no-hub-compute",
-            )),
-            (Verify::Blocking, Dtype::F16 | Dtype::Bf16) => Ok(()),
-            (Verify::Blocking, Dtype::Int8 | Dtype::Int4) => Err(OpenError::Verify(
-                "needs --wire f16 or bf16: the others round so much that a lie can hide in it",
-            )),
+            _ if !self.hub_compute => {
+                refused("has the hub compute what a worker answered wrong: leave out --no-hub-compute")
+            }
+            (_, Dtype::F16 | Dtype::Bf16) => Ok(()),
+            (_, Dtype::Int8 | Dtype::Int4) => {
+                refused("needs --wire f16 or bf16: the others round so much that a lie can hide in it")
+            }
         }
     }
 
     /// T: as many rows as asked for, if an expert's answer for all of them fits into a message.
     fn max_rows(&self, checkpoint: &Checkpoint) -> usize {
         let spec = &checkpoint.spec;
-        let inner = (self.verify == Verify::Blocking).then_some(spec.moe.inner);
+        let inner = (self.verify != Verify::Audit).then_some(spec.moe.inner);
         self.max_rows.min(max_pairs_a_message(self.wire, spec.hidden, inner).max(1))
     }
 
@@ -167,7 +169,7 @@ impl HubConfig {
         if !self.hub_compute {
             needs.expert_bytes = 0;
         }
-        if self.verify == Verify::Blocking {
+        if self.verify != Verify::Audit {
             let n_blocks = model.spec().sparse_layers().map(|layer| model.experts(layer).len()).sum();
             needs.check_bytes =
                 net::projection_bytes(n_blocks, checkpoint.spec.hidden, checkpoint.spec.moe.inner);
@@ -200,8 +202,13 @@ pub enum OpenError {
         most: usize,
     },
     /// What was asked to be verified cannot be.
-    #[error("--verify blocking {0}; or let answers be used unchecked with --verify audit")]
-    Verify(&'static str),
+    #[error("--verify {mode} {needs}; or let answers be used unchecked with --verify audit")]
+    Verify {
+        /// `blocking` or `exact`.
+        mode: Verify,
+        /// What it needs.
+        needs: &'static str,
+    },
     /// A hub without a token would accept any worker.
     #[error("the join token is empty")]
     NoToken,

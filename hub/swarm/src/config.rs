@@ -7,6 +7,9 @@ use moex_protocol::{CompressionMode, Dtype, ModelSummary, WorkerId, WorkerKey};
 use super::policy::{Hedge, Verify};
 use super::token::JoinToken;
 
+/// Workers at different addresses whose answers must be the same, where they must be.
+const AGREEMENT: usize = 2;
+
 /// The swarm's settings.
 #[derive(Clone, Debug)]
 pub struct SwarmConfig {
@@ -76,7 +79,17 @@ impl SwarmConfig {
 
     /// Whether workers are to return by what their answers can be checked.
     pub fn wants_products(&self) -> bool {
-        self.verify == Verify::Blocking
+        self.verify != Verify::Audit
+    }
+
+    /// Whether no answer is used before a worker at another address has given the same bits, or the hub.
+    pub(crate) fn wants_agreement(&self) -> bool {
+        self.verify == Verify::Exact && self.hub_compute
+    }
+
+    /// Answers that settle a work item.
+    pub(crate) fn needed_answers(&self) -> usize {
+        if self.wants_agreement() { AGREEMENT } else { 1 }
     }
 
     /// Whether honest workers give the hub's own bits. In f32 a GPU adds in another order.

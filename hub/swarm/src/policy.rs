@@ -66,14 +66,17 @@ pub enum Verify {
     /// by the hub.
     #[default]
     Blocking,
+    /// That, and that two workers at different addresses gave the same bits: what they disagree about is computed by the hub.
+    Exact,
 }
 
 impl FromStr for Verify {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Self::Audit, Self::Blocking].into_iter().find(|verify| verify.to_string() == text);
-        known.ok_or_else(|| "it must be blocking or audit".to_owned())
+        let all = [Self::Audit, Self::Blocking, Self::Exact];
+        let known = all.into_iter().find(|verify| verify.to_string() == text);
+        known.ok_or_else(|| "it must be exact, blocking or audit".to_owned())
     }
 }
 
@@ -82,6 +85,7 @@ impl fmt::Display for Verify {
         f.write_str(match self {
             Self::Audit => "audit",
             Self::Blocking => "blocking",
+            Self::Exact => "exact",
         })
     }
 }
@@ -98,7 +102,8 @@ mod tests {
             assert!(wrong.parse::<Hedge>().is_err(), "{wrong}");
         }
         assert_eq!(("audit".parse(), "blocking".parse()), (Ok(Verify::Audit), Ok(Verify::Blocking)));
-        assert!("exact".parse::<Verify>().is_err());
+        assert_eq!("exact".parse(), Ok(Verify::Exact));
+        assert!("Exact".parse::<Verify>().is_err());
         assert_eq!((Hedge::Fixed(0).copies(), Hedge::Fixed(9).copies()), (1, 4));
     }
 }

@@ -199,7 +199,7 @@ impl Scenario {
         let block_bytes = self.model.summary().block_bytes;
         // Only the hub can tell a plausible lie from the truth, if it checks or computes every answer before the answer
         // is used.
-        let is_checked = self.swarm.check_every == 1 || self.swarm.verify == Verify::Blocking;
+        let is_checked = self.swarm.check_every == 1 || self.swarm.verify != Verify::Audit;
         let may_lie = self.swarm.hub_compute && is_checked;
         let random = &mut self.random;
         let n_misdeeds = 1 + random.below(5);
@@ -247,7 +247,7 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         compression: if random.below(4) == 0 { CompressionMode::On } else { CompressionMode::Off },
         hub_compute: random.below(3) > 0,
         check_every: [0, 1, 3, 256][random.below(4)],
-        verify: [Verify::Audit, Verify::Blocking][random.below(2)],
+        verify: [Verify::Audit, Verify::Blocking, Verify::Exact][random.below(3)],
         seed: random.below(1 << 32) as u64,
         // Longer than a heartbeat and its echo: if the only worker is unhealthy, its next heartbeat brings it back.
         coverage_wait: Duration::from_millis(2_500 + upto(random, 8_000)),

@@ -7,6 +7,7 @@
 //!              +--> first to an item: it is used; other workers that were asked for the item are told to forget it
 //!              +--> not the first: for the auditor to compare with the one that was
 //!              +--> every answer is to be checked: withheld until the hub has computed the same, whose result is used
+//!              +--> two have to agree: held until another address has answered the same bits (`agreement`)
 //! ```
 
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 use super::attempts::Kind;
 use super::error::JobError;
 use super::hub_replica::HubResult;
-use super::job::{HubWork, Source, WorkerAnswer};
+use super::job::{Acceptance, HubWork, Source, WorkerAnswer};
 use super::parts::Part;
 use super::trace_recorder::answer_bytes;
 use super::{Dispatcher, Order};
@@ -83,9 +84,7 @@ impl Dispatcher {
             return None;
         };
         self.hub.took(job.layer.n_pairs(&work.items), now.saturating_sub(work.sent));
-        let is_known =
-            |answer: &WorkerAnswer| answer.parts.iter().all(|part| work.items.contains(&part.item));
-        let withheld = job.withheld.extract_if(.., |answer| is_known(answer)).collect();
+        let withheld = job.take_waiting(&work.items);
         self.record(|recorder| recorder.hub_answered(now, job_id, id));
         Some(HubAnswer { job: job_id, parts, withheld, is_hedge: work.is_hedge })
     }
@@ -171,18 +170,20 @@ impl Dispatcher {
     pub(crate) fn accept(&mut self, now: Duration, valid: ValidAnswer) -> WorkerAnswer {
         let ValidAnswer { job: id, answer: WorkerAnswer { worker, parts }, attempt, copies, n_bytes, .. } =
             valid;
-        let mut redundant = Vec::new();
-        let mut settled = Vec::new();
-        if let Some(job) = self.jobs.get_mut(&id) {
-            let acceptance = job.accept(Source::Worker(worker), parts);
-            (settled, redundant) = (acceptance.settled, acceptance.redundant);
-            let n_pairs = job.layer.n_pairs(&settled);
-            if !settled.is_empty() {
-                self.credit(worker, n_pairs);
-            }
-        }
+        let host = self.workers.by_id_mut(worker).map(|worker| worker.host().clone());
+        let host = host.filter(|_| self.config.wants_agreement());
+        let Acceptance { settled, agreed, redundant } = match (self.jobs.get_mut(&id), &host) {
+            (None, _) => Acceptance::default(),
+            (Some(job), None) => job.accept(Source::Worker(worker), parts),
+            (Some(job), Some(host)) => job.accept_if_agreed(worker, host, parts),
+        };
+        let n_pairs = |items: &[usize]| self.jobs.get(&id).map_or(0, |job| job.layer.n_pairs(items));
+        let mut credits = vec![(worker, n_pairs(&settled))];
+        credits.extend(agreed.iter().map(|(other, item)| (*other, n_pairs(&[*item]))));
+        credits.into_iter().filter(|(_, n_pairs)| *n_pairs > 0).for_each(|(to, n)| self.credit(to, n));
         self.record(|recorder| recorder.answered(now, id, attempt, n_bytes, settled.len()));
-        self.counts.hedge_wins += u64::from(copies.iter().any(|copy| settled.contains(copy)));
+        let is_win = agreed.is_empty() && copies.iter().any(|copy| settled.contains(copy));
+        self.counts.hedge_wins += u64::from(is_win);
         WorkerAnswer { worker, parts: redundant }
     }
 

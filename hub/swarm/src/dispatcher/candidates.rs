@@ -8,10 +8,11 @@
 //! A worker with too few answers to be measured works in parallel with a known worker or the hub, never instead of one:
 //! nothing waits for it on the basis of its own claims.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::attempts::{AttemptTable, Load};
+use super::covering::Asked;
 use super::hub_replica::HubReplica;
 use super::job::Job;
 use super::tier::{HUB_MARGIN, HUB_YIELDS_WITHIN};
@@ -32,12 +33,14 @@ const EQUALS_WITHIN: Duration = Duration::from_micros(500);
 /// The workers for a set of work items.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// Items with their workers, the best first; empty lists where all possible workers are busy.
+    /// Items with their workers, the best first; fewer than are needed where possible workers are busy.
     pub candidates: Vec<(usize, Vec<ConnectionId>)>,
     /// Items to send to new workers as well, whose speed is not known yet.
     pub trials: Vec<(usize, ConnectionId)>,
     /// Items for the hub.
     pub for_hub: Vec<usize>,
+    /// Whether some item needs a worker that is busy.
+    pub is_short: bool,
     /// Whether some item has no possible worker at all.
     pub is_uncovered: bool,
 }
@@ -71,14 +74,14 @@ pub(super) struct Chooser<'a> {
 
 impl Chooser<'_> {
     /// Chooses for these items of a job, in order. `asked`: for each item, the workers that already work on it.
-    pub(super) fn choose(self, job: &Job, items: &[usize], asked: &[Vec<ConnectionId>]) -> Choice {
+    pub(super) fn choose(self, job: &Job, items: &[usize], asked: &Asked) -> Choice {
         let loads = self.attempts.load();
         let mut given: HashMap<ConnectionId, usize> = HashMap::new();
         let mut given_hub = 0;
         let mut choice = Choice::default();
         for item in items.iter().copied() {
             let n_pairs = job.layer.n_pairs(&[item]);
-            let all = self.candidates(job, item, &asked[item], &loads, &given);
+            let all = self.candidates(job, item, &asked.by[item], &loads, &given);
             let known: Vec<Candidate> = all.iter().copied().filter(|c| c.is_measured).collect();
             if let Some(new) = self.on_trial(&all, &known) {
                 *given.entry(new).or_default() += n_pairs;
@@ -86,11 +89,15 @@ impl Chooser<'_> {
             }
             let pool = if known.is_empty() && !self.may_compute_beside() { &all } else { &known };
             let hub = self.hub.expected(given_hub + n_pairs);
-            let chosen = if self.is_for_hub(pool, hub) { None } else { best_first(pool) };
+            let needed = asked.missing(self.config, job, item).max(1);
+            let is_for_hub = self.n_hosts(pool) < needed || self.is_for_hub(pool, hub);
+            let chosen = if is_for_hub { None } else { best_first(pool) };
             match chosen {
                 Some(chosen) => {
+                    let chosen = if needed > 1 { self.one_a_host(chosen) } else { chosen };
                     let copies = if job.items[item].was_asked { 1 } else { self.config.hedge.copies() };
-                    let chosen: Vec<_> = chosen.into_iter().take(copies).collect();
+                    let chosen: Vec<_> = chosen.into_iter().take(copies.max(needed)).collect();
+                    choice.is_short |= chosen.len() < needed;
                     chosen.iter().for_each(|worker| *given.entry(*worker).or_default() += n_pairs);
                     choice.candidates.push((item, chosen));
                 }
@@ -124,12 +131,30 @@ impl Chooser<'_> {
         all.iter().find(is_new).map(|candidate| candidate.worker)
     }
 
+    /// The first worker of each address.
+    fn one_a_host(self, workers: Vec<ConnectionId>) -> Vec<ConnectionId> {
+        let mut hosts = BTreeSet::new();
+        workers
+            .into_iter()
+            .filter(|id| self.workers.get(*id).is_some_and(|w| hosts.insert(w.host())))
+            .collect()
+    }
+
+    /// Addresses of these workers; one is enough where one answer is.
+    fn n_hosts(self, all: &[Candidate]) -> usize {
+        if !self.config.wants_agreement() {
+            return 1;
+        }
+        self.one_a_host(all.iter().map(|candidate| candidate.worker).collect()).len()
+    }
+
     /// Whether the hub can compute items in parallel with new workers.
     fn may_compute_beside(self) -> bool {
         self.config.hub_compute && self.hub.n_computing() < MAX_COMPUTES_BESIDE_TRIALS
     }
 
-    /// Holders that serve, have not failed at the item, and are not working on it.
+    /// Holders that serve, have not failed at the item, and are not working on it; where two addresses have to agree, of
+    /// addresses that nobody else works on it at.
     fn candidates(
         self,
         job: &Job,
@@ -141,12 +166,15 @@ impl Chooser<'_> {
         let Some(index) = self.fleet.catalog().index(job.block(item)) else { return Vec::new() };
         let tries = if self.config.hub_compute { 1 } else { MAX_TRIES_WITHOUT_HUB };
         let failures = &job.items[item].failures;
+        let asked_hosts = asked.iter().filter_map(|id| Some(self.workers.get(*id)?.host()));
+        let hosts = asked_hosts.chain(job.held_of(item).map(|held| &held.host));
+        let hosts: Vec<_> = hosts.filter(|_| self.config.wants_agreement()).collect();
         let candidate = |id: &ConnectionId| {
             let n_failures = failures.iter().filter(|failed| *failed == id).count();
             if asked.contains(id) || n_failures >= tries || !self.is_usable(*id) {
                 return None;
             }
-            let worker = self.workers.get(*id)?;
+            let worker = self.workers.get(*id).filter(|worker| !hosts.contains(&worker.host()))?;
             let load = loads.get(id).copied().unwrap_or_default();
             let n_pairs = job.layer.n_pairs(&[item]) + given.get(id).copied().unwrap_or(0);
             let is_late = worker.health.is_late();

@@ -5,7 +5,7 @@
 //! a failure, a timeout, a closed socket, a new holder, a free slot) only marks jobs to be covered again.
 //! [`Dispatcher::hedge`] sends second copies of late requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::job::{HubWork, Job};
 use super::layer::{EncodedLayer, Share, group_by_worker};
 use super::{Dispatcher, Order};
 use crate::fleet::{BlockCatalog, Fleet};
-use crate::{ConnectionId, JobId};
+use crate::{ConnectionId, JobId, SwarmConfig};
 
 /// Layers in flight at a time.
 pub const MAX_JOBS: usize = 64;
@@ -72,25 +72,28 @@ impl Dispatcher {
         if job.is_settled() {
             return self.finish(id, now, Ok(()));
         }
-        let Asked { by, mut n_in_time } = self.asked(id, job);
+        let mut asked = self.asked(id, job);
         for item in job.hub.iter().flat_map(|work| &work.items) {
-            n_in_time[*item] += 1;
+            asked.n_in_time[*item] += self.config.needed_answers();
         }
         let mut is_withheld = vec![false; job.items.len()];
         for part in job.withheld.iter().flat_map(|answer| &answer.parts) {
             is_withheld[part.item] = true;
         }
+        for (item, state) in job.items.iter().enumerate() {
+            is_withheld[item] |= state.is_disputed;
+        }
         let (withheld, open): (Vec<usize>, Vec<usize>) = (0..job.items.len())
             .filter(|item| !job.items[*item].is_settled)
-            .filter(|item| n_in_time[*item] == 0 || is_withheld[*item])
+            .filter(|item| asked.missing(&self.config, job, *item) > 0 || is_withheld[*item])
             .partition(|item| is_withheld[*item]);
         let hub_is_busy = !self.config.hub_compute || job.hub.is_some();
-        let choice = self.chooser(fleet).choose(job, &open, &by);
+        let choice = self.chooser(fleet).choose(job, &open, &asked);
         let mut probes = self.probes(now, fleet, job, &choice);
         if self.may_sweep(now) {
             self.workers.swept(now);
         }
-        let mut is_waiting = choice.candidates.iter().any(|(_, workers)| workers.is_empty());
+        let mut is_waiting = choice.is_short;
         let mut is_uncovered = false;
         let mut for_hub = choice.for_hub;
         for_hub.extend(withheld);
@@ -124,14 +127,14 @@ impl Dispatcher {
                 worker.health.late();
             }
             let Some(job) = self.jobs.get(&attempt.job) else { continue };
-            let Asked { by, n_in_time } = self.asked(attempt.job, job);
+            let asked = self.asked(attempt.job, job);
             let open: Vec<usize> = attempt
                 .items
                 .iter()
                 .copied()
-                .filter(|item| !job.items[*item].is_settled && n_in_time[*item] == 1)
+                .filter(|item| !job.items[*item].is_settled && asked.is_just_enough(&self.config, job, *item))
                 .collect();
-            let choice = self.chooser(fleet).choose(job, &open, &by);
+            let choice = self.chooser(fleet).choose(job, &open, &asked);
             let mut shares = BTreeMap::new();
             for (worker, share) in group_by_worker(choice.candidates) {
                 if self.budget.spend(job.layer.message_bytes(&share.items)) {
@@ -301,7 +304,25 @@ impl Dispatcher {
 }
 
 /// The workers asked for a job's items.
-struct Asked {
-    by: Vec<Vec<ConnectionId>>,
-    n_in_time: Vec<usize>,
+pub(super) struct Asked {
+    pub by: Vec<Vec<ConnectionId>>,
+    pub n_in_time: Vec<usize>,
+}
+
+impl Asked {
+    /// Answers to an item that are here, or on their way in time.
+    fn n_answers(&self, job: &Job, item: usize) -> usize {
+        let hosts: BTreeSet<_> = job.held_of(item).map(|held| &held.host).collect();
+        self.n_in_time[item] + hosts.len()
+    }
+
+    /// Answers to an item that nobody is asked for in time.
+    pub(super) fn missing(&self, config: &SwarmConfig, job: &Job, item: usize) -> usize {
+        config.needed_answers().saturating_sub(self.n_answers(job, item))
+    }
+
+    /// Whether an item waits for every one of the workers that are asked.
+    fn is_just_enough(&self, config: &SwarmConfig, job: &Job, item: usize) -> bool {
+        self.n_answers(job, item) == config.needed_answers()
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use moex_protocol::{Block, LayerId, WorkerId};
 
+use super::agreement::Held;
 use super::error::JobError;
 use super::layer::{EncodedLayer, LayerEncoding};
 use super::parts::{Part, combine};
@@ -70,6 +71,8 @@ pub(super) struct Job {
     pub hub: Option<HubWork>,
     /// Answers withheld until the hub has checked them: at most one per attempt.
     pub withheld: Vec<WorkerAnswer>,
+    /// Answers that wait for another worker's: at most one per attempt and item.
+    pub held: Vec<Held>,
     /// Since when some work item has no possible worker.
     pub uncovered_since: Option<Duration>,
     /// Whether a work item waits for a worker, a slot or the hub.
@@ -83,6 +86,8 @@ pub(super) struct ItemState {
     pub is_settled: bool,
     /// Whether any worker was asked.
     pub was_asked: bool,
+    /// Whether workers answered it differently, so that the hub has to compute it.
+    pub is_disputed: bool,
     /// The workers that failed at it, one entry per failure.
     pub failures: Vec<ConnectionId>,
 }
@@ -123,6 +128,8 @@ pub(crate) struct Winner {
 pub(super) struct Acceptance {
     /// The items that it settled.
     pub settled: Vec<usize>,
+    /// The other workers that answered the same before, where that is needed, and to which item.
+    pub agreed: Vec<(WorkerId, usize)>,
     /// Parts whose item another answer settled before, for comparison.
     pub redundant: Vec<Part>,
 }
@@ -136,6 +143,7 @@ impl Job {
             items,
             hub: None,
             withheld: Vec::new(),
+            held: Vec::new(),
             uncovered_since: None,
             is_waiting: false,
             winners: Vec::new(),
@@ -186,6 +194,7 @@ impl Job {
         }
         self.winners.retain(|winner| !is_its(winner));
         self.withheld.retain(|answer| answer.worker != worker);
+        self.held.retain(|held| held.worker != worker);
         items
     }
 
@@ -196,6 +205,10 @@ impl Job {
     /// Whether these items are all settled, so that no attempt at them is needed.
     pub(super) fn are_settled(&self, items: &[usize]) -> bool {
         items.iter().all(|item| self.items[*item].is_settled)
+    }
+
+    pub(super) fn push_winner(&mut self, winner: Winner) {
+        self.winners.push(winner);
     }
 
     pub(super) fn winners(&self) -> &[Winner] {

@@ -11,6 +11,7 @@
 //! The dispatcher reads the [`Fleet`] to choose workers and never changes it. The auditor decides whether an answer is
 //! right.
 
+mod agreement;
 mod answers;
 mod attempts;
 mod candidates;
@@ -169,9 +170,9 @@ impl Dispatcher {
 
     // Workers.
 
-    /// A worker has joined.
-    pub(crate) fn worker_joined(&mut self, now: Duration, id: ConnectionId, member: &Member) {
-        self.workers.joined(now, id, member, self.config.max_failures);
+    /// A worker has joined from `host`.
+    pub(crate) fn worker_joined(&mut self, now: Duration, id: ConnectionId, member: &Member, host: &str) {
+        self.workers.joined(now, id, (member, host), self.config.max_failures);
         self.record(|recorder| recorder.joined(now, member.id, &member.join));
     }
 

@@ -1,6 +1,6 @@
 //! Measurements of one worker: its speed and its reliability.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use moex_protocol::{AttemptId, Join, Visibility, WorkerId};
 
@@ -28,6 +28,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Performance {
     id: WorkerId,
+    /// Its address, without the port.
+    host: Arc<str>,
     /// Messages that it can queue or compute without preempting one; at least 1.
     input_slots: usize,
     /// Time of one GPU sync, measured at its join.
@@ -59,11 +61,12 @@ pub(crate) struct WorkerCounts {
 
 impl Performance {
     /// A newly joined worker. It becomes unhealthy after `max_failures` in a row.
-    pub(crate) fn new(now: Duration, id: WorkerId, join: &Join, max_failures: u32) -> Self {
+    pub(crate) fn new(now: Duration, id: WorkerId, host: &str, join: &Join, max_failures: u32) -> Self {
         let sync_latency = Duration::from_micros(join.sync_latency_micros);
         let (tier, tier_reason) = tier::classify(sync_latency, &Latencies::default(), None);
         Self {
             id,
+            host: host.into(),
             input_slots: usize::from(join.input_slots.max(1)),
             sync_latency,
             teraflops: f64::from(join.teraflops),
@@ -79,6 +82,10 @@ impl Performance {
 
     pub(crate) fn id(&self) -> WorkerId {
         self.id
+    }
+
+    pub(crate) fn host(&self) -> &Arc<str> {
+        &self.host
     }
 
     pub(crate) fn input_slots(&self) -> usize {
@@ -220,7 +227,7 @@ mod tests {
             input_slots: 1,
             gives_products: true,
         };
-        Performance::new(Duration::ZERO, WorkerId(1), &join, 3)
+        Performance::new(Duration::ZERO, WorkerId(1), "here", &join, 3)
     }
 
     #[test]

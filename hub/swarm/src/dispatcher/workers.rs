@@ -30,8 +30,14 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn joined(&mut self, now: Duration, id: ConnectionId, member: &Member, max_failures: u32) {
-        self.workers.insert(id, Performance::new(now, member.id, &member.join, max_failures));
+    pub(super) fn joined(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        (member, host): (&Member, &str),
+        max_failures: u32,
+    ) {
+        self.workers.insert(id, Performance::new(now, member.id, host, &member.join, max_failures));
         self.connections.insert(member.id, id);
     }
 

@@ -141,6 +141,11 @@ impl Fleet {
         self.connections.get(&id).map(|connection| connection.address.as_str())
     }
 
+    /// The address of a connection without its port.
+    pub(crate) fn host(&self, id: ConnectionId) -> Option<&str> {
+        self.connections.get(&id).map(|connection| connection.host.as_str())
+    }
+
     /// All connections with the worker that has joined on each.
     pub(crate) fn members(&self) -> impl Iterator<Item = (ConnectionId, &Connection, &Member)> {
         self.connections.iter().filter_map(|(id, c)| Some((*id, c, c.member.as_ref()?)))

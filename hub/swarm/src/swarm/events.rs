@@ -63,8 +63,8 @@ impl Swarm {
         else {
             return;
         };
-        let Some(member) = self.fleet.member(id) else { return };
-        self.dispatcher.worker_joined(now, id, member);
+        let Some((member, host)) = self.fleet.member(id).zip(self.fleet.host(id)) else { return };
+        self.dispatcher.worker_joined(now, id, member, host);
         if let Some(worker) = self.dispatcher.worker(id) {
             info!(
                 worker = worker.id().short(),

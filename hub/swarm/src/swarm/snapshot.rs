@@ -1,5 +1,7 @@
 //! Snapshots of the swarm for readers.
 
+use std::collections::BTreeSet;
+
 use moex_protocol::State;
 
 use super::Swarm;
@@ -10,10 +12,16 @@ use crate::{
     WorkerStatus,
 };
 
+/// Why a worker is not used where two at different addresses have to agree.
+const ALONE: &str = "its answers need those of a worker at another address beside them, and there is none";
+
 impl Swarm {
     /// The swarm's status. The HTTP side fills in `weights_served_bytes`, and the checker its counts in `verification`.
     pub fn status(&self) -> SwarmStatus {
         let (passed_over, hub) = (self.dispatcher.passed_over(), self.dispatcher.hub_counts());
+        let hosts: BTreeSet<&str> =
+            self.fleet.members().map(|(_, connection, _)| connection.host.as_str()).collect();
+        let is_alone = self.config.wants_agreement() && hosts.len() < self.config.needed_answers();
         let mut workers: Vec<WorkerStatus> = self
             .fleet
             .members()
@@ -25,6 +33,9 @@ impl Swarm {
                     && let Some(reason) = passed_over.get(&status.id)
                 {
                     (status.tier, status.reason) = (Tier::Fallback, Some(reason.clone()));
+                }
+                if is_alone {
+                    status.reason = Some(ALONE.to_owned());
                 }
                 Some(status)
             })

@@ -1,5 +1,6 @@
 //! The swarm against scripted workers on virtual time. Their sessions are the real ones.
 
+mod agreement;
 mod blocking;
 mod faults;
 mod hedges;

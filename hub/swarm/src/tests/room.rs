@@ -31,6 +31,8 @@ pub(super) struct Room {
     pub results: BTreeMap<JobId, LayerResult>,
     pub computes: Vec<(ComputeId, Dispatch)>,
     pub closed: Vec<(ConnectionId, u16)>,
+    /// From where workers join.
+    pub address: String,
     jobs: u64,
     connections: u64,
 }
@@ -137,6 +139,7 @@ impl Room {
             results: BTreeMap::new(),
             computes: Vec::new(),
             closed: Vec::new(),
+            address: "here".to_owned(),
             jobs: 0,
             connections: 0,
         }
@@ -180,7 +183,7 @@ impl Room {
         edit(&mut join);
         self.connections += 1;
         let connection = ConnectionId(self.connections);
-        self.swarm.connected(self.now, connection, "here");
+        self.swarm.connected(self.now, connection, self.address.clone());
         let session = WorkerSession::new(WorkerConfig { join }, self.now);
         let worker = Scripted {
             session,

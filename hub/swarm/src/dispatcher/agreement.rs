@@ -1,0 +1,71 @@
+//! Agreement: what a worker answered is held until a worker at another address has answered the same bits.
+//!
+//! ```text
+//! part --> is another answer to its item held? --no, or of the same address--> held, until there is one
+//!            |yes, with the same bits: the item is settled
+//!            |yes, with others: disputed; the hub computes the item, and who answered otherwise was wrong
+//! ```
+
+use std::sync::Arc;
+
+use moex_protocol::WorkerId;
+
+use super::job::{Acceptance, Job, Source, Winner, WorkerAnswer};
+use super::parts::Part;
+
+/// A worker's answer to one item that waits for another worker's.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub worker: WorkerId,
+    /// The worker's address.
+    pub host: Arc<str>,
+    pub part: Part,
+}
+
+impl Job {
+    /// As [`Job::accept`], of a worker whose answers settle nothing by themselves.
+    pub(super) fn accept_if_agreed(
+        &mut self,
+        worker: WorkerId,
+        host: &Arc<str>,
+        parts: Vec<Part>,
+    ) -> Acceptance {
+        let mut acceptance = Acceptance::default();
+        for part in parts {
+            let item = part.item;
+            if self.items[item].is_settled {
+                acceptance.redundant.push(part);
+                continue;
+            }
+            let differs = self.held_of(item).any(|held| held.part.payload() != part.payload());
+            let has_other = self.held_of(item).any(|held| held.host != *host);
+            self.items[item].is_disputed |= differs;
+            let is_agreed = has_other && !self.items[item].is_disputed;
+            if is_agreed {
+                let held = self.held.extract_if(.., |held| held.part.item == item);
+                acceptance.agreed.extend(held.map(|held| (held.worker, item)));
+                acceptance.settled.push(item);
+                self.items[item].is_settled = true;
+                self.push_winner(Winner { source: Source::Worker(worker), part });
+            } else {
+                self.held.push(Held { worker, host: host.clone(), part });
+            }
+        }
+        acceptance
+    }
+
+    /// The answers held for an item.
+    pub(super) fn held_of(&self, item: usize) -> impl Iterator<Item = &Held> {
+        self.held.iter().filter(move |held| held.part.item == item)
+    }
+
+    /// Takes the answers that wait for the hub to compute these items.
+    pub(super) fn take_waiting(&mut self, items: &[usize]) -> Vec<WorkerAnswer> {
+        let is_known = |answer: &WorkerAnswer| answer.parts.iter().all(|part| items.contains(&part.item));
+        let mut waiting: Vec<WorkerAnswer> =
+            self.withheld.extract_if(.., |answer| is_known(answer)).collect();
+        let held = self.held.extract_if(.., |held| items.contains(&held.part.item));
+        waiting.extend(held.map(|held| WorkerAnswer { worker: held.worker, parts: vec![held.part] }));
+        waiting
+    }
+}
