@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, path::PathBuf};
 
-use crate::gguf::GgufError;
+use crate::{gguf::GgufError, mapped::CutShort};
 
 /// Why a model could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +15,9 @@ pub enum ModelError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A file is not what it was when it was opened.
+    #[error(transparent)]
+    CutShort(#[from] CutShort),
     /// The folder is not a checkpoint.
     #[error("{} is not a model folder: it has no {missing}", path.display())]
     NotAModel {

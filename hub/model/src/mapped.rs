@@ -1,13 +1,25 @@
 //! Maps files into memory, and releases their resident pages.
 
+mod cut_short;
+
 use std::{fs::File, io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use memmap2::Mmap;
 
+use self::cut_short::Watched;
+pub use self::cut_short::{CutShort, check};
+
 /// A file, mapped read only. Clones share the mapping.
 #[derive(Clone, Debug, Default)]
-pub struct Mapped(Option<Arc<Mmap>>);
+pub struct Mapped(Option<Arc<Mapping>>);
+
+/// Its fields end in this order.
+#[derive(Debug)]
+struct Mapping {
+    _watched: Watched,
+    map: Mmap,
+}
 
 impl Mapped {
     /// Maps a file.
@@ -20,17 +32,17 @@ impl Mapped {
             return Ok(Self(None));
         }
         // SAFETY: the mapping is read only. Models and shards are written once and renamed into place, so an existing
-        // mapping keeps its file. Truncating a mapped file ends this process, as with every program that maps its
-        // model.
-        Ok(Self(Some(Arc::new(unsafe { Mmap::map(&file)? }))))
+        // mapping keeps its file. What a truncated file no longer has is read as zeros, and told by `check`.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(Self(Some(Arc::new(Mapping { _watched: Watched::new(&map, path), map }))))
     }
 
     /// The whole file.
     pub fn bytes(&self) -> Bytes {
-        struct Owner(Arc<Mmap>);
+        struct Owner(Arc<Mapping>);
         impl AsRef<[u8]> for Owner {
             fn as_ref(&self) -> &[u8] {
-                &self.0
+                &self.0.map
             }
         }
         self.0.as_ref().map_or_else(Bytes::new, |map| Bytes::from_owner(Owner(map.clone())))
@@ -39,7 +51,7 @@ impl Mapped {
     /// Releases its resident pages. Later reads get the same bytes from the system's cache or the disk.
     pub fn release(&self) {
         #[cfg(unix)]
-        if let Some(map) = &self.0 {
+        if let Some(Mapping { map, .. }) = self.0.as_deref() {
             // SAFETY: a read-only mapping of a file loses nothing: pages are read again from the file. If the advice is
             // refused, they stay.
             let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };

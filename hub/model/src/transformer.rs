@@ -14,7 +14,7 @@ use super::{
     error::ModelError,
     experts::{Asked, Experts, ExpertsError, Ticket},
     forward,
-    mapped::Mapped,
+    mapped::{self, Mapped},
     spec::{FfnSpec, ModelSpec},
 };
 
@@ -63,6 +63,9 @@ pub enum StepError {
     /// The experts of a layer could not be computed.
     #[error(transparent)]
     Experts(#[from] ExpertsError),
+    /// A file of the model is not what it was when it was loaded.
+    #[error(transparent)]
+    Files(#[from] mapped::CutShort),
 }
 
 impl Model {
@@ -93,6 +96,7 @@ impl Model {
         let program = compute.program(graph, || checkpoint.files.iter().for_each(Mapped::release))?;
         let model = Self { spec, compute, program, experts, files: checkpoint.files.clone() };
         model.release();
+        mapped::check()?;
         Ok(model)
     }
 
@@ -174,7 +178,7 @@ impl Model {
                 n_left -= usize::from(batch.workspace.away.is_none());
             }
         }
-        Ok(())
+        Ok(mapped::check()?)
     }
 
     /// Fetches the experts' results and continues to the next layer with experts; none if the group is done.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::state::Api;
+use moex_model::mapped;
 use moex_swarm::{Readiness, SwarmStatus};
 
 /// `GET /v1/models`
@@ -27,13 +28,15 @@ pub(super) async fn model(
     Ok(Json(entry(&api)))
 }
 
-/// `GET /health`: 200 if requests can be answered, 503 if experts are missing and the hub may not compute them. Reads
+/// `GET /health`: 200 if requests can be answered, 503 if experts are missing and the hub may not compute them, or a file of
+/// the model was cut short. Reads
 /// what the driver last published, at most a tenth of a second ago, so it never waits for a busy swarm.
 pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Value>) {
     let Readiness { workers, coverage } = api.readiness();
-    let (status, word) = match api.is_ready(coverage) {
-        true => (StatusCode::OK, "ok"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "waiting for workers"),
+    let (status, word) = match (mapped::check(), api.is_ready(coverage)) {
+        (Err(cut_short), _) => (StatusCode::SERVICE_UNAVAILABLE, cut_short.to_string()),
+        (Ok(()), true) => (StatusCode::OK, "ok".to_owned()),
+        (Ok(()), false) => (StatusCode::SERVICE_UNAVAILABLE, "waiting for workers".to_owned()),
     };
     let body = json!({
         "status": word,

@@ -35,7 +35,7 @@ use moex_model::Keep;
 use moex_model::Packing;
 use moex_model::local_experts::Blocks;
 use moex_model::local_experts::{ExpertPanels, LocalExperts};
-use moex_model::mapped::Mapped;
+use moex_model::mapped::{CutShort, Mapped};
 use moex_swarm::BlockCatalog;
 
 /// The path under which a hub serves its shards.
@@ -60,6 +60,9 @@ pub enum ShardError {
         /// The reason.
         reason: String,
     },
+    /// A file of the model is not what it was.
+    #[error(transparent)]
+    CutShort(#[from] CutShort),
     /// The experts of a layer have different shapes.
     #[error("the experts cannot be packed: {0}")]
     Format(String),

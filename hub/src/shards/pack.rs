@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use moex_kernels::ExpertShape;
+use moex_model::mapped;
 use moex_protocol::{Block, ExpertId, LayerId};
 use serde_json::{Map, Value, json};
 
@@ -60,6 +61,8 @@ pub(super) fn pack(
         }
         before.take().map_or(Ok(()), join)
     })?;
+    // What a file that was cut short no longer has would be packed as zeros.
+    mapped::check()?;
     let manifest = Manifest { model: source.name().to_owned(), identity: identity.clone(), blocks };
     let path = folder.join(manifest::FILE_NAME);
     let part =
