@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod api;
+pub mod budget;
 pub mod commands;
 pub mod log;
 pub mod net;

@@ -4,13 +4,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
+use moex_hub::budget::Budgeted;
 use moex_hub::commands::{Cli, sentence};
 
 mod memory;
 
 /// Returns freed memory to the system: the C library's arenas keep the memory of ended sessions, and grow.
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Budgeted<MiMalloc> = Budgeted(MiMalloc);
 
 fn main() -> ExitCode {
     memory::give_back_at_once();

@@ -33,6 +33,7 @@ mod request;
 mod responses;
 mod state;
 mod status;
+mod template;
 mod tokens;
 mod work;
 

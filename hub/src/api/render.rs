@@ -1,17 +1,17 @@
 //! Turns a conversation into a prompt: rendered by the chat template, tokenised, and with the grammar for its answer.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use moex_engine::sampler::Grammar;
-use moex_model::text::{ChatInput, OutputFormat, TextError};
+use moex_model::text::{OutputFormat, TextError};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::grammar::{self, Thinking};
 use super::prompts::{Room, check_length};
 use super::request::{ChatRequest, ToolChoice};
-use super::state::{Api, unix_seconds};
+use super::state::Api;
+use super::template::Conversation;
 
 /// A rendered and tokenised conversation.
 pub(super) struct Prompt {
@@ -99,17 +99,10 @@ pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), A
             }
         }
     }
-    let template =
-        api.text.template.as_ref().ok_or(TextError::NoTemplate).map_err(|error| no_prompt(&error))?;
     let render = |messages: &[Value], generation_prompt: bool| {
-        let input = ChatInput {
-            messages,
-            tools: (!request.tools.is_empty()).then_some(request.tools.as_slice()),
-            generation_prompt,
-            variables: &variables,
-            unix_seconds: unix_seconds(SystemTime::now()),
-        };
-        template.render(&input).map_err(|error| no_prompt(&error))
+        let (messages, tools, variables) = (messages.to_vec(), request.tools.clone(), variables.clone());
+        let conversation = Conversation { messages, tools, generation_prompt, variables };
+        api.templates.render(&api.text, conversation).map_err(|error| no_prompt(&error))
     };
     if request.continue_final_message
         && let Some((last, before)) = request.messages.split_last()

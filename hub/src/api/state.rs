@@ -12,6 +12,7 @@ use super::error::ApiError;
 use super::grammar::Grammars;
 use super::prompts::Prompts;
 use super::request::SamplingFields;
+use super::template::Templates;
 use crate::net::SwarmHandle;
 use moex_engine::Engine;
 use moex_engine::sampler::Sampling;
@@ -29,6 +30,8 @@ pub struct Api {
     pub(super) counters: Arc<Counters>,
     /// Grammars for constrained answers.
     pub(super) grammars: Grammars,
+    /// Renders the chat template.
+    pub(super) templates: Templates,
     template: String,
     fingerprint: String,
     request_timeout: Option<Duration>,
@@ -70,6 +73,7 @@ impl Api {
             prompts: Prompts::default(),
             counters: Arc::default(),
             grammars: Grammars::default(),
+            templates: Templates::default(),
             fingerprint: fingerprint(parts.checkpoint),
             template: Text::template_source(&parts.checkpoint.text).ok().flatten().unwrap_or_default(),
             request_timeout: parts.request_timeout,

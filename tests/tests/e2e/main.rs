@@ -29,6 +29,7 @@ mod restarts;
 mod room;
 mod several_hubs;
 mod strangers;
+mod untrusted;
 
 use std::process::{Command, Output};
 
