@@ -12,3 +12,6 @@ pub mod pull;
 pub mod server;
 pub mod shards;
 pub mod web;
+
+#[cfg(test)]
+mod fuzzing_tests;

@@ -21,15 +21,17 @@ use super::render;
 use super::request::{ChatRequest, object};
 use super::state::Api;
 
+/// The chat that a body asks for, and the names of its unknown fields.
+pub(super) fn parse(body: &[u8]) -> Result<(ChatRequest, Vec<String>), ApiError> {
+    let (chat, ignored) = request::chat(&object(body)?)?;
+    Ok((ChatRequest::of(&chat)?, ignored))
+}
+
 /// `POST /v1/messages`
 pub(super) async fn create(
     State(api): State<Arc<Api>>,
     request: axum::extract::Request,
 ) -> Result<Response, Refusal> {
-    let parse = |body: &[u8]| {
-        let (chat, ignored) = request::chat(&object(body)?)?;
-        Ok((ChatRequest::of(&chat)?, ignored))
-    };
     let ((request, ignored), room) = api.prompts.read(request, parse).await?;
     let (streams, stops) = (request.stream, request.stop.clone());
     let mut chat = Chat::start(api.clone(), request, room).await?;

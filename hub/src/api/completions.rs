@@ -24,7 +24,8 @@ use super::logprobs::{self, Told};
 use super::prompts::{Room, check_length};
 use super::reply::{FinishReason, Header, Usage};
 use super::state::{Api, unix_seconds};
-use request::{CompletionRequest, Prompt};
+pub(super) use request::CompletionRequest;
+use request::Prompt;
 
 /// Maximum log probabilities of prompts in one answer: each takes some hundred bytes while the answer is built.
 const MAX_TOLD: usize = 1 << 19;

@@ -15,6 +15,8 @@ mod counters;
 mod engine_metrics;
 mod error;
 mod fields;
+#[doc(hidden)]
+pub mod fuzzing;
 mod generate;
 mod grammar;
 mod headers;

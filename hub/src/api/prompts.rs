@@ -126,7 +126,7 @@ pub(super) fn check_length(n_bytes: usize, context_tokens: usize) -> Result<(), 
 }
 
 /// Whether a body has few enough values to be read.
-fn check_values(body: &[u8]) -> Result<(), ApiError> {
+pub(super) fn check_values(body: &[u8]) -> Result<(), ApiError> {
     match n_values(body, MAX_JSON_VALUES) <= MAX_JSON_VALUES {
         true => Ok(()),
         false => Err(ApiError::malformed(format!(

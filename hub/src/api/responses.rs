@@ -19,16 +19,18 @@ use super::request::{ChatRequest, object};
 use super::state::Api;
 use moex_engine::FinishReason;
 
+/// The chat that a body asks for, the body, and the names of its unknown fields.
+pub(super) fn parse(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>, Vec<String>), ApiError> {
+    let asked = object(body)?;
+    let (chat, ignored) = request::chat(&asked)?;
+    Ok((ChatRequest::of(&chat)?, asked, ignored))
+}
+
 /// The handler.
 pub(super) async fn respond(
     State(api): State<Arc<Api>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let parse = |body: &[u8]| {
-        let asked = object(body)?;
-        let (chat, ignored) = request::chat(&asked)?;
-        Ok((ChatRequest::of(&chat)?, asked, ignored))
-    };
     let ((request, asked, ignored), room) = api.prompts.read(request, parse).await?;
     let streams = request.stream;
     let mut chat = Chat::start(api, request, room).await?;

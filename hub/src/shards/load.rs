@@ -37,31 +37,8 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
     if manifest.identity != *wanted {
         return Err("the manifest is for other weights, another format or another version".to_owned());
     }
-    let shapes: BTreeMap<u16, ExpertShape> =
-        wanted.layers.iter().map(|entry| (entry.layer, wanted.shape(entry))).collect();
-    let expected = wanted.blocks();
-    if !manifest.blocks.iter().map(|entry| (entry.layer, entry.expert)).eq(expected) {
-        return Err("the manifest does not list every expert once".to_owned());
-    }
-    let mut files: Vec<ShardFile> = Vec::new();
-    let mut blocks = Vec::with_capacity(manifest.blocks.len());
-    for entry in &manifest.blocks {
-        let file = match files.iter().position(|file| file.name == entry.file) {
-            Some(at) => at,
-            None => {
-                files.push(map(folder, &entry.file)?);
-                files.len() - 1
-            }
-        };
-        let (start, end) = (entry.start as usize, entry.end as usize);
-        let block_bytes = shapes.get(&entry.layer).map(ExpertShape::block_bytes);
-        let is_block = end.checked_sub(start) == block_bytes && end <= files[file].bytes.len();
-        if !is_block {
-            return Err(format!("{} is truncated, or no such file", entry.file));
-        }
-        let block = Block { layer: LayerId(entry.layer), expert: ExpertId(entry.expert) };
-        blocks.push(StoredBlock { block, file, start, end, blake3: entry.blake3.clone() });
-    }
+    let shapes = shapes(wanted);
+    let (mut files, blocks) = read(&manifest, wanted, |name| map(folder, name))?;
     for (at, file) in files.iter_mut().enumerate() {
         let mut hasher = blake3::Hasher::new();
         for block in blocks.iter().filter(|block| block.file == at) {
@@ -76,6 +53,43 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
         write_stamps(folder, &manifest);
     }
     Ok(store)
+}
+
+/// The experts' shapes, by layer.
+fn shapes(identity: &Identity) -> BTreeMap<u16, ExpertShape> {
+    identity.layers.iter().map(|entry| (entry.layer, identity.shape(entry))).collect()
+}
+
+/// The files that a manifest names, as `open` maps them, and the blocks in them, or why they are not all that are wanted.
+pub(super) fn read(
+    manifest: &Manifest,
+    wanted: &Identity,
+    mut open: impl FnMut(&str) -> Result<ShardFile, String>,
+) -> Result<(Vec<ShardFile>, Vec<StoredBlock>), String> {
+    let (shapes, expected) = (shapes(wanted), wanted.blocks());
+    if !manifest.blocks.iter().map(|entry| (entry.layer, entry.expert)).eq(expected) {
+        return Err("the manifest does not list every expert once".to_owned());
+    }
+    let mut files: Vec<ShardFile> = Vec::new();
+    let mut blocks = Vec::with_capacity(manifest.blocks.len());
+    for entry in &manifest.blocks {
+        let file = match files.iter().position(|file| file.name == entry.file) {
+            Some(at) => at,
+            None => {
+                files.push(open(&entry.file)?);
+                files.len() - 1
+            }
+        };
+        let (start, end) = (entry.start as usize, entry.end as usize);
+        let block_bytes = shapes.get(&entry.layer).map(ExpertShape::block_bytes);
+        let is_block = end.checked_sub(start) == block_bytes && end <= files[file].bytes.len();
+        if !is_block {
+            return Err(format!("{} is truncated, or no such file", entry.file));
+        }
+        let block = Block { layer: LayerId(entry.layer), expert: ExpertId(entry.expert) };
+        blocks.push(StoredBlock { block, file, start, end, blake3: entry.blake3.clone() });
+    }
+    Ok((files, blocks))
 }
 
 fn read_manifest(folder: &Path) -> Result<Manifest, String> {

@@ -10,6 +10,8 @@
 //! serves them over HTTP; the swarm assigns blocks to workers.
 
 mod compute;
+#[doc(hidden)]
+pub mod fuzzing;
 mod load;
 mod manifest;
 mod pack;

@@ -15,7 +15,7 @@ const DEFAULT_TOKENS: u32 = 16;
 
 /// A parsed completion request.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct CompletionRequest {
+pub(in crate::api) struct CompletionRequest {
     pub(super) model: Option<String>,
     pub(super) prompts: Vec<Prompt>,
     pub(super) sampling: SamplingFields,
@@ -45,7 +45,7 @@ pub(super) enum Prompt {
 
 impl CompletionRequest {
     /// Parses the body.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    pub(in crate::api) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let map = object(body)?;
         let fields = Fields(&map);
         refuse_for_completions(&fields)?;
