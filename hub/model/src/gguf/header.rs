@@ -151,10 +151,12 @@ fn read_tensor<'a>(cursor: &mut Cursor<'a>) -> Result<(TensorInfo<'a>, u64), Ggu
         return Err(GgufError::Ragged { tensor: tensor(), cols, format });
     }
     let rows = dimensions[1..].iter().try_fold(1, |rows: u64, n| rows.checked_mul(*n));
-    let sizes = rows.zip(usize::try_from(cols).ok()).and_then(|(rows, cols)| {
+    // Readers multiply dimensions in any order, so they may not overflow beside a 0 either.
+    let is_product = dimensions.iter().try_fold(1, |all: u64, n| all.checked_mul((*n).max(1))).is_some();
+    let sizes = rows.filter(|_| is_product).zip(usize::try_from(cols).ok()).and_then(|(rows, cols)| {
         let n_bytes = format.matrix_bytes(usize::try_from(rows).ok()?, cols);
         // `usize::MAX` represents an overflow.
-        (n_bytes < usize::MAX && rows.checked_mul(cols as u64).is_some()).then_some(n_bytes)
+        (n_bytes < usize::MAX).then_some(n_bytes)
     });
     let Some(n_bytes) = sizes else { return Err(GgufError::Overflow { tensor: tensor(), dimensions }) };
     dimensions.reverse();

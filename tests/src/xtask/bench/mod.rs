@@ -15,6 +15,7 @@ mod serve;
 mod sessions;
 mod stepped;
 mod swarm;
+mod verify;
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub enum Bench {
     Swarm(swarm::Args),
     /// Tokens per second through `moex serve` relative to `moex bench`, without and with a worker.
     Serve(serve::Args),
+    /// Tokens per second and bytes a token by how answers are checked, with two workers on hosts of their own.
+    Verify(verify::Args),
     /// The time of a layer without its experts' computation, in parts.
     Dispatch(dispatch::Args),
     /// The compression of messages by LZ4: its ratio, its cost, and the link rate below which it pays.
@@ -65,6 +68,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Cpu(args) => kernels::run("cpu", args),
         Bench::Swarm(args) => with_moex(async |moex| swarm::run(moex, args).await),
         Bench::Serve(args) => with_moex(async |moex| serve::run(moex, args).await),
+        Bench::Verify(args) => with_moex(async |moex| verify::run(moex, args).await),
         Bench::Dispatch(args) => {
             let moex = super::release()?;
             // Workers share one thread with everything else: a second thread would have to be woken for each message.

@@ -74,7 +74,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
 }
 
 /// The default checkpoint.
-fn synthetic(moex: &Moex) -> Result<PathBuf> {
+pub(super) fn synthetic(moex: &Moex) -> Result<PathBuf> {
     let file = crate::root().join("target/bench/qwen3-30b-a3b-4-layers.q4_K_M.gguf");
     if !file.exists() {
         std::fs::create_dir_all(file.parent().context("it lies in a folder")?)?;
@@ -97,7 +97,7 @@ fn bench(moex: &Moex, model: &str, n_workers: usize, tokens: u32) -> Result<f64>
 }
 
 /// Tokens a second of an answer of `tokens` tokens, by the engine's clock.
-async fn answer(hub: &Hub, tokens: u32) -> Result<f64> {
+pub(super) async fn answer(hub: &Hub, tokens: u32) -> Result<f64> {
     let body = json!({
         "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
         "temperature": 0, "max_tokens": tokens, "ignore_eos": true, "stream": true,
