@@ -20,7 +20,10 @@ use super::state::Api;
 use moex_engine::FinishReason;
 
 /// The chat that a body asks for, the body, and the names of its unknown fields.
-pub(super) fn parse(body: &[u8]) -> Result<(ChatRequest, Map<String, Value>, Vec<String>), ApiError> {
+type Asked = (ChatRequest, Map<String, Value>, Vec<String>);
+
+/// Parses a body.
+pub(super) fn parse(body: &[u8]) -> Result<Asked, ApiError> {
     let asked = object(body)?;
     let (chat, ignored) = request::chat(&asked)?;
     Ok((ChatRequest::of(&chat)?, asked, ignored))
