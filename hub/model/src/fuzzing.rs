@@ -1,6 +1,8 @@
 //! The bodies of the fuzz targets in `hub/model/fuzz`, here so that ordinary tests run them too. They panic on a broken rule
 //! and are no part of the crate's interface.
 
+use std::{fs, path::Path};
+
 use bytes::Bytes;
 use serde_json::{Map, json};
 
@@ -11,6 +13,33 @@ use crate::{
     llama_cpp,
     text::{ChatInput, ChatTemplate, MAX_TEXT_BYTES, Special, Tokenizer},
 };
+
+/// The body of a fuzz target.
+pub type Target = fn(&[u8]);
+
+/// Each target with each of its seeds: the files in the folder of its name below `folder`.
+///
+/// # Panics
+/// If they cannot be read.
+pub fn seeds(folder: &Path, targets: &[(&str, Target)]) -> Vec<(Target, Vec<u8>)> {
+    let of = |(name, target): &(&str, Target)| {
+        let files = fs::read_dir(folder.join(name)).expect("a folder of seeds");
+        let read = |file: std::io::Result<fs::DirEntry>| fs::read(file?.path());
+        let target = *target;
+        files.map(move |file| (target, read(file).expect("a seed"))).collect::<Vec<_>>()
+    };
+    targets.iter().flat_map(of).collect()
+}
+
+/// Runs a target on one of its seeds, with some bytes changed, each at a place in it.
+pub fn run_changed(mut seeds: Vec<(Target, Vec<u8>)>, seed: usize, changes: &[(usize, u8)]) {
+    let (target, mut bytes) = seeds.swap_remove(seed % seeds.len());
+    for (at, byte) in changes {
+        let at = at % bytes.len();
+        bytes[at] = *byte;
+    }
+    target(&bytes);
+}
 
 /// Any bytes as a GGUF file: parsing ends without a panic, every tensor it names lies in the file, and whatever reads the
 /// keys ends without a panic too.

@@ -33,12 +33,12 @@ async fn native_workers_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
 async fn tabs_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
     let expected = alone().await;
     let browser = Browser::launch().await.unwrap();
-    // A software GPU takes most of a second for a token: it gets the two sums, nine tokens each.
-    for (device, backend, cases) in [("wasm", "wasm-simd", 0..N_CASES), ("gpu", "webgpu", 1..3)] {
+    // A software GPU takes a minute to compile the shaders, and seconds for a token.
+    for (device, backend, n_cases) in [("wasm", "wasm-simd", N_CASES), ("gpu", "webgpu", 1)] {
         let hub = hub();
         let url = hub.join_url.replace("/join", &format!("/join?device={device}"));
         let tab = browser.open(&url).await.unwrap();
-        same(&hub, backend, &expected[cases]).await;
+        same(&hub, backend, &expected[..n_cases]).await;
         tab.close().await.unwrap();
     }
     browser.close().await.unwrap();
