@@ -1,6 +1,7 @@
 //! Turns a conversation into a prompt: rendered by the chat template, tokenised, and with the grammar for its answer.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use moex_engine::sampler::Grammar;
 use moex_model::text::{OutputFormat, TextError};
@@ -10,7 +11,7 @@ use super::error::ApiError;
 use super::grammar::{self, Thinking};
 use super::prompts::{Room, check_length};
 use super::request::{ChatRequest, ToolChoice};
-use super::state::Api;
+use super::state::{Api, unix_seconds};
 use super::template::Conversation;
 
 /// A rendered and tokenised conversation.
@@ -101,7 +102,8 @@ pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), A
     }
     let render = |messages: &[Value], generation_prompt: bool| {
         let (messages, tools, variables) = (messages.to_vec(), request.tools.clone(), variables.clone());
-        let conversation = Conversation { messages, tools, generation_prompt, variables };
+        let unix_seconds = unix_seconds(SystemTime::now());
+        let conversation = Conversation { messages, tools, generation_prompt, variables, unix_seconds };
         api.templates.render(&api.text, conversation).map_err(|error| no_prompt(&error))
     };
     if request.continue_final_message

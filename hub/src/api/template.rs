@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
 
 use moex_model::text::{ChatInput, Text, TextError};
 use serde_json::{Map, Value};
 
-use super::state::unix_seconds;
 use crate::budget::{Stopped, within};
 
 /// Bytes that rendering a conversation may hold; the longest prompts take a tenth.
@@ -20,6 +18,7 @@ pub(super) struct Conversation {
     pub(super) generation_prompt: bool,
     /// Further variables.
     pub(super) variables: Map<String, Value>,
+    pub(super) unix_seconds: u64,
 }
 
 /// Whether the template may be rendered: one that has exceeded the budget may not, since each time costs a thread and the
@@ -43,13 +42,13 @@ impl Templates {
         let text = text.clone();
         let rendered = within(MAX_BYTES, move || {
             let template = text.template.as_ref().ok_or(TextError::NoTemplate)?;
-            let Conversation { messages, tools, generation_prompt, variables } = &conversation;
+            let Conversation { messages, tools, generation_prompt, variables, unix_seconds } = &conversation;
             template.render(&ChatInput {
                 messages,
                 tools: (!tools.is_empty()).then_some(tools),
                 generation_prompt: *generation_prompt,
                 variables,
-                unix_seconds: unix_seconds(SystemTime::now()),
+                unix_seconds: *unix_seconds,
             })
         });
         match rendered {

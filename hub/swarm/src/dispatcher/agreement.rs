@@ -10,17 +10,8 @@ use std::sync::Arc;
 
 use moex_protocol::WorkerId;
 
-use super::job::{Acceptance, Job, Source, Winner, WorkerAnswer};
+use super::job::{Acceptance, Held, Job, Source, Winner, WorkerAnswer};
 use super::parts::Part;
-
-/// A worker's answer to one item that waits for another worker's.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub worker: WorkerId,
-    /// The worker's address.
-    pub host: Arc<str>,
-    pub part: Part,
-}
 
 impl Job {
     /// As [`Job::accept`], of a worker whose answers settle nothing by themselves.

@@ -11,8 +11,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::asked::Asked;
 use super::attempts::{AttemptTable, Load};
-use super::covering::Asked;
 use super::hub_replica::HubReplica;
 use super::job::Job;
 use super::tier::{HUB_MARGIN, HUB_YIELDS_WITHIN};

@@ -5,13 +5,14 @@
 //! a failure, a timeout, a closed socket, a new holder, a free slot) only marks jobs to be covered again.
 //! [`Dispatcher::hedge`] sends second copies of late requests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use moex_protocol::{AttemptId, Dispatch};
 use tracing::debug;
 
+use super::asked::Asked;
 use super::attempts::{Attempt, Kind};
 use super::candidates::Choice;
 use super::error::JobError;
@@ -19,7 +20,7 @@ use super::job::{HubWork, Job};
 use super::layer::{EncodedLayer, Share, group_by_worker};
 use super::{Dispatcher, Order};
 use crate::fleet::{BlockCatalog, Fleet};
-use crate::{ConnectionId, JobId, SwarmConfig};
+use crate::{ConnectionId, JobId};
 
 /// Layers in flight at a time.
 pub const MAX_JOBS: usize = 64;
@@ -300,29 +301,5 @@ impl Dispatcher {
         }
         job.hub = Some(HubWork { id: compute, items, is_hedge, sent: now });
         self.orders.push_back(Order::Compute(compute, dispatch));
-    }
-}
-
-/// The workers asked for a job's items.
-pub(super) struct Asked {
-    pub by: Vec<Vec<ConnectionId>>,
-    pub n_in_time: Vec<usize>,
-}
-
-impl Asked {
-    /// Answers to an item that are here, or on their way in time.
-    fn n_answers(&self, job: &Job, item: usize) -> usize {
-        let hosts: BTreeSet<_> = job.held_of(item).map(|held| &held.host).collect();
-        self.n_in_time[item] + hosts.len()
-    }
-
-    /// Answers to an item that nobody is asked for in time.
-    pub(super) fn missing(&self, config: &SwarmConfig, job: &Job, item: usize) -> usize {
-        config.needed_answers().saturating_sub(self.n_answers(job, item))
-    }
-
-    /// Whether an item waits for every one of the workers that are asked.
-    fn is_just_enough(&self, config: &SwarmConfig, job: &Job, item: usize) -> bool {
-        self.n_answers(job, item) == config.needed_answers()
     }
 }

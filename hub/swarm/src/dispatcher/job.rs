@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use moex_protocol::{Block, LayerId, WorkerId};
 
-use super::agreement::Held;
 use super::error::JobError;
 use super::layer::{EncodedLayer, LayerEncoding};
 use super::parts::{Part, combine};
@@ -114,6 +113,15 @@ pub(crate) enum Source {
 pub(crate) struct WorkerAnswer {
     pub worker: WorkerId,
     pub parts: Vec<Part>,
+}
+
+/// A worker's answer to one item that waits for another worker's.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub worker: WorkerId,
+    /// The worker's address.
+    pub host: Arc<str>,
+    pub part: Part,
 }
 
 /// A part that settled its items.

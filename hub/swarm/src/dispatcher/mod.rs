@@ -13,6 +13,7 @@
 
 mod agreement;
 mod answers;
+mod asked;
 mod attempts;
 mod candidates;
 mod covering;
