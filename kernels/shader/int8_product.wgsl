@@ -31,11 +31,12 @@ override HAS_ZEROS: u32;
 override SCALES: u32;       // integer scales of groups; 0: none
 override MINS: u32;
 
+override CAPACITY: u32;     // products of a row that are kept at once
+
 const LANES: u32 = 8u;
 const ROWS: u32 = 32u;  // of two panels
-const CAPACITY: u32 = 96u;
 
-var<workgroup> products: array<f32, 3072>;  // (CAPACITY, ROWS)
+var<workgroup> products: array<f32, CAPACITY * ROWS>;
 
 struct Place {
     panel: u32,

@@ -34,8 +34,9 @@ impl Products {
     /// As the products of `values` (P, 2F), if F can be said.
     pub fn new(inner: usize, values: &[f32]) -> Option<Self> {
         let inner = u16::try_from(inner).ok().filter(|inner| (1..=MAX_INNER).contains(inner))?;
-        let mut payload = Vec::with_capacity(4 * values.len());
-        values.iter().for_each(|value| payload.extend_from_slice(&value.to_le_bytes()));
+        let mut payload = vec![0; 4 * values.len()];
+        let (to, _) = payload.as_chunks_mut::<4>();
+        to.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
         Some(Self { inner, payload: payload.into() })
     }
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    pipeline::CompiledKernels,
+    compiled::CompiledKernels,
     signal::{Health, Signal},
 };
 use crate::engine::EngineError;

@@ -3,16 +3,14 @@
 
 use super::{
     layout::{Layout, kind},
+    shaders::Constants,
     structs::Shape,
 };
 use crate::{
     ExpertShape, WeightFormat,
-    quant::{Definition, Geometry, Scale, Terms, UNIT, block_words, columns_at, row_stride},
+    quant::{Definition, Geometry, Scale, Terms, UNIT, block_words, columns_at},
     simd::{PackedBlock, PackedExpertShape, PackedShape, ROWS},
 };
-
-/// Override constants by name.
-pub(super) type Constants = Vec<(&'static str, f64)>;
 
 /// The columns that a workgroup of `int8_rows` takes.
 const ROWS_COLS: usize = 256;
@@ -46,11 +44,11 @@ impl Int8Step {
     }
 
     /// The override constants for experts of `shape`; they follow from its format.
-    pub(super) fn constants(self, shape: &ExpertShape) -> Constants {
+    pub(super) fn constants(self, shape: &ExpertShape, is_software: bool) -> Constants {
         match self {
-            Self::GateUp => product(shape.format.gate_up),
+            Self::GateUp => product(shape.format.gate_up, is_software),
             Self::Rows => rows(shape.format.down),
-            Self::Down => product(shape.format.down),
+            Self::Down => product(shape.format.down, is_software),
         }
     }
 
@@ -91,17 +89,27 @@ impl Int8Step {
     }
 }
 
-/// Words from the start of one row of activations for `format` to that of the next.
-pub(super) fn stride(format: WeightFormat, cols: usize) -> usize {
-    row_stride(format.geometry(), cols)
-}
-
-fn product(format: WeightFormat) -> Constants {
+fn product(format: WeightFormat, is_software: bool) -> Constants {
     // Float formats have none of these.
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
-    let constants = [("FLOATS", float_bits(format))].into_iter().chain(INTEGER.into_iter().zip(numbers));
+    let addends = numbers[0];
+    let capacity = match format.definition() {
+        _ if !is_software => CAPACITY,
+        None => FLOAT_CAPACITY,
+        Some(_) => LANES * addends,
+    };
+    let given = [("FLOATS", float_bits(format)), ("CAPACITY", capacity)];
+    let constants = given.into_iter().chain(INTEGER.into_iter().zip(numbers));
     constants.map(|(name, value)| (name, value as f64)).collect()
 }
+
+/// Products of a row that a workgroup of `int8_product` keeps at once: for all its threads with any format and four pairs.
+const CAPACITY: usize = 96;
+/// The threads of a row. A GPU made of software sets a workgroup's memory to zero once for each four threads, which takes ten
+/// times as long as the products do: there it keeps one for each thread of a row and a pair.
+const LANES: usize = 8;
+/// As many as the products of floats need.
+const FLOAT_CAPACITY: usize = 32;
 
 /// Names of the override constants of integer products.
 const INTEGER: [&str; 21] = [

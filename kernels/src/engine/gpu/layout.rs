@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use bytemuck::Zeroable;
 
 use super::{
-    int8::{self, Constants},
-    shaders::{Kernel, Units},
+    shaders::{Constants, Kernel, Units},
     structs::{Run, Shape, TILE_PAIRS, Tile},
 };
 use crate::{
     ExpertKind, ExpertShape, WeightFormat,
     engine::{ActivationFormat, Batch, EngineError, EnginePlan},
+    quant::row_stride,
     simd::PackedExpertShape,
 };
 
@@ -134,12 +134,12 @@ impl Layout {
 
     /// Words from one int8 row for a shape to the next.
     fn x_stride(&self, shape: &ExpertShape) -> usize {
-        int8::stride(shape.format.gate_up, shape.hidden)
+        int8_stride(shape.format.gate_up, shape.hidden)
     }
 
     /// Words from the start of one int8 row of h to that of the next: the widest of all shapes.
     pub(super) fn h_stride(&self) -> usize {
-        self.plan.shapes.iter().map(|shape| int8::stride(shape.format.down, shape.inner)).max().unwrap_or(0)
+        self.plan.shapes.iter().map(|shape| int8_stride(shape.format.down, shape.inner)).max().unwrap_or(0)
     }
 
     /// Bytes of the runs and tiles of a full message.
@@ -332,6 +332,11 @@ impl Projection {
         let rounded = |lanes: u32| chunks.next_multiple_of(lanes);
         [16, 8, 4].into_iter().min_by_key(|&lanes| rounded(lanes)).unwrap_or(16)
     }
+}
+
+/// Words from the start of one row of int8 activations for `format` to that of the next.
+fn int8_stride(format: WeightFormat, cols: usize) -> usize {
+    row_stride(format.geometry(), cols)
 }
 
 fn padded(width: usize) -> usize {

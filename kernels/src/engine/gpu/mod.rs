@@ -13,6 +13,7 @@
     )
 )]
 
+mod compiled;
 mod device;
 mod int8;
 mod layout;
@@ -257,7 +258,10 @@ impl GpuEngine {
             };
             let at = StepOf { place, step: step as usize, x, result };
             let told = step.shape(shape, &layout);
-            (pipeline(int8_shader(kernel), step.constants(shape), told, at), step.workgroups(shape))
+            (
+                pipeline(int8_shader(kernel), step.constants(shape, device.info().software), told, at),
+                step.workgroups(shape),
+            )
         };
         let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
             steps: match &h_rows {

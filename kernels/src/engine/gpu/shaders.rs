@@ -5,6 +5,9 @@ use crate::WeightFormat;
 
 include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 
+/// Override constants by name.
+pub(super) type Constants = Vec<(&'static str, f64)>;
+
 /// One variant of one kernel.
 #[derive(Debug)]
 pub(super) struct Shader {
