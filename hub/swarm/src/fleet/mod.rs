@@ -356,11 +356,12 @@ impl Fleet {
         let members: Vec<PlacementMember> = self
             .members()
             .filter(|(.., member)| member.visibility != Visibility::Leaving)
-            .map(|(.., member)| PlacementMember {
+            .map(|(_, connection, member)| PlacementMember {
                 id: member.id,
                 capacity: member.residency.capacity() as u64,
                 lost: member.residency.lost(self.catalog.indices()),
             })
+                host: connection.host.clone(),
             .collect();
         self.ring
             .update(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, self.catalog.len() as u64))));

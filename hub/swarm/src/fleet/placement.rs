@@ -1,7 +1,8 @@
 //! Placement: which worker should hold which block, as a pure function of the workers and the catalog.
 //!
 //! Replica by replica, each block goes to the first worker after its key on the ring with free memory that does not
-//! hold it yet. All first replicas are placed before any second one, so that scarce memory improves coverage first.
+//! hold it yet; if another address than its holders' has free memory, to a worker there: a machine that leaves, or someone with
+//! many keys, takes one replica. All first replicas are placed before any second one, so that scarce memory improves coverage first.
 //! Blocks that a worker lost then go to workers with free memory, so that no other blocks move. `residency` tracks the
 //! resident blocks and plans the transition.
 //!
@@ -20,6 +21,8 @@ use super::ring::Ring;
 #[derive(Clone, Debug)]
 pub(super) struct PlacementMember {
     pub id: WorkerId,
+    /// Its address, without the port.
+    pub host: String,
     /// Blocks that fit its memory budget; never exceeded.
     pub capacity: u64,
     /// Blocks that it lost after failed loads.
@@ -41,13 +44,20 @@ impl Placement {
         members: &[PlacementMember],
         replicas: usize,
     ) -> Self {
-        let mut open: HashMap<WorkerId, (u64, &PlacementMember)> =
-            members.iter().filter(|m| m.capacity > 0).map(|m| (m.id, (m.capacity, m))).collect();
+        let mut open = Open::new(members);
+        let host_of: HashMap<WorkerId, &str> = members.iter().map(|m| (m.id, m.host.as_str())).collect();
         let mut holders = vec![Vec::new(); catalog.len()];
         for replica in 0..replicas.min(members.len()) {
             for index in catalog.indices() {
                 let held = &mut holders[index.0 as usize];
-                held.extend(take(ring, catalog, index, replica, &mut open, |m| !held.contains(&m.id)));
+                let hosts: Vec<&str> = held.iter().filter_map(|id| host_of.get(id).copied()).collect();
+                let is_elsewhere = |m: &PlacementMember| !hosts.contains(&m.host.as_str());
+                let taken = if replica > 0 && open.has_room_beside(&hosts) {
+                    open.take(ring, catalog, index, replica, is_elsewhere)
+                } else {
+                    open.take(ring, catalog, index, replica, |m| !held.contains(&m.id))
+                };
+                held.extend(taken);
             }
         }
         for member in members.iter().filter(|member| !member.lost.is_empty()) {
@@ -55,7 +65,7 @@ impl Placement {
                 let held = &mut holders[index.0 as usize];
                 let Some(at) = held.iter().position(|id| *id == member.id) else { continue };
                 let stands_in = |m: &PlacementMember| !held.contains(&m.id) && !m.lost.contains(&index);
-                match take(ring, catalog, index, at, &mut open, stands_in) {
+                match open.take(ring, catalog, index, at, stands_in) {
                     Some(id) => held[at] = id,
                     None => drop(held.remove(at)),
                 }
@@ -86,28 +96,62 @@ impl Placement {
     }
 }
 
-/// The first worker after a replica's key with free memory that may hold it; its free memory shrinks by one block.
-fn take(
-    ring: &Ring,
-    catalog: &BlockCatalog,
-    index: BlockIndex,
-    replica: usize,
-    open: &mut HashMap<WorkerId, (u64, &PlacementMember)>,
-    may_take: impl Fn(&PlacementMember) -> bool,
-) -> Option<WorkerId> {
-    let takes = |id: &WorkerId| open.get(id).is_some_and(|(_, member)| may_take(member));
-    // Otherwise a block that no worker can hold would cost a walk around the whole ring.
-    if !open.values().any(|(_, member)| may_take(member)) {
-        return None;
+/// The workers with free memory.
+struct Open<'a> {
+    /// The blocks that still fit each.
+    members: HashMap<WorkerId, (u64, &'a PlacementMember)>,
+    /// How many of them each address has.
+    hosts: HashMap<&'a str, usize>,
+}
+
+impl<'a> Open<'a> {
+    fn new(members: &'a [PlacementMember]) -> Self {
+        let open = members.iter().filter(|member| member.capacity > 0);
+        let members: HashMap<_, _> = open.map(|m| (m.id, (m.capacity, m))).collect();
+        let mut hosts: HashMap<&str, usize> = HashMap::new();
+        for (_, member) in members.values() {
+            *hosts.entry(&member.host).or_default() += 1;
+        }
+        Self { members, hosts }
     }
-    let id = ring.successors(catalog.block(index), replica as u16).find(takes)?;
-    if let Some((room, _)) = open.get_mut(&id) {
+
+    /// Whether an address besides these has a worker with free memory.
+    fn has_room_beside(&self, hosts: &[&str]) -> bool {
+        let mut beside = hosts.to_vec();
+        beside.sort_unstable();
+        beside.dedup();
+        self.hosts.len() > beside.iter().filter(|host| self.hosts.contains_key(**host)).count()
+    }
+
+    /// The first worker after a replica's key with free memory that may hold it; its free memory shrinks by one block.
+    fn take(
+        &mut self,
+        ring: &Ring,
+        catalog: &BlockCatalog,
+        index: BlockIndex,
+        replica: usize,
+        may_take: impl Fn(&PlacementMember) -> bool,
+    ) -> Option<WorkerId> {
+        let takes = |id: &WorkerId| self.members.get(id).is_some_and(|(_, member)| may_take(member));
+        // Otherwise a block that no worker can hold would cost a walk around the whole ring.
+        if !self.members.values().any(|(_, member)| may_take(member)) {
+            return None;
+        }
+        let id = ring.successors(catalog.block(index), replica as u16).find(takes)?;
+        let (room, member) = self.members.get_mut(&id)?;
         *room -= 1;
         if *room == 0 {
-            open.remove(&id);
+            let host = member.host.as_str();
+            self.members.remove(&id);
+            if let Some(n) = self.hosts.get_mut(host) {
+                *n -= 1;
+                if *n == 0 {
+                    self.hosts.remove(host);
+                }
+            }
         }
+        Some(id)
     }
-    Some(id)
 }
 
 #[cfg(test)]
@@ -139,7 +183,7 @@ mod tests {
     }
 
     fn member(id: u128, capacity: u64) -> PlacementMember {
-        PlacementMember { id: WorkerId(id), capacity, lost: HashSet::new() }
+        PlacementMember { id: WorkerId(id), host: id.to_string(), capacity, lost: HashSet::new() }
     }
 
     fn counts(placement: &Placement) -> HashMap<WorkerId, usize> {
@@ -205,6 +249,27 @@ mod tests {
             let back = compute(&catalog, &everyone, 2);
             prop_assert_eq!(back.holders, before.holders);
         }
+    }
+
+    #[test]
+    fn replicas_are_at_different_addresses_while_there_is_room() {
+        let catalog = catalog(12, 64);
+        // Someone with ten keys at one address, and two others: one has room for everything, one for a fourth of it.
+        let at = |host: &str, id, capacity| PlacementMember { host: host.to_owned(), ..member(id, capacity) };
+        let mut members: Vec<_> = (1..=10).map(|id| at("many", id, 2_000)).collect();
+        members.extend([at("one", 11, 2_000), at("other", 12, 192)]);
+        let host_of = |id: &WorkerId| members.iter().find(|m| m.id == *id).map(|m| m.host.clone()).unwrap();
+        let placement = compute(&catalog, &members, 2);
+        for holders in &placement.holders {
+            assert_eq!(holders.len(), 2);
+            assert_ne!(host_of(&holders[0]), host_of(&holders[1]));
+        }
+        // Without the one, a fourth finds another address, and the rest is still held twice.
+        members.remove(10);
+        let placement = compute(&catalog, &members, 2);
+        let is_apart = |holders: &&Vec<WorkerId>| holders.contains(&WorkerId(12));
+        assert_eq!(placement.holders.iter().filter(is_apart).count(), 192);
+        assert!(placement.holders.iter().all(|holders| holders.len() == 2));
     }
 
     #[test]
