@@ -110,6 +110,17 @@ impl<'a> Timed<'a> {
     pub(super) fn new(experts: &'a mut dyn Experts, clock: &'a Clock) -> Self {
         Self { experts, clock, away: Vec::new(), times: Times::default() }
     }
+
+    /// The caller has waited since `asked` for this layer.
+    fn finished(&mut self, ticket: Ticket, asked: Duration) {
+        let now = (self.clock)();
+        if let Some(at) = self.away.iter().position(|(away, _)| *away == ticket) {
+            let (_, since) = self.away.swap_remove(at);
+            self.times.n += 1;
+            self.times.away += now.saturating_sub(since);
+            self.times.waited += now.saturating_sub(asked);
+        }
+    }
 }
 
 impl Experts for Timed<'_> {
@@ -124,14 +135,19 @@ impl Experts for Timed<'_> {
     fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
         let asked = (self.clock)();
         let result = self.experts.finish(ticket, sum);
-        let now = (self.clock)();
-        if let Some(at) = self.away.iter().position(|(away, _)| *away == ticket) {
-            let (_, since) = self.away.swap_remove(at);
-            self.times.n += 1;
-            self.times.away += now.saturating_sub(since);
-            self.times.waited += now.saturating_sub(asked);
-        }
+        self.finished(ticket, asked);
         result
+    }
+
+    fn finish_early(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        let asked = (self.clock)();
+        let result = self.experts.finish_early(ticket, sum);
+        self.finished(ticket, asked);
+        result
+    }
+
+    fn confirm(&mut self) -> Result<(), ExpertsError> {
+        self.experts.confirm()
     }
 
     fn max_in_flight(&self) -> usize {

@@ -41,6 +41,24 @@ pub trait Experts: Send {
         Ok(())
     }
 
+    /// As [`Self::finish`], but the sum may be given before it is known to be right. If it was false, a later call of this or of
+    /// [`Self::confirm`] fails by [`ExpertsError::Refuted`]: the step is void, and may begin again.
+    ///
+    /// # Errors
+    /// As [`Self::begin`], and [`ExpertsError::Refuted`].
+    fn finish_early(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        self.finish(ticket, sum)
+    }
+
+    /// Waits until it is known whether all sums of [`Self::finish_early`] were right: before that, nothing computed from them may
+    /// leave the hub.
+    ///
+    /// # Errors
+    /// [`ExpertsError::Refuted`] if one was false; as [`Self::begin`] if that cannot be known.
+    fn confirm(&mut self) -> Result<(), ExpertsError> {
+        Ok(())
+    }
+
     /// How many layers may be away at once; 1 if the calling thread computes all.
     fn max_in_flight(&self) -> usize {
         1
@@ -87,6 +105,14 @@ impl Experts for Box<dyn Experts> {
         (**self).finish(ticket, sum)
     }
 
+    fn finish_early(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        (**self).finish_early(ticket, sum)
+    }
+
+    fn confirm(&mut self) -> Result<(), ExpertsError> {
+        (**self).confirm()
+    }
+
     fn max_in_flight(&self) -> usize {
         (**self).max_in_flight()
     }
@@ -121,6 +147,9 @@ pub enum ExpertsError {
         /// The reason.
         reason: String,
     },
+    /// A sum of [`Experts::finish_early`] was false.
+    #[error("an answer that was used before its check was false")]
+    Refuted,
     /// The swarm has no result for the layer.
     #[error("{message}")]
     Swarm {

@@ -46,6 +46,15 @@ enum Away {
     Layer(ExpertsWanted, Ticket),
 }
 
+/// When a step uses what experts elsewhere computed.
+#[derive(Clone, Copy)]
+enum Finish {
+    /// At once: see [`Experts::finish_early`].
+    Early,
+    /// When it is known to be right.
+    Checked,
+}
+
 /// Rows that go through the model together, and their memory.
 pub struct MicroBatch<'a> {
     /// Rows of sequences.
@@ -153,7 +162,8 @@ impl Model {
 
     /// [`Self::step`] for several groups of rows in turn: one is computed here while the experts of the others are
     /// away. Rows of one sequence may be in several groups, in order: each layer of a group is done before that of the
-    /// next begins.
+    /// next begins. Sums of experts are used before they are known to be right; if one was false, the step begins again, and
+    /// its keys and values are overwritten.
     ///
     /// # Errors
     /// As [`Self::forward`], for all groups.
@@ -166,6 +176,23 @@ impl Model {
         kv: &mut KvPool,
         experts: &mut dyn Experts,
     ) -> Result<(), StepError> {
+        // A layer's state that has advanced cannot be restored.
+        if !kv.has_states() {
+            match self.try_together(batches, kv, experts, Finish::Early) {
+                Err(StepError::Experts(ExpertsError::Refuted)) => {}
+                done => return done,
+            }
+        }
+        self.try_together(batches, kv, experts, Finish::Checked)
+    }
+
+    fn try_together(
+        &self,
+        batches: &mut [MicroBatch<'_>],
+        kv: &mut KvPool,
+        experts: &mut dyn Experts,
+        how: Finish,
+    ) -> Result<(), StepError> {
         for batch in &mut *batches {
             self.program.begin(batch.spans, &mut batch.workspace.space);
             batch.workspace.away = Some(Away::Nothing);
@@ -174,10 +201,11 @@ impl Model {
         while n_left > 0 {
             for batch in &mut *batches {
                 let Some(away) = batch.workspace.away.take() else { continue };
-                batch.workspace.away = self.advance(batch, away, kv, experts)?;
+                batch.workspace.away = self.advance(batch, away, kv, experts, how)?;
                 n_left -= usize::from(batch.workspace.away.is_none());
             }
         }
+        experts.confirm()?;
         Ok(mapped::check()?)
     }
 
@@ -188,10 +216,15 @@ impl Model {
         away: Away,
         kv: &mut KvPool,
         experts: &mut dyn Experts,
+        how: Finish,
     ) -> Result<Option<Away>, StepError> {
         let Workspace { space, routing, .. } = &mut *batch.workspace;
         if let Away::Layer(wanted, ticket) = away {
-            experts.finish(ticket, self.program.experts(space, wanted).sum)?;
+            let sum = self.program.experts(space, wanted).sum;
+            match how {
+                Finish::Early => experts.finish_early(ticket, sum)?,
+                Finish::Checked => experts.finish(ticket, sum)?,
+            }
         }
         while let Pause::Experts(wanted) = self.program.advance(batch.spans, kv, space)? {
             let call = self.program.experts(space, wanted);

@@ -76,9 +76,9 @@ pub(super) struct ExpertArgs {
     #[arg(long, env = "MOEX_WIRE", value_name = "DTYPE", default_value = "f16", value_parser = wire)]
     pub(super) wire: Dtype,
 
-    /// Which of the workers' answers are checked before they are used: blocking, every one, as `serve` does; exact, every one, and
-    /// two workers at different addresses have to agree; audit, none.
-    /// The default is blocking, or audit with --wire int8.
+    /// Which of the workers' answers are checked before a result depends on them: blocking, every one, as `serve` does;
+    /// exact, every one, and two workers at different addresses have to agree; audit, none. The default is blocking, or
+    /// audit with --wire int8.
     #[arg(long, env = "MOEX_VERIFY", value_name = "exact|blocking|audit")]
     pub(super) verify: Option<Verify>,
 }
@@ -205,6 +205,14 @@ impl Experts for OwnSwarm {
 
     fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
         self.experts.finish(ticket, sum)
+    }
+
+    fn finish_early(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        self.experts.finish_early(ticket, sum)
+    }
+
+    fn confirm(&mut self) -> Result<(), ExpertsError> {
+        self.experts.confirm()
     }
 
     fn max_in_flight(&self) -> usize {

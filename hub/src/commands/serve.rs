@@ -58,10 +58,10 @@ pub struct Args {
     #[arg(long, env = "MOEX_HEDGE_BUDGET", default_value = "5%", value_name = "PERCENT", value_parser = values::percent)]
     hedge_budget: f64,
 
-    /// Which answers are checked before they are used: blocking, every one; exact, every one, and two workers at different
-    /// addresses have to give the same bits; audit, none, and --check-every finds some wrong answers after they were used.
-    /// The default is blocking, or audit with --no-hub-compute, since the hub computes what
-    /// fails a check.
+    /// Which answers are checked before a text depends on them: blocking, every one; exact, every one, and two workers at
+    /// different addresses have to give the same bits; audit, none, and --check-every finds some wrong answers after
+    /// they were used. The default is blocking, or audit with --no-hub-compute, since the hub computes what fails a
+    /// check.
     #[arg(long, env = "MOEX_VERIFY", value_name = "exact|blocking|audit")]
     verify: Option<Verify>,
 

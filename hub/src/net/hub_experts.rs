@@ -44,8 +44,10 @@ impl HubExperts {
     }
 
     fn learn_from<T>(&mut self, result: Result<T, ExpertsError>) -> Result<T, ExpertsError> {
-        if let (Err(_), Some(faster)) = (&result, &mut self.faster) {
-            faster.step_fails();
+        match (&result, &mut self.faster) {
+            // Its time is counted as it is.
+            (Ok(_) | Err(ExpertsError::Refuted), _) | (_, None) => {}
+            (Err(_), Some(faster)) => faster.step_fails(),
         }
         result
     }
@@ -68,6 +70,16 @@ impl Experts for HubExperts {
     fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
         let finished = self.swarm.finish(ticket, sum);
         self.learn_from(finished)
+    }
+
+    fn finish_early(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        let finished = self.swarm.finish_early(ticket, sum);
+        self.learn_from(finished)
+    }
+
+    fn confirm(&mut self) -> Result<(), ExpertsError> {
+        let confirmed = self.swarm.confirm();
+        self.learn_from(confirmed)
     }
 
     fn max_in_flight(&self) -> usize {

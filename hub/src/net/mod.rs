@@ -8,7 +8,8 @@
 //! ```
 //! Driver and socket tasks share one thread (`thread`). The calling runtime serves pages, API and shards, and hands
 //! each worker's socket over after the handshake. The driver owns the [`Swarm`] and never waits for a peer: it closes a
-//! worker whose outbox is full. The thread that sums a layer checks its answers first (`verifier`). `moex_swarm` interprets
+//! worker whose outbox is full. The thread that sums layers checks their answers
+//! (`verifier`) while the next layer is away (`swarm_experts`). `moex_swarm` interprets
 //! the messages.
 //!
 //! [`Swarm`]: moex_swarm::Swarm

@@ -1,5 +1,4 @@
-//! Checks what workers answered before it is summed, on the thread that sums: nothing that a worker says reaches a text before
-//! it has passed here.
+//! Checks what workers answered, on the thread that sums: nothing that a worker says reaches a text before it has passed here.
 //!
 //! ```text
 //! part --> a projection of its expert? --yes--> passes the check? --yes--> used
@@ -91,6 +90,12 @@ impl Verifier {
         Ok(Some(Self { store, projections, processor, simd, activations, spaces, counts }))
     }
 
+    /// Whether whatever passes is what the hub computes, in every bit: then nothing but a lie changes when it is checked after its
+    /// use.
+    pub(super) fn is_exact(&self) -> bool {
+        self.activations == ActivationFormat::Int8
+    }
+
     /// Checks all that workers answered, and uses the hub's own results where that fails or cannot be done. Gives the answers
     /// that were not what the hub computed.
     ///
@@ -108,8 +113,7 @@ impl Verifier {
         let false_products = refuted.and_then(|item| self.false_products(result, item, &space.met));
         let answer = self.store.answer(&result.dispatch(&own));
         let answer = answer.map_err(|error| VerifyError::Compute(error.to_string()))?;
-        let is_exact = self.activations == ActivationFormat::Int8;
-        let mut lies = result.replace(&own, &answer, is_exact).ok_or(VerifyError::NotFinite)?;
+        let mut lies = result.replace(&own, &answer, self.is_exact()).ok_or(VerifyError::NotFinite)?;
         // A true answer beside false products makes the hub compute as well.
         lies.extend(false_products.filter(|lie| lies.iter().all(|known| known.worker != lie.worker)));
         self.counts.lies.fetch_add(lies.len() as u64, Relaxed);

@@ -56,7 +56,7 @@ impl Hedge {
     }
 }
 
-/// What is known of a worker's answer before it is used.
+/// What is known of a worker's answer before a text depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verify {

@@ -79,11 +79,17 @@ fn chats_with_one_system_prompt_compute_it_once() {
 }
 
 /// Experts that are computed elsewhere: a layer's sum is there when it is fetched, not before.
-struct Elsewhere {
+pub(super) struct Elsewhere {
     experts: LocalExperts,
     sums: Vec<(Ticket, Vec<f32>)>,
     n: u64,
     most_away: usize,
+}
+
+impl Elsewhere {
+    pub(super) fn new(experts: LocalExperts) -> Self {
+        Self { experts, sums: Vec::new(), n: 0, most_away: 0 }
+    }
 }
 
 impl Experts for Elsewhere {
@@ -117,7 +123,7 @@ fn texts_are_the_same_however_many_groups_are_under_way() {
     for (in_flight, most) in [(Some(1), 1), (Some(2), 2), (Some(8), 8), (None, 2)] {
         let (mut scheduler, experts) =
             scheduler(EngineConfig { max_rows: 16, in_flight, ..EngineConfig::default() });
-        let mut experts = Elsewhere { experts, sums: Vec::new(), n: 0, most_away: 0 };
+        let mut experts = Elsewhere::new(experts);
         let heard: Vec<Heard> = requests().iter().map(|_| Heard::default()).collect();
         for (request, heard) in requests().into_iter().zip(&heard) {
             scheduler.submit(request, heard.sink()).unwrap();
