@@ -99,6 +99,39 @@ impl StateFolder {
         }
     }
 
+    /// The secret in the file `name`, parsed by `check`; none if there is no file.
+    ///
+    /// # Errors
+    /// If the file cannot be used, others can read it, or `check` refuses its content.
+    pub fn read(
+        &self,
+        name: &str,
+        check: &impl Fn(&str) -> Result<String, String>,
+    ) -> Result<Option<String>, KeptError> {
+        read(&self.path(name), check)
+    }
+
+    /// Puts `value` into the file `name`, in place of what it held.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn replace(&self, name: &str, value: &str) -> Result<(), KeptError> {
+        let path = self.path(name);
+        self.write(&path, value, Replace::Yes).map(drop).map_err(io_error(&path))
+    }
+
+    /// Removes the file `name`, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<(), KeptError> {
+        let path = self.path(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(&path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the file atomically; returns false if one exists and must stay.
     fn write(&self, path: &Path, value: &str, replace: Replace) -> io::Result<bool> {
         make_private_folder(&self.0)?;

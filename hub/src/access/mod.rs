@@ -6,6 +6,7 @@
 //! greeting    the startup message on the terminal
 //! qr          a link as a QR code
 //! kept        join token, API key and authority, in files that only their owner can read
+//! revocations the invitations that no longer admit anyone
 //! authority   the hub's own certificate authority, and the names it may certify
 //! certificate the certificate shown to clients, renewed while the hub runs
 //! page        the plain http port's page: how to trust the authority, and a link to join without
@@ -22,3 +23,4 @@ pub mod links;
 pub mod mdns;
 pub mod page;
 pub mod qr;
+pub mod revocations;

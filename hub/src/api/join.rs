@@ -1,4 +1,5 @@
-//! `GET /api/join`: the links by which machines join the swarm, each with its QR code.
+//! `GET /api/join`: the links by which machines join the swarm, each with its QR code; with a name, those of an invitation for
+//! one of them.
 //!
 //! A link contains the join token, so only this response contains it, never a path or query that a server or proxy
 //! logs; in the link it is the fragment, which browsers do not send.
@@ -16,6 +17,7 @@ use qrcode::render::svg;
 use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
+use super::invitations;
 use super::state::Api;
 
 /// Longest origin: a host name has at most 253 bytes.
@@ -26,6 +28,8 @@ const MAX_ORIGIN_BYTES: usize = 300;
 pub(super) struct Asked {
     /// Origin of the visitor's page; only the visitor knows whether a proxy before the hub speaks TLS.
     origin: Option<String>,
+    /// Name of an invitation, whose links are wanted instead of everyone's.
+    name: Option<String>,
 }
 
 /// A link to join by.
@@ -52,7 +56,8 @@ pub(super) async fn join(
             origins.push(origin);
         }
     }
-    let token = api.join_token();
+    let invitation = asked.name.map(|name| invitations::token(&api, &name)).transpose()?;
+    let token = invitation.as_deref().unwrap_or_else(|| api.join_token());
     let links: Vec<Link> = origins.into_iter().map(|origin| Link::new(origin, token)).collect();
     let body = Json(serde_json::json!({ "token": token, "links": links }));
     Ok(([(header::CACHE_CONTROL, "no-store")], body))

@@ -20,6 +20,7 @@ pub mod fuzzing;
 mod generate;
 mod grammar;
 mod headers;
+mod invitations;
 mod join;
 mod logprobs;
 mod metrics;
@@ -61,6 +62,7 @@ pub const MAX_BODY_BYTES: usize = 4 << 20;
 pub fn router(api: Arc<Api>) -> Router {
     let private = Router::new()
         .route("/api/join", get(join::join))
+        .route("/api/join/revoked", get(invitations::revoked).post(invitations::revoke))
         .route("/api/swarm", get(status::swarm))
         .route("/api/swarm/experts", get(status::experts))
         .route("/metrics", get(metrics::metrics))

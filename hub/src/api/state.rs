@@ -102,6 +102,11 @@ impl Api {
         self.swarm.join_token()
     }
 
+    /// The swarm, for what concerns who may join.
+    pub(super) fn invitations(&self) -> &SwarmHandle {
+        &self.swarm
+    }
+
     /// The name the model is served under.
     pub(super) fn model(&self) -> &str {
         &self.model

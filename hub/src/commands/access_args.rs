@@ -18,6 +18,7 @@ use crate::access::greeting::{self, Greeting};
 use crate::access::kept::{Kept, KeptError, Replace, StateFolder};
 use crate::access::links::{self, Origins};
 use crate::access::mdns::{self, Announced};
+use crate::access::revocations::Revocations;
 use crate::access::{addresses, page};
 use crate::server::{self, Listener, PublicUrl, Surface};
 
@@ -69,7 +70,7 @@ pub(super) struct AccessArgs {
     #[arg(long, env = "MOEX_TOKEN", hide_env_values = true, value_parser = values::token)]
     token: Option<String>,
 
-    /// Replace the kept token: links given out before no longer work.
+    /// Replace the kept token: links and invitations given out before no longer work.
     #[arg(long, env = "MOEX_NEW_TOKEN", value_parser = FalseyValueParser::new(), conflicts_with = "token")]
     new_token: bool,
 
@@ -101,6 +102,8 @@ pub(super) struct Opened {
     pub(super) listeners: Vec<Listener>,
     /// The token that workers join with.
     pub(super) token: String,
+    /// The invitations that admit nobody any more.
+    pub(super) revocations: Revocations,
     /// The API key that clients must send, if any.
     pub(super) api_key: Option<String>,
     /// Origins of the chat, API, swarm and join pages.
@@ -133,6 +136,7 @@ impl AccessArgs {
         };
         let state = StateFolder::at(self.state.clone().unwrap_or_else(StateFolder::default_path));
         let token = self.token(&state)?;
+        let revocations = self.revocations(&state)?;
         let kept_key = self.kept_key(&state)?;
         let certificate = self.certificate(&state)?;
         if let Some(certificate) = &certificate {
@@ -184,6 +188,7 @@ impl AccessArgs {
             listeners,
             api_key: self.api_key.clone().or_else(|| kept_key.as_ref().map(|kept| kept.value.clone())),
             token,
+            revocations,
             web,
             plain: plain_origins,
             local,
@@ -208,6 +213,14 @@ impl AccessArgs {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The invitations that were revoked with the kept token.
+    fn revocations(&self, state: &StateFolder) -> Result<Revocations, KeptError> {
+        if self.new_token {
+            Revocations::clear(state)?;
+        }
+        Revocations::open(state.clone())
     }
 
     fn kept_key(&self, state: &StateFolder) -> anyhow::Result<Option<Kept>> {

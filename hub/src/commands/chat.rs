@@ -5,14 +5,13 @@ mod line_editor;
 
 use std::future;
 use std::io::{self, BufRead, IsTerminal};
-use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
-use moex_worker::native::{Fingerprint, Trust};
 use tokio::runtime::Runtime;
 
 use self::conversation::{Answered, Conversation, Settings};
 use self::line_editor::{LineEditor, Typed, read_hidden};
+use super::hub_args::HubArgs;
 use super::hub_client::{HubClient, KeyError};
 use super::sentence;
 
@@ -33,21 +32,8 @@ pub struct Args {
     /// What to ask. Without it, each line of stdin is one question.
     prompt: Option<String>,
 
-    /// URL of the hub, with or without /v1 at its end.
-    #[arg(long, env = "MOEX_URL", default_value = "http://127.0.0.1:8080")]
-    url: String,
-
-    /// The hub's API key, if it needs one. On a terminal, moex asks for it.
-    #[arg(long, env = "MOEX_API_KEY", hide_env_values = true, value_name = "KEY")]
-    api_key: Option<String>,
-
-    /// PEM file with the certificate authority of an https hub, if this system does not trust it.
-    #[arg(long, env = "MOEX_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-
-    /// SHA-256 of that certificate authority, as the hub prints it, instead of a file.
-    #[arg(long, env = "MOEX_FINGERPRINT", value_name = "HEX", conflicts_with = "ca")]
-    fingerprint: Option<Fingerprint>,
+    #[command(flatten)]
+    hub: HubArgs,
 
     /// Maximum number of tokens in an answer.
     #[arg(long, env = "MOEX_MAX_TOKENS", value_name = "N")]
@@ -72,7 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut conversation = Conversation::new(client, model, settings);
     let ended = match &args.prompt {
         Some(prompt) => ask(&mut conversation, &runtime, prompt),
-        None if person => converse(&mut conversation, &runtime, &args.url),
+        None if person => converse(&mut conversation, &runtime, &args.hub.url),
         None => ask_each_line(&mut conversation, &runtime),
     };
     match ended {
@@ -84,15 +70,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 /// Connects to the hub and returns the client with the model's name. Asks the user for a key if the hub needs one.
 fn connect(args: &Args, runtime: &Runtime, person: bool) -> anyhow::Result<(HubClient, String)> {
-    let mut key = args.api_key.clone();
-    let trust = match (&args.ca, args.fingerprint) {
-        (Some(file), _) => Trust::File(file.clone()),
-        (None, Some(fingerprint)) => Trust::Authority(fingerprint),
-        (None, None) => Trust::System,
-    };
+    let mut key = args.hub.api_key.clone();
     let mut tries = if person { KEY_TRIES } else { 0 };
     loop {
-        let client = HubClient::new(&args.url, key.as_deref(), &trust)?;
+        let client = args.hub.client(key.as_deref())?;
         match runtime.block_on(client.model()) {
             Ok(model) => return Ok((client, model)),
             Err(error) if tries > 0 && error.is::<KeyError>() => {

@@ -82,6 +82,18 @@ impl HubClient {
         accepted.json().await.with_context(|| format!("{} does not answer like a moex hub", self.url))
     }
 
+    /// POSTs JSON, and returns the JSON that comes back.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let sent = self.http.post(self.at(path)).json(body).send().await;
+        let accepted = self.accepted(sent.map_err(|error| self.unreachable(&error))?).await?;
+        accepted.json().await.with_context(|| format!("{} does not answer like a moex hub", self.url))
+    }
+
+    /// The hub's URL, without a path.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Name of the model that the hub serves.
     pub(super) async fn model(&self) -> anyhow::Result<String> {
         let models = self.json("/v1/models").await?;

@@ -6,6 +6,7 @@ pub mod completions;
 pub mod demo;
 pub mod eval;
 pub mod info;
+pub mod invite;
 pub mod logits;
 pub mod pull;
 pub mod serve;
@@ -17,6 +18,7 @@ mod answer_printer;
 mod compute;
 mod experts;
 mod find_hub;
+mod hub_args;
 mod hub_client;
 mod listen;
 mod local_hub;
@@ -44,6 +46,7 @@ pub enum Command {
     Serve(Box<serve::Args>),
     Worker(worker::Args),
     Chat(chat::Args),
+    Invite(invite::Args),
     Pull(pull::Args),
     Info(info::Args),
     Logits(logits::Args),
@@ -71,6 +74,7 @@ impl Command {
             Self::Serve(args) => serve::run(*args),
             Self::Worker(args) => worker::run(args),
             Self::Chat(args) => chat::run(args),
+            Self::Invite(args) => invite::run(&args),
             Self::Pull(args) => pull::run(args),
             Self::Info(args) => info::run(args),
             Self::Logits(args) => logits::run(args),

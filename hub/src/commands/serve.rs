@@ -175,6 +175,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         guesses: !args.no_guesses,
         shards: args.shards,
         token: opened.token.clone(),
+        revocations: std::mem::take(&mut opened.revocations),
         api_key: opened.api_key.clone(),
         cors_origins: CorsOrigins(args.cors_origin),
         request_timeout: args.request_timeout,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use moex_protocol::{CompressionMode, Dtype};
+use moex_swarm::{JoinToken, MAX_INVITATION_NAME_BYTES};
 
 use crate::net::{MAX_IN_FLIGHT, Prefer};
 
@@ -53,6 +54,14 @@ pub(super) fn token(text: &str) -> Result<String, String> {
         return Err(format!("it must be 1 to {MAX_TOKEN_BYTES} letters, digits or -_.~"));
     }
     Ok(text.to_owned())
+}
+
+/// The name of an invitation.
+pub(super) fn invitation_name(text: &str) -> Result<String, String> {
+    match JoinToken::is_invitation_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("it must be 1 to {MAX_INVITATION_NAME_BYTES} letters, digits, - or _")),
+    }
 }
 
 /// An API key: it is sent in a header unescaped.

@@ -26,12 +26,14 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 /// is complete.
 pub(super) async fn drive(
     shared: Arc<Shared>,
-    swarm: Swarm,
+    mut swarm: Swarm,
     mut events: mpsc::Receiver<Event>,
     compute: std_mpsc::SyncSender<(ComputeId, Dispatch)>,
 ) -> Option<oneshot::Sender<()>> {
     let started = Instant::from_std(shared.started);
     let mut busy_poll = shared.busy_poll;
+    let (now, revoked) = (shared.now(), shared.revocations.all());
+    revoked.into_iter().for_each(|invitation| swarm.revoke(now, invitation));
     let mut driver = Driver {
         shared,
         swarm,
@@ -178,6 +180,7 @@ impl Driver {
             Event::Computed(id, Ok(answer)) => swarm.hub_computed(now, id, answer),
             Event::Computed(id, Err(error)) => swarm.hub_failed(now, id, error.to_string()),
             Event::Caught(lies) => swarm.caught(now, lies),
+            Event::Revoked(invitation) => swarm.revoke(now, invitation),
             Event::LocalLayers => count_local(swarm, self.shared.take_local()),
             Event::Publish => {
                 count_local(swarm, self.shared.take_local());

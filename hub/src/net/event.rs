@@ -29,6 +29,8 @@ pub(super) enum Event {
     Computed(ComputeId, Result<HubResult, ComputeError>),
     /// Workers' answers were found to be wrong before they were used.
     Caught(Vec<Lie>),
+    /// The invitation of this name was revoked.
+    Revoked(String),
     /// Layers computed without the swarm need to be counted.
     LocalLayers,
     /// A caller asks for the current status.

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::event::Event;
 use super::failed::failed;
 use super::shared::{LocalLayer, Shared};
+use crate::access::revocations::RevokeError;
 use moex_model::{ExpertsError, Routing};
 use moex_swarm::{JobError, Readiness, SwarmStatus};
 
@@ -41,6 +42,27 @@ impl SwarmHandle {
     /// The token that workers join with.
     pub fn join_token(&self) -> &str {
         self.shared.config.token.reveal()
+    }
+
+    /// The token of the invitation of this name; none if it is no name.
+    pub fn invitation(&self, name: &str) -> Option<String> {
+        self.shared.config.token.invitation(name)
+    }
+
+    /// The names of revoked invitations, ascending.
+    pub fn revoked(&self) -> Vec<String> {
+        self.shared.revocations.all()
+    }
+
+    /// Lets the invitation of this name admit nobody any more, and lets its worker go.
+    ///
+    /// # Errors
+    /// If there are too many, or it cannot be kept; then it is not revoked.
+    pub async fn revoke(&self, name: &str) -> Result<(), RevokeError> {
+        self.shared.revocations.add(name)?;
+        // A driver that has ended has no workers.
+        let _ = self.events.send(Event::Revoked(name.to_owned())).await;
+        Ok(())
     }
 
     /// Connected workers and coverage, as published at most a tenth of a second ago. Does not wait.

@@ -12,6 +12,7 @@ use super::accept::serve_forever;
 use super::handle::SwarmHandle;
 use super::swarm_server::SwarmServer;
 use super::worker_processes::{WorkerEnded, WorkerProcesses};
+use crate::access::revocations::Revocations;
 use crate::shards::ShardStore;
 use moex_swarm::SwarmConfig;
 
@@ -71,7 +72,8 @@ impl LocalSwarm {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let token = config.swarm.token.clone();
         let (server, address) = runtime.block_on(async {
-            let server = SwarmServer::start_with(config.swarm, store, None, config.busy_poll)?;
+            let server =
+                SwarmServer::start_with(config.swarm, store, None, config.busy_poll, Revocations::default())?;
             let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await?;
             let address = socket.local_addr()?;
             tokio::spawn(serve_forever(socket, server.router()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::http::{HeaderMap, header};
 use moex_model::Routing;
 use moex_protocol::LayerId;
-use moex_swarm::{Readiness, StepTimes, Swarm, SwarmConfig, SwarmStatus};
+use moex_swarm::{Admission, Readiness, StepTimes, Swarm, SwarmConfig, SwarmStatus};
 use moex_worker::native::BusyPoll;
 use tokio::sync::watch;
 
@@ -16,6 +16,7 @@ use super::faster::{Compared, Side};
 use super::served_bytes::ServedBytes;
 use super::trace::Tracer;
 use super::verifier::Verifier;
+use crate::access::revocations::Revocations;
 use crate::shards::ShardStore;
 
 /// Maximum layers computed without the swarm that wait to be counted; at this number the driver is notified.
@@ -28,6 +29,8 @@ pub(super) struct Shared {
     /// None where answers are used unchecked.
     pub verifier: Option<Verifier>,
     pub served: ServedBytes,
+    /// The invitations that admit nobody any more.
+    pub revocations: Revocations,
     pub tracer: Option<Tracer>,
     pub busy_poll: BusyPoll,
     /// Origin of all times.
@@ -56,6 +59,7 @@ impl Shared {
         swarm: &Swarm,
         store: Arc<ShardStore>,
         verifier: Option<Verifier>,
+        revocations: Revocations,
         tracer: Option<Tracer>,
         busy_poll: BusyPoll,
     ) -> Self {
@@ -64,6 +68,7 @@ impl Shared {
             store,
             verifier,
             served: ServedBytes::default(),
+            revocations,
             tracer,
             busy_poll,
             started: Instant::now(),
@@ -80,11 +85,15 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// Whether a request carries the join token.
+    /// Whether a request carries the join token, or an invitation.
     pub(super) fn is_admitted(&self, headers: &HeaderMap) -> bool {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = value.and_then(|value| value.strip_prefix("Bearer "));
-        token.is_some_and(|token| self.config.token.matches(token))
+        match token.and_then(|token| self.config.token.admits(token)) {
+            None => false,
+            Some(Admission::Token) => true,
+            Some(Admission::Invitation(name)) => !self.revocations.contains(&name),
+        }
     }
 
     // What the driver publishes.

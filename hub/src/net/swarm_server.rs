@@ -15,6 +15,7 @@ use super::stream::Opened;
 use super::trace::Tracer;
 use super::verifier::Verifier;
 use super::{compute, driver, shards, socket, terms, thread};
+use crate::access::revocations::Revocations;
 use crate::shards::ShardStore;
 
 /// Maximum queued events for the driver. Beyond it senders wait: a socket stops reading, and TCP slows its peer down.
@@ -35,11 +36,11 @@ impl SwarmServer {
     /// # Errors
     /// If the system cannot start a thread.
     pub fn start(config: SwarmConfig, store: Arc<ShardStore>) -> std::io::Result<Self> {
-        Self::start_with(config, store, None, BusyPoll::default())
+        Self::start_with(config, store, None, BusyPoll::default(), Revocations::default())
     }
 
-    /// As [`Self::start`], with an optional tracer, which [`Self::shut_down`] finishes, and with threads that may poll
-    /// for messages before they sleep.
+    /// As [`Self::start`], with an optional tracer, which [`Self::shut_down`] finishes, with threads that may poll for messages
+    /// before they sleep, and without those whose invitations were revoked.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -48,6 +49,7 @@ impl SwarmServer {
         store: Arc<ShardStore>,
         tracer: Option<Tracer>,
         busy_poll: BusyPoll,
+        revocations: Revocations,
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(MAX_WAITING_EVENTS);
         let compute = compute::start(store.clone(), events.clone())?;
@@ -63,7 +65,7 @@ impl SwarmServer {
                 Verifier::start(store.clone(), activations)?
             }
         };
-        let shared = Arc::new(Shared::new(config, &swarm, store, verifier, tracer, busy_poll));
+        let shared = Arc::new(Shared::new(config, &swarm, store, verifier, revocations, tracer, busy_poll));
         let drive = driver::drive(shared.clone(), swarm, received, compute);
         let sockets = thread::start(drive, events.downgrade())?;
         Ok(Self { shared, events, sockets })

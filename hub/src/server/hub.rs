@@ -10,6 +10,7 @@ use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
 use moex_worker::native::BusyPoll;
 
 use super::{CorsOrigins, PublicUrl};
+use crate::access::revocations::Revocations;
 use crate::api::{Api, ApiKey, ApiParts};
 use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
@@ -63,8 +64,10 @@ pub struct HubConfig {
     pub guesses: bool,
     /// Folder for packed experts; none for the user's cache folder.
     pub shards: Option<PathBuf>,
-    /// The token that workers must send to join.
+    /// The token that workers must send to join, or an invitation derived from it.
     pub token: String,
+    /// The invitations that admit nobody any more.
+    pub revocations: Revocations,
     /// The API key that clients must send, if any.
     pub api_key: Option<String>,
     /// Other sites whose pages may use the API.
@@ -102,6 +105,7 @@ impl Default for HubConfig {
             guesses: true,
             shards: None,
             token: String::new(),
+            revocations: Revocations::default(),
             api_key: None,
             cors_origins: CorsOrigins::default(),
             request_timeout: None,
@@ -326,7 +330,7 @@ impl Loaded {
         let arithmetic = model.compute().describe(&Packing::or_default(config.experts, &model).describe());
         let tracer = config.trace.map(create_trace).transpose()?;
         let own = store.experts(config.wire).filter(|_| config.hub_compute);
-        let swarm = net::SwarmServer::start_with(swarm, store, tracer, config.busy_poll)?;
+        let swarm = net::SwarmServer::start_with(swarm, store, tracer, config.busy_poll, config.revocations)?;
         let engine = EngineConfig {
             max_rows: config.max_rows,
             kv_bytes: memory.kv_bytes,

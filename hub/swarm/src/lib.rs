@@ -64,7 +64,7 @@ pub use self::status::{
     WorkerStatus,
 };
 pub use self::swarm::Swarm;
-pub use self::token::JoinToken;
+pub use self::token::{Admission, JoinToken, MAX_INVITATION_NAME_BYTES};
 
 /// A connection, as its driver names it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

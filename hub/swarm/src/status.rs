@@ -70,6 +70,9 @@ pub struct WorkerStatus {
     pub id: WorkerId,
     /// Name given by its owner; empty if none.
     pub name: String,
+    /// The invitation that admitted it, if it was not the hub's token.
+    #[serde(default)]
+    pub invitation: Option<String>,
     /// Browser or native.
     pub kind: WorkerKind,
     /// Its device, by the device's own name.

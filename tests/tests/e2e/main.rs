@@ -17,6 +17,7 @@ mod eval;
 mod exact;
 mod families;
 mod gateway;
+mod invitations;
 mod join_page;
 mod lan;
 mod lan_chromium;

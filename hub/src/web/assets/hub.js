@@ -58,6 +58,17 @@ export async function getJson(path, accept = []) {
 /** How machines join: `{ token, links: [{ url, reachable, qr_svg }] }`, the link under this page's own origin first. */
 export const getJoin = () => getJson(`/api/join?origin=${encodeURIComponent(location.origin)}`);
 
+/** As `getJoin`, by the invitation of this name. */
+export const getInvitation = (name) =>
+  getJson(`/api/join?origin=${encodeURIComponent(location.origin)}&name=${encodeURIComponent(name)}`);
+
+/** Lets an invitation admit nobody any more; its worker is let go. */
+export async function revokeInvitation(name) {
+  const body = JSON.stringify({ name });
+  const response = await fetch("/api/join/revoked", { method: "POST", headers: headers({ "Content-Type": "application/json" }), body });
+  if (!response.ok) throw await failure(response);
+}
+
 /** Streams a chat completion; calls `onChunk` with each parsed chunk. */
 export async function streamChat(request, signal, onChunk) {
   const body = JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } });

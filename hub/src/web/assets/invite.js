@@ -1,8 +1,9 @@
-// The links by which machines join: the one under this page's own origin first, with a code for phones.
+// The links by which machines join: the one under this page's own origin first, with a code for phones; for everyone, and by
+// invitation for one machine.
 
 import { copies } from "./copy.js";
 import { element } from "./format.js";
-import { getJoin } from "./hub.js";
+import { getInvitation, getJoin } from "./hub.js";
 import { button } from "./message.js";
 
 /** Fills `section` with the links. Throws what the hub says when it does not tell them. */
@@ -25,6 +26,23 @@ export async function showInvite(section) {
   parts.push(...reachable.map(link));
   section.querySelector(".links").replaceChildren(...parts);
   section.hidden = false;
+}
+
+/** Shows the links of the invitation that is asked for in `form`, in `list`; what is wrong goes to `wrong`. */
+export function invitesByName(form, list, wrong) {
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const name = form.querySelector("input").value.trim();
+    list.replaceChildren();
+    wrong.textContent = "";
+    try {
+      const { links } = await getInvitation(name);
+      const reachable = links.filter((each) => each.reachable);
+      list.replaceChildren(...(reachable.length > 0 ? reachable : links).map(link));
+    } catch (error) {
+      wrong.textContent = error.message;
+    }
+  });
 }
 
 function link({ url, qr_svg: picture }) {

@@ -4,7 +4,7 @@ import { expertMap } from "./experts.js";
 import { setText, showFacts } from "./facts.js";
 import { bytes, count, element, micros, plural } from "./format.js";
 import { HubError, getJson } from "./hub.js";
-import { showInvite } from "./invite.js";
+import { invitesByName, showInvite } from "./invite.js";
 import { askForKey } from "./key.js";
 import { liveCharts } from "./live.js";
 import { hubShare, showWorkers } from "./workers.js";
@@ -133,6 +133,8 @@ function trouble(words, wantsKey = false) {
   at("trouble-text").textContent = words;
   at("give-key").hidden = !wantsKey;
 }
+
+invitesByName(at("invitation"), at("invitation-links"), at("invitation-wrong"));
 
 at("give-key").addEventListener("click", () => {
   trouble("");

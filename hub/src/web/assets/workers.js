@@ -2,6 +2,8 @@
 
 import { setText, showFacts } from "./facts.js";
 import { bytes, count, element, micros, percent } from "./format.js";
+import { revokeInvitation } from "./hub.js";
+import { button } from "./message.js";
 
 const GOOD = { serving: "good", joining: "warn", syncing: "warn", paused: "warn", draining: "warn", closed: "bad" };
 
@@ -40,6 +42,9 @@ export function showWorkers(list, { workers, hub }, recentShare) {
     setText(card.reason, why);
     card.reason.hidden = !why;
     const adapter = worker.name ? worker.adapter : "";
+    card.invitedAs = worker.invitation;
+    card.invited.hidden = !worker.invitation;
+    setText(card.invitation, worker.invitation ? `Invited as ${worker.invitation}. ` : "");
     card.who.textContent = [adapter, worker.kind, worker.backend, worker.address, worker.id.slice(0, 8)].filter(Boolean).join(" · ");
     const share = { all: worker.rows / Math.max(all, 1), recent: recentShare(worker.id) };
     card.share.style.width = `${100 * share.all}%`;
@@ -90,6 +95,8 @@ function newCard() {
     state: element("span"),
     who: element("p", "who"),
     reason: element("p", "reason"),
+    invited: element("p", "invited"),
+    invitation: element("span"),
     share: element("div"),
     facts: element("dl"),
   };
@@ -99,7 +106,13 @@ function newCard() {
   const bar = element("div", "share");
   bar.setAttribute("aria-hidden", "true");
   bar.append(card.share);
-  card.root.append(header, card.who, card.reason, bar, card.facts);
+  const wrong = element("span", "wrong");
+  const revoke = button("Revoke", async () => {
+    wrong.textContent = "";
+    await revokeInvitation(card.invitedAs).catch((error) => (wrong.textContent = ` ${error.message}`));
+  });
+  card.invited.append(card.invitation, revoke, wrong);
+  card.root.append(header, card.who, card.invited, card.reason, bar, card.facts);
   return card;
 }
 

@@ -11,6 +11,7 @@ use super::connection::{Connection, Member};
 use super::limits::{self, Allowance};
 use super::residency::Residency;
 use super::{Action, ConnectionId, Fleet};
+use crate::Admission;
 
 /// Connections at a time, joined or not.
 pub const MAX_CONNECTIONS: usize = 2048;
@@ -29,6 +30,9 @@ pub(crate) const QUARANTINED: &str = "this worker's results differ from the hub'
 /// The message to a worker whose answers cannot be checked.
 const UNCHECKABLE: &str = "this hub checks every answer, and this worker does not return what that takes: it needs a newer \
                            build, or a hub that was started with --verify audit";
+
+/// The message to a worker whose invitation was revoked.
+const REVOKED: &str = "this invitation was revoked: ask for another";
 
 /// What happened to a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +121,9 @@ impl Fleet {
     ) -> JoinOutcome {
         let block_bytes = self.catalog.block_bytes().max(1);
         let capacity = (join.memory_budget_bytes / block_bytes).min(self.catalog.len() as u64) as usize;
-        let refusal = if !self.config.token.matches(&join.token) {
-            Some((ErrorCode::Unauthorized, "the join token is wrong: open the join link again".to_owned()))
+        let admitted = self.admit(worker, &join.token);
+        let refusal = if let Err(message) = admitted {
+            Some((ErrorCode::Unauthorized, message.to_owned()))
         } else if !join.self_test.passed {
             Some((ErrorCode::SelfTest, format!("the self-test failed: {}", join.self_test.detail)))
         } else if capacity == 0 {
@@ -158,6 +163,7 @@ impl Fleet {
         connection.member = Some(Member {
             id: worker,
             join,
+            invitation: admitted.unwrap_or_default(),
             residency: Residency::new(id, capacity),
             visibility: Visibility::Visible,
             queue_depth: 0,
@@ -165,6 +171,31 @@ impl Fleet {
         });
         self.must_rebalance = true;
         JoinOutcome::Accepted { replaced: self.by_id.insert(worker, id).filter(|old| *old != id) }
+    }
+
+    /// The invitation by which this token admits `worker`, if it is not the hub's own; or why it does not.
+    fn admit(&self, worker: WorkerId, token: &str) -> Result<Option<String>, &'static str> {
+        match self.config.token.admits(token) {
+            None => Err("the join token is wrong: open the join link again"),
+            Some(Admission::Token) => Ok(None),
+            Some(Admission::Invitation(name)) if self.revoked.contains(&name) => Err(REVOKED),
+            Some(Admission::Invitation(name)) => {
+                let is_anothers = |m: &Member| m.invitation.as_ref() == Some(&name) && m.id != worker;
+                match self.members().any(|(.., member)| is_anothers(member)) {
+                    true => Err("this invitation is in use by another worker: ask for one of your own"),
+                    false => Ok(Some(name)),
+                }
+            }
+        }
+    }
+
+    /// Lets this invitation admit nobody any more. Ends the sessions of those it has admitted, and returns them.
+    pub(crate) fn revoke(&mut self, now: Duration, name: String) -> Vec<ConnectionId> {
+        let its = self.members().filter(|(.., member)| member.invitation.as_ref() == Some(&name));
+        let its: Vec<ConnectionId> = its.map(|(id, ..)| id).collect();
+        self.revoked.insert(name);
+        its.iter().for_each(|id| self.reject(now, *id, ErrorCode::Unauthorized, REVOKED));
+        its
     }
 
     fn refuse_beyond_limit(&mut self, now: Duration, id: ConnectionId, refusal: &str) {

@@ -21,6 +21,8 @@ pub(crate) struct Connection {
 pub(crate) struct Member {
     pub id: WorkerId,
     pub join: Join,
+    /// The invitation that admitted it, if it was not the hub's token.
+    pub invitation: Option<String>,
     pub residency: Residency,
     pub visibility: Visibility,
     /// Dispatches it had waiting at its last heartbeat.

@@ -61,6 +61,8 @@ pub(crate) struct Fleet {
     /// Workers whose blocks may need another sync.
     to_sync: BTreeSet<ConnectionId>,
     is_draining: bool,
+    /// Names of the invitations that admit nobody any more.
+    revoked: BTreeSet<String>,
     counts: FleetCounts,
 }
 
@@ -92,6 +94,7 @@ impl Fleet {
             to_poll: BTreeSet::new(),
             to_sync: BTreeSet::new(),
             is_draining: false,
+            revoked: BTreeSet::new(),
             counts: FleetCounts::default(),
         }
     }
@@ -358,10 +361,10 @@ impl Fleet {
             .filter(|(.., member)| member.visibility != Visibility::Leaving)
             .map(|(_, connection, member)| PlacementMember {
                 id: member.id,
+                host: connection.host.clone(),
                 capacity: member.residency.capacity() as u64,
                 lost: member.residency.lost(self.catalog.indices()),
             })
-                host: connection.host.clone(),
             .collect();
         self.ring
             .update(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, self.catalog.len() as u64))));

@@ -87,6 +87,16 @@ impl Swarm {
         self.run(now);
     }
 
+    /// Lets the invitation of this name admit nobody any more, and lets the worker go that it has admitted. A driver says it again
+    /// after a start.
+    pub fn revoke(&mut self, now: Duration, invitation: impl Into<String>) {
+        for id in self.fleet.revoke(now, invitation.into()) {
+            self.dispatcher.reassign(now, id);
+        }
+        self.carry_out(now);
+        self.run(now);
+    }
+
     // Layers.
 
     /// Starts a layer. Its result comes as [`Action::Finished`].

@@ -134,12 +134,13 @@ impl Swarm {
         member: &Member,
         performance: &Performance,
     ) -> WorkerStatus {
-        let Member { id, join, residency, visibility, queue_depth, bytes_downloaded } = member;
+        let Member { id, join, invitation, residency, visibility, queue_depth, bytes_downloaded } = member;
         let (latency, counts) = (performance.usual_latency(), &performance.counts);
         let blocks_resident = residency.n_resident();
         WorkerStatus {
             id: *id,
             name: join.name.clone(),
+            invitation: invitation.clone(),
             kind: join.kind,
             adapter: join.adapter.clone(),
             backend: join.backend.clone(),
