@@ -65,6 +65,35 @@ async fn two_values_that_cancel_for_many_a_check_change_no_text() {
     caught(&hub).await;
 }
 
+/// Where answers are checked after they were used, a false one is found late: then texts begin again or fail, and what later
+/// texts would have read from the cache is gone.
+#[tokio::test]
+async fn what_was_wrong_before_liars_were_found_out_is_in_no_later_text() {
+    let hub = Hub::start(&["--verify", "audit", "--check-every", "64"]).unwrap();
+    let _liars = [1, 2].map(|id| {
+        Peer::start(&hub.join_url, PeerConfig::new(id, Manner::Lies(Lie::Scaled(-20.0, 5)))).unwrap()
+    });
+    let serves = |worker: &Value| worker["blocks_resident"].as_u64() > Some(0);
+    hub.wait_until("both serve", |status| workers(status).filter(|worker| serves(worker)).count() == 2)
+        .await
+        .unwrap();
+    let http = chat::client().unwrap();
+    let cases = cases_and_texts(20).await;
+    let n_found = |status: &Value| status["quarantined"].as_array().map_or(0, Vec::len);
+    let (mut n, mut wrong) = (0, 0);
+    while n_found(&hub.status().await.unwrap()) < 2 {
+        for (case, expected) in &cases {
+            let said = chat::stream(&http, &hub.url, case, || {}).await;
+            n += 1;
+            wrong += usize::from(said.is_ok_and(|said| said != *expected));
+        }
+    }
+    println!("{wrong} of {n} texts were wrong before they were found out");
+    let status = hub.status().await.unwrap();
+    assert!(status["totals"]["wrong_used"].as_u64() > Some(0), "{status:#}");
+    answers_are_right(&hub).await;
+}
+
 /// These tests' liars compute what honest workers compute, and nobody is suspected for it.
 #[tokio::test]
 async fn honest_workers_are_used_and_never_suspected() {

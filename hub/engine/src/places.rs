@@ -49,6 +49,10 @@ impl Listener for Placed {
         self.sink.hear(event)
     }
 
+    fn forgets(&mut self) -> bool {
+        self.sink.forgets()
+    }
+
     fn n_unread(&self) -> Option<usize> {
         self.sink.n_unread()
     }

@@ -99,6 +99,12 @@ impl PrefixCache {
         true
     }
 
+    /// Forgets all pages.
+    pub(super) fn clear(&mut self, kv: &mut KvPool) {
+        self.in_use().for_each(|(_, node)| kv.let_go(node.page));
+        *self = Self { now: self.now, ..Self::default() };
+    }
+
     fn in_use(&self) -> impl Iterator<Item = (usize, &Node)> {
         self.nodes.iter().enumerate().filter(|(_, node)| !node.tokens.is_empty())
     }

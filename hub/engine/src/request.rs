@@ -45,6 +45,11 @@ pub trait Listener: Send {
     /// The next event. `Break` means that nobody listens any more, and ends the request.
     fn hear(&mut self, event: Event) -> ControlFlow<()>;
 
+    /// Whether nothing that it has heard has gone further: then it forgets that, and hears the request from its beginning.
+    fn forgets(&mut self) -> bool {
+        false
+    }
+
     /// How many of the events it has heard are not read yet; none if nobody listens any more. A text that is not read waits.
     fn n_unread(&self) -> Option<usize> {
         Some(0)
@@ -141,6 +146,9 @@ pub enum Failure {
     /// No memory is left for its keys and values.
     #[error("no memory is left for a longer conversation")]
     NoMemory,
+    /// An answer of a worker that its rows may depend on was found wrong after it was used, and text had been passed on.
+    #[error("a worker's answer that this text may depend on was found wrong after it was used: ask again")]
+    InDoubt,
     /// No logit is a number, so no token can be sampled.
     #[error("the model returned no logit that is a number")]
     NoLogits,

@@ -1,5 +1,6 @@
 //! Chooses the rows of each step: one row of every generating sequence, and chunks of prompts in the remaining space.
 
+mod doubt;
 mod turns;
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
@@ -80,6 +81,8 @@ pub struct Scheduler {
     unread: Vec<Sequence>,
     /// Whose turns the last ones were, the latest at the end.
     turns: VecDeque<Client>,
+    /// As the experts said last.
+    n_wrong_used: u64,
 }
 
 impl Scheduler {
@@ -110,6 +113,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             unread: Vec::new(),
             turns: VecDeque::new(),
+            n_wrong_used: 0,
         }
     }
 
@@ -166,6 +170,7 @@ impl Scheduler {
     /// Runs one step and passes its events to the sinks; false if there was nothing to compute. A step that fails ends the
     /// sequences with rows in it.
     pub fn step(&mut self, experts: &mut dyn Experts) -> bool {
+        self.is_in_doubt(experts);
         self.forget_those_left();
         self.set_unread_aside();
         self.admit();
@@ -202,6 +207,11 @@ impl Scheduler {
         let n_groups = batches.len();
         drop(batches);
         drop(groups);
+        if self.is_in_doubt(experts) {
+            self.chunks = chunks;
+            experts.step_ends(n_rows, 0);
+            return true;
+        }
         let now = (self.clock)();
         let Self { model, running, kv, prefixes, text, limits, spaces, .. } = self;
         let logits = spaces[..n_groups]

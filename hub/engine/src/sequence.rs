@@ -15,8 +15,14 @@ use moex_model::text::{Detokenizer, Special, Text};
 /// Events that may be unread while a text goes on.
 const MAX_UNREAD: usize = 128;
 
+/// How often a request begins again before it fails.
+const MAX_RESTARTS: u32 = 3;
+
 /// A running request.
 pub(super) struct Sequence {
+    /// What was asked for, to begin again.
+    request: Request,
+    n_restarts: u32,
     pub(super) client: Client,
     /// Prompt and generated tokens.
     pub(super) ids: Vec<u32>,
@@ -57,10 +63,13 @@ impl Sequence {
     /// `request` has been checked against a context of `context` positions; `special` says how special tokens are
     /// decoded.
     pub(super) fn new(request: Request, context: usize, special: Special, sink: Sink) -> Self {
+        let kept = request.clone();
         let n_prompt = request.prompt_ids.len();
         let asked = request.max_tokens.map_or(usize::MAX, |tokens| tokens as usize);
         let drafter = Drafter::new(&request.prediction_ids, &request.prompt_ids);
         Self {
+            request: kept,
+            n_restarts: 0,
             client: request.client,
             max_ids: n_prompt.saturating_add(asked).min(context),
             ignore_eos: request.ignore_eos,
@@ -250,6 +259,21 @@ impl Sequence {
         // It ends even if nobody listens.
         let _ = self.sink.hear(Event::Failed(failure));
         Progress::Break(())
+    }
+
+    /// Whether anything of it was computed: its listener may have heard something.
+    pub(super) fn has_begun(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// The request from its beginning, if nobody has seen anything of its text; otherwise it fails.
+    pub(super) fn again(mut self, context: usize, special: Special) -> Option<Self> {
+        if self.n_restarts < MAX_RESTARTS && self.sink.forgets() {
+            let n_restarts = self.n_restarts + 1;
+            return Some(Self { n_restarts, ..Self::new(self.request, context, special, self.sink) });
+        }
+        let _ = self.fail(Failure::InDoubt);
+        None
     }
 
     fn push(&mut self, id: u32, text: &Text, now: Duration) -> Progress {

@@ -59,6 +59,11 @@ pub trait Experts: Send {
         Ok(())
     }
 
+    /// How many answers were found wrong so far after sums of them were used as right.
+    fn n_wrong_used(&self) -> u64 {
+        0
+    }
+
     /// How many layers may be away at once; 1 if the calling thread computes all.
     fn max_in_flight(&self) -> usize {
         1
@@ -111,6 +116,10 @@ impl Experts for Box<dyn Experts> {
 
     fn confirm(&mut self) -> Result<(), ExpertsError> {
         (**self).confirm()
+    }
+
+    fn n_wrong_used(&self) -> u64 {
+        (**self).n_wrong_used()
     }
 
     fn max_in_flight(&self) -> usize {

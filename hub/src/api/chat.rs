@@ -122,7 +122,7 @@ impl Chat {
             let sampling = Sampling { seed: seed_of(seed, index), ..asked.sampling.clone() };
             Request { sampling, ..asked.clone() }
         });
-        let generation = Generation::start(&api, texts.collect(), "messages")?;
+        let generation = Generation::start(&api, texts.collect(), request.stream, "messages")?;
         let (format, ends_in_think) = (api.text.output, prompt.ends_in_think);
         let choice = || Choice {
             output: OutputParser::new(format, ends_in_think, reads_calls),

@@ -135,7 +135,7 @@ impl Completion {
                 });
             }
         }
-        let generation = Generation::start(&api, asked, "prompt")?;
+        let generation = Generation::start(&api, asked, request.stream, "prompt")?;
         Ok(Self { header, api, generation, texts, tells_logprobs: request.logprobs.is_some() })
     }
 

@@ -35,15 +35,23 @@ pub(super) enum Next {
 }
 
 impl Generation {
-    /// Submits each sequence to the engine. `param` is the field that holds the prompt.
-    pub(super) fn start(api: &Arc<Api>, asked: Vec<Request>, param: &'static str) -> Result<Self, ApiError> {
+    /// Submits each sequence to the engine. `param` is the field that holds the prompt. Unless `streams`, each text is told once
+    /// it is complete.
+    pub(super) fn start(
+        api: &Arc<Api>,
+        asked: Vec<Request>,
+        streams: bool,
+        param: &'static str,
+    ) -> Result<Self, ApiError> {
         let ignores_eos = asked.iter().any(|request| request.ignore_eos);
         let n_texts = asked.len().max(1);
         // Bound on a sequence's events: two per token, one per chunk of the prompt, and its end.
         let (sender, events) = mpsc::channel(n_texts.min(MAX_TEXTS) * (3 * api.context_tokens() + 1));
         for (index, request) in asked.into_iter().enumerate() {
             let sender = sender.clone();
-            let mailbox = Mailbox { index, n_texts, sender, tap: Tap::new(api.counters.clone()) };
+            let held = (!streams).then(Vec::new);
+            let tap = Tap::new(api.counters.clone());
+            let mailbox = Mailbox { index, n_texts, sender, tap, held, has_told: false };
             // Sequences submitted before it end when the receiver is dropped.
             api.engine.submit(request, Box::new(mailbox)).map_err(|error| refused(error, param))?;
         }
@@ -88,18 +96,44 @@ struct Mailbox {
     n_texts: usize,
     sender: mpsc::Sender<(usize, Event)>,
     tap: Tap,
+    /// Events of a text that is told once it is complete.
+    held: Option<Vec<Event>>,
+    has_told: bool,
+}
+
+impl Mailbox {
+    fn tell(&mut self, event: Event) -> ControlFlow<()> {
+        self.has_told = true;
+        match self.sender.try_send((self.index, event)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
 }
 
 impl Listener for Mailbox {
     fn hear(&mut self, event: Event) -> ControlFlow<()> {
         self.tap.hear(&event);
-        match event {
-            Event::Prompt { .. } if !self.sender.is_closed() => ControlFlow::Continue(()),
-            event => match self.sender.try_send((self.index, event)) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            },
+        let is_last = matches!(event, Event::Finished(_) | Event::Failed(_));
+        match (&mut self.held, event) {
+            (_, Event::Prompt { .. }) if !self.sender.is_closed() => ControlFlow::Continue(()),
+            (Some(held), event) if !is_last && !self.sender.is_closed() => {
+                held.push(event);
+                ControlFlow::Continue(())
+            }
+            (held, event) => {
+                let held = held.as_mut().map(std::mem::take).unwrap_or_default();
+                held.into_iter().try_for_each(|event| self.tell(event))?;
+                self.tell(event)
+            }
         }
+    }
+
+    fn forgets(&mut self) -> bool {
+        if let Some(held) = &mut self.held {
+            held.clear();
+        }
+        !self.has_told
     }
 
     fn n_unread(&self) -> Option<usize> {
@@ -155,6 +189,7 @@ fn failed(failure: &Failure) -> ApiError {
                 SwarmFailure::Failed => ApiError::swarm_failed(message),
             }
         }
+        Failure::InDoubt => ApiError::swarm_failed(format!("The answer was aborted: {failure}.")),
         Failure::NoMemory => {
             ApiError::unavailable("no_memory", format!("The answer was aborted: {failure}."))
         }

@@ -1,7 +1,7 @@
 //! The driver task: owns the swarm, feeds it events and times, carries out its actions, and arms the timer.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, mpsc as std_mpsc};
+use std::sync::{Arc, atomic::Ordering, mpsc as std_mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -208,7 +208,7 @@ impl Driver {
         loop {
             let action = self.swarm.poll_action();
             match action {
-                None => return,
+                None => break,
                 Some(Action::Transmit(id, message)) => self.transmit(id, message),
                 Some(Action::Close(id, code)) => {
                     if let Some(outbox) = self.outboxes.remove(&id) {
@@ -231,6 +231,7 @@ impl Driver {
                 }
             }
         }
+        self.shared.n_wrong_used.store(self.swarm.n_wrong_used(), Ordering::Relaxed);
     }
 
     /// Publishes whether the hub is alone at once, and the readiness now or soon.

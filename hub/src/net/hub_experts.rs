@@ -82,6 +82,10 @@ impl Experts for HubExperts {
         self.learn_from(confirmed)
     }
 
+    fn n_wrong_used(&self) -> u64 {
+        self.swarm.n_wrong_used()
+    }
+
     fn max_in_flight(&self) -> usize {
         let is_own = self.handle.is_alone() || self.handle.shared.is_hub_faster();
         if self.own.is_some() && is_own { 1 } else { self.swarm.max_in_flight() }

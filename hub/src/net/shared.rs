@@ -1,7 +1,7 @@
 //! State that the driver shares with the engine, the API and the shards' routes: settings, and what it publishes. The
 //! swarm itself is not shared.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub(super) struct Shared {
     pub served: ServedBytes,
     /// The invitations that admit nobody any more.
     pub revocations: Revocations,
+    /// See [`moex_model::Experts::n_wrong_used`].
+    pub n_wrong_used: AtomicU64,
     pub tracer: Option<Tracer>,
     pub busy_poll: BusyPoll,
     /// Origin of all times.
@@ -69,6 +71,7 @@ impl Shared {
             verifier,
             served: ServedBytes::default(),
             revocations,
+            n_wrong_used: AtomicU64::new(0),
             tracer,
             busy_poll,
             started: Instant::now(),

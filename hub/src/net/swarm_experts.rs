@@ -7,7 +7,7 @@
 //! ```
 //! After a lie the step begins again, and for some time no sum is given early: whoever lies under ever new names slows nothing.
 
-use std::sync::mpsc as std_mpsc;
+use std::sync::{atomic::Ordering, mpsc as std_mpsc};
 use std::time::Duration;
 
 use moex_protocol::{Dtype, LayerId};
@@ -148,6 +148,10 @@ impl Experts for SwarmExperts {
         // What is under way was computed from it.
         self.away.clear();
         Err(ExpertsError::Refuted)
+    }
+
+    fn n_wrong_used(&self) -> u64 {
+        self.swarm.shared.n_wrong_used.load(Ordering::Relaxed)
     }
 
     fn max_in_flight(&self) -> usize {

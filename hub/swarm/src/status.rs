@@ -207,6 +207,9 @@ pub struct Totals {
     pub checks: u64,
     /// Answers that differed beyond the tolerance.
     pub mismatches: u64,
+    /// Wrong answers that were used, since `--verify audit` checks afterwards: texts of that time were begun again or aborted.
+    #[serde(default)]
+    pub wrong_used: u64,
     /// Workers quarantined.
     pub quarantined: u64,
     /// Times that a worker became unhealthy.
@@ -262,6 +265,7 @@ impl Totals {
             compared: join(self.compared, other.compared),
             checks: join(self.checks, other.checks),
             mismatches: join(self.mismatches, other.mismatches),
+            wrong_used: join(self.wrong_used, other.wrong_used),
             quarantined: join(self.quarantined, other.quarantined),
             unhealthy: join(self.unhealthy, other.unhealthy),
             refused: join(self.refused, other.refused),

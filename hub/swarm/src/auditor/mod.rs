@@ -7,15 +7,14 @@
 //! [`MAX_STRIKES`] times is quarantined by its id: its session ends, its joins are refused, and what it settled of layers in
 //! flight is discarded.
 //!
-//! With [`Verify::Blocking`](crate::Verify) a layer's answers are checked as well, by whoever sums them and before it does;
-//! what failed there and differs from the hub's own is a proof, and one is enough ([`crate::Swarm::caught`]).
+//! With [`Verify::Blocking`](crate::Verify) a layer's answers are checked as well, by whoever sums them and before a token
+//! depends on them; what failed there and differs from the hub's own is a proof, and one is enough ([`crate::Swarm::caught`]).
 //!
-//! Limits: with [`Verify::Audit`](crate::Verify) a wrong answer that was used cannot be undone once its layer is finished, so a
-//! token may be wrong before the worker is found out. With `check_every` 1 no answer is used before the hub agrees, and the
-//! hub computes everything. A
-//! quarantined worker may come back under another id; the join token is what keeps strangers out. Without hub compute
-//! nobody decides a disagreement: then a worker that disagrees with two others is quarantined, which is right as long as
-//! wrong workers are fewer than honest ones.
+//! Limits: with [`Verify::Audit`](crate::Verify) a wrong answer that was used cannot be undone once its layer is finished, so
+//! a token may be wrong before the worker is found out; the engine learns of it then, and drops what it has computed. With
+//! `check_every` 1 no answer is used before the hub agrees, and the hub computes everything. A quarantined worker may come
+//! back under another id; the join token is what keeps strangers out. Without hub compute nobody decides a disagreement: then
+//! a worker that disagrees with two others is quarantined, which is right as long as wrong workers are fewer than honest ones.
 //!
 //! In: answers, and what they are to be compared with. Out: [`Finding`]s, which the swarm carries out in order. The
 //! auditor knows neither connections nor what is in flight.
@@ -39,7 +38,7 @@ pub use self::register::{Evidence, MAX_STRIKES, Quarantined};
 use self::compare::{Comparison, compare};
 use self::register::StrikeRegister;
 use super::dispatcher::{EncodedLayer, Part, Source, Winner, WorkerAnswer};
-use super::{ComputeId, JobId, SwarmConfig};
+use super::{ComputeId, JobId, SwarmConfig, Verify};
 
 /// Checks under way at a time; beyond it answers go unchecked, and disputes undecided.
 const MAX_CHECKS: usize = 32;
@@ -85,6 +84,7 @@ pub(crate) struct AuditCounts {
     pub compared: u64,
     pub checks: u64,
     pub mismatches: u64,
+    pub wrong_used: u64,
     pub quarantined: u64,
 }
 
@@ -102,6 +102,11 @@ impl Auditor {
 
     pub(crate) fn counts(&self) -> AuditCounts {
         self.counts
+    }
+
+    /// A wrong answer was used as it came, and others of its worker as well.
+    pub(crate) fn was_used_wrong(&mut self) {
+        self.counts.wrong_used += u64::from(self.config.verify == Verify::Audit);
     }
 
     /// Whether this worker's joins are refused.

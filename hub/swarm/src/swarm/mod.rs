@@ -87,6 +87,11 @@ impl Swarm {
         self.run(now);
     }
 
+    /// How many wrong answers were noticed after they were used.
+    pub fn n_wrong_used(&self) -> u64 {
+        self.auditor.counts().wrong_used
+    }
+
     /// Lets the invitation of this name admit nobody any more, and lets the worker go that it has admitted. A driver says it again
     /// after a start.
     pub fn revoke(&mut self, now: Duration, invitation: impl Into<String>) {

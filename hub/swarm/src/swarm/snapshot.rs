@@ -113,6 +113,7 @@ impl Swarm {
             compared: audit.compared,
             checks: audit.checks,
             mismatches: audit.mismatches,
+            wrong_used: audit.wrong_used,
             quarantined: audit.quarantined,
             unhealthy: dispatch.unhealthy,
             refused: fleet.refused,
