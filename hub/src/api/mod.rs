@@ -27,6 +27,7 @@ mod metrics;
 mod openapi;
 mod output;
 mod own_machine;
+mod pace;
 mod parameters;
 mod prompts;
 mod props;

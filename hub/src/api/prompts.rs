@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, FromRequest, Request};
+use axum::extract::{ConnectInfo, Request};
 use axum::http::header;
 use futures_util::StreamExt;
 use moex_engine::Client;
@@ -15,6 +14,7 @@ use tokio::time::timeout;
 
 use super::MAX_BODY_BYTES;
 use super::error::ApiError;
+use super::pace::Pace;
 use super::work::{Size, Work};
 
 /// Total bytes of request bodies being read or waiting for the tokenizer.
@@ -41,6 +41,7 @@ const KIB: usize = 1024;
 /// Limits on prompts.
 pub(super) struct Prompts {
     bodies: Arc<Semaphore>,
+    pace: Pace,
     work: Work,
 }
 
@@ -54,7 +55,8 @@ pub(super) struct Room {
 
 impl Default for Prompts {
     fn default() -> Self {
-        Self { bodies: Arc::new(Semaphore::new(MAX_BODIES_BYTES / KIB)), work: Work::default() }
+        let bodies = Arc::new(Semaphore::new(MAX_BODIES_BYTES / KIB));
+        Self { bodies, pace: Pace::default(), work: Work::default() }
     }
 }
 
@@ -71,14 +73,14 @@ impl Prompts {
         let n_bytes =
             announced.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(MAX_BODY_BYTES);
         if n_bytes > MAX_BODY_BYTES {
-            discard(request.into_body()).await;
+            self.discard(request.into_body()).await;
             return Err(ApiError::body_too_large(MAX_BODY_BYTES));
         }
         let share = match n_bytes <= UNCOUNTED_BODY_BYTES {
             true => None,
             false => Some(self.room(n_bytes).await?),
         };
-        let body = Bytes::from_request(request, &()).await.map_err(|rejection| refused_body(&rejection))?;
+        let body = self.body(request.into_body()).await?;
         let size = if body.len() <= SMALL_BODY_BYTES { Size::Small } else { Size::Large };
         let room = Room { client, size, share };
         let parse = move |body: Bytes| check_values(&body).and_then(|()| parse(&body));
@@ -87,6 +89,36 @@ impl Prompts {
             Size::Large => self.work(&room, move || parse(body)).await,
         };
         Ok((parsed?, room))
+    }
+
+    /// Reads a body: the first part of it at once, the rest at the pace of all large bodies.
+    async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
+        let mut parts = body.into_data_stream();
+        let mut bytes = Vec::new();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|_| ApiError::malformed("The request body is incomplete."))?;
+            bytes.extend_from_slice(&part);
+            if bytes.len() > MAX_BODY_BYTES {
+                return Err(ApiError::body_too_large(MAX_BODY_BYTES));
+            }
+            if bytes.len() > SMALL_BODY_BYTES {
+                self.pace.has_read(part.len()).await;
+            }
+        }
+        Ok(bytes.into())
+    }
+
+    /// Reads and discards the rest of the body, since a client cut off in the middle does not receive the error.
+    async fn discard(&self, body: Body) {
+        let mut parts = body.into_data_stream();
+        let mut n_bytes = 0;
+        while let Some(Ok(part)) = parts.next().await {
+            n_bytes += part.len();
+            if n_bytes > MAX_DISCARDED_BYTES {
+                return;
+            }
+            self.pace.has_read(part.len()).await;
+        }
     }
 
     /// Waits for room for so many bytes. Nothing is read meanwhile, so a waiting client costs only a connection. A client
@@ -151,26 +183,6 @@ fn n_values(body: &[u8], most: usize) -> usize {
         }
     }
     n
-}
-
-/// Reads and discards the rest of the body, since a client cut off in the middle does not receive the error.
-async fn discard(body: Body) {
-    let mut data = body.into_data_stream();
-    let mut n_bytes = 0;
-    while let Some(Ok(part)) = data.next().await {
-        n_bytes += part.len();
-        if n_bytes > MAX_DISCARDED_BYTES {
-            return;
-        }
-    }
-}
-
-/// The error for a body that was not read.
-fn refused_body(rejection: &BytesRejection) -> ApiError {
-    if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-        return ApiError::body_too_large(MAX_BODY_BYTES);
-    }
-    ApiError::malformed("The request body is incomplete.")
 }
 
 #[cfg(test)]
