@@ -73,7 +73,7 @@ impl Server {
     /// If a listener has no address.
     pub fn start(listeners: Vec<Listener>, reach: &Reach) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
-        let seats = net::Seats::for_this_process();
+        let limit = net::ConnectionLimit::for_this_process();
         let (app, loading) = (Arc::new(OnceLock::new()), Loading::default());
         let mut accepting = JoinSet::new();
         let mut origins = listener::origins(&listeners)?;
@@ -91,7 +91,7 @@ impl Server {
                 async move { site.answer(request).await }
             };
             let on = net::AcceptOn { tcp, tls: tls.map(|tls| http_1(&tls)), answer };
-            accepting.spawn(net::accept(on, seats.clone(), stopping.clone()));
+            accepting.spawn(net::accept(on, limit.clone(), stopping.clone()));
         }
         Ok(Self { stop, accepting, app, loading, origins })
     }

@@ -22,7 +22,7 @@ use moex_kernels::{
 };
 use moex_model::text::Text;
 use moex_model::{
-    Checkpoint, Compute, Fast, FloatWeights, Keep, KvTable, Model, Span, Wanted, Workspace,
+    Checkpoint, Compute, Fast, FloatWeights, Keep, KvTable, Model, Span, WantedLogits, Workspace,
     local_experts::{ExpertPanels, LocalExperts},
 };
 use moex_protocol::Dtype;
@@ -103,7 +103,7 @@ fn a_token_on_the_hub_alone_allocates_nothing() -> anyhow::Result<()> {
         let vocab = model.spec().vocab as u32;
         let ids: Vec<u32> = (0..(PROMPT + 1 + TOKENS) as u32).map(|i| i * 37 % vocab).collect();
         let mut step = |ids: &[u32], start: usize| {
-            let span = Span { ids, start, table: &table, wanted: Wanted::Last };
+            let span = Span { ids, start, table: &table, wanted: WantedLogits::Last };
             model.step(&[span], &mut kv, &mut experts, &mut space).map(|logits| logits.len())
         };
         step(&ids[..PROMPT], 0)?;

@@ -24,7 +24,7 @@ pub fn client_with(key: &str) -> Result<Client> {
 
 /// The part of an answer that must not depend on who computed it. Its id and date may differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct Reply {
     /// The reply.
     pub content: String,
     /// The thinking before it.
@@ -34,19 +34,19 @@ pub struct Said {
 }
 
 /// Requests the answer in one piece.
-pub async fn ask(http: &Client, url: &str, case: &Value) -> Result<Said> {
+pub async fn ask(http: &Client, url: &str, case: &Value) -> Result<Reply> {
     let answer: Value = post(http, url, &body(case)).await?.json().await?;
-    let mut said = Said::default();
-    said.add(&answer["choices"][0]["message"]);
-    Ok(said)
+    let mut reply = Reply::default();
+    reply.add(&answer["choices"][0]["message"]);
+    Ok(reply)
 }
 
 /// Requests the answer as a stream; calls `on_piece` for each piece of text or call when it arrives.
-pub async fn stream(http: &Client, url: &str, case: &Value, mut on_piece: impl FnMut()) -> Result<Said> {
+pub async fn stream(http: &Client, url: &str, case: &Value, mut on_piece: impl FnMut()) -> Result<Reply> {
     let mut body = body(case);
     body["stream"] = true.into();
     let mut response = post(http, url, &body).await?;
-    let mut said = Said::default();
+    let mut reply = Reply::default();
     let mut unread = Vec::new();
     while let Some(bytes) = response.chunk().await? {
         unread.extend_from_slice(&bytes);
@@ -55,11 +55,11 @@ pub async fn stream(http: &Client, url: &str, case: &Value, mut on_piece: impl F
             let event = String::from_utf8(event).context("a stream of text")?;
             match event.trim_end().strip_prefix("data: ") {
                 None => {}
-                Some("[DONE]") => return Ok(said),
+                Some("[DONE]") => return Ok(reply),
                 Some(chunk) => {
                     let chunk: Value = serde_json::from_str(chunk)?;
                     ensure!(chunk["error"].is_null(), "the stream ended with {chunk}");
-                    if said.add(&chunk["choices"][0]["delta"]) {
+                    if reply.add(&chunk["choices"][0]["delta"]) {
                         on_piece();
                     }
                 }
@@ -89,7 +89,7 @@ async fn post(http: &Client, url: &str, body: &Value) -> Result<reqwest::Respons
     Ok(response)
 }
 
-impl Said {
+impl Reply {
     /// Adds a message, or a delta of one; returns whether it had content.
     fn add(&mut self, message: &Value) -> bool {
         let text = |key: &str| message[key].as_str().unwrap_or_default();

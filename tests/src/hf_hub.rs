@@ -1,7 +1,7 @@
 //! A scripted Hugging Face hub: it stalls, disconnects, redirects to another host, refuses and sends wrong data.
 //!
 //! It answers like huggingface.co: a list of files, small files by a relative redirect, large ones by a redirect to
-//! another origin. Each [`Trick`] applies once, or always. The requests are recorded.
+//! another origin. Each [`Misbehaviour`] applies once, or always. The requests are recorded.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ const STALL: Duration = Duration::from_secs(60);
 
 /// A request that a trick applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum HubRequest {
     /// The list of files.
     Files,
     /// The description of this file.
@@ -33,7 +33,7 @@ pub enum Question {
 
 /// What the hub does instead of answering.
 #[derive(Clone, Debug)]
-pub enum Trick {
+pub enum Misbehaviour {
     /// The connection ends after this many bytes of the body.
     CutAt(usize),
     /// The hub stalls after this many bytes of the body.
@@ -54,7 +54,7 @@ pub enum Trick {
 
 /// A recorded request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RecordedRequest {
     /// `GET`, `HEAD`.
     pub method: String,
     /// Including the part behind `?`.
@@ -80,8 +80,8 @@ struct Shared {
     more_names: Vec<String>,
     /// An origin different from the hub's.
     elsewhere: String,
-    tricks: Mutex<Vec<(Question, Trick, Times)>>,
-    asked: Mutex<Vec<Asked>>,
+    tricks: Mutex<Vec<(HubRequest, Misbehaviour, Times)>>,
+    asked: Mutex<Vec<RecordedRequest>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,27 +117,29 @@ impl HfHub {
     }
 
     /// Applies a trick once.
-    pub fn once(&self, question: Question, trick: Trick) {
+    pub fn once(&self, question: HubRequest, trick: Misbehaviour) {
         self.play(question, trick, Times::Once);
     }
 
     /// Applies a trick to every such request.
-    pub fn always(&self, question: Question, trick: Trick) {
+    pub fn always(&self, question: HubRequest, trick: Misbehaviour) {
         self.play(question, trick, Times::Always);
     }
 
     /// The requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<RecordedRequest> {
         self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How many times a file's bytes were sent, even in part.
     pub fn n_sent(&self, file: &str) -> usize {
-        let sent = |asked: &&Asked| asked.method == "GET" && self.shared.bytes_of(&asked.path) == Some(file);
+        let sent = |asked: &&RecordedRequest| {
+            asked.method == "GET" && self.shared.bytes_of(&asked.path) == Some(file)
+        };
         self.asked().iter().filter(sent).count()
     }
 
-    fn play(&self, question: Question, trick: Trick, times: Times) {
+    fn play(&self, question: HubRequest, trick: Misbehaviour, times: Times) {
         self.shared.tricks.lock().unwrap_or_else(PoisonError::into_inner).push((question, trick, times));
     }
 }
@@ -165,7 +167,7 @@ impl Shared {
         reader.read_line(&mut line)?;
         let mut words = line.split_whitespace().map(str::to_owned);
         let (Some(method), Some(path)) = (words.next(), words.next()) else { return Ok(()) };
-        let mut asked = Asked { method, path, by_hub, token: None, range: None };
+        let mut asked = RecordedRequest { method, path, by_hub, token: None, range: None };
         loop {
             let mut header = String::new();
             reader.read_line(&mut header)?;
@@ -180,10 +182,10 @@ impl Shared {
         self.reply(&mut socket, &asked)
     }
 
-    fn reply(&self, socket: &mut TcpStream, asked: &Asked) -> std::io::Result<()> {
+    fn reply(&self, socket: &mut TcpStream, asked: &RecordedRequest) -> std::io::Result<()> {
         let path = asked.path.as_str();
         if path.starts_with(&format!("/api/models/{REPO}/revision/")) && asked.by_hub {
-            if let Some(trick) = self.trick(|question| *question == Question::Files) {
+            if let Some(trick) = self.trick(|question| *question == HubRequest::Files) {
                 return self.play(socket, trick, b"", 0);
             }
             let names = self.files.keys().chain(&self.more_names);
@@ -200,10 +202,10 @@ impl Shared {
         let etag = format!("\"{}\"", etag(bytes));
         let start = asked.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
         let start = start.and_then(|start| start.parse().ok()).unwrap_or(0);
-        let is_asked = |question: &Question| match question {
-            Question::Describe(name) => asked.method == "HEAD" && *name == file,
-            Question::Bytes(name) => asked.method == "GET" && *name == file,
-            Question::Files => false,
+        let is_asked = |question: &HubRequest| match question {
+            HubRequest::Describe(name) => asked.method == "HEAD" && *name == file,
+            HubRequest::Bytes(name) => asked.method == "GET" && *name == file,
+            HubRequest::Files => false,
         };
         if let Some(trick) = self.trick(is_asked) {
             return self.play(socket, trick, bytes, start);
@@ -225,7 +227,7 @@ impl Shared {
     }
 
     /// Redirects to a file; for a large one, also describes it.
-    fn resolve(&self, socket: &mut TcpStream, asked: &Asked, file: &str) -> std::io::Result<()> {
+    fn resolve(&self, socket: &mut TcpStream, asked: &RecordedRequest, file: &str) -> std::io::Result<()> {
         let Some(bytes) = self.files.get(file) else {
             return send(socket, 404, &[("X-Error-Code", "EntryNotFound")], b"");
         };
@@ -235,7 +237,7 @@ impl Shared {
         }
         if asked.method == "HEAD"
             && let Some(trick) =
-                self.trick(|question| matches!(question, Question::Describe(name) if *name == file))
+                self.trick(|question| matches!(question, HubRequest::Describe(name) if *name == file))
         {
             return self.play(socket, trick, bytes, 0);
         }
@@ -260,7 +262,7 @@ impl Shared {
         self.files.get_key_value(file).map(|(name, _)| name.as_str())
     }
 
-    fn trick(&self, is_asked: impl Fn(&Question) -> bool) -> Option<Trick> {
+    fn trick(&self, is_asked: impl Fn(&HubRequest) -> bool) -> Option<Misbehaviour> {
         let mut tricks = self.tricks.lock().unwrap_or_else(PoisonError::into_inner);
         let at = tricks.iter().position(|(question, ..)| is_asked(question))?;
         if tricks[at].2 == Times::Once {
@@ -269,30 +271,38 @@ impl Shared {
         Some(tricks[at].1.clone())
     }
 
-    fn play(&self, socket: &mut TcpStream, trick: Trick, bytes: &[u8], start: usize) -> std::io::Result<()> {
+    fn play(
+        &self,
+        socket: &mut TcpStream,
+        trick: Misbehaviour,
+        bytes: &[u8],
+        start: usize,
+    ) -> std::io::Result<()> {
         let rest = &bytes[start.min(bytes.len())..];
         let (length, range) = (rest.len().to_string(), range(start, bytes));
         let headers = [("Content-Length", length.as_str()), ("Content-Range", &range)];
         let (status, headers) = if start > 0 { (206, &headers[..]) } else { (200, &headers[..1]) };
         match trick {
-            Trick::CutAt(n) => send(socket, status, headers, &rest[..n.min(rest.len())]),
-            Trick::StallAt(n) => {
+            Misbehaviour::CutAt(n) => send(socket, status, headers, &rest[..n.min(rest.len())]),
+            Misbehaviour::StallAt(n) => {
                 send(socket, status, headers, &rest[..n.min(rest.len())])?;
                 std::thread::sleep(STALL);
                 Ok(())
             }
-            Trick::IgnoreRange => send(socket, 200, &[("Content-Length", &bytes.len().to_string())], bytes),
-            Trick::Length(n) => {
+            Misbehaviour::IgnoreRange => {
+                send(socket, 200, &[("Content-Length", &bytes.len().to_string())], bytes)
+            }
+            Misbehaviour::Length(n) => {
                 let body: Vec<u8> = bytes.iter().copied().chain(std::iter::repeat(0)).take(n).collect();
                 send(socket, 200, &[("Content-Length", &n.to_string())], &body)
             }
-            Trick::More => send(socket, status, &[], &[rest, &[0; 1 << 20]].concat()),
-            Trick::Wrong => {
+            Misbehaviour::More => send(socket, status, &[], &[rest, &[0; 1 << 20]].concat()),
+            Misbehaviour::Wrong => {
                 let wrong: Vec<u8> = rest.iter().map(|byte| !byte).collect();
                 send(socket, status, headers, &wrong)
             }
-            Trick::Status(status, headers) => send(socket, status, headers, b""),
-            Trick::Redirect(location) => send(socket, 302, &[("Location", &location)], b""),
+            Misbehaviour::Status(status, headers) => send(socket, status, headers, b""),
+            Misbehaviour::Redirect(location) => send(socket, 302, &[("Location", &location)], b""),
         }
     }
 }

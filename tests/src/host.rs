@@ -74,11 +74,11 @@ impl Host {
 
     /// Moves the calling thread to the host until the value is dropped. Sockets that it opens and processes that it
     /// starts meanwhile belong to the host, and stay there.
-    pub fn enter(&self) -> Result<Visit> {
+    pub fn enter(&self) -> Result<HostGuard> {
         let open = |path: &str| File::open(path).with_context(|| format!("{path} cannot be opened"));
         let home = open("/proc/thread-self/ns/net")?;
         move_to(&open(&format!("/run/netns/{}", self.name))?)?;
-        Ok(Visit { home, _stays_on_its_thread: PhantomData })
+        Ok(HostGuard { home, _stays_on_its_thread: PhantomData })
     }
 
     /// Unplugs the cable: data is lost without notice.
@@ -95,12 +95,12 @@ impl Host {
 /// A thread's stay on a [`Host`].
 #[must_use]
 #[derive(Debug)]
-pub struct Visit {
+pub struct HostGuard {
     home: File,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
-impl Drop for Visit {
+impl Drop for HostGuard {
     fn drop(&mut self) {
         move_to(&self.home).expect("a thread may go back to where it came from");
     }

@@ -13,7 +13,7 @@ pub struct Host(Infallible);
 
 /// A visit, which cannot exist here.
 #[derive(Debug)]
-pub struct Visit(Infallible);
+pub struct HostGuard(Infallible);
 
 #[expect(missing_docs, reason = "as on Linux, if there were one")]
 impl Host {
@@ -37,7 +37,7 @@ impl Host {
         match self.0 {}
     }
 
-    pub fn enter(&self) -> Result<Visit> {
+    pub fn enter(&self) -> Result<HostGuard> {
         match self.0 {}
     }
 

@@ -34,12 +34,12 @@ const READ_BUFFER_BYTES: usize = 16 << 10;
 /// The time between two bytes of a message that never ends.
 const DRIBBLE: Duration = Duration::from_millis(50);
 
-/// The line that [`Manner::Forges`] tries to put into the hub's log.
+/// The line that [`Behaviour::Forges`] tries to put into the hub's log.
 pub const FORGED_LINE: &str = "2026-11-22T00:00:00Z  INFO all is well";
 
 /// How a peer answers dispatches.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Manner {
+pub enum Behaviour {
     /// With the true answer, changed.
     Lies(Lie),
     /// Zeros, at once: finite values of the right shape, but wrong.
@@ -78,7 +78,7 @@ pub struct PeerConfig {
     /// The speed that it reports.
     pub teraflops: f32,
     /// How it answers.
-    pub manner: Manner,
+    pub behaviour: Behaviour,
     /// Whether it looks for messages before it sleeps.
     pub busy_poll: bool,
     /// Whether it returns under another id after each time that it is thrown out.
@@ -86,13 +86,13 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
-    /// An ordinary worker except for its manner: it keeps its key and reports a gibibyte.
-    pub fn new(id: u128, manner: Manner) -> Self {
+    /// An ordinary worker except for its behaviour: it keeps its key and reports a gibibyte.
+    pub fn new(id: u128, behaviour: Behaviour) -> Self {
         Self {
             key: WorkerKey(id),
             memory_budget_bytes: 1 << 30,
             teraflops: 1.0,
-            manner,
+            behaviour,
             busy_poll: false,
             renames: false,
         }
@@ -101,8 +101,8 @@ impl PeerConfig {
 
 /// Counts of a peer so far.
 #[derive(Debug, Default)]
-pub struct Deeds {
-    /// Attempts that it was given and handled in its manner.
+pub struct PeerCounts {
+    /// Attempts that it was given and handled in its behaviour.
     pub answers: AtomicU64,
     /// Connections that the hub ended.
     pub thrown_out: AtomicU64,
@@ -110,7 +110,7 @@ pub struct Deeds {
 
 /// A peer that returns whenever it is thrown out; dropping it ends it.
 pub struct Peer {
-    deeds: Arc<Deeds>,
+    counts: Arc<PeerCounts>,
     task: JoinHandle<()>,
 }
 
@@ -119,8 +119,8 @@ impl Peer {
     pub fn start(join_url: &str, config: PeerConfig) -> Result<Self> {
         let join = JoinAddress::parse(join_url)?;
         let mut config = config;
-        let deeds = Arc::new(Deeds::default());
-        let theirs = deeds.clone();
+        let counts = Arc::new(PeerCounts::default());
+        let theirs = counts.clone();
         let task = tokio::spawn(async move {
             loop {
                 if serve(&join, &config, &theirs, pending()).await.is_ok() {
@@ -132,12 +132,12 @@ impl Peer {
                 sleep(RETURN_DELAY).await;
             }
         });
-        Ok(Self { deeds, task })
+        Ok(Self { counts, task })
     }
 
     /// The counts so far: attempts answered, and times thrown out.
-    pub fn deeds(&self) -> [u64; 2] {
-        [&self.deeds.answers, &self.deeds.thrown_out].map(|count| count.load(Ordering::Relaxed))
+    pub fn counts(&self) -> [u64; 2] {
+        [&self.counts.answers, &self.counts.thrown_out].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -165,7 +165,7 @@ pub async fn visit(join_url: &str, config: &PeerConfig, stay: Duration, end: Dep
         sleep(stay).await;
         end
     };
-    serve(&JoinAddress::parse(join_url)?, config, &Deeds::default(), leave).await
+    serve(&JoinAddress::parse(join_url)?, config, &PeerCounts::default(), leave).await
 }
 
 /// The parts of a join URL.
@@ -186,7 +186,7 @@ impl JoinAddress {
 async fn serve(
     join: &JoinAddress,
     config: &PeerConfig,
-    deeds: &Deeds,
+    counts: &PeerCounts,
     leave: impl Future<Output = Departure>,
 ) -> Result<()> {
     let mut request = join.socket.as_str().into_client_request()?;
@@ -195,12 +195,12 @@ async fn serve(
     let (socket, _) = tokio_tungstenite::connect_async_with_config(request, Some(buffers), true).await?;
     let started = Instant::now();
     let worker = WorkerConfig { join: introduction(join, config) };
-    let mut visit = Visit {
+    let mut visit = PeerConnection {
         session: WorkerSession::new(worker, Duration::ZERO),
         socket,
         started,
-        manner: config.manner,
-        deeds,
+        behaviour: config.behaviour,
+        counts,
         inner: 0,
         origin: join.socket.trim_end_matches("/ws").replacen("ws://", "http://", 1),
         token: join.token.clone(),
@@ -263,12 +263,12 @@ fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
 }
 
 /// One connection.
-struct Visit<'a> {
+struct PeerConnection<'a> {
     session: WorkerSession,
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     started: Instant,
-    manner: Manner,
-    deeds: &'a Deeds,
+    behaviour: Behaviour,
+    counts: &'a PeerCounts,
     /// F, once the hub has sent it.
     inner: u16,
     origin: String,
@@ -278,7 +278,7 @@ struct Visit<'a> {
     liar: Option<Liar>,
 }
 
-impl Visit<'_> {
+impl PeerConnection<'_> {
     /// Does everything that the session asks for.
     async fn flush(&mut self) -> Result<()> {
         loop {
@@ -290,15 +290,15 @@ impl Visit<'_> {
                 match event {
                     WorkerEvent::Accepted(accepted) => {
                         self.inner = accepted.model.inner as u16;
-                        if let Manner::Lies(lie) = self.manner {
+                        if let Behaviour::Lies(lie) = self.behaviour {
                             let (origin, token) = (self.origin.clone(), self.token.clone());
                             let is_patient = self.is_patient;
                             self.liar = Some(Liar::new(lie, is_patient, origin, token, accepted.model)?);
                         }
                     }
                     WorkerEvent::Sync(sync) => {
-                        let report = match (self.manner, &mut self.liar) {
-                            (Manner::LoadsNothing, _) => none_loaded(sync),
+                        let report = match (self.behaviour, &mut self.liar) {
+                            (Behaviour::LoadsNothing, _) => none_loaded(sync),
                             (_, Some(liar)) => liar.load(sync).await?,
                             (_, None) => all_resident(sync),
                         };
@@ -307,7 +307,7 @@ impl Visit<'_> {
                     _ => {}
                 }
             } else if let Some((attempt, dispatch)) = self.session.next_work(now) {
-                self.deeds.answers.fetch_add(1, Ordering::Relaxed);
+                self.counts.answers.fetch_add(1, Ordering::Relaxed);
                 self.answer(now, attempt, &dispatch).await?;
             } else {
                 return Ok(());
@@ -317,46 +317,46 @@ impl Visit<'_> {
 
     async fn answer(&mut self, now: Duration, attempt: AttemptId, dispatch: &Dispatch) -> Result<()> {
         let zeros = answer_of(dispatch, [0x00, 0x00], self.inner);
-        let message = match self.manner {
-            Manner::Lies(_) => {
+        let message = match self.behaviour {
+            Behaviour::Lies(_) => {
                 let liar = self.liar.as_mut().context("it knows what is served")?;
                 return Ok(self.session.complete(now, attempt, liar.answer(dispatch)?)?);
             }
-            Manner::Zeros => return Ok(self.session.complete(now, attempt, zeros)?),
+            Behaviour::Zeros => return Ok(self.session.complete(now, attempt, zeros)?),
             // The first half-precision number that is not finite.
-            Manner::NotFinite => {
+            Behaviour::NotFinite => {
                 return Ok(self.session.complete(
                     now,
                     attempt,
                     answer_of(dispatch, [0x00, 0x7E], self.inner),
                 )?);
             }
-            Manner::Mute | Manner::LoadsNothing => return Ok(()),
-            Manner::Stale => {
+            Behaviour::Mute | Behaviour::LoadsNothing => return Ok(()),
+            Behaviour::Stale => {
                 self.session.fail(now, attempt, ErrorCode::Preempted, "in vain");
                 while let Some(message) = self.session.poll_transmit() {
                     self.socket.send(Message::Binary(message)).await?;
                 }
                 Message::Binary(zeros.encode(attempt, Compression::Off)?)
             }
-            Manner::Foreign => Message::Binary(zeros.encode(attempt.next(), Compression::Off)?),
-            Manner::Overlong => {
+            Behaviour::Foreign => Message::Binary(zeros.encode(attempt.next(), Compression::Off)?),
+            Behaviour::Overlong => {
                 let mut message = zeros.encode(attempt, Compression::Off)?.to_vec();
                 message[8..12].fill(0xFF);
                 Message::Binary(message.into())
             }
-            Manner::Huge => Message::Binary(vec![0; limits::MAX_MESSAGE_BYTES + 1].into()),
-            Manner::Truncated => {
+            Behaviour::Huge => Message::Binary(vec![0; limits::MAX_MESSAGE_BYTES + 1].into()),
+            Behaviour::Truncated => {
                 let message = zeros.encode(attempt, Compression::Off)?;
                 Message::Binary(message.slice(..message.len() - 1))
             }
-            Manner::Forges => {
+            Behaviour::Forges => {
                 let message = format!("gone\n{FORGED_LINE}\u{1b}[2J");
                 let error = WireError { code: ErrorCode::DeviceLost, message, attempt: None };
                 Message::Binary(error.encode(Compression::Off))
             }
-            Manner::Text => Message::text("here you are"),
-            Manner::SlowLoris => return self.dribble().await,
+            Behaviour::Text => Message::text("here you are"),
+            Behaviour::SlowLoris => return self.dribble().await,
         };
         Ok(self.socket.send(message).await?)
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use moex_protocol::WorkerKey;
 use moex_tests::chaos::{self, Config};
-use moex_tests::chat::{self, Said};
+use moex_tests::chat::{self, Reply};
 use moex_tests::hub::{Hub, Moex, Signal, Worker, workers};
-use moex_tests::peer::{FORGED_LINE, Manner, Peer, PeerConfig};
+use moex_tests::peer::{Behaviour, FORGED_LINE, Peer, PeerConfig};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use tokio::time::sleep;
@@ -53,28 +53,28 @@ async fn liars_beside_honest_workers_change_no_text() {
     let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
     hub.wait_for_workers(2).await.unwrap();
     let liars = [
-        (Manner::NotFinite, Shows::ThrownOut),
-        (Manner::Stale, Shows::Counts("late")),
-        (Manner::Mute, Shows::Counts("timeouts")),
-        (Manner::Foreign, Shows::ThrownOut),
-        (Manner::Overlong, Shows::ThrownOut),
-        (Manner::Huge, Shows::ThrownOut),
-        (Manner::Truncated, Shows::ThrownOut),
-        (Manner::Text, Shows::ThrownOut),
-        (Manner::SlowLoris, Shows::Counts("timeouts")),
+        (Behaviour::NotFinite, Shows::ThrownOut),
+        (Behaviour::Stale, Shows::Counts("late")),
+        (Behaviour::Mute, Shows::Counts("timeouts")),
+        (Behaviour::Foreign, Shows::ThrownOut),
+        (Behaviour::Overlong, Shows::ThrownOut),
+        (Behaviour::Huge, Shows::ThrownOut),
+        (Behaviour::Truncated, Shows::ThrownOut),
+        (Behaviour::Text, Shows::ThrownOut),
+        (Behaviour::SlowLoris, Shows::Counts("timeouts")),
     ];
-    for (id, (manner, shows)) in (0xBAD0..).zip(liars) {
+    for (id, (behaviour, shows)) in (0xBAD0..).zip(liars) {
         let before = hub.status().await.unwrap();
         // Each liar has its own id, so that one's reputation does not affect the next.
-        let liar = Peer::start(&hub.join_url, PeerConfig::new(id, manner)).unwrap();
+        let liar = Peer::start(&hub.join_url, PeerConfig::new(id, behaviour)).unwrap();
         hub.wait_for_workers(3).await.unwrap();
         let http = chat::client().unwrap();
         for (case, expected) in &cases {
             let said = chat::ask(&http, &hub.url, case).await.unwrap();
-            assert_eq!(said, *expected, "case {} beside {manner:?}", case["id"]);
+            assert_eq!(said, *expected, "case {} beside {behaviour:?}", case["id"]);
         }
-        let [answers, thrown_out] = liar.deeds();
-        assert!(answers > 0, "{manner:?} was never asked");
+        let [answers, thrown_out] = liar.counts();
+        assert!(answers > 0, "{behaviour:?} was never asked");
         let (total, least) = match shows {
             Shows::Counts(total) => (total, 0),
             Shows::ThrownOut => ("sessions_ended", 1),
@@ -84,9 +84,9 @@ async fn liars_beside_honest_workers_change_no_text() {
         hub.wait_until("what the liar did is counted", |status| count(status) > count(&before))
             .await
             .unwrap();
-        assert!(thrown_out >= least, "{manner:?} is still welcome");
+        assert!(thrown_out >= least, "{behaviour:?} is still welcome");
         let status = hub.status().await.unwrap();
-        assert!(workers(&status).count() >= 2, "{manner:?} drove others away: {status:#}");
+        assert!(workers(&status).count() >= 2, "{behaviour:?} drove others away: {status:#}");
         drop(liar);
         hub.wait_for_workers(2).await.unwrap();
     }
@@ -99,20 +99,20 @@ async fn silent_workers_that_say_they_are_slow_hold_up_no_answer() {
     let cases = cases_and_texts(10).await;
     let hub = Hub::start(&[]).unwrap();
     // A hub without connections computes on the thread that asks; this worker holds nothing, and gets no dispatches.
-    let idle = Peer::start(&hub.join_url, PeerConfig::new(0xBAD9, Manner::LoadsNothing)).unwrap();
+    let idle = Peer::start(&hub.join_url, PeerConfig::new(0xBAD9, Behaviour::LoadsNothing)).unwrap();
     hub.wait_until("it has joined", |status| workers(status).count() == 1).await.unwrap();
     time_of(&hub, &cases).await;
     let alone = time_of(&hub, &cases).await;
     drop(idle);
     hub.wait_until("it is gone", |status| workers(status).count() == 0).await.unwrap();
     let silent = (0xBAD0..0xBAD3).map(|id| {
-        let config = PeerConfig { teraflops: 1e-9, ..PeerConfig::new(id, Manner::Mute) };
+        let config = PeerConfig { teraflops: 1e-9, ..PeerConfig::new(id, Behaviour::Mute) };
         Peer::start(&hub.join_url, config).unwrap()
     });
     let silent: Vec<Peer> = silent.collect();
     hub.wait_for_workers(3).await.unwrap();
     let beside = time_of(&hub, &cases).await;
-    assert!(silent.iter().any(|peer| peer.deeds()[0] > 0), "they were never asked");
+    assert!(silent.iter().any(|peer| peer.counts()[0] > 0), "they were never asked");
     println!("ten answers: {alone:?} alone, {beside:?} beside three silent workers");
     assert!(beside < 2 * alone + TIMEOUT, "{alone:?} alone, {beside:?} beside them");
 }
@@ -130,7 +130,7 @@ async fn a_worker_that_fails_every_load_holds_up_no_answer() {
         workers(status).map(|worker| worker["blocks_resident"].as_u64().unwrap()).filter(|n| *n > 0).collect()
     };
     let before = held(&hub.status().await.unwrap());
-    let _bad = Peer::start(&hub.join_url, PeerConfig::new(0xBAD0, Manner::LoadsNothing)).unwrap();
+    let _bad = Peer::start(&hub.join_url, PeerConfig::new(0xBAD0, Behaviour::LoadsNothing)).unwrap();
     hub.wait_until("it has joined", |status| workers(status).count() == 3).await.unwrap();
     let beside = time_of(&hub, &cases).await;
     println!("ten answers: {without:?} without, {beside:?} beside a worker that loads nothing");
@@ -143,7 +143,7 @@ async fn a_worker_that_fails_every_load_holds_up_no_answer() {
 async fn a_worker_that_answers_no_numbers_is_quarantined_with_default_flags() {
     let cases = cases_and_texts(4).await;
     let hub = Hub::start(&["--experts", "int4"]).unwrap();
-    let _liar = Peer::start(&hub.join_url, PeerConfig::new(0xBAD, Manner::NotFinite)).unwrap();
+    let _liar = Peer::start(&hub.join_url, PeerConfig::new(0xBAD, Behaviour::NotFinite)).unwrap();
     hub.wait_until("it has joined", |status| workers(status).count() == 1).await.unwrap();
     let http = reqwest::Client::new();
     for (case, expected) in &cases {
@@ -163,14 +163,14 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let _honest = [Worker::start(&hub.join_url, &[]).unwrap(), Worker::start(&hub.join_url, &[]).unwrap()];
     hub.wait_for_workers(2).await.unwrap();
     let key = WorkerKey(0xBAD);
-    let liar = Peer::start(&hub.join_url, PeerConfig::new(key.0, Manner::Zeros)).unwrap();
+    let liar = Peer::start(&hub.join_url, PeerConfig::new(key.0, Behaviour::Zeros)).unwrap();
     hub.wait_for_workers(3).await.unwrap();
     let http = chat::client().unwrap();
     for (case, expected) in &cases {
         let said = chat::ask(&http, &hub.url, case).await.unwrap();
         assert_eq!(said, *expected, "case {} beside a liar", case["id"]);
     }
-    assert!(liar.deeds()[0] > 0, "it was never asked");
+    assert!(liar.counts()[0] > 0, "it was never asked");
     let status = hub.status().await.unwrap();
     let quarantined = status["quarantined"].as_array().unwrap();
     assert_eq!(quarantined.len(), 1, "{status:#}");
@@ -186,7 +186,7 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
 async fn what_a_worker_writes_forges_no_line_of_the_log() {
     let folder = chaos::log_folder("forged-log-test").unwrap();
     let hub = Moex::under_test().logging_to(&folder).hub(&[]).unwrap();
-    let _peer = Peer::start(&hub.join_url, PeerConfig::new(0xBAD, Manner::Forges)).unwrap();
+    let _peer = Peer::start(&hub.join_url, PeerConfig::new(0xBAD, Behaviour::Forges)).unwrap();
     hub.wait_for_workers(1).await.unwrap();
     let (http, case) = (reqwest::Client::new(), &demo_cases(1)[0]);
     chat::ask(&http, &hub.url, case).await.unwrap();
@@ -335,7 +335,7 @@ fn median_gap(times: &[Instant]) -> Duration {
 }
 
 /// The time that a hub takes for these cases, one after another.
-async fn time_of(hub: &Hub, cases: &[(Value, Said)]) -> Duration {
+async fn time_of(hub: &Hub, cases: &[(Value, Reply)]) -> Duration {
     let http = reqwest::Client::new();
     let started = Instant::now();
     for (case, _) in cases {
@@ -351,7 +351,7 @@ fn demo_cases(n: usize) -> Vec<Value> {
 }
 
 /// The first cases of the demo, with the texts of a hub without workers.
-async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
+async fn cases_and_texts(n: usize) -> Vec<(Value, Reply)> {
     let hub = Hub::start(&["--experts", "int4"]).unwrap();
     let http = chat::client().unwrap();
     let mut texts = Vec::new();

@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
-use moex_tests::chat::{self, Said};
+use moex_tests::chat::{self, Reply};
 use moex_tests::hub::{Hub, Worker, workers};
 use moex_tests::liar::Lie;
-use moex_tests::peer::{Manner, Peer, PeerConfig};
+use moex_tests::peer::{Behaviour, Peer, PeerConfig};
 use serde_json::Value;
 
 /// Answers requested under each attack; `MOEX_LIES` sets another number.
@@ -16,52 +16,52 @@ const AT_ONCE: usize = 4;
 
 #[tokio::test]
 async fn two_liars_that_hold_the_last_layer_alone_change_no_text() {
-    let hub = under_attack(Manner::Lies(Lie::LastLayer)).await;
+    let hub = under_attack(Behaviour::Lies(Lie::LastLayer)).await;
     caught(&hub).await;
 }
 
 #[tokio::test]
 async fn a_lie_in_a_hundred_answers_changes_no_text() {
-    let hub = under_attack(Manner::Lies(Lie::Scaled(-20.0, 1))).await;
+    let hub = under_attack(Behaviour::Lies(Lie::Scaled(-20.0, 1))).await;
     caught(&hub).await;
 }
 
 #[tokio::test]
 async fn three_per_cent_of_noise_change_no_text() {
-    let hub = under_attack(Manner::Lies(Lie::Noise(0.03))).await;
+    let hub = under_attack(Behaviour::Lies(Lie::Noise(0.03))).await;
     caught(&hub).await;
 }
 
 #[tokio::test]
 async fn liars_that_rejoin_under_new_ids_change_no_text() {
-    let hub = under_attack(Manner::Lies(Lie::Scaled(3.0, 100))).await;
+    let hub = under_attack(Behaviour::Lies(Lie::Scaled(3.0, 100))).await;
     let status = caught(&hub).await;
     assert!(status["quarantined"].as_array().unwrap().len() > 2, "they came back: {status:#}");
 }
 
 #[tokio::test]
 async fn no_numbers_change_no_text() {
-    let hub = under_attack(Manner::NotFinite).await;
+    let hub = under_attack(Behaviour::NotFinite).await;
     let is_out = |status: &Value| !status["quarantined"].as_array().unwrap().is_empty();
     hub.wait_until("they are quarantined", is_out).await.unwrap();
 }
 
 #[tokio::test]
 async fn answers_that_follow_from_wrong_products_change_no_text() {
-    let hub = under_attack(Manner::Lies(Lie::ScaledProducts(3.0))).await;
+    let hub = under_attack(Behaviour::Lies(Lie::ScaledProducts(3.0))).await;
     caught(&hub).await;
 }
 
 /// The answers are true, but the hub has to compute each one: this counts as a lie too.
 #[tokio::test]
 async fn false_products_beside_true_answers_change_no_text_and_are_found_out() {
-    let hub = under_attack(Manner::Lies(Lie::FalseProducts(3.0))).await;
+    let hub = under_attack(Behaviour::Lies(Lie::FalseProducts(3.0))).await;
     caught(&hub).await;
 }
 
 #[tokio::test]
 async fn two_values_that_cancel_for_many_a_check_change_no_text() {
-    let hub = under_attack(Manner::Lies(Lie::TwoValues)).await;
+    let hub = under_attack(Behaviour::Lies(Lie::TwoValues)).await;
     caught(&hub).await;
 }
 
@@ -71,7 +71,7 @@ async fn two_values_that_cancel_for_many_a_check_change_no_text() {
 async fn what_was_wrong_before_liars_were_found_out_is_in_no_later_text() {
     let hub = Hub::start(&["--verify", "audit", "--check-every", "64"]).unwrap();
     let _liars = [1, 2].map(|id| {
-        Peer::start(&hub.join_url, PeerConfig::new(id, Manner::Lies(Lie::Scaled(-20.0, 5)))).unwrap()
+        Peer::start(&hub.join_url, PeerConfig::new(id, Behaviour::Lies(Lie::Scaled(-20.0, 5)))).unwrap()
     });
     let serves = |worker: &Value| worker["blocks_resident"].as_u64() > Some(0);
     hub.wait_until("both serve", |status| workers(status).filter(|worker| serves(worker)).count() == 2)
@@ -99,7 +99,7 @@ async fn what_was_wrong_before_liars_were_found_out_is_in_no_later_text() {
 async fn honest_workers_are_used_and_never_suspected() {
     let hub = Hub::start(&[]).unwrap();
     let _native = Worker::start(&hub.join_url, &[]).unwrap();
-    let _scripted = Peer::start(&hub.join_url, PeerConfig::new(7, Manner::Lies(Lie::None))).unwrap();
+    let _scripted = Peer::start(&hub.join_url, PeerConfig::new(7, Behaviour::Lies(Lie::None))).unwrap();
     hub.wait_for_workers(2).await.unwrap();
     answers_are_right(&hub).await;
     let status = hub.status().await.unwrap();
@@ -113,10 +113,10 @@ async fn honest_workers_are_used_and_never_suspected() {
 }
 
 /// A hub with default flags whose two workers both behave like this, after [`ANSWERS`] answers that were all right.
-async fn under_attack(manner: Manner) -> Hub {
+async fn under_attack(behaviour: Behaviour) -> Hub {
     let hub = Hub::start(&[]).unwrap();
     let liars = [1, 2].map(|id| {
-        let config = PeerConfig { renames: true, ..PeerConfig::new(id, manner) };
+        let config = PeerConfig { renames: true, ..PeerConfig::new(id, behaviour) };
         Peer::start(&hub.join_url, config).unwrap()
     });
     let serves = |worker: &Value| worker["blocks_resident"].as_u64() > Some(0);
@@ -124,9 +124,9 @@ async fn under_attack(manner: Manner) -> Hub {
         .await
         .unwrap();
     answers_are_right(&hub).await;
-    let n_asked: u64 = liars.iter().map(|liar| liar.deeds()[0]).sum();
-    println!("{manner:?}: answered {n_asked} times");
-    assert!(n_asked > 0, "{manner:?} was never asked");
+    let n_asked: u64 = liars.iter().map(|liar| liar.counts()[0]).sum();
+    println!("{behaviour:?}: answered {n_asked} times");
+    assert!(n_asked > 0, "{behaviour:?} was never asked");
     hub
 }
 
@@ -146,7 +146,7 @@ async fn answers_are_right(hub: &Hub) {
     let cases = cases_and_texts(20).await;
     let http = chat::client().unwrap();
     let mut wrong = 0;
-    let asked: Vec<&(Value, Said)> = cases.iter().cycle().take(n).collect();
+    let asked: Vec<&(Value, Reply)> = cases.iter().cycle().take(n).collect();
     for some in asked.chunks(AT_ONCE) {
         let all = some.iter().map(|(case, _)| chat::ask(&http, &hub.url, case));
         let said = futures_util::future::join_all(all).await;
@@ -162,7 +162,7 @@ async fn answers_are_right(hub: &Hub) {
 }
 
 /// The first cases of the demo, with the texts of a hub without workers.
-async fn cases_and_texts(n: usize) -> Vec<(Value, Said)> {
+async fn cases_and_texts(n: usize) -> Vec<(Value, Reply)> {
     let hub = Hub::start(&[]).unwrap();
     let http = chat::client().unwrap();
     let lines = std::fs::read_to_string(moex_tests::data("demo-cases.jsonl")).unwrap();

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use moex_model::{Asked, Experts, ExpertsError, Ticket};
+use moex_model::{Experts, ExpertsError, LayerRequest, Ticket};
 
 use super::clock::Clock;
 
@@ -124,7 +124,7 @@ impl<'a> Timed<'a> {
 }
 
 impl Experts for Timed<'_> {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         let ticket = self.experts.begin(asked, sum)?;
         if let Some(ticket) = ticket {
             self.away.push((ticket, (self.clock)()));

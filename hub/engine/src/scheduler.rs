@@ -17,7 +17,9 @@ use super::{
 use moex_model::text::Text;
 use smallvec::{SmallVec, smallvec};
 
-use moex_model::{Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, Span, StepError, Wanted, Workspace};
+use moex_model::{
+    Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, Span, StepError, WantedLogits, Workspace,
+};
 
 /// Steps with at most this many sequences, in few groups, allocate nothing.
 const FEW_SEQUENCES: usize = 4;
@@ -404,9 +406,9 @@ fn groups<'a>(
             n_rows += part;
             // The last token's logits belong to the next token.
             let wanted = match done == n && n >= sequence.n_pending() {
-                _ if sequence.n_guesses() > 0 || sequence.tells_prompt() => Wanted::All,
-                true => Wanted::Last,
-                false => Wanted::Nothing,
+                _ if sequence.n_guesses() > 0 || sequence.tells_prompt() => WantedLogits::All,
+                true => WantedLogits::Last,
+                false => WantedLogits::Nothing,
             };
             let span = Span { ids: &sequence.ids[start..][..part], start, table: &sequence.table, wanted };
             if let Some(group) = groups.last_mut() {

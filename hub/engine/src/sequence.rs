@@ -6,7 +6,7 @@ use super::{
     draft::Drafter,
     request::{Client, Event, Failure, Finish, FinishReason, Request, Sink, Timings, Usage},
     stop::{Released, StopText},
-    utility::{Luck, MAX_GUESSES, StepCost},
+    utility::{AcceptanceRate, MAX_GUESSES, StepCost},
 };
 use crate::sampler::{Sampler, logprobs};
 use moex_model::KvTable;
@@ -44,7 +44,7 @@ pub(super) struct Sequence {
     /// Number of drafted tokens at the end of `ids`, to be verified by the step.
     n_guesses: usize,
     drafter: Drafter,
-    luck: Luck,
+    acceptance: AcceptanceRate,
     n_guessed: usize,
     n_accepted: usize,
     sampler: Sampler,
@@ -86,7 +86,7 @@ impl Sequence {
             table: KvTable::default(),
             n_guesses: 0,
             drafter,
-            luck: Luck::default(),
+            acceptance: AcceptanceRate::default(),
             n_guessed: 0,
             n_accepted: 0,
             detokenizer: Detokenizer::new(special),
@@ -136,12 +136,12 @@ impl Sequence {
     /// Drafts up to `n` tokens, as many as pay in a step of `n_rows` rows.
     pub(super) fn guess(&mut self, n: usize, n_rows: usize, cost: &StepCost) {
         let room = self.max_ids.saturating_sub(self.ids.len() + 1);
-        let n = cost.worth(n.min(room).min(MAX_GUESSES), self.luck.p(), n_rows);
+        let n = cost.worth(n.min(room).min(MAX_GUESSES), self.acceptance.p(), n_rows);
         let before = self.ids.len();
         self.ids.extend(self.drafter.guess(n));
         self.n_guesses = self.ids.len() - before;
         if self.n_guesses == 0 {
-            self.luck.rest();
+            self.acceptance.rest();
         }
     }
 
@@ -231,7 +231,7 @@ impl Sequence {
             n_right += 1;
             self.n_accepted += 1;
         }
-        self.luck.learn(guesses.len(), n_right);
+        self.acceptance.learn(guesses.len(), n_right);
         Progress::Continue(())
     }
 

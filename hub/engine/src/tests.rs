@@ -21,7 +21,7 @@ use super::*;
 use crate::sampler::Sampling;
 use moex_model::text::ChatInput;
 use moex_model::{
-    Asked, Checkpoint, ExpertsError, PAGE_POSITIONS, StepError, Ticket, local_experts::LocalExperts,
+    Checkpoint, ExpertsError, LayerRequest, PAGE_POSITIONS, StepError, Ticket, local_experts::LocalExperts,
 };
 
 /// Waits for no memory that never comes.
@@ -285,7 +285,7 @@ struct Failing {
 }
 
 impl Experts for Failing {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         if self.works {
             return self.experts.begin(asked, sum);
         }

@@ -58,17 +58,17 @@ impl StepCost {
 
 /// Acceptance rate of a sequence's drafts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Luck {
+pub(super) struct AcceptanceRate {
     p: f64,
 }
 
-impl Default for Luck {
+impl Default for AcceptanceRate {
     fn default() -> Self {
         Self { p: 0.5 }
     }
 }
 
-impl Luck {
+impl AcceptanceRate {
     /// Probability that the next draft is accepted.
     pub(super) fn p(self) -> f64 {
         self.p
@@ -126,20 +126,20 @@ mod tests {
 
     #[test]
     fn luck_follows_what_was_right() {
-        let mut luck = Luck::default();
+        let mut acceptance = AcceptanceRate::default();
         for _ in 0..3 {
-            luck.learn(4, 0);
+            acceptance.learn(4, 0);
         }
-        assert!(luck.p() < 0.5);
+        assert!(acceptance.p() < 0.5);
         for _ in 0..10 {
-            luck.learn(4, 4);
+            acceptance.learn(4, 4);
         }
-        assert!(luck.p() > 0.95);
+        assert!(acceptance.p() > 0.95);
         for _ in 0..8 {
-            luck.learn(4, 0);
+            acceptance.learn(4, 0);
         }
-        let low = luck.p();
-        (0..1000).for_each(|_| luck.rest());
-        assert!(luck.p() > low.min(0.19) && luck.p() <= low.max(0.2));
+        let low = acceptance.p();
+        (0..1000).for_each(|_| acceptance.rest());
+        assert!(acceptance.p() > low.min(0.19) && acceptance.p() <= low.max(0.2));
     }
 }

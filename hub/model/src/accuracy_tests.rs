@@ -38,7 +38,7 @@ fn logits(model: &Model, experts: &mut dyn Experts) -> Vec<f32> {
     let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
-    let span = Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All };
+    let span = Span { ids: &ids, start: 0, table: &table, wanted: WantedLogits::All };
     model.forward(&[span], &mut kv, experts).unwrap()
 }
 

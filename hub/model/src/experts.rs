@@ -4,7 +4,7 @@ use moex_protocol::Routing;
 
 /// A layer's request to its experts.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct LayerRequest<'a> {
     /// The layer.
     pub layer: usize,
     /// The normalised rows (T, D).
@@ -29,7 +29,7 @@ pub trait Experts: Send {
     ///
     /// # Panics
     /// If `sum` does not have the rows' length.
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError>;
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError>;
 
     /// Waits for the layer of a ticket from [`Self::begin`], and writes its sum to `sum` (T, D). Each ticket is used
     /// once.
@@ -42,10 +42,10 @@ pub trait Experts: Send {
     }
 
     /// As [`Self::finish`], but the sum may be given before it is known to be right. If it was false, a later call of this or of
-    /// [`Self::confirm`] fails by [`ExpertsError::Refuted`]: the step is void, and may begin again.
+    /// [`Self::confirm`] fails by [`ExpertsError::FalseAnswer`]: the step is void, and may begin again.
     ///
     /// # Errors
-    /// As [`Self::begin`], and [`ExpertsError::Refuted`].
+    /// As [`Self::begin`], and [`ExpertsError::FalseAnswer`].
     fn finish_early(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
         self.finish(ticket, sum)
     }
@@ -54,7 +54,7 @@ pub trait Experts: Send {
     /// leave the hub.
     ///
     /// # Errors
-    /// [`ExpertsError::Refuted`] if one was false; as [`Self::begin`] if that cannot be known.
+    /// [`ExpertsError::FalseAnswer`] if one was false; as [`Self::begin`] if that cannot be known.
     fn confirm(&mut self) -> Result<(), ExpertsError> {
         Ok(())
     }
@@ -73,7 +73,7 @@ pub trait Experts: Send {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    fn apply_into(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<(), ExpertsError> {
+    fn apply_into(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<(), ExpertsError> {
         match self.begin(asked, sum)? {
             Some(ticket) => self.finish(ticket, sum),
             None => Ok(()),
@@ -86,7 +86,7 @@ pub trait Experts: Send {
     /// As [`Self::begin`].
     fn apply(&mut self, layer: usize, rows: &[f32], routing: &Routing) -> Result<Vec<f32>, ExpertsError> {
         let mut sum = vec![0.0; rows.len()];
-        self.apply_into(Asked { layer, rows, routing }, &mut sum)?;
+        self.apply_into(LayerRequest { layer, rows, routing }, &mut sum)?;
         Ok(sum)
     }
 
@@ -102,7 +102,7 @@ pub trait Experts: Send {
 }
 
 impl Experts for Box<dyn Experts> {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         (**self).begin(asked, sum)
     }
 
@@ -158,7 +158,7 @@ pub enum ExpertsError {
     },
     /// A sum of [`Experts::finish_early`] was false.
     #[error("an answer that was used before its check was false")]
-    Refuted,
+    FalseAnswer,
     /// The swarm has no result for the layer.
     #[error("{message}")]
     Swarm {

@@ -38,7 +38,7 @@ fn run(model: &Model, experts: &mut dyn Experts, ids: &[u32], chunks: usize) -> 
     for (index, chunk) in ids.chunks(ids.len().div_ceil(chunks)).enumerate() {
         let start = index * ids.len().div_ceil(chunks);
         assert!(kv.reserve(&mut table, start + chunk.len()));
-        let span = Span { ids: chunk, start, table: &table, wanted: Wanted::All };
+        let span = Span { ids: chunk, start, table: &table, wanted: WantedLogits::All };
         logits.extend(model.forward(&[span], &mut kv, experts).unwrap());
     }
     logits

@@ -63,7 +63,7 @@ fn logits(model: &Arc<Model>, experts: &mut LocalExperts, steps: &[usize]) -> Ve
     let (ids, mut rows, mut start) = (ids(), Vec::new(), 0);
     for n in steps {
         assert!(kv.reserve(&mut table, start + n));
-        let span = Span { ids: &ids[start..][..*n], start, table: &table, wanted: Wanted::All };
+        let span = Span { ids: &ids[start..][..*n], start, table: &table, wanted: WantedLogits::All };
         rows.extend_from_slice(model.step(&[span], &mut kv, experts, &mut space).unwrap());
         start += n;
     }

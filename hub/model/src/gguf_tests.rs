@@ -191,7 +191,7 @@ fn experts_are_packed_as_they_are() {
     let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
-    let span = Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All };
+    let span = Span { ids: &ids, start: 0, table: &table, wanted: WantedLogits::All };
     let logits = model.forward(&[span], &mut kv, &mut packed).unwrap();
     let error = nmse(&logits, &exact);
     // What f16 on the wire costs; another format of the experts would cost more than 1e-3.

@@ -51,10 +51,10 @@ mod variant_tests;
 pub use checkpoint::{Checkpoint, Expert, Matrix, TextFiles, TokenizerSource, llama_cpp};
 pub use compute::{Compute, Fast, FloatWeights};
 pub use error::{ConfigError, ModelError};
-pub use experts::{Asked, Experts, ExpertsError, SwarmFailure, Ticket};
+pub use experts::{Experts, ExpertsError, LayerRequest, SwarmFailure, Ticket};
 pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
-    graph::{KvLayout, KvPool, KvTable, PageId, PlanBytes, Span, Stage, Wanted},
+    graph::{KvLayout, KvPool, KvTable, PageId, PlanBytes, Span, Stage, WantedLogits},
     simd::PAGE_POSITIONS,
 };
 pub use moex_protocol::Routing;

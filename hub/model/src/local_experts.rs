@@ -21,7 +21,7 @@ use moex_protocol::{Dtype, tensor};
 
 use self::{calls::SortedCalls, source::Resident};
 use super::{
-    experts::{Asked, Experts, ExpertsError, Ticket},
+    experts::{Experts, ExpertsError, LayerRequest, Ticket},
     transformer::Model,
 };
 
@@ -68,8 +68,8 @@ impl LocalExperts {
 }
 
 impl Experts for LocalExperts {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
-        let Asked { layer, rows, routing } = asked;
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        let LayerRequest { layer, rows, routing } = asked;
         assert_eq!(rows.len(), sum.len(), "a sum for each row");
         let Self { arithmetic, wire, calls, rows: carried, answers, bytes } = self;
         calls.sort(routing, wire.is_some());

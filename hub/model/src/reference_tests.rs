@@ -57,7 +57,7 @@ pub(super) struct Recorded<E> {
 }
 
 impl<E: Experts> Experts for Recorded<E> {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         self.asked.push((asked.layer, asked.routing.clone()));
         self.experts.begin(asked, sum)
     }
@@ -77,7 +77,7 @@ pub(super) fn all_logits(model: &Arc<Model>, ids: &[u32]) -> (Vec<f32>, Vec<(usi
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
     let mut experts = Recorded { experts: LocalExperts::of_checkpoint(model.clone()), asked: Vec::new() };
-    let span = Span { ids, start: 0, table: &table, wanted: Wanted::All };
+    let span = Span { ids, start: 0, table: &table, wanted: WantedLogits::All };
     let logits = model.forward(&[span], &mut kv, &mut experts).unwrap();
     (logits, experts.asked)
 }
@@ -118,7 +118,7 @@ fn hidden_states_are_transformers() {
     let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
-    let spans = [Span { ids: &ids, start: 0, table: &table, wanted: Wanted::All }];
+    let spans = [Span { ids: &ids, start: 0, table: &table, wanted: WantedLogits::All }];
     let mut experts = LocalExperts::of_checkpoint(model.clone());
 
     let (program, mut space) = (model.program(), graph::Workspace::default());
@@ -132,7 +132,7 @@ fn hidden_states_are_transformers() {
                 let call = program.experts(&mut space, wanted);
                 let (experts_of_rows, gates) = (call.experts.to_vec(), call.gates.to_vec());
                 let routing = Routing { k: call.n_chosen, experts: experts_of_rows, gates };
-                let asked = Asked { layer: wanted.layer, rows: call.rows, routing: &routing };
+                let asked = LayerRequest { layer: wanted.layer, rows: call.rows, routing: &routing };
                 experts.apply_into(asked, call.sum).unwrap();
                 assert_near(&format!("layer{layer}.moe_out"), call.sum);
             }
@@ -186,7 +186,7 @@ fn greedy_continuations_are_transformers() {
         let (mut ids, mut cached) = (continuation.prompt_ids.clone(), 0);
         for _ in &continuation.greedy_ids_ignore_eos {
             assert!(kv.reserve(&mut table, ids.len()));
-            let span = Span { ids: &ids[cached..], start: cached, table: &table, wanted: Wanted::Last };
+            let span = Span { ids: &ids[cached..], start: cached, table: &table, wanted: WantedLogits::Last };
             let logits = model.forward(&[span], &mut kv, &mut experts).unwrap();
             cached = ids.len();
             ids.push((0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0);
@@ -212,8 +212,8 @@ fn rows_are_the_same_bits_in_any_step() {
         assert!(kv.reserve(&mut a, start + n) && kv.reserve(&mut b, start + n));
         let others: Vec<u32> = ids[start..][..n].iter().map(|id| (id + 5) % 480).collect();
         let spans = [
-            Span { ids: &others, start, table: &b, wanted: Wanted::Nothing },
-            Span { ids: &ids[start..][..n], start, table: &a, wanted: Wanted::All },
+            Span { ids: &others, start, table: &b, wanted: WantedLogits::Nothing },
+            Span { ids: &ids[start..][..n], start, table: &a, wanted: WantedLogits::All },
         ];
         rows.extend(model.forward(&spans, &mut kv, &mut experts).unwrap());
         start += n;
@@ -222,7 +222,7 @@ fn rows_are_the_same_bits_in_any_step() {
     assert!(rows == whole, "bits");
 
     assert!(kv.reserve(&mut a, 71));
-    let span = [Span { ids: &[3], start: 70, table: &a, wanted: Wanted::Nothing }];
+    let span = [Span { ids: &[3], start: 70, table: &a, wanted: WantedLogits::Nothing }];
     assert!(model.forward(&span, &mut kv, &mut experts).unwrap().is_empty());
 }
 
@@ -232,7 +232,7 @@ fn a_token_beyond_the_vocabulary_is_an_error() {
     let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, 1));
-    let span = Span { ids: &[512], start: 0, table: &table, wanted: Wanted::Last };
+    let span = Span { ids: &[512], start: 0, table: &table, wanted: WantedLogits::Last };
     let error = model.forward(&[span], &mut kv, &mut LocalExperts::of_checkpoint(model.clone())).unwrap_err();
     assert_eq!(error.to_string(), "token 512 is not in a vocabulary of 512");
 }

@@ -12,7 +12,7 @@ use super::{
     checkpoint::{Checkpoint, Expert},
     compute::Compute,
     error::ModelError,
-    experts::{Asked, Experts, ExpertsError, Ticket},
+    experts::{Experts, ExpertsError, LayerRequest, Ticket},
     forward,
     mapped::{self, Mapped},
     spec::{FfnSpec, ModelSpec},
@@ -179,7 +179,7 @@ impl Model {
         // A layer's state that has advanced cannot be restored.
         if !kv.has_states() {
             match self.try_together(batches, kv, experts, Finish::Early) {
-                Err(StepError::Experts(ExpertsError::Refuted)) => {}
+                Err(StepError::Experts(ExpertsError::FalseAnswer)) => {}
                 done => return done,
             }
         }
@@ -233,7 +233,7 @@ impl Model {
             routing.experts.extend_from_slice(call.experts);
             routing.gates.clear();
             routing.gates.extend_from_slice(call.gates);
-            let asked = Asked { layer: wanted.layer, rows: call.rows, routing };
+            let asked = LayerRequest { layer: wanted.layer, rows: call.rows, routing };
             if let Some(ticket) = experts.begin(asked, call.sum)? {
                 return Ok(Some(Away::Layer(wanted, ticket)));
             }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// One address of one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct InterfaceAddress {
     interface: String,
     ip: IpAddr,
     is_up: bool,
@@ -20,7 +20,7 @@ pub fn reachable(bound: IpAddr) -> Vec<IpAddr> {
         tracing::warn!(%error, "the system does not report this machine's addresses");
         Vec::new()
     });
-    let found = found.into_iter().map(|interface| Found {
+    let found = found.into_iter().map(|interface| InterfaceAddress {
         ip: interface.ip(),
         is_up: interface.is_oper_up(),
         interface: interface.name,
@@ -47,9 +47,9 @@ fn label(name: &str) -> Option<String> {
 }
 
 /// Addresses that others can reach: default routes first, then IPv4 before IPv6, each in the system's order.
-fn choose(found: Vec<Found>, both_families: bool, first: &[IpAddr]) -> Vec<IpAddr> {
+fn choose(found: Vec<InterfaceAddress>, both_families: bool, first: &[IpAddr]) -> Vec<IpAddr> {
     let mut chosen: Vec<IpAddr> = Vec::new();
-    for Found { interface, ip, is_up } in found {
+    for InterfaceAddress { interface, ip, is_up } in found {
         let is_wanted =
             is_up && (ip.is_ipv4() || both_families) && reaches_others(ip) && !is_internal(&interface);
         if is_wanted && !chosen.contains(&ip) {
@@ -106,8 +106,8 @@ fn default_routes() -> Vec<IpAddr> {
 mod tests {
     use super::*;
 
-    fn found(entries: &[(&str, &str)]) -> Vec<Found> {
-        let found = |(interface, ip): &(&str, &str)| Found {
+    fn found(entries: &[(&str, &str)]) -> Vec<InterfaceAddress> {
+        let found = |(interface, ip): &(&str, &str)| InterfaceAddress {
             interface: (*interface).to_owned(),
             ip: ip.parse().unwrap(),
             is_up: true,

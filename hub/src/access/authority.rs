@@ -18,7 +18,7 @@ use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
 use super::addresses;
-use super::kept::{KeptError, Replace, StateFolder};
+use super::state_folder::{Replace, SecretError, StateFolder};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Lifetime of the authority.
@@ -82,11 +82,11 @@ impl Authority {
     ///
     /// # Errors
     /// If it cannot be stored, others can read its key, or its file is damaged.
-    pub fn keep(state: &StateFolder) -> Result<(Self, bool), KeptError> {
+    pub fn keep(state: &StateFolder) -> Result<(Self, bool), SecretError> {
         let check = |text: &str| Self::read(text).map(|_| text.to_owned());
         let make = || Self::make(addresses::host_name(), SystemTime::now());
         let mut kept = state.keep(FILE, Replace::No, check, make)?;
-        let broken = |reason: String| KeptError::Broken { path: state.path(FILE), reason };
+        let broken = |reason: String| SecretError::Broken { path: state.path(FILE), reason };
         let mut authority = Self::read(&kept.value).map_err(broken)?;
         if authority.not_after() < SystemTime::now() + DAY * (LEAF_DAYS + 1) {
             tracing::warn!(
@@ -94,7 +94,7 @@ impl Authority {
             );
             kept = state.keep(FILE, Replace::Yes, check, make)?;
             authority =
-                Self::read(&kept.value).map_err(|reason| KeptError::Broken { path: kept.path, reason })?;
+                Self::read(&kept.value).map_err(|reason| SecretError::Broken { path: kept.path, reason })?;
         }
         let pem = authority.pem().to_owned();
         state.keep(CERTIFICATE_FILE, Replace::Yes, |text| Ok(text.to_owned()), || Ok(pem))?;

@@ -176,7 +176,7 @@ fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kept::StateFolder;
+    use super::super::state_folder::StateFolder;
     use super::*;
 
     #[test]

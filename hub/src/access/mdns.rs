@@ -43,7 +43,7 @@ pub struct Announced {
 
 /// A found hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundHub {
     /// Its name, as announced.
     pub name: String,
     /// Its announced addresses, the best first; never empty.
@@ -108,15 +108,15 @@ impl Drop for Announced {
 ///
 /// # Errors
 /// If the system cannot provide a socket; one sentence.
-pub async fn find(wait: Duration) -> Result<Vec<Found>, String> {
+pub async fn find(wait: Duration) -> Result<Vec<FoundHub>, String> {
     let cannot = |error: mdns_sd::Error| format!("searching this network for hubs failed (mDNS): {error}");
     let daemon = ServiceDaemon::new().map_err(cannot)?;
     let events = daemon.browse(SERVICE).map_err(cannot)?;
     let deadline = Instant::now() + wait;
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<FoundHub> = Vec::new();
     while let Ok(Ok(event)) = timeout_at(deadline, events.recv_async()).await {
         let ServiceEvent::ServiceResolved(service) = event else { continue };
-        let Some(hub) = Found::read(&service) else { continue };
+        let Some(hub) = FoundHub::read(&service) else { continue };
         // A hub's latest announcement replaces earlier ones.
         found.retain(|known| known.name != hub.name || known.port != hub.port);
         if found.len() < MAX_FOUND {
@@ -128,7 +128,7 @@ pub async fn find(wait: Duration) -> Result<Vec<Found>, String> {
     Ok(found)
 }
 
-impl Found {
+impl FoundHub {
     fn read(service: &ResolvedService) -> Option<Self> {
         let mut addresses: Vec<IpAddr> =
             service.get_addresses().iter().map(mdns_sd::ScopedIp::to_ip_addr).collect();
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_hub_that_was_found_is_joined_by_its_fingerprint() {
         let authority = "ab".repeat(32);
-        let found = Found {
+        let found = FoundHub {
             name: "desk".into(),
             addresses: vec!["fd00::7".parse().unwrap()],
             port: 8443,
@@ -195,7 +195,7 @@ mod tests {
             authority: authority.parse().ok(),
         };
         assert_eq!(found.join_url("t0ken"), format!("https://[fd00::7]:8443/join#t0ken,ca={authority}"));
-        let plain = Found { is_tls: false, ..found };
+        let plain = FoundHub { is_tls: false, ..found };
         assert_eq!(plain.join_url("t0ken"), "http://[fd00::7]:8443/join#t0ken");
     }
 }

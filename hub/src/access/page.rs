@@ -32,7 +32,7 @@ const SYSTEMS: [(&str, &str, &[&str]); 6] = [
 
 /// Values for the page.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct PageValues {
     /// Port of the https listener.
     pub https_port: u16,
     /// The authority's certificate in DER.
@@ -48,7 +48,7 @@ pub struct Told {
 }
 
 /// Routes of the page and its files.
-pub fn router(told: Told) -> Router {
+pub fn router(told: PageValues) -> Router {
     let told = Arc::new(told);
     let file = |kind: &'static str, text: &'static str| {
         get(
@@ -67,7 +67,7 @@ pub fn router(told: Told) -> Router {
         .with_state(told)
 }
 
-async fn page(State(told): State<Arc<Told>>, headers: HeaderMap) -> Response {
+async fn page(State(told): State<Arc<PageValues>>, headers: HeaderMap) -> Response {
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let text = told.page(agent, host);
@@ -81,11 +81,11 @@ async fn page(State(told): State<Arc<Told>>, headers: HeaderMap) -> Response {
     (headers, text).into_response()
 }
 
-async fn der(State(told): State<Arc<Told>>) -> Response {
+async fn der(State(told): State<Arc<PageValues>>) -> Response {
     download("application/x-x509-ca-cert", "moex-ca.crt", told.certificate.clone())
 }
 
-async fn pem(State(told): State<Arc<Told>>) -> Response {
+async fn pem(State(told): State<Arc<PageValues>>) -> Response {
     download("application/x-pem-file", "moex-ca.pem", told.pem.clone().into_bytes())
 }
 
@@ -94,7 +94,7 @@ fn download(kind: &'static str, name: &'static str, bytes: Vec<u8>) -> Response 
     ([(header::CONTENT_TYPE, kind.to_owned()), (header::CONTENT_DISPOSITION, as_file)], bytes).into_response()
 }
 
-impl Told {
+impl PageValues {
     /// The page for a browser with this user agent and Host.
     fn page(&self, agent: &str, host: &str) -> String {
         let host =
@@ -150,8 +150,8 @@ mod tests {
         "Mozilla/5.0 (X11; CrOS x86_64 14541.0.0) AppleWebKit/537.36 Chrome/126.0 Safari/537.36";
     const FIREFOX: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:127.0) Gecko/20100101 Firefox/127.0";
 
-    fn told() -> Told {
-        Told {
+    fn told() -> PageValues {
+        PageValues {
             https_port: 8443,
             certificate: Vec::new(),
             pem: String::new(),

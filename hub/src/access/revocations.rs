@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::kept::{KeptError, StateFolder};
+use super::state_folder::{SecretError, StateFolder};
 
 /// Name of the file: one name a line.
 const FILE: &str = "revoked-invitations";
@@ -26,7 +26,7 @@ pub enum RevokeError {
     TooMany,
     /// It would be valid again after a restart.
     #[error(transparent)]
-    Kept(#[from] KeptError),
+    StoredSecret(#[from] SecretError),
 }
 
 impl Revocations {
@@ -34,7 +34,7 @@ impl Revocations {
     ///
     /// # Errors
     /// If the file cannot be read, or others can read it.
-    pub fn open(folder: StateFolder) -> Result<Self, KeptError> {
+    pub fn open(folder: StateFolder) -> Result<Self, SecretError> {
         let names = folder.read(FILE, &|text| Ok(text.to_owned()))?.unwrap_or_default();
         let names = names.lines().map(str::to_owned).collect();
         Ok(Self { folder: Some(folder), names: Arc::new(Mutex::new(names)) })
@@ -44,7 +44,7 @@ impl Revocations {
     ///
     /// # Errors
     /// If the file cannot be removed.
-    pub fn clear(folder: &StateFolder) -> Result<(), KeptError> {
+    pub fn clear(folder: &StateFolder) -> Result<(), SecretError> {
         folder.remove(FILE)
     }
 

@@ -12,7 +12,7 @@ use moex_engine::FinishReason;
 use moex_model::text::Special;
 use serde_json::{Value, json};
 
-use super::blocks::{Block, Change, Script, Told, stream, whole};
+use super::blocks::{Block, Change, NamedEvent, Script, stream, whole};
 use super::chat::{Chat, End};
 use super::error::ApiError;
 use super::headers::with_ignored;
@@ -129,11 +129,11 @@ impl Answer {
 }
 
 impl Script for Answer {
-    fn begin(&mut self, chat: &Chat) -> Vec<Told> {
+    fn begin(&mut self, chat: &Chat) -> Vec<NamedEvent> {
         vec![("message_start", json!({ "type": "message_start", "message": message(chat, Vec::new()) }))]
     }
 
-    fn change(&mut self, chat: &Chat, change: Change) -> Vec<Told> {
+    fn change(&mut self, chat: &Chat, change: Change) -> Vec<NamedEvent> {
         let index = self.n_blocks;
         let told = |name: &'static str, field: &str, value: Value| {
             (name, json!({ "type": name, "index": index, field: value }))
@@ -160,7 +160,7 @@ impl Script for Answer {
         }
     }
 
-    fn end(&mut self, _: &Chat, end: &End) -> Vec<Told> {
+    fn end(&mut self, _: &Chat, end: &End) -> Vec<NamedEvent> {
         let (reason, sequence) = self.stop(end);
         let delta = json!({
             "type": "message_delta",
@@ -170,7 +170,7 @@ impl Script for Answer {
         vec![("message_delta", delta), ("message_stop", json!({ "type": "message_stop" }))]
     }
 
-    fn fail(&mut self, error: &ApiError) -> Vec<Told> {
+    fn fail(&mut self, error: &ApiError) -> Vec<NamedEvent> {
         vec![("error", Refusal(error.clone()).body())]
     }
 }

@@ -75,17 +75,17 @@ impl Blocks {
 /// How an API writes an answer as a stream of events.
 pub(super) trait Script: Send + 'static {
     /// Events before the first piece.
-    fn begin(&mut self, chat: &Chat) -> Vec<Told>;
+    fn begin(&mut self, chat: &Chat) -> Vec<NamedEvent>;
     /// Events for a change to a block.
-    fn change(&mut self, chat: &Chat, change: Change) -> Vec<Told>;
+    fn change(&mut self, chat: &Chat, change: Change) -> Vec<NamedEvent>;
     /// Events for a complete answer.
-    fn end(&mut self, chat: &Chat, end: &End) -> Vec<Told>;
+    fn end(&mut self, chat: &Chat, end: &End) -> Vec<NamedEvent>;
     /// Events for a failed answer.
-    fn fail(&mut self, error: &ApiError) -> Vec<Told>;
+    fn fail(&mut self, error: &ApiError) -> Vec<NamedEvent>;
 }
 
 /// Name and data of an event.
-pub(super) type Told = (&'static str, Value);
+pub(super) type NamedEvent = (&'static str, Value);
 
 /// Waits for the complete answer and returns its blocks.
 pub(super) async fn whole(chat: &mut Chat) -> Result<(Vec<Block>, End), ApiError> {

@@ -20,7 +20,7 @@ use super::chat::{FIRST_PART_WAIT, events};
 use super::error::ApiError;
 use super::generate::{Generation, Next, random, seed_of};
 use super::headers::with_ignored;
-use super::logprobs::{self, Told};
+use super::logprobs::{self, CompletionLogprobs};
 use super::prompts::{Room, check_length};
 use super::reply::{FinishReason, Header, Usage};
 use super::state::{Api, unix_seconds};
@@ -61,7 +61,7 @@ struct Text {
     /// Text sent before it: the prompt with `echo`.
     echo: String,
     /// Log probabilities sent with the next part.
-    logprobs: Told,
+    logprobs: CompletionLogprobs,
     /// Number of characters before the next token.
     offset: usize,
     /// Whether usage counts the prompt here: only for the first completion of each prompt.
@@ -113,7 +113,7 @@ impl Completion {
                 let sampling = api.sampling(&request.sampling, seed_of(seed, index));
                 texts.push(Text {
                     echo: echo.clone(),
-                    logprobs: Told {
+                    logprobs: CompletionLogprobs {
                         first: ids.first().copied().filter(|_| tells_prompts),
                         tokens: Vec::new(),
                     },

@@ -25,7 +25,7 @@ const MAX_ORIGIN_BYTES: usize = 300;
 
 /// Query parameters of the visitor.
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct JoinQuery {
     /// Origin of the visitor's page; only the visitor knows whether a proxy before the hub speaks TLS.
     origin: Option<String>,
     /// Name of an invitation, whose links are wanted instead of everyone's.
@@ -45,7 +45,7 @@ struct Link {
 /// Handler: returns the link under the visitor's origin first, then those under the hub's other addresses.
 pub(super) async fn join(
     State(api): State<Arc<Api>>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<JoinQuery>,
 ) -> Result<impl IntoResponse, ApiError> {
     if asked.origin.as_deref().is_some_and(|origin| !is_origin(origin)) {
         return Err(ApiError::invalid("origin", "origin must be like http://host:port."));

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 /// Log probabilities of a completion's tokens, those of an echoed prompt first.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Told {
+pub(super) struct CompletionLogprobs {
     /// First token of the prompt; it has no log probability, since nothing precedes it.
     pub(super) first: Option<u32>,
     /// The tokens after it.
@@ -29,7 +29,7 @@ pub(super) fn of_chat(tokenizer: &Tokenizer, told: &[TokenLogprobs]) -> Value {
 
 /// `choices[].logprobs` of a completion. `offset` is the number of characters before the first token, and is advanced
 /// past the last.
-pub(super) fn of_completion(tokenizer: &Tokenizer, told: &Told, offset: &mut usize) -> Value {
+pub(super) fn of_completion(tokenizer: &Tokenizer, told: &CompletionLogprobs, offset: &mut usize) -> Value {
     let bytes = |token: u32| tokenizer.bytes(token, Special::Keep);
     let text = |token: u32| shown(bytes(token));
     let ids = || told.first.into_iter().chain(told.tokens.iter().map(|one| one.token));

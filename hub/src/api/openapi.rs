@@ -186,7 +186,7 @@ fn json_content(schema: &Schema) -> Value {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::parameters::{Fate, PARAMETERS};
+    use super::super::parameters::{FieldUse, PARAMETERS};
     use super::*;
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
             .map(String::as_str)
             .collect();
         let read: BTreeSet<&str> =
-            PARAMETERS.iter().filter(|p| matches!(p.fate, Fate::Used)).map(|p| p.name).collect();
+            PARAMETERS.iter().filter(|p| matches!(p.fate, FieldUse::Used)).map(|p| p.name).collect();
         assert_eq!(described, read);
     }
 

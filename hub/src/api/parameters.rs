@@ -15,11 +15,11 @@ pub(super) struct Parameter {
     /// Name in the body.
     pub(super) name: &'static str,
     /// How the field is treated.
-    pub(super) fate: Fate,
+    pub(super) fate: FieldUse,
 }
 
 /// How a field is treated.
-pub(super) enum Fate {
+pub(super) enum FieldUse {
     /// It is read.
     Used,
     /// Ignored, since the answer does not depend on it.
@@ -28,7 +28,7 @@ pub(super) enum Fate {
     Refused(&'static [&'static str], &'static str),
 }
 
-use Fate::{Harmless, Refused, Used};
+use FieldUse::{Harmless, Refused, Used};
 
 /// All known fields, by their origin.
 pub(super) const PARAMETERS: &[Parameter] = &[
@@ -157,7 +157,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("xtc_probability", Refused(&["0"], "")),
 ];
 
-const fn of(name: &'static str, fate: Fate) -> Parameter {
+const fn of(name: &'static str, fate: FieldUse) -> Parameter {
     Parameter { name, fate }
 }
 

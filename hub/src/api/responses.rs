@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::blocks::{Block, Change, Script, Told, stream, whole};
+use super::blocks::{Block, Change, NamedEvent, Script, stream, whole};
 use super::chat::{Chat, End};
 use super::error::ApiError;
 use super::headers::with_ignored;
@@ -20,10 +20,10 @@ use super::state::Api;
 use moex_engine::FinishReason;
 
 /// The chat that a body asks for, the body, and the names of its unknown fields.
-type Asked = (ChatRequest, Map<String, Value>, Vec<String>);
+type ParsedBody = (ChatRequest, Map<String, Value>, Vec<String>);
 
 /// Parses a body.
-pub(super) fn parse(body: &[u8]) -> Result<Asked, ApiError> {
+pub(super) fn parse(body: &[u8]) -> Result<ParsedBody, ApiError> {
     let asked = object(body)?;
     let (chat, ignored) = request::chat(&asked)?;
     Ok((ChatRequest::of(&chat)?, asked, ignored))
@@ -135,7 +135,7 @@ impl Answer {
         }
     }
 
-    fn event(&mut self, name: &'static str, mut data: Value) -> Told {
+    fn event(&mut self, name: &'static str, mut data: Value) -> NamedEvent {
         data["type"] = json!(name);
         data["sequence_number"] = json!(self.n_events);
         self.n_events += 1;
@@ -144,7 +144,7 @@ impl Answer {
 }
 
 impl Script for Answer {
-    fn begin(&mut self, _: &Chat) -> Vec<Told> {
+    fn begin(&mut self, _: &Chat) -> Vec<NamedEvent> {
         let body = self.body(None);
         ["response.created", "response.in_progress"]
             .into_iter()
@@ -152,7 +152,7 @@ impl Script for Answer {
             .collect()
     }
 
-    fn change(&mut self, _: &Chat, change: Change) -> Vec<Told> {
+    fn change(&mut self, _: &Chat, change: Change) -> Vec<NamedEvent> {
         let index = self.items.len();
         let at = |item: &Value| json!({ "item_id": item["id"], "output_index": index, "content_index": 0 });
         let mut told = Vec::new();
@@ -221,7 +221,7 @@ impl Script for Answer {
         told
     }
 
-    fn end(&mut self, _: &Chat, end: &End) -> Vec<Told> {
+    fn end(&mut self, _: &Chat, end: &End) -> Vec<NamedEvent> {
         let body = self.body(Some(end));
         let name = match end.finish.reason {
             FinishReason::Length => "response.incomplete",
@@ -230,7 +230,7 @@ impl Script for Answer {
         vec![self.event(name, json!({ "response": body }))]
     }
 
-    fn fail(&mut self, error: &ApiError) -> Vec<Told> {
+    fn fail(&mut self, error: &ApiError) -> Vec<NamedEvent> {
         let mut body = self.body(None);
         let said = &error.body()["error"];
         body["status"] = json!("failed");

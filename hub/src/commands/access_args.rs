@@ -15,10 +15,10 @@ use super::values;
 use crate::access::authority::Authority;
 use crate::access::certificate::{Certificate, Source};
 use crate::access::greeting::{self, Greeting};
-use crate::access::kept::{Kept, KeptError, Replace, StateFolder};
 use crate::access::links::{self, Origins};
 use crate::access::mdns::{self, Announced};
 use crate::access::revocations::Revocations;
+use crate::access::state_folder::{Replace, SecretError, StateFolder, StoredSecret};
 use crate::access::{addresses, page};
 use crate::server::{self, Listener, PublicUrl, Surface};
 
@@ -113,7 +113,7 @@ pub(super) struct Opened {
     /// Origin by which this machine's own workers join.
     local: String,
     state: StateFolder,
-    kept_key: Option<Kept>,
+    stored_key: Option<StoredSecret>,
     certificate: Option<Arc<Certificate>>,
     shows_qr: bool,
     _announced: Option<Announced>,
@@ -137,7 +137,7 @@ impl AccessArgs {
         let state = StateFolder::at(self.state.clone().unwrap_or_else(StateFolder::default_path));
         let token = self.token(&state)?;
         let revocations = self.revocations(&state)?;
-        let kept_key = self.kept_key(&state)?;
+        let stored_key = self.stored_key(&state)?;
         let certificate = self.certificate(&state)?;
         if let Some(certificate) = &certificate {
             tokio::spawn(certificate.clone().keep_current());
@@ -186,14 +186,14 @@ impl AccessArgs {
         }
         Ok(Opened {
             listeners,
-            api_key: self.api_key.clone().or_else(|| kept_key.as_ref().map(|kept| kept.value.clone())),
+            api_key: self.api_key.clone().or_else(|| stored_key.as_ref().map(|stored| stored.value.clone())),
             token,
             revocations,
             web,
             plain: plain_origins,
             local,
             state,
-            kept_key,
+            stored_key,
             certificate,
             shows_qr: self.qr || (self.lan && stderr().is_terminal()),
             _announced: announced,
@@ -206,8 +206,8 @@ impl AccessArgs {
             return Ok(token.clone());
         }
         match state.keep("join-token", Replace::when(self.new_token), values::token, new_secret) {
-            Ok(Kept { value, .. }) => Ok(value),
-            Err(error @ KeptError::Io { .. }) if !self.lan => {
+            Ok(StoredSecret { value, .. }) => Ok(value),
+            Err(error @ SecretError::Io { .. }) if !self.lan => {
                 tracing::warn!("the join token changes with each start: {error}");
                 values::secret()
             }
@@ -216,14 +216,14 @@ impl AccessArgs {
     }
 
     /// The invitations that were revoked with the kept token.
-    fn revocations(&self, state: &StateFolder) -> Result<Revocations, KeptError> {
+    fn revocations(&self, state: &StateFolder) -> Result<Revocations, SecretError> {
         if self.new_token {
             Revocations::clear(state)?;
         }
         Revocations::open(state.clone())
     }
 
-    fn kept_key(&self, state: &StateFolder) -> anyhow::Result<Option<Kept>> {
+    fn stored_key(&self, state: &StateFolder) -> anyhow::Result<Option<StoredSecret>> {
         if !self.lan || self.api_key.is_some() {
             return Ok(None);
         }
@@ -276,8 +276,8 @@ impl Opened {
             "worker_url": self.worker_url(),
             "setup_urls": self.page().map(Origins::shared),
             "qr": self.qr_url(),
-            "api_key": self.kept_key.as_ref().map(|kept| &kept.value),
-            "api_key_file": self.kept_key.as_ref().map(|kept| &kept.path),
+            "api_key": self.stored_key.as_ref().map(|stored| &stored.value),
+            "api_key_file": self.stored_key.as_ref().map(|stored| &stored.path),
             "ca": authority.map(|authority| json!({
                 "fingerprint": authority.fingerprint().to_string(),
                 "certificate": Authority::path(&self.state),
@@ -295,14 +295,14 @@ impl Opened {
             ));
         }
         notes.push(next.to_owned());
-        match &self.kept_key {
-            Some(Kept { value, path, is_new: true }) => {
+        match &self.stored_key {
+            Some(StoredSecret { value, path, is_new: true }) => {
                 notes.push(format!(
                     "Chat and API ask for the key {value} (shown this once, kept in {})",
                     path.display()
                 ));
             }
-            Some(Kept { path, .. }) => {
+            Some(StoredSecret { path, .. }) => {
                 notes.push(format!("Chat and API ask for the key in {}", path.display()));
             }
             None => {}
@@ -356,7 +356,7 @@ impl Opened {
 /// Pages of the plain http port beside https: how to trust the authority, or only a link to https.
 fn pages(certificate: &Certificate, web: &Origins) -> axum::Router {
     let Some(authority) = certificate.authority() else { return axum::Router::new() };
-    page::router(page::Told {
+    page::router(page::PageValues {
         https_port: web.port(),
         certificate: authority.certificate().to_vec(),
         pem: authority.pem().to_owned(),

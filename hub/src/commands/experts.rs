@@ -16,7 +16,7 @@ use crate::{
     shards::{ModelExperts, ShardStore},
 };
 use moex_model::{
-    Asked, Checkpoint, Compute, Expert, Experts, ExpertsError, Keep, Model, Packing, Ticket,
+    Checkpoint, Compute, Expert, Experts, ExpertsError, Keep, LayerRequest, Model, Packing, Ticket,
     local_experts::{ExpertPanels, LocalExperts, MemoryBlocks},
 };
 use moex_swarm::{JoinToken, SwarmConfig, Verify};
@@ -199,7 +199,7 @@ impl OwnSwarm {
 }
 
 impl Experts for OwnSwarm {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         self.experts.begin(asked, sum)
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use super::values;
 use crate::access::greeting;
-use crate::access::mdns::{self, Found};
+use crate::access::mdns::{self, FoundHub};
 
 /// How long hubs may take to answer.
 const WAIT: Duration = Duration::from_secs(3);
@@ -20,7 +20,7 @@ pub(super) async fn ask() -> anyhow::Result<String> {
         bail!("no hub announces itself on this network: give the join URL that the hub prints");
     }
     if !stdin().is_terminal() {
-        let origins: Vec<String> = found.iter().map(Found::origin).collect();
+        let origins: Vec<String> = found.iter().map(FoundHub::origin).collect();
         bail!(
             "which hub, and with which token? Give the join URL that the hub prints; on this network there is {}",
             origins.join(", ")
@@ -29,7 +29,7 @@ pub(super) async fn ask() -> anyhow::Result<String> {
     tokio::task::spawn_blocking(move || choose(&found)).await.context("the question was not answered")?
 }
 
-fn choose(found: &[Found]) -> anyhow::Result<String> {
+fn choose(found: &[FoundHub]) -> anyhow::Result<String> {
     for (n, hub) in found.iter().enumerate() {
         eprintln!("\n  {}  {}, {}", n + 1, hub.name, hub.origin());
         match hub.authority {

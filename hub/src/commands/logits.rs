@@ -15,7 +15,7 @@ use super::{
     experts::{ExpertArgs, ModelArgs, experts_for},
     safetensors_file::{Planned, SafetensorsFile},
 };
-use moex_model::{Asked, Experts, ExpertsError, KvTable, Model, Span, Ticket, Wanted};
+use moex_model::{Experts, ExpertsError, KvTable, LayerRequest, Model, Span, Ticket, WantedLogits};
 
 /// Rows of a step, as in the engine's prefill.
 const CHUNK_ROWS: usize = 128;
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     for (chunk, ids) in args.ids.chunks(CHUNK_ROWS).enumerate() {
         let start = chunk * CHUNK_ROWS;
         ensure!(kv.reserve(&mut table, start + ids.len()), "the KV cache is full");
-        let span = Span { ids, start, table: &table, wanted: Wanted::All };
+        let span = Span { ids, start, table: &table, wanted: WantedLogits::All };
         let logits = model.forward(&[span], &mut kv, &mut experts)?;
         if let Some(file) = &mut file {
             file.write(&logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<_>>())?;
@@ -116,7 +116,7 @@ struct Recorded {
 }
 
 impl Experts for Recorded {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         self.chosen[asked.layer].extend_from_slice(&asked.routing.experts);
         self.experts.begin(asked, sum)
     }

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use moex_model::text::Text;
-    use moex_model::{KvTable, Model, Span, Wanted, local_experts::LocalExperts};
+    use moex_model::{KvTable, Model, Span, WantedLogits, local_experts::LocalExperts};
 
     fn synth(layers: usize, seed: u64) -> (tempfile::TempDir, Checkpoint) {
         let folder = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ mod tests {
         let mut kv = model.kv_pool(usize::MAX, 1);
         let mut table = KvTable::default();
         assert!(kv.reserve(&mut table, 3));
-        let span = Span { ids: &[5, 6, 7], start: 0, table: &table, wanted: Wanted::Last };
+        let span = Span { ids: &[5, 6, 7], start: 0, table: &table, wanted: WantedLogits::Last };
         model.forward(&[span], &mut kv, &mut LocalExperts::of_checkpoint(model.clone())).unwrap()
     }
 

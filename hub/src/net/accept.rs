@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::seats::{Phase, Seat, Seats};
+use super::connection_limit::{ConnectionLimit, ConnectionPermit, Phase};
 use super::stream::Stream;
 
 /// How long TLS's handshake may take.
@@ -62,7 +62,7 @@ pub(crate) struct AcceptOn<A> {
 
 /// Accepts connections until `stopping` is true; then closes idle ones, and returns once every answer in progress has
 /// ended.
-pub(crate) async fn accept<A, F>(on: AcceptOn<A>, seats: Seats, mut stopping: watch::Receiver<bool>)
+pub(crate) async fn accept<A, F>(on: AcceptOn<A>, limit: ConnectionLimit, mut stopping: watch::Receiver<bool>)
 where
     A: Fn(Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response> + Send + 'static,
@@ -79,24 +79,24 @@ where
         match accepted {
             Ok((tcp, peer)) => {
                 backoff = FIRST_BACKOFF;
-                let mut seat = seats.take(peer.ip());
-                if seat.is_none() {
+                let mut permit = limit.take(peer.ip());
+                if permit.is_none() {
                     // Connections told to make room may be about to end.
                     sleep(FIRST_BACKOFF).await;
-                    seat = seats.take(peer.ip());
+                    permit = limit.take(peer.ip());
                 }
-                let Some(seat) = seat else {
+                let Some(permit) = permit else {
                     tracing::warn!(%peer, "a connection was refused: the limit of connections is reached");
                     continue;
                 };
                 let (tls, answer, stopping) = (on.tls.clone(), on.answer.clone(), stopping.clone());
-                connections.spawn(serve(tcp, peer, tls, seat, answer, stopping));
+                connections.spawn(serve(tcp, peer, tls, permit, answer, stopping));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed; retrying");
                 // The system usually lacks file descriptors, and every connection uses one.
-                seats.relieve();
+                limit.relieve();
                 sleep(backoff).await;
                 backoff = MAX_BACKOFF.min(2 * backoff);
             }
@@ -109,7 +109,12 @@ where
 /// Accepts plain HTTP on `listener` and answers with `router`, until the runtime ends.
 pub(super) async fn serve_forever(listener: TcpListener, router: Router) {
     let (_stop, stopping) = watch::channel(false);
-    accept(AcceptOn { tcp: listener, tls: None, answer: call(router) }, Seats::new(1 << 12), stopping).await;
+    accept(
+        AcceptOn { tcp: listener, tls: None, answer: call(router) },
+        ConnectionLimit::new(1 << 12),
+        stopping,
+    )
+    .await;
 }
 
 /// Answers requests with a router.
@@ -132,21 +137,21 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Serves one connection until it ends, is upgraded, or loses its seat.
+/// Serves one connection until it ends, is upgraded, or has to make room.
 async fn serve<A, F>(
     tcp: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
-    seat: Seat,
+    permit: ConnectionPermit,
     answer: A,
     mut stopping: watch::Receiver<bool>,
 ) where
     A: Fn(Request) -> F + Send + Sync + 'static,
     F: Future<Output = Response> + Send + 'static,
 {
-    let opening = timeout(HANDSHAKE_TIMEOUT, Stream::open(tcp, tls.as_ref(), seat.clone()));
+    let opening = timeout(HANDSHAKE_TIMEOUT, Stream::open(tcp, tls.as_ref(), permit.clone()));
     let stream = tokio::select! {
-        () = seat.taken_away() => return,
+        () = permit.taken_away() => return,
         opened = opening => match opened {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "opening a connection failed"),
@@ -154,9 +159,9 @@ async fn serve<A, F>(
         },
     };
     let answer = Arc::new(answer);
-    let served = seat.clone();
+    let served = permit.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let visit = Visit::begin(&served);
+        let visit = RequestInProgress::begin(&served);
         let mut request = request.map(|body| Body::new(InTime { body, deadline: None }));
         request.extensions_mut().insert(ConnectInfo(peer));
         let answer = answer.clone();
@@ -183,7 +188,7 @@ async fn serve<A, F>(
                 }
                 return;
             }
-            () = seat.taken_away() => return tracing::debug!(%peer, "closed an idle connection to make room"),
+            () = permit.taken_away() => return tracing::debug!(%peer, "closed an idle connection to make room"),
             _ = stopping.wait_for(|stop| *stop), if !is_stopping => {
                 is_stopping = true;
                 connection.as_mut().graceful_shutdown();
@@ -193,16 +198,16 @@ async fn serve<A, F>(
 }
 
 /// A request in progress, from its header to the last byte of its answer.
-struct Visit(Seat);
+struct RequestInProgress(ConnectionPermit);
 
-impl Visit {
-    fn begin(seat: &Seat) -> Self {
-        seat.enter(Phase::Served);
-        Self(seat.clone())
+impl RequestInProgress {
+    fn begin(permit: &ConnectionPermit) -> Self {
+        permit.enter(Phase::Served);
+        Self(permit.clone())
     }
 }
 
-impl Drop for Visit {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         self.0.enter(Phase::Waiting);
     }
@@ -211,7 +216,7 @@ impl Drop for Visit {
 /// An answer's body; dropping it ends the visit.
 struct Visited {
     body: Body,
-    _visit: Visit,
+    _visit: RequestInProgress,
 }
 
 impl HttpBody for Visited {

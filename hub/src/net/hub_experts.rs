@@ -4,7 +4,7 @@ use super::faster::{Faster, Side};
 use super::handle::SwarmHandle;
 use super::swarm_experts::SwarmExperts;
 use moex_model::local_experts::LocalExperts;
-use moex_model::{Asked, Experts, ExpertsError, Ticket};
+use moex_model::{Experts, ExpertsError, LayerRequest, Ticket};
 use moex_swarm::Readiness;
 
 /// Who computes experts that both the hub and a worker hold.
@@ -46,7 +46,7 @@ impl HubExperts {
     fn learn_from<T>(&mut self, result: Result<T, ExpertsError>) -> Result<T, ExpertsError> {
         match (&result, &mut self.faster) {
             // Its time is counted as it is.
-            (Ok(_) | Err(ExpertsError::Refuted), _) | (_, None) => {}
+            (Ok(_) | Err(ExpertsError::FalseAnswer), _) | (_, None) => {}
             (Err(_), Some(faster)) => faster.step_fails(),
         }
         result
@@ -54,11 +54,11 @@ impl HubExperts {
 }
 
 impl Experts for HubExperts {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         let is_own = self.is_own();
         let begun = match &mut self.own {
             Some(own) if is_own => {
-                let Asked { layer, routing, .. } = asked;
+                let LayerRequest { layer, routing, .. } = asked;
                 let apply = |sum: &mut [f32]| own.apply_into(asked, sum);
                 self.handle.timed_alone(layer, routing, sum, apply).map(|()| None)
             }

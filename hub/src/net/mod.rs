@@ -16,6 +16,7 @@
 
 mod accept;
 mod compute;
+mod connection_limit;
 mod driver;
 mod event;
 mod failed;
@@ -26,7 +27,6 @@ mod hub_experts;
 mod local;
 mod outbox;
 mod projections;
-mod seats;
 mod served_bytes;
 mod shards;
 mod shared;
@@ -44,11 +44,11 @@ mod worker_processes;
 mod tests;
 
 pub(crate) use self::accept::{AcceptOn, accept, call};
+pub use self::connection_limit::ConnectionLimit;
 pub use self::handle::SwarmHandle;
 pub use self::hub_experts::{HubExperts, Prefer};
 pub use self::local::{LocalSwarm, LocalSwarmConfig, LocalSwarmError};
 pub(crate) use self::projections::projection_bytes;
-pub use self::seats::Seats;
 pub use self::swarm_experts::{MAX_IN_FLIGHT, SwarmExperts};
 pub use self::swarm_server::SwarmServer;
 pub use self::trace::Tracer;

@@ -39,7 +39,7 @@ struct Table {
     secrets: Arc<Secrets>,
     generation: u64,
     drawn: Instant,
-    kept: HashMap<Block, Kept>,
+    kept: HashMap<Block, CachedProjection>,
     n_bytes: usize,
     /// At most [`MAX_WAITING`], and the one that is being projected.
     waiting: HashSet<Block>,
@@ -47,7 +47,7 @@ struct Table {
     n_uses: u64,
 }
 
-struct Kept {
+struct CachedProjection {
     projection: Arc<Projection>,
     generation: u64,
     last_use: u64,
@@ -133,7 +133,7 @@ impl Table {
         self.waiting.remove(&block);
         let Some((projection, generation)) = made else { return };
         self.n_bytes += projection.bytes();
-        let kept = Kept { projection: Arc::new(projection), generation, last_use: self.n_uses };
+        let kept = CachedProjection { projection: Arc::new(projection), generation, last_use: self.n_uses };
         if let Some(old) = self.kept.insert(block, kept) {
             self.n_bytes -= old.projection.bytes();
         }

@@ -57,10 +57,10 @@ async fn serve(
     let length = file.bytes.len();
     let is_same = text(&headers, header::IF_RANGE).is_none_or(|known| known == etag);
     let range = text(&headers, header::RANGE).filter(|_| is_same);
-    let (status, range) = match range.map_or(Asked::Whole, |range| parse_range(range, length)) {
-        Asked::Whole => (StatusCode::OK, 0..length),
-        Asked::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Asked::Unsatisfiable => {
+    let (status, range) = match range.map_or(RangeRequest::Whole, |range| parse_range(range, length)) {
+        RangeRequest::Whole => (StatusCode::OK, 0..length),
+        RangeRequest::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        RangeRequest::Unsatisfiable => {
             let content_range = [(header::CONTENT_RANGE, format!("bytes */{length}"))];
             return (StatusCode::RANGE_NOT_SATISFIABLE, common, content_range).into_response();
         }
@@ -98,7 +98,7 @@ fn chunks(
 
 /// The part of a file that a Range header asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum RangeRequest {
     Whole,
     Part(Range<usize>),
     Unsatisfiable,
@@ -106,9 +106,9 @@ enum Asked {
 
 /// Parses one range of bytes (RFC 9110, section 14): `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LAST_N`. Anything
 /// else is ignored, including lists of ranges.
-fn parse_range(value: &str, length: usize) -> Asked {
+fn parse_range(value: &str, length: usize) -> RangeRequest {
     let Some((first, last)) = value.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
-        return Asked::Whole;
+        return RangeRequest::Whole;
     };
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -119,9 +119,9 @@ fn parse_range(value: &str, length: usize) -> Asked {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
         (Some(first), None) if last.is_empty() => first..length,
         (None, Some(last_n)) if first.is_empty() => length - last_n.min(length)..length,
-        _ => return Asked::Whole,
+        _ => return RangeRequest::Whole,
     };
-    if range.start >= range.end { Asked::Unsatisfiable } else { Asked::Part(range) }
+    if range.start >= range.end { RangeRequest::Unsatisfiable } else { RangeRequest::Part(range) }
 }
 
 fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<&str> {
@@ -135,21 +135,21 @@ mod tests {
     #[test]
     fn ranges_are_those_of_the_rfc() {
         for (value, expected) in [
-            ("bytes=0-0", Asked::Part(0..1)),
-            ("bytes=2-4", Asked::Part(2..5)),
-            ("bytes=2-", Asked::Part(2..10)),
-            ("bytes=-3", Asked::Part(7..10)),
-            ("bytes=-99", Asked::Part(0..10)),
-            ("bytes=4-99", Asked::Part(4..10)),
-            ("bytes=4-99999999999999999999999", Asked::Part(4..10)),
-            ("bytes=10-", Asked::Unsatisfiable),
-            ("bytes=99999999999999999999999-", Asked::Unsatisfiable),
-            ("bytes=-0", Asked::Unsatisfiable),
-            ("bytes=4-2", Asked::Whole),
-            ("bytes=0-1,3-4", Asked::Whole),
-            ("bytes=-", Asked::Whole),
-            ("bytes=+1-2", Asked::Whole),
-            ("items=0-1", Asked::Whole),
+            ("bytes=0-0", RangeRequest::Part(0..1)),
+            ("bytes=2-4", RangeRequest::Part(2..5)),
+            ("bytes=2-", RangeRequest::Part(2..10)),
+            ("bytes=-3", RangeRequest::Part(7..10)),
+            ("bytes=-99", RangeRequest::Part(0..10)),
+            ("bytes=4-99", RangeRequest::Part(4..10)),
+            ("bytes=4-99999999999999999999999", RangeRequest::Part(4..10)),
+            ("bytes=10-", RangeRequest::Unsatisfiable),
+            ("bytes=99999999999999999999999-", RangeRequest::Unsatisfiable),
+            ("bytes=-0", RangeRequest::Unsatisfiable),
+            ("bytes=4-2", RangeRequest::Whole),
+            ("bytes=0-1,3-4", RangeRequest::Whole),
+            ("bytes=-", RangeRequest::Whole),
+            ("bytes=+1-2", RangeRequest::Whole),
+            ("items=0-1", RangeRequest::Whole),
         ] {
             assert_eq!(parse_range(value, 10), expected, "{value}");
         }

@@ -150,7 +150,7 @@ async fn greet(
     mut admitted: oneshot::Receiver<()>,
     pings: &mut Pings,
 ) -> Option<End> {
-    let seat = socket.get_ref().seat().clone();
+    let permit = socket.get_ref().permit().clone();
     let (mut has_spoken, mut is_undecided) = (false, true);
     loop {
         tokio::select! {
@@ -159,7 +159,7 @@ async fn greet(
                 // The swarm's answer is on its way.
                 Err(_) => is_undecided = false,
             },
-            () = seat.taken_away() => return Some(End::Lost),
+            () = permit.taken_away() => return Some(End::Lost),
             next = outgoing.recv() => if let Some(end) = send(socket, next).await {
                 return Some(end);
             },

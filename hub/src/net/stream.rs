@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::seats::{Phase, Seat};
+use super::connection_limit::{ConnectionPermit, Phase};
 
 /// How long a peer may accept no bytes before the connection ends.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,10 +23,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// is then computed for nobody.
 const UNSENT_BYTES: u32 = 32 << 10;
 
-/// An accepted connection and its seat.
+/// An accepted connection and its permit.
 pub(super) struct Stream {
     transport: Transport,
-    seat: Seat,
+    permit: ConnectionPermit,
     /// Bytes that may still be read; none for no limit.
     allowance: Option<usize>,
     /// Runs while the peer accepts no bytes.
@@ -72,7 +72,11 @@ fn limit_unsent(_: &TcpStream, _: u32) -> io::Result<()> {
 impl Stream {
     /// Opens an accepted socket, with TLS's handshake if there is an acceptor. Sets TCP_NODELAY, since a layer's
     /// message is small and nothing follows it.
-    pub(super) async fn open(tcp: TcpStream, tls: Option<&TlsAcceptor>, seat: Seat) -> io::Result<Self> {
+    pub(super) async fn open(
+        tcp: TcpStream,
+        tls: Option<&TlsAcceptor>,
+        permit: ConnectionPermit,
+    ) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         limit_unsent(&tcp, UNSENT_BYTES)?;
         let socket = Socket::Here(tcp);
@@ -80,7 +84,7 @@ impl Stream {
             None => Transport::Plain(socket),
             Some(tls) => Transport::Tls(Box::new(tls.accept(socket).await?)),
         };
-        Ok(Self { transport, seat, allowance: None, stalled: None })
+        Ok(Self { transport, permit, allowance: None, stalled: None })
     }
 
     /// Detaches it from its runtime, as a WebSocket, whose messages are bounded where they are queued.
@@ -101,14 +105,14 @@ impl Stream {
         self.allowance = Some(n_bytes);
     }
 
-    /// Removes the limit on bytes and keeps the peer's seat.
+    /// Removes the limit on bytes and keeps the peer's permit.
     pub(super) fn trust(&mut self) {
         self.allowance = None;
-        self.seat.enter(Phase::Joined);
+        self.permit.enter(Phase::Joined);
     }
 
-    pub(super) fn seat(&self) -> &Seat {
-        &self.seat
+    pub(super) fn permit(&self) -> &ConnectionPermit {
+        &self.permit
     }
 
     fn change_socket(&mut self, change: impl FnOnce(Socket) -> io::Result<Socket>) -> io::Result<()> {

@@ -16,7 +16,7 @@ use super::event::Event;
 use super::failed::{failed, swarm_error};
 use super::handle::SwarmHandle;
 use super::verifier::{Verifier, VerifierSpace};
-use moex_model::{Asked, Experts, ExpertsError, SwarmFailure, Ticket};
+use moex_model::{Experts, ExpertsError, LayerRequest, SwarmFailure, Ticket};
 use moex_swarm::trace::{Record, micros};
 use moex_swarm::{EncodedLayer, JobError, LayerEncoding, LayerResult};
 
@@ -97,7 +97,7 @@ struct Away {
 /// Blocks its thread: not to be called from a task of an async runtime. The calling thread encodes the rows, checks the results
 /// and sums them.
 impl Experts for SwarmExperts {
-    fn begin(&mut self, asked: Asked<'_>, _sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, _sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         let begun = self.swarm.shared.now();
         let no_such_layer = || swarm_error(SwarmFailure::Failed, "there is no such layer");
         let layer = LayerId(u16::try_from(asked.layer).map_err(|_| no_such_layer())?);
@@ -147,7 +147,7 @@ impl Experts for SwarmExperts {
         }
         // What is under way was computed from it.
         self.away.clear();
-        Err(ExpertsError::Refuted)
+        Err(ExpertsError::FalseAnswer)
     }
 
     fn n_wrong_used(&self) -> u64 {

@@ -372,7 +372,7 @@ async fn a_worker_behind_tls_joins_and_is_told_what_to_hold() {
     let (_stop, stopping) = tokio::sync::watch::channel(false);
     let tls = Some(tokio_rustls::TlsAcceptor::from(Arc::new(tls)));
     let on = AcceptOn { tcp, tls, answer: call(server.router()) };
-    tokio::spawn(accept(on, Seats::new(16), stopping));
+    tokio::spawn(accept(on, ConnectionLimit::new(16), stopping));
 
     let tcp = TcpStream::connect(address).await.unwrap();
     let name = "localhost".try_into().unwrap();

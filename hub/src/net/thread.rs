@@ -86,7 +86,7 @@ mod tests {
     use bytes::Bytes;
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::seats::Seats;
+    use super::super::connection_limit::ConnectionLimit;
     use super::super::stream::Stream;
     use super::*;
 
@@ -94,8 +94,8 @@ mod tests {
     async fn the_driver_learns_at_once_of_a_socket_task_that_panicked() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let seat = Seats::new(1).take(Ipv4Addr::LOCALHOST.into()).unwrap();
-        let stream = Stream::open(stream, None, seat).await.unwrap().detach().unwrap();
+        let permit = ConnectionLimit::new(1).take(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let stream = Stream::open(stream, None, permit).await.unwrap().detach().unwrap();
         let (events, mut received) = mpsc::channel(4);
         let (sockets, opened) = mpsc::channel(4);
         let socket = Opened { stream, already_read: Bytes::new(), address: "here".to_owned() };

@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use moex_kernels::check::{CheckScratch, Claim, Projection, RowsAsMet, norm, products_nmse};
+use moex_kernels::check::{AnsweredRow, CheckScratch, KernelRows, Projection, norm, products_nmse};
 use moex_kernels::engine::ActivationFormat;
 use moex_kernels::simd::{Processor, Simd, widen_halves};
 use moex_protocol::{Dtype, tensor};
@@ -58,7 +58,7 @@ struct Space {
 pub(super) struct VerifierSpace {
     /// (T, D).
     rows: Vec<f32>,
-    met: RowsAsMet,
+    met: KernelRows,
     projections: Vec<Option<Arc<Projection>>>,
     is_right: Vec<AtomicBool>,
 }
@@ -121,7 +121,7 @@ impl Verifier {
     }
 
     /// That a worker said products of this item which are not its expert's, if so.
-    fn false_products(&self, result: &LayerResult, item: usize, rows: &RowsAsMet) -> Option<Lie> {
+    fn false_products(&self, result: &LayerResult, item: usize, rows: &KernelRows) -> Option<Lie> {
         let part = result.unchecked().find(|part| part.item == item)?;
         let expert = self.store.shape(part.block.layer)?;
         let expert = expert.view(self.store.block(part.block).ok()?).ok()?;
@@ -181,7 +181,7 @@ impl Verifier {
     fn passes(
         &self,
         projection: &Projection,
-        rows: &RowsAsMet,
+        rows: &KernelRows,
         dtype: Dtype,
         part: &Unchecked<'_>,
         space: &mut Space,
@@ -198,8 +198,8 @@ impl Verifier {
             self.read(dtype, bytes, projection.hidden(), answer);
             let Some(wire_rounding) = wire_rounding(self.simd, dtype, answer) else { return false };
             let (row, gate) = (usize::from(pair.row), pair.gate.to_f32());
-            let claim = Claim { row, gate, products: said, answer, wire_rounding };
-            projection.check(self.simd, self.activations, rows, &claim, scratch).is_ok()
+            let answered = AnsweredRow { row, gate, products: said, answer, wire_rounding };
+            projection.check(self.simd, self.activations, rows, &answered, scratch).is_ok()
         })
     }
 

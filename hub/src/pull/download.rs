@@ -9,7 +9,7 @@ use super::{
     lock::lock,
     part::Part,
     progress::Progress,
-    retry::{Failure, Tries},
+    retry::{Failure, RetryBudget},
     settings::Settings,
 };
 
@@ -70,7 +70,7 @@ impl Download<'_> {
     /// Receives the missing bytes, with pauses between attempts.
     async fn receive(&self, part: &mut Part) -> Result<(), PullError> {
         let file = self.remote.file.as_str();
-        let mut tries = Tries::new(&self.settings.download_pauses);
+        let mut tries = RetryBudget::new(&self.settings.download_pauses);
         let mut furthest = part.n_written();
         while part.n_missing() > 0 {
             let (why, after) = match self.transfer(part).await {

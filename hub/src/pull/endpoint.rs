@@ -14,9 +14,9 @@ use super::{
     cache::{Commit, Etag},
     error::PullError,
     name::ModelName,
-    refusal::{Asked, refusal},
+    refusal::{RefusedRequest, refusal},
     repo_file::RepoFile,
-    retry::{Failure, Tries},
+    retry::{Failure, RetryBudget},
     settings::Settings,
 };
 
@@ -131,7 +131,7 @@ impl Endpoint {
     }
 
     async fn ask<T>(&self, question: impl AsyncFn() -> Result<T, Failure>) -> Result<T, PullError> {
-        let mut tries = Tries::new(&self.settings.ask_pauses);
+        let mut tries = RetryBudget::new(&self.settings.ask_pauses);
         loop {
             let late = || Err(Failure::again(format!("{} answers too slowly", self.host())));
             match tokio::time::timeout(ASK_DEADLINE, question()).await.unwrap_or_else(|_| late()) {
@@ -257,7 +257,7 @@ impl Endpoint {
 
     fn refused(&self, file: Option<&RepoFile>, response: &Response) -> Failure {
         let by_hub = self.is_hub(response.url());
-        refusal(&Asked { name: &self.name, file, settings: &self.settings, by_hub }, response)
+        refusal(&RefusedRequest { name: &self.name, file, settings: &self.settings, by_hub }, response)
     }
 
     fn not_a_hub(&self, reason: &str) -> PullError {

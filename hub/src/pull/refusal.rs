@@ -7,7 +7,7 @@ use reqwest::{Response, StatusCode, header};
 use super::{error::PullError, name::ModelName, repo_file::RepoFile, retry::Failure, settings::Settings};
 
 /// The refused request.
-pub(super) struct Asked<'a> {
+pub(super) struct RefusedRequest<'a> {
     pub(super) name: &'a ModelName,
     /// None for the list of all files.
     pub(super) file: Option<&'a RepoFile>,
@@ -17,7 +17,7 @@ pub(super) struct Asked<'a> {
 }
 
 /// The error for an unsuccessful `response`.
-pub(super) fn refusal(asked: &Asked<'_>, response: &Response) -> Failure {
+pub(super) fn refusal(asked: &RefusedRequest<'_>, response: &Response) -> Failure {
     let status = response.status();
     let host = response.url().host_str().unwrap_or_default().to_owned();
     if is_passing(status) || !asked.by_hub {

@@ -35,12 +35,12 @@ impl From<PullError> for Failure {
 
 /// Counts failures since the last success.
 #[derive(Debug)]
-pub(super) struct Tries<'a> {
+pub(super) struct RetryBudget<'a> {
     pauses: &'a [Duration],
     n_failed: usize,
 }
 
-impl<'a> Tries<'a> {
+impl<'a> RetryBudget<'a> {
     /// Allows one attempt more than there are pauses.
     pub(super) fn new(pauses: &'a [Duration]) -> Self {
         Self { pauses, n_failed: 0 }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn tries_end_unless_something_goes_well() {
         const S: Duration = Duration::from_secs(1);
-        let mut tries = Tries::new(&[S, S]);
+        let mut tries = RetryBudget::new(&[S, S]);
         assert_eq!(tries.next_pause(None), Some(S));
         assert_eq!(tries.next_pause(Some(5 * S)), Some(5 * S));
         assert_eq!(tries.next_pause(None), None);

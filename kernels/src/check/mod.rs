@@ -37,7 +37,7 @@ mod sums;
 
 pub use products::products_nmse;
 pub use projection::Projection;
-pub use row::{CheckScratch, Claim, Refuted, RowsAsMet};
+pub use row::{AnsweredRow, CheckFailure, CheckScratch, KernelRows};
 pub use secrets::Secrets;
 pub use sums::norm;
 

@@ -1,11 +1,11 @@
 //! An expert's true products, for a hub that asks whether a worker's are wrong or differ only by rounding.
 
-use super::RowsAsMet;
+use super::KernelRows;
 use crate::ExpertView;
 
 /// Compares the products that a worker `said` (2F) for a row with the expert's own: the squared errors' sum divided by
 /// the squared values' sum. Multiplies every weight of gate and up once, in f64.
-pub fn products_nmse(expert: &ExpertView<'_>, rows: &RowsAsMet, row: usize, said: &[f32]) -> f64 {
+pub fn products_nmse(expert: &ExpertView<'_>, rows: &KernelRows, row: usize, said: &[f32]) -> f64 {
     let x = rows.row(row).0; // (D)
     let mut scratch = vec![0.0; x.len()];
     let (mut error, mut power) = (0.0, 0.0);

@@ -13,7 +13,7 @@ use crate::{
 
 /// Rows in the precision that a format's weights meet: rounded to int8 and back, or unchanged.
 #[derive(Clone, Debug, Default)]
-pub struct RowsAsMet {
+pub struct KernelRows {
     rounded: Activations,
     /// (R, D).
     rows: Vec<f32>,
@@ -21,7 +21,7 @@ pub struct RowsAsMet {
     norms: Vec<f32>,
 }
 
-impl RowsAsMet {
+impl KernelRows {
     /// Fills with `rows` (R, `n_cols`), in the precision of experts whose gate and up are in `format`.
     ///
     /// # Panics
@@ -59,8 +59,8 @@ impl RowsAsMet {
 
 /// A worker's answer for one row.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim<'a> {
-    /// The row's index in [`RowsAsMet`].
+pub struct AnsweredRow<'a> {
+    /// The row's index in [`KernelRows`].
     pub row: usize,
     /// The gate that the answer is to be multiplied by.
     pub gate: f32,
@@ -72,9 +72,9 @@ pub struct Claim<'a> {
     pub wire_rounding: f32,
 }
 
-/// Which part of a claim is wrong.
+/// Which part of an answered row is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refuted {
+pub enum CheckFailure {
     /// The products are not those of the row with gate and up.
     Products,
     /// The answer does not follow from the products.
@@ -103,35 +103,35 @@ impl Projection {
         &self,
         simd: Simd,
         activations: ActivationFormat,
-        rows: &RowsAsMet,
-        claim: &Claim<'_>,
+        rows: &KernelRows,
+        answered: &AnsweredRow<'_>,
         scratch: &mut CheckScratch,
-    ) -> Result<(), Refuted> {
-        let (x, x_norm) = rows.row(claim.row);
-        let said: [f32; N_PRODUCTS] = dots(simd, &self.secrets.products, claim.products);
+    ) -> Result<(), CheckFailure> {
+        let (x, x_norm) = rows.row(answered.row);
+        let said: [f32; N_PRODUCTS] = dots(simd, &self.secrets.products, answered.products);
         let true_: [f32; N_PRODUCTS] = dots(simd, &self.gate_up, x);
         let allowed =
             TOLERANCE * self.norms[0] * x_norm * rounding(self.format.gate_up, activations, x.len());
         // Written so that NaN is refuted.
         if !said.iter().zip(true_).all(|(said, true_)| (said - true_).abs() <= allowed) {
-            return Err(Refuted::Products);
+            return Err(CheckFailure::Products);
         }
         let CheckScratch { h, rounded } = scratch;
-        self.activate(simd, activations, claim.products, h);
+        self.activate(simd, activations, answered.products, h);
         if activations == ActivationFormat::Int8 {
             simd::fill_alone(simd, rounded, self.format.down, h.len(), h);
             rounded.dequantize(0, h);
         }
-        let said: [f32; N_ANSWER] = dots(simd, &self.secrets.answer, claim.answer);
+        let said: [f32; N_ANSWER] = dots(simd, &self.secrets.answer, answered.answer);
         let mut true_: [f32; N_ANSWER] = dots(simd, &self.down, h);
         if let Some(biases) = &self.biases {
             true_.iter_mut().zip(biases.down).for_each(|(sum, bias)| *sum += bias);
         }
         let of_sums = self.norms[1] * norm(simd, h) * rounding(self.format.down, activations, h.len());
-        let allowed = TOLERANCE * (claim.wire_rounding + claim.gate.abs() * of_sums);
-        match said.iter().zip(true_).all(|(said, true_)| (said - claim.gate * true_).abs() <= allowed) {
+        let allowed = TOLERANCE * (answered.wire_rounding + answered.gate.abs() * of_sums);
+        match said.iter().zip(true_).all(|(said, true_)| (said - answered.gate * true_).abs() <= allowed) {
             true => Ok(()),
-            false => Err(Refuted::Answer),
+            false => Err(CheckFailure::Answer),
         }
     }
 

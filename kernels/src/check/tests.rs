@@ -5,7 +5,8 @@ use std::sync::Arc;
 use half::f16;
 
 use super::{
-    CheckScratch, Claim, N_ANSWER, N_PRODUCTS, Projection, Refuted, RowsAsMet, Secrets, products_nmse,
+    AnsweredRow, CheckFailure, CheckScratch, KernelRows, N_ANSWER, N_PRODUCTS, Projection, Secrets,
+    products_nmse,
 };
 use crate::{
     ExpertFormat, ExpertKind, ExpertShape, WeightFormat,
@@ -30,7 +31,7 @@ fn random(seed: u64) -> impl FnMut() -> u32 {
 struct Case {
     projection: Projection,
     activations: ActivationFormat,
-    rows: RowsAsMet,
+    rows: KernelRows,
     gates: Vec<f32>,
     /// (R, 2F).
     products: Vec<f32>,
@@ -62,7 +63,7 @@ impl Case {
         let simd = Simd::detect();
         let secrets = Arc::new(Secrets::new(hidden, inner, random(seed)));
         let projection = Projection::new(simd, &shape.view(&block).unwrap(), secrets);
-        let mut met = RowsAsMet::default();
+        let mut met = KernelRows::default();
         met.fill(simd, activations, shape.format.gate_up, hidden, &batch.rows);
         assert_eq!(met.n_rows(), n_rows);
         let answers = computed.rows.iter().map(|y| f16::from_f32(*y).to_f32()).collect();
@@ -70,9 +71,9 @@ impl Case {
         Self { projection, activations, rows: met, gates, products, answers }
     }
 
-    fn check(&self, row: usize, products: &[f32], answer: &[f32]) -> Result<(), Refuted> {
+    fn check(&self, row: usize, products: &[f32], answer: &[f32]) -> Result<(), CheckFailure> {
         let length = answer.iter().map(|y| y * y).sum::<f32>().sqrt();
-        let claim = Claim {
+        let answered = AnsweredRow {
             row,
             gate: self.gates[row],
             products,
@@ -80,7 +81,7 @@ impl Case {
             wire_rounding: length / 2048.0 + (answer.len() as f32).sqrt() / (1 << 25) as f32,
         };
         let mut scratch = CheckScratch::default();
-        self.projection.check(Simd::detect(), self.activations, &self.rows, &claim, &mut scratch)
+        self.projection.check(Simd::detect(), self.activations, &self.rows, &answered, &mut scratch)
     }
 
     fn products(&self, row: usize) -> &[f32] {
@@ -146,19 +147,19 @@ fn a_lie_fails() {
             let scaled = |values: &[f32], factor| values.iter().map(|v| v * factor).collect::<Vec<f32>>();
             for factor in [-20.0, 3.0, 1.03, 0.97, 0.0, f32::NAN, f32::INFINITY] {
                 let said = case.check(0, products, &scaled(answer, factor));
-                assert_eq!(said, Err(Refuted::Answer), "{shape:?} {activations} {factor}");
+                assert_eq!(said, Err(CheckFailure::Answer), "{shape:?} {activations} {factor}");
                 let said = case.check(0, &scaled(products, factor), answer);
                 assert!(said.is_err(), "{shape:?} {activations} products x {factor}");
             }
             let zeros = vec![0.0; products.len()];
-            assert_eq!(case.check(0, &zeros, &vec![0.0; answer.len()]), Err(Refuted::Products));
+            assert_eq!(case.check(0, &zeros, &vec![0.0; answer.len()]), Err(CheckFailure::Products));
             assert!(case.check(0, case.products(2), case.answer(2)).is_err(), "another row's");
             // One wrong value alone, and two wrong values that cancel for half of all vectors of signs.
             let mut one = answer.to_vec();
             one[5] += 0.5 * answer.iter().map(|y| y * y).sum::<f32>().sqrt();
-            assert_eq!(case.check(0, products, &one), Err(Refuted::Answer));
+            assert_eq!(case.check(0, products, &one), Err(CheckFailure::Answer));
             one[6] = answer[6] + one[5] - answer[5];
-            assert_eq!(case.check(0, products, &one), Err(Refuted::Answer));
+            assert_eq!(case.check(0, products, &one), Err(CheckFailure::Answer));
         }
     }
 }

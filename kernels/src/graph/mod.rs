@@ -26,7 +26,7 @@ pub use places::PlanBytes;
 pub use program::Program;
 pub use recorder::Recorder;
 pub use run::{ExpertsCall, ExpertsWanted, Pause};
-pub use span::{Span, Wanted};
+pub use span::{Span, WantedLogits};
 pub use weights::{MatrixSource, Rounding};
 pub use workspace::Workspace;
 
@@ -51,7 +51,7 @@ pub enum RowCount {
     /// T, those of the step.
     Step,
     /// W, those of the step whose logits are wanted.
-    Wanted,
+    WantedLogits,
 }
 
 /// A tensor of a graph.

@@ -33,7 +33,7 @@ impl Places {
         let lifetimes = lifetimes(graph.tensors.len(), ops);
         let mut places =
             Self { starts: vec![0; graph.tensors.len()], columns: [0; 2], naive_columns: [0; 2] };
-        for rows in [RowCount::Step, RowCount::Wanted] {
+        for rows in [RowCount::Step, RowCount::WantedLogits] {
             let living = |id: &usize| graph.tensors[*id].rows == rows && lifetimes[*id].end > 0;
             let mut widest_first: Vec<usize> = (0..graph.tensors.len()).filter(living).collect();
             widest_first.sort_by_key(|id| std::cmp::Reverse(graph.tensors[*id].width));

@@ -164,7 +164,7 @@ impl Recorder {
 
     /// Keeps the rows whose logits are wanted.
     pub fn keep_wanted(&mut self, x: TensorId) -> TensorId {
-        let out = self.tensor("wanted", RowCount::Wanted, self.width(x));
+        let out = self.tensor("wanted", RowCount::WantedLogits, self.width(x));
         self.push(Op::KeepWanted { x, out });
         out
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Activation, Columns, Heads, KvPool, Op, Program, Projection, RouterKind, RowCount, Span, TensorId,
-    Wanted, Workspace, cpu::Sequences, workspace::Rows,
+    WantedLogits, Workspace, cpu::Sequences, workspace::Rows,
 };
 use crate::cpu::{self, DeltaNetWeights, Groups, OutOfVocabulary, RopeTable};
 
@@ -50,16 +50,18 @@ impl Program {
             ids.extend_from_slice(span.ids);
             places.extend((0..span.ids.len()).map(|i| (sequence, span.start + i)));
             match span.wanted {
-                Wanted::Nothing => {}
-                Wanted::Last => wanted.extend(places.len().checked_sub(1).filter(|last| *last >= first)),
-                Wanted::All => wanted.extend(first..places.len()),
+                WantedLogits::Nothing => {}
+                WantedLogits::Last => {
+                    wanted.extend(places.len().checked_sub(1).filter(|last| *last >= first));
+                }
+                WantedLogits::All => wanted.extend(first..places.len()),
             }
         }
         ropes.resize_with(self.graph.ropes.len(), RopeTable::default);
         for (rope, table) in self.graph.ropes.iter().zip(ropes) {
             rope.fill(places.iter().map(|(_, position)| *position as u32), table);
         }
-        for (arena, rows) in [RowCount::Step, RowCount::Wanted].into_iter().enumerate() {
+        for (arena, rows) in [RowCount::Step, RowCount::WantedLogits].into_iter().enumerate() {
             let len = self.places.columns[arena] * space.rows.count(rows);
             if space.arenas[arena].len() < len {
                 space.arenas[arena].resize(len, 0.0);
@@ -317,7 +319,7 @@ impl Program {
                 let width = graph.width(x);
                 let [step, wanted] = arenas;
                 let x = &step[self.places.range(graph, x, rows.count(RowCount::Step))];
-                let out = &mut wanted[self.places.range(graph, out, rows.count(RowCount::Wanted))];
+                let out = &mut wanted[self.places.range(graph, out, rows.count(RowCount::WantedLogits))];
                 for (out, row) in out.chunks_exact_mut(width).zip(&rows.wanted) {
                     out.copy_from_slice(&x[row * width..][..width]);
                 }

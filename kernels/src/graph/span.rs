@@ -11,12 +11,12 @@ pub struct Span<'a> {
     /// Its pages, with room for `start + ids.len()` positions.
     pub table: &'a KvTable,
     /// Which rows' logits are wanted.
-    pub wanted: Wanted,
+    pub wanted: WantedLogits,
 }
 
 /// The rows of a sequence whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedLogits {
     /// None: a prompt's chunk that others follow.
     Nothing,
     /// The last: the next token is drawn from it.

@@ -95,7 +95,7 @@ fn layout(packed: Option<KvFormat>) -> KvLayout {
     }
 }
 
-fn run(program: &Program, packed: Option<KvFormat>, chunks: &[usize], wanted: Wanted) -> Vec<f32> {
+fn run(program: &Program, packed: Option<KvFormat>, chunks: &[usize], wanted: WantedLogits) -> Vec<f32> {
     let mut kv = KvPool::new(layout(packed), usize::MAX, 1);
     let (mut table, mut space) = (KvTable::default(), Workspace::default());
     let ids: Vec<u32> = (0..12).map(|i| i * 7 % 20).collect();
@@ -118,14 +118,14 @@ fn both_engines_compute_the_same_and_a_row_keeps_its_bits_in_any_step() {
     let processor = Arc::new(Processor::new(Simd::detect(), 2));
     let fast = Program::simd(graph(), processor, None, || packed += 1).unwrap();
     assert_eq!(packed, 11, "each matrix once, an MLP's together");
-    let expected = run(&exact, None, &[12], Wanted::All);
+    let expected = run(&exact, None, &[12], WantedLogits::All);
     assert_eq!(expected.len(), 12 * 20);
     for (program, format) in [(&exact, None), (&fast, Some(KvFormat::F32))] {
-        let whole = run(program, format, &[12], Wanted::All);
+        let whole = run(program, format, &[12], WantedLogits::All);
         assert!(nmse(&whole, &expected) < 1e-9);
-        assert_eq!(run(program, format, &[1, 7, 4], Wanted::All), whole);
-        assert_eq!(run(program, format, &[12], Wanted::Last), whole[11 * 20..]);
-        assert!(run(program, format, &[12], Wanted::Nothing).is_empty());
+        assert_eq!(run(program, format, &[1, 7, 4], WantedLogits::All), whole);
+        assert_eq!(run(program, format, &[12], WantedLogits::Last), whole[11 * 20..]);
+        assert!(run(program, format, &[12], WantedLogits::Nothing).is_empty());
     }
 }
 
@@ -163,7 +163,7 @@ fn a_token_without_an_embedding_is_an_error() {
     let mut kv = KvPool::new(layout(None), usize::MAX, 1);
     let (mut table, mut space) = (KvTable::default(), Workspace::default());
     assert!(kv.reserve(&mut table, 1));
-    let spans = [Span { ids: &[20], start: 0, table: &table, wanted: Wanted::Last }];
+    let spans = [Span { ids: &[20], start: 0, table: &table, wanted: WantedLogits::Last }];
     exact.begin(&spans, &mut space);
     let error = exact.advance(&spans, &mut kv, &mut space).unwrap_err();
     assert_eq!(error.to_string(), "token 20 is not in a vocabulary of 20");

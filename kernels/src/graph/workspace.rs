@@ -42,7 +42,7 @@ impl Rows {
     pub(super) fn count(&self, rows: RowCount) -> usize {
         match rows {
             RowCount::Step => self.places.len(),
-            RowCount::Wanted => self.wanted.len(),
+            RowCount::WantedLogits => self.wanted.len(),
         }
     }
 }

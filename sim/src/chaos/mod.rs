@@ -25,7 +25,7 @@ pub use self::many::{Summary, run_many};
 
 use self::{
     checks::Checks,
-    scenario::{Act, Scenario},
+    scenario::{Fault, Scenario},
 };
 use crate::{
     random::Random,
@@ -113,7 +113,7 @@ struct Chaos {
     /// Chooses the peers that faults hit.
     random: Random,
     /// Indexed by the token that they were scheduled with.
-    acts: Vec<Act>,
+    acts: Vec<Fault>,
     honest: Vec<PeerId>,
     hostile: Vec<PeerId>,
     n_jobs: u64,
@@ -224,19 +224,19 @@ impl Chaos {
             return;
         }
         match self.acts[token].clone() {
-            Act::StartJob => drop(self.start_job()),
-            Act::Join => self.join(),
-            Act::JoinHostile => {
+            Fault::StartJob => drop(self.start_job()),
+            Fault::Join => self.join(),
+            Fault::JoinHostile => {
                 let spec = self.scenario.hostile();
                 let id = self.world.add_hostile(spec);
                 self.hostile.push(id);
                 self.checks.excuse(id);
                 self.checks.has_hostile = true;
             }
-            Act::Restart(peer) => self.world.start(PeerId(peer)),
-            Act::Show(peer) => self.world.show(PeerId(peer), Visibility::Visible),
-            Act::SlowHub(percent) => self.world.slow_hub(percent),
-            Act::Partition(time) => {
+            Fault::Restart(peer) => self.world.start(PeerId(peer)),
+            Fault::Show(peer) => self.world.show(PeerId(peer), Visibility::Visible),
+            Fault::SlowHub(percent) => self.world.slow_hub(percent),
+            Fault::Partition(time) => {
                 for id in self.honest.clone() {
                     if self.random.below(2) == 0 {
                         self.checks.excuse(id);
@@ -245,7 +245,7 @@ impl Chaos {
                     }
                 }
             }
-            Act::ShutDown => {
+            Fault::ShutDown => {
                 self.checks.is_shut_down = true;
                 self.world.shut_down();
             }
@@ -254,41 +254,41 @@ impl Chaos {
     }
 
     /// Injects a fault into one honest worker that is there.
-    fn harm_one(&mut self, act: &Act) {
+    fn harm_one(&mut self, act: &Fault) {
         let alive: Vec<PeerId> =
             self.honest.iter().copied().filter(|id| self.world.is_running(*id)).collect();
         if alive.is_empty() {
             return;
         }
         let id = alive[self.random.below(alive.len())];
-        if !matches!(act, Act::Hide(_) | Act::Slow(_) | Act::FailLoads(_)) {
+        if !matches!(act, Fault::Hide(_) | Fault::Slow(_) | Fault::FailLoads(_)) {
             self.checks.excuse(id);
         }
         match *act {
-            Act::Kill(death) => {
+            Fault::Kill(death) => {
                 self.world.kill(id, death);
-                self.maybe_again(Act::Restart(id.0));
+                self.maybe_again(Fault::Restart(id.0));
             }
-            Act::Freeze(time) => {
+            Fault::Freeze(time) => {
                 // Some pages still send it, others just vanish.
                 if self.random.below(2) == 0 {
                     self.world.show(id, Visibility::Frozen);
-                    self.schedule(time, Act::Show(id.0));
+                    self.schedule(time, Fault::Show(id.0));
                 }
                 self.world.freeze(id, time);
             }
-            Act::Hide(time) => {
+            Fault::Hide(time) => {
                 self.world.show(id, Visibility::Hidden);
-                self.schedule(time, Act::Show(id.0));
+                self.schedule(time, Fault::Show(id.0));
             }
-            Act::Stall(toward, time) => self.world.stall(id, toward, time),
-            Act::Reset => self.world.reset(id),
-            Act::Slow(percent) => self.world.slow(id, percent),
-            Act::Leave => {
+            Fault::Stall(toward, time) => self.world.stall(id, toward, time),
+            Fault::Reset => self.world.reset(id),
+            Fault::Slow(percent) => self.world.slow(id, percent),
+            Fault::Leave => {
                 self.world.leave(id);
-                self.maybe_again(Act::Restart(id.0));
+                self.maybe_again(Fault::Restart(id.0));
             }
-            Act::FailLoads(percent) => {
+            Fault::FailLoads(percent) => {
                 self.checks.had_failing_loads = true;
                 self.world.fail_loads(id, percent);
             }
@@ -296,14 +296,14 @@ impl Chaos {
         }
     }
 
-    fn maybe_again(&mut self, act: Act) {
+    fn maybe_again(&mut self, act: Fault) {
         if self.random.below(3) > 0 {
             let wait = Duration::from_micros(self.random.below(5_000_000) as u64);
             self.schedule(wait, act);
         }
     }
 
-    fn schedule(&mut self, wait: Duration, act: Act) {
+    fn schedule(&mut self, wait: Duration, act: Fault) {
         self.world.schedule(self.world.now() + wait, self.acts.len() as u64);
         self.acts.push(act);
     }

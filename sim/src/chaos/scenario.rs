@@ -27,7 +27,7 @@ pub(super) struct Scenario {
     pub(super) hub: HubDevice,
     /// How long faults are injected.
     pub(super) length: Duration,
-    pub(super) acts: Vec<(Duration, Act)>,
+    pub(super) acts: Vec<(Duration, Fault)>,
     /// Jobs that follow one another, as a conversation's layers do.
     pub(super) n_chained: usize,
     /// Whether only hostile peers do harm and the hub computes: then every layer finishes soon.
@@ -37,7 +37,7 @@ pub(super) struct Scenario {
 
 /// A fault. The peer that it hits is drawn when it happens.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
+pub(super) enum Fault {
     StartJob,
     Join,
     JoinHostile,
@@ -94,17 +94,17 @@ impl Scenario {
     fn plan(&mut self) {
         for _ in 0..self.random.below(6) {
             let at = Duration::from_micros(upto(&mut self.random, 300_000));
-            self.acts.push((at, Act::Join));
+            self.acts.push((at, Fault::Join));
         }
         if self.random.below(3) == 0 {
             for _ in 0..=self.random.below(2) {
-                self.at_random_time(Act::JoinHostile);
+                self.at_random_time(Fault::JoinHostile);
             }
         }
         // Enough jobs that workers become known in scenarios where every layer finishes.
         self.n_chained = self.random.below(if self.swarm.hub_compute { 60 } else { 8 });
         for _ in 0..1 + self.random.below(8) {
-            self.at_random_time(Act::StartJob);
+            self.at_random_time(Fault::StartJob);
         }
         // A third of the seeds are calm: in these, nothing may fail that could have succeeded.
         let is_calm = self.random.below(3) == 0;
@@ -117,32 +117,32 @@ impl Scenario {
         }
         if self.random.below(20) == 0 {
             let at = self.length - Duration::from_millis(upto(&mut self.random, 500));
-            self.acts.push((at, Act::ShutDown));
+            self.acts.push((at, Fault::ShutDown));
         }
     }
 
-    fn at_random_time(&mut self, act: Act) {
+    fn at_random_time(&mut self, act: Fault) {
         let at = Duration::from_micros(upto(&mut self.random, self.length.as_micros() as u64));
         self.acts.push((at, act));
     }
 
-    fn harm(&mut self) -> Act {
+    fn harm(&mut self) -> Fault {
         let random = &mut self.random;
         let time = Duration::from_micros(upto(random, MAX_OUTAGE.as_micros() as u64));
         let death = if random.below(2) == 0 { Death::Reset } else { Death::Silent };
         let toward = if random.below(2) == 0 { Toward::Hub } else { Toward::Worker };
         match random.below(13) {
-            0 | 1 => Act::Kill(death),
-            2 => Act::Freeze(time),
-            3 => Act::Hide(time),
-            4 | 5 => Act::Stall(toward, time),
-            6 => Act::Partition(time),
-            7 => Act::Reset,
-            8 => Act::Slow(200 + random.below(5_000) as u32),
-            9 => Act::SlowHub(100 + random.below(1_000) as u32),
-            10 => Act::Leave,
-            11 => Act::FailLoads(random.below(101) as u32),
-            _ => Act::Join,
+            0 | 1 => Fault::Kill(death),
+            2 => Fault::Freeze(time),
+            3 => Fault::Hide(time),
+            4 | 5 => Fault::Stall(toward, time),
+            6 => Fault::Partition(time),
+            7 => Fault::Reset,
+            8 => Fault::Slow(200 + random.below(5_000) as u32),
+            9 => Fault::SlowHub(100 + random.below(1_000) as u32),
+            10 => Fault::Leave,
+            11 => Fault::FailLoads(random.below(101) as u32),
+            _ => Fault::Join,
         }
     }
 

@@ -43,11 +43,11 @@ pub(super) struct Stage {
 
 /// The target of one track.
 enum Actor {
-    Worker(Post),
-    Guest(Post),
-    Host(House),
+    Worker(ChaosWorker),
+    Guest(ChaosWorker),
+    Host(ChaosHost),
     Link(Arc<Proxy>),
-    Tab(Seat),
+    Tab(ChaosTab),
 }
 
 impl Stage {
@@ -65,27 +65,28 @@ impl Stage {
             let actor = match track {
                 Track::Worker(index) => {
                     let join_url = hub.join_url_by(links[index].address)?;
-                    let mut post = Post::new(config, format!("worker-{index}"), join_url, &stores, track);
+                    let mut post =
+                        ChaosWorker::new(config, format!("worker-{index}"), join_url, &stores, track);
                     post.start()?;
                     Actor::Worker(post)
                 }
                 Track::Guest(index) => {
                     let name = format!("guest-{index}");
-                    Actor::Guest(Post::new(config, name, hub.join_url.clone(), &stores, track))
+                    Actor::Guest(ChaosWorker::new(config, name, hub.join_url.clone(), &stores, track))
                 }
                 Track::Host(index) => {
                     let host = Arc::new(Host::new().context("a host of its own for a worker")?);
                     let (name, join_url) = (format!("host-{index}"), hub.join_url_from(&host)?);
-                    let mut post = Post::new(config, name, join_url, &stores, track);
+                    let mut post = ChaosWorker::new(config, name, join_url, &stores, track);
                     post.moex = post.moex.on(host.clone());
                     post.start()?;
-                    Actor::Host(House { host, post })
+                    Actor::Host(ChaosHost { host, post })
                 }
                 Track::Link(index) => Actor::Link(links[index].clone()),
                 Track::Tab(_) => {
                     let browser = browser.clone().context("tabs want a browser")?;
                     let tab = Some(browser.open(&hub.join_url).await?);
-                    Actor::Tab(Seat { browser, join_url: hub.join_url.clone(), tab })
+                    Actor::Tab(ChaosTab { browser, join_url: hub.join_url.clone(), tab })
                 }
             };
             actors.push((actor, script(track, config.seed, config.length)));
@@ -109,7 +110,7 @@ impl Stage {
     /// Checks that every worker that should be running still is.
     pub(super) fn check(&mut self) -> Result<()> {
         for (actor, _) in &mut self.actors {
-            if let Actor::Worker(post) | Actor::Host(House { post, .. }) = actor {
+            if let Actor::Worker(post) | Actor::Host(ChaosHost { post, .. }) = actor {
                 let ended = post.worker.as_mut().context("a worker was not restarted")?.ended()?;
                 ensure!(ended.is_none(), "{} ended by itself: {ended:?}", post.name);
             }
@@ -187,7 +188,7 @@ fn link(fault: Fault) -> Option<Link> {
 }
 
 /// A worker's process, running or not: its key and its store are kept.
-struct Post {
+struct ChaosWorker {
     moex: Moex,
     name: String,
     join_url: String,
@@ -196,7 +197,7 @@ struct Post {
     worker: Option<Worker>,
 }
 
-impl Post {
+impl ChaosWorker {
     fn new(config: &Config, name: String, join_url: String, stores: &TempDir, track: Track) -> Self {
         let n = match track {
             Track::Guest(index) => 0x100 + index,
@@ -233,12 +234,12 @@ impl Post {
 }
 
 /// A worker on its own host.
-struct House {
+struct ChaosHost {
     host: Arc<Host>,
-    post: Post,
+    post: ChaosWorker,
 }
 
-impl House {
+impl ChaosHost {
     async fn suffer(&mut self, fault: Fault, lasting: Duration) -> Result<()> {
         if fault == Fault::PowerCut {
             self.host.cut_power()?;
@@ -255,13 +256,13 @@ impl House {
 }
 
 /// A tab, open or closed.
-struct Seat {
+struct ChaosTab {
     browser: Arc<Browser>,
     join_url: String,
     tab: Option<Tab>,
 }
 
-impl Seat {
+impl ChaosTab {
     async fn suffer(&mut self, fault: Fault, lasting: Duration) -> Result<()> {
         let tab = self.tab.take().context("no tab is open")?;
         if fault == Fault::FreezeTab {

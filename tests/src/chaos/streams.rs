@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::chat::{self, Said};
+use crate::chat::{self, Reply};
 
 /// The most failures and differences that are kept for display.
 const MAX_SHOWN: usize = 10;
@@ -18,7 +18,7 @@ const MAX_SHOWN: usize = 10;
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     question: Value,
-    expected: Said,
+    expected: Reply,
 }
 
 /// The results of the requests of one stream, or of all.

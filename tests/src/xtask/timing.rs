@@ -14,7 +14,7 @@ pub struct Stages(Vec<(&'static str, Duration)>);
 
 /// One test that ran.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ran {
+pub struct TestTime {
     /// The name of the test binary in nextest.
     pub binary: String,
     /// The test's name.
@@ -33,7 +33,7 @@ impl Stages {
     }
 
     /// The summary as text; `ran` is empty if the runner reports no times.
-    pub fn summary(&self, ran: &[Ran]) -> String {
+    pub fn summary(&self, ran: &[TestTime]) -> String {
         let total: Duration = self.0.iter().map(|(_, took)| *took).sum();
         let mut lines = vec![format!("Where the time went: {}", shown(total.as_secs_f64()))];
         lines.extend(self.0.iter().map(|(name, took)| format!("{}  {name}", shown(took.as_secs_f64()))));
@@ -54,7 +54,7 @@ impl Stages {
 ///
 /// # Errors
 /// If the report cannot be read.
-pub fn read_report(path: &Path) -> Result<Vec<Ran>> {
+pub fn read_report(path: &Path) -> Result<Vec<TestTime>> {
     if !path.exists() {
         return Ok(Vec::new());
     }
@@ -62,11 +62,11 @@ pub fn read_report(path: &Path) -> Result<Vec<Ran>> {
     Ok(tests_of(&report))
 }
 
-fn tests_of(report: &str) -> Vec<Ran> {
+fn tests_of(report: &str) -> Vec<TestTime> {
     let cases = report.split("<testcase ").skip(1).map(|case| case.split('>').next().unwrap_or(case));
     let ran = cases.filter_map(|case| {
         let seconds = attribute(case, "time")?.parse().ok()?;
-        Some(Ran { binary: attribute(case, "classname")?, test: attribute(case, "name")?, seconds })
+        Some(TestTime { binary: attribute(case, "classname")?, test: attribute(case, "name")?, seconds })
     });
     ran.collect()
 }
@@ -79,9 +79,9 @@ fn attribute(tag: &str, name: &str) -> Option<String> {
 }
 
 /// The total seconds of each binary's tests, largest first.
-fn by_binary(ran: &[Ran]) -> Vec<(String, f64)> {
+fn by_binary(ran: &[TestTime]) -> Vec<(String, f64)> {
     let mut binaries: Vec<(String, f64)> = Vec::new();
-    for Ran { binary, seconds, .. } in ran {
+    for TestTime { binary, seconds, .. } in ran {
         match binaries.iter_mut().find(|(name, _)| name == binary) {
             Some((_, total)) => *total += seconds,
             None => binaries.push((binary.clone(), *seconds)),

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::succeed;
 
-struct Asked {
+struct Server {
     hub: Hub,
     http: reqwest::Client,
 }
 
-impl Asked {
+impl Server {
     fn start() -> Self {
         Self { hub: Hub::start(&[]).unwrap(), http: reqwest::Client::new() }
     }
@@ -32,7 +32,7 @@ impl Asked {
 
 #[tokio::test]
 async fn what_would_be_ignored_is_refused_by_its_name() {
-    let asked = Asked::start();
+    let asked = Server::start();
     for (name, value) in [
         ("functions", json!([{"name": "f"}])),
         ("reasoning_effort", json!("high")),
@@ -63,7 +63,7 @@ async fn what_would_be_ignored_is_refused_by_its_name() {
 
 #[tokio::test]
 async fn logit_bias_moves_tokens_and_its_own_mistakes_are_said() {
-    let asked = Asked::start();
+    let asked = Server::start();
     let (_, plain) = asked.with("logit_bias", json!({})).await;
     assert_eq!(plain["choices"][0]["message"]["content"], "83");
     // The bias is so large that no other token can follow.
@@ -87,7 +87,7 @@ async fn logit_bias_moves_tokens_and_its_own_mistakes_are_said() {
 
 #[tokio::test]
 async fn ignore_eos_goes_on_to_the_last_token_that_is_allowed() {
-    let asked = Asked::start();
+    let asked = Server::start();
     let (_, plain) = asked.with("ignore_eos", json!(false)).await;
     assert_eq!(
         (&plain["usage"]["completion_tokens"], &plain["choices"][0]["finish_reason"]),

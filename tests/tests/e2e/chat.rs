@@ -9,7 +9,7 @@ use moex_protocol::WorkerKey;
 use moex_tests::host::Host;
 use moex_tests::hub::{Hub, Moex};
 use moex_tests::moex;
-use moex_tests::peer::{Manner, Peer, PeerConfig};
+use moex_tests::peer::{Behaviour, Peer, PeerConfig};
 use serde_json::Value;
 
 use crate::{run, succeed};
@@ -143,7 +143,7 @@ async fn ctrl_c_stops_an_answer_and_a_second_one_ends() {
         key: WorkerKey(7),
         memory_budget_bytes: 1 << 30,
         teraflops: 1.0,
-        manner: Manner::Mute,
+        behaviour: Behaviour::Mute,
         busy_poll: false,
         renames: false,
     };

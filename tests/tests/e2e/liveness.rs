@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use moex_tests::chat;
 use moex_tests::hub::Hub;
-use moex_tests::peer::{Manner, Peer, PeerConfig};
+use moex_tests::peer::{Behaviour, Peer, PeerConfig};
 use serde_json::{Value, json};
 
 const N_TOKENS: u64 = 200;
@@ -30,21 +30,24 @@ async fn answer(hub: &Hub, n: usize) -> (f64, String) {
 async fn workers_that_are_silent_lie_or_fail_leave_a_hub_more_than_half_of_its_speed() {
     let alone = Hub::start(&[]).unwrap();
     // A worker that renames itself returns under another key when it is thrown out.
-    for (manner, renames) in
-        [(Manner::Mute, false), (Manner::Zeros, false), (Manner::Zeros, true), (Manner::SlowLoris, false)]
-    {
+    for (behaviour, renames) in [
+        (Behaviour::Mute, false),
+        (Behaviour::Zeros, false),
+        (Behaviour::Zeros, true),
+        (Behaviour::SlowLoris, false),
+    ] {
         let hub = Hub::start(&["--prefer", "faster"]).unwrap();
         let peer =
-            |n| Peer::start(&hub.join_url, PeerConfig { renames, ..PeerConfig::new(n, manner) }).unwrap();
+            |n| Peer::start(&hub.join_url, PeerConfig { renames, ..PeerConfig::new(n, behaviour) }).unwrap();
         let _peers: Vec<Peer> = (1..=3).map(peer).collect();
         hub.wait_for_workers(3).await.unwrap();
         for n in 0..N_WARM_UP {
-            assert_eq!(answer(&hub, n).await.1, answer(&alone, n).await.1, "{manner:?}");
+            assert_eq!(answer(&hub, n).await.1, answer(&alone, n).await.1, "{behaviour:?}");
         }
         let (mut speeds, mut speeds_alone) = (Vec::new(), Vec::new());
         for n in N_WARM_UP..N_WARM_UP + N_RUNS {
             let ((speed, text), (speed_alone, text_alone)) = (answer(&hub, n).await, answer(&alone, n).await);
-            assert_eq!(text, text_alone, "{manner:?}");
+            assert_eq!(text, text_alone, "{behaviour:?}");
             speeds.push(speed);
             speeds_alone.push(speed_alone);
         }
@@ -53,9 +56,9 @@ async fn workers_that_are_silent_lie_or_fail_leave_a_hub_more_than_half_of_its_s
             of[of.len() / 2]
         };
         let (with, without) = (median(speeds), median(speeds_alone));
-        println!("{manner:?}: {with:.0} of {without:.0} tokens/s");
-        assert!(with > 0.5 * without, "{manner:?}: {with:.0} of {without:.0} tokens/s");
+        println!("{behaviour:?}: {with:.0} of {without:.0} tokens/s");
+        assert!(with > 0.5 * without, "{behaviour:?}: {with:.0} of {without:.0} tokens/s");
         let totals = &hub.status().await.unwrap()["totals"];
-        assert!(totals["layer_p99_micros"].as_u64() < Some(2_000_000), "{manner:?}: {totals}");
+        assert!(totals["layer_p99_micros"].as_u64() < Some(2_000_000), "{behaviour:?}: {totals}");
     }
 }

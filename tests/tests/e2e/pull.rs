@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use moex_tests::hf_hub::{Asked, COMMIT, HfHub, Question, REPO, Trick, etag};
+use moex_tests::hf_hub::{COMMIT, HfHub, HubRequest, Misbehaviour, REPO, RecordedRequest, etag};
 use moex_tests::hub::PATIENCE;
 use moex_tests::{data, moex};
 use tempfile::TempDir;
@@ -123,7 +123,7 @@ fn pull_gguf(hub: &HfHub, user: &User) -> (Vec<Option<String>>, String) {
     let (path, said) = user.succeed(&["pull", &gguf()]);
     assert!(fs::read(path.trim_end()).unwrap() == bytes(), "the file is another one");
     assert_eq!(user.blobs(), BTreeSet::from([etag(&bytes())]), "nothing else is left");
-    let of_bytes = |asked: &Asked| !asked.by_hub && asked.method == "GET";
+    let of_bytes = |asked: &RecordedRequest| !asked.by_hub && asked.method == "GET";
     (hub.asked().into_iter().filter(of_bytes).map(|asked| asked.range).collect(), said)
 }
 
@@ -184,8 +184,13 @@ fn what_stalls_breaks_off_or_knows_no_ranges_arrives_all_the_same() {
     let hub = gguf_hub();
     // Short enough to wait for twice, long enough for a slow machine.
     let user = User::of(&hub).with("HF_HUB_DOWNLOAD_TIMEOUT", "4");
-    for trick in [Trick::CutAt(1000), Trick::StallAt(500), Trick::StallAt(0), Trick::IgnoreRange] {
-        hub.once(Question::Bytes(GGUF), trick);
+    for trick in [
+        Misbehaviour::CutAt(1000),
+        Misbehaviour::StallAt(500),
+        Misbehaviour::StallAt(0),
+        Misbehaviour::IgnoreRange,
+    ] {
+        hub.once(HubRequest::Bytes(GGUF), trick);
     }
     let (ranges, said) = pull_gguf(&hub, &user);
     let range = |start: usize| Some(format!("bytes={start}-"));
@@ -198,7 +203,7 @@ fn what_stalls_breaks_off_or_knows_no_ranges_arrives_all_the_same() {
 fn a_download_that_was_ended_goes_on_where_it_stopped() {
     let hub = gguf_hub();
     let user = User::of(&hub);
-    hub.once(Question::Bytes(GGUF), Trick::StallAt(1234));
+    hub.once(HubRequest::Bytes(GGUF), Misbehaviour::StallAt(1234));
     let mut ended = user.command(&["pull", &gguf()]).stderr(Stdio::null()).spawn().unwrap();
     let incomplete = user.repo().join("blobs").join(format!("{}.incomplete", etag(&bytes())));
     let begin = Instant::now();
@@ -228,16 +233,16 @@ fn what_an_earlier_run_left_wrong_is_downloaded_anew() {
 #[test]
 fn lies_are_one_sentence_and_leave_nothing() {
     let lies = [
-        (Trick::Length(2999), "length has changed"),
-        (Trick::Length(1 << 20), "length has changed"),
-        (Trick::More, "more bytes"),
-        (Trick::Wrong, "another hash"),
-        (Trick::Status(204, &[]), "status 204"),
+        (Misbehaviour::Length(2999), "length has changed"),
+        (Misbehaviour::Length(1 << 20), "length has changed"),
+        (Misbehaviour::More, "more bytes"),
+        (Misbehaviour::Wrong, "another hash"),
+        (Misbehaviour::Status(204, &[]), "status 204"),
     ];
     for (lie, says) in lies {
         let hub = gguf_hub();
         let user = User::of(&hub);
-        hub.once(Question::Bytes(GGUF), lie.clone());
+        hub.once(HubRequest::Bytes(GGUF), lie.clone());
         let said = user.fail(&["pull", &gguf()]);
         assert!(said.contains(GGUF) && said.contains(says) && said.contains("removed"), "{lie:?}: {said}");
         assert_eq!(user.blobs(), BTreeSet::new(), "{lie:?}");
@@ -247,7 +252,7 @@ fn lies_are_one_sentence_and_leave_nothing() {
     // Also for small files, whose hash is git's.
     let hub = HfHub::start(folder(), &[]).unwrap();
     let user = User::of(&hub);
-    hub.once(Question::Bytes("config.json"), Trick::Wrong);
+    hub.once(HubRequest::Bytes("config.json"), Misbehaviour::Wrong);
     let said = user.fail(&["pull", REPO]);
     assert!(said.contains("config.json") && said.contains("another hash"), "{said}");
     assert!(user.fail(&["info", "--model", "some-owner/Other-Model"]).contains("has no model"));
@@ -255,14 +260,14 @@ fn lies_are_one_sentence_and_leave_nothing() {
 
 /// A request, the status and headers of its refusal, the user's token, and the names in the sentence.
 type Refusal<'a> =
-    (&'a Question, u16, &'static [(&'static str, &'static str)], Option<&'a str>, &'a [&'a str]);
+    (&'a HubRequest, u16, &'static [(&'static str, &'static str)], Option<&'a str>, &'a [&'a str]);
 
 #[test]
 fn refusals_say_what_to_do() {
     let gated: &[(&str, &str)] = &[("X-Error-Code", "GatedRepo")];
     let no_revision: &[(&str, &str)] = &[("X-Error-Code", "RevisionNotFound")];
     let hour: &[(&str, &str)] = &[("Retry-After", "3600")];
-    let (list, file) = (Question::Files, Question::Describe(GGUF));
+    let (list, file) = (HubRequest::Files, HubRequest::Describe(GGUF));
     let cases: [Refusal<'_>; 10] = [
         (&list, 401, &[], None, &["has no model some-owner/Some-Model", "HF_TOKEN"]),
         (&list, 401, &[], Some("hf_old"), &["refuses the token in HF_TOKEN"]),
@@ -281,7 +286,7 @@ fn refusals_say_what_to_do() {
         if let Some(token) = token {
             user = user.with("HF_TOKEN", token);
         }
-        hub.always(question.clone(), Trick::Status(status, headers));
+        hub.always(question.clone(), Misbehaviour::Status(status, headers));
         let said = user.fail(&["pull", &gguf()]);
         for name in names {
             assert!(said.contains(name), "{status} should say {name:?}: {said}");
@@ -290,7 +295,7 @@ fn refusals_say_what_to_do() {
     }
     // For a name that could have been a path, the sentence mentions both.
     let hub = gguf_hub();
-    hub.always(Question::Files, Trick::Status(404, &[]));
+    hub.always(HubRequest::Files, Misbehaviour::Status(404, &[]));
     let said = User::of(&hub).fail(&["info", "--model", REPO]);
     assert!(said.contains("is not a file or folder here") && said.contains("has no model"), "{said}");
     let said = User::of(&hub).fail(&["info", "--model", "/no/such/model"]);
@@ -304,13 +309,13 @@ fn refusals_say_what_to_do() {
 fn what_passes_is_waited_for() {
     let hub = gguf_hub();
     let user = User::of(&hub);
-    hub.once(Question::Files, Trick::Status(429, &[("Retry-After", "1")]));
-    hub.once(Question::Files, Trick::Status(503, &[]));
-    hub.once(Question::Describe(GGUF), Trick::Status(500, &[]));
+    hub.once(HubRequest::Files, Misbehaviour::Status(429, &[("Retry-After", "1")]));
+    hub.once(HubRequest::Files, Misbehaviour::Status(503, &[]));
+    hub.once(HubRequest::Describe(GGUF), Misbehaviour::Status(500, &[]));
     // A signature that has expired.
-    hub.once(Question::Bytes(GGUF), Trick::Status(403, &[]));
-    hub.once(Question::Bytes(GGUF), Trick::CutAt(100));
-    hub.once(Question::Bytes(GGUF), Trick::Status(416, &[]));
+    hub.once(HubRequest::Bytes(GGUF), Misbehaviour::Status(403, &[]));
+    hub.once(HubRequest::Bytes(GGUF), Misbehaviour::CutAt(100));
+    hub.once(HubRequest::Bytes(GGUF), Misbehaviour::Status(416, &[]));
     let begin = Instant::now();
     let (ranges, _) = pull_gguf(&hub, &user);
     assert!(begin.elapsed() >= Duration::from_secs(1));
@@ -326,16 +331,16 @@ fn no_hub_and_what_is_none_are_one_sentence() {
     let wrong = User { endpoint: "huggingface.co".to_owned(), ..User::of(&hub) };
     assert!(wrong.fail(&["pull", REPO]).contains("HF_ENDPOINT cannot be used"));
     for (trick, says) in [
-        (Trick::Redirect(format!("/api/models/{REPO}/revision/round")), "more than 10 times"),
-        (Trick::Redirect("file:///etc/passwd".to_owned()), "redirects without a valid URL"),
-        (Trick::Status(200, &[]), "its list of files is invalid"),
+        (Misbehaviour::Redirect(format!("/api/models/{REPO}/revision/round")), "more than 10 times"),
+        (Misbehaviour::Redirect("file:///etc/passwd".to_owned()), "redirects without a valid URL"),
+        (Misbehaviour::Status(200, &[]), "its list of files is invalid"),
     ] {
         let hub = gguf_hub();
-        hub.always(Question::Files, trick);
+        hub.always(HubRequest::Files, trick);
         let said = User::of(&hub).fail(&["pull", REPO]);
         assert!(said.contains("does not answer like a Hugging Face hub") && said.contains(says), "{said}");
     }
-    hub.always(Question::Describe(GGUF), Trick::Status(200, &[("Content-Length", "0")]));
+    hub.always(HubRequest::Describe(GGUF), Misbehaviour::Status(200, &[("Content-Length", "0")]));
     assert!(User::of(&hub).fail(&["pull", &gguf()]).contains("does not say the hash"));
 }
 
@@ -383,7 +388,7 @@ fn two_that_pull_at_once_download_each_file_once() {
     let hub = HfHub::start(folder(), &[]).unwrap();
     let user = User::of(&hub).with("HF_HUB_DOWNLOAD_TIMEOUT", "3");
     // The first one locks a shard until it loses patience, while the second one starts.
-    hub.once(Question::Bytes(SHARD), Trick::StallAt(1000));
+    hub.once(HubRequest::Bytes(SHARD), Misbehaviour::StallAt(1000));
     let pulls: Vec<_> = (0..2)
         .map(|_| {
             let mut command = user.command(&["pull", REPO]);

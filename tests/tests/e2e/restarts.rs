@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use moex_tests::chat::{self, Said};
+use moex_tests::chat::{self, Reply};
 use moex_tests::hub::{Hub, Moex, Signal, Worker, workers};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -30,7 +30,7 @@ struct Load {
 }
 
 impl Load {
-    fn start(url: &str, expected: &[(Value, Said)]) -> Self {
+    fn start(url: &str, expected: &[(Value, Reply)]) -> Self {
         let (whole, cut) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let client = |n: usize| {
             let (url, expected, whole, cut) = (url.to_owned(), expected.to_vec(), whole.clone(), cut.clone());
@@ -113,7 +113,7 @@ async fn a_hub_killed_under_load_gets_its_workers_back_and_loses_nothing_packed(
 }
 
 /// Some cases and their answers from a hub without workers.
-async fn expected(hub: &Hub) -> Vec<(Value, Said)> {
+async fn expected(hub: &Hub) -> Vec<(Value, Reply)> {
     let lines = fs::read_to_string(data("demo-cases.jsonl")).unwrap();
     let http = chat::client().unwrap();
     let mut expected = Vec::new();

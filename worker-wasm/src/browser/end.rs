@@ -11,7 +11,7 @@ use super::fetch::Fetcher;
 use super::js;
 use super::report::{Phase, Report};
 use super::socket::Socket;
-use crate::core::{Connection, Ending, HubId, Lost, Status};
+use crate::core::{Connection, ConnectionError, Ending, HubId, Status};
 use crate::device::Device;
 use crate::driver::{End, Event, Job, Shared};
 use crate::inbox::Inbox;
@@ -78,7 +78,7 @@ impl End for BrowserEnd {
         self.sockets.retain(|(of, _)| of.hub != connection.hub);
         match Socket::open(&self.urls[connection.hub.0], connection, &self.inbox) {
             Ok(socket) => self.sockets.push((connection, socket)),
-            Err(reason) => self.inbox.push(Event::Closed(connection, Lost::Disconnected(reason))),
+            Err(reason) => self.inbox.push(Event::Closed(connection, ConnectionError::Disconnected(reason))),
         }
     }
 
@@ -102,7 +102,7 @@ impl End for BrowserEnd {
         });
     }
 
-    fn retrying(&mut self, _: HubId, _: &Lost) {}
+    fn retrying(&mut self, _: HubId, _: &ConnectionError) {}
 
     fn ended(&mut self, _: HubId, _: &Ending, _: bool) {}
 

@@ -5,7 +5,7 @@ use moex_protocol::{SUBPROTOCOL, limits};
 use wasm_bindgen::prelude::*;
 
 use super::js;
-use crate::core::{Connection, Lost};
+use crate::core::{Connection, ConnectionError};
 use crate::driver::Event;
 use crate::inbox::Inbox;
 
@@ -78,7 +78,7 @@ fn callback(
 
 /// The browser gives no other reason.
 fn closed(connection: Connection) -> Event {
-    Event::Closed(connection, Lost::Disconnected(String::new()))
+    Event::Closed(connection, ConnectionError::Disconnected(String::new()))
 }
 
 fn function(closure: &Closure<dyn FnMut(JsValue)>) -> &Function {

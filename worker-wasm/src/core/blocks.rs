@@ -20,7 +20,7 @@ pub const MAX_LOADS_IN_FLIGHT: usize = 4;
 
 /// The immediate outcome of a request to hold a block.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum HoldOutcome {
     /// The bytes are already in a slot, from this session or an earlier one.
     Resident,
     /// It is queued for loading.
@@ -45,7 +45,7 @@ pub(super) enum Settled {
 pub(super) struct BlockTable {
     n_slots: usize,
     free: Vec<u32>,
-    held: BTreeMap<Block, Held>,
+    held: BTreeMap<Block, HeldBlock>,
     queue: VecDeque<BlockSource>,
     loading: BTreeMap<Block, Loading>,
     /// Slots that the running computation reads; those released meanwhile wait here.
@@ -54,7 +54,7 @@ pub(super) struct BlockTable {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldBlock {
     slot: u32,
     blake3: String,
     /// Assigned by the hub in this session. Other blocks are kept only until their slot is needed.
@@ -88,12 +88,12 @@ impl BlockTable {
     }
 
     /// Assigns `source.block`.
-    pub(super) fn hold(&mut self, source: BlockSource) -> Hold {
+    pub(super) fn hold(&mut self, source: BlockSource) -> HoldOutcome {
         let block = source.block;
         if let Some(held) = self.held.get_mut(&block) {
             if held.blake3 == source.blake3 {
                 held.claimed = true;
-                return Hold::Resident;
+                return HoldOutcome::Resident;
             }
             self.drop_block(block);
         }
@@ -102,15 +102,15 @@ impl BlockTable {
             // released.
             loading.cancelled = loading.blake3 != source.blake3;
             if !loading.cancelled {
-                return Hold::Queued;
+                return HoldOutcome::Queued;
             }
         }
         self.queue.retain(|queued| queued.block != block);
         if self.n_assigned() >= self.n_slots {
-            return Hold::NoRoom;
+            return HoldOutcome::NoRoom;
         }
         self.queue.push_back(source);
-        Hold::Queued
+        HoldOutcome::Queued
     }
 
     /// Unassigns the block and frees its slot.
@@ -158,7 +158,7 @@ impl BlockTable {
         match succeeded {
             // Bytes that nobody claims are kept anyway: the next session may claim them.
             Ok(()) if !cancelled || !self.queue.iter().any(|queued| queued.block == block) => {
-                self.held.insert(block, Held { slot, blake3, claimed: !cancelled });
+                self.held.insert(block, HeldBlock { slot, blake3, claimed: !cancelled });
                 if cancelled { Settled::Unwanted } else { Settled::Resident }
             }
             _ => {
@@ -180,7 +180,7 @@ impl BlockTable {
 
     /// Takes the slot of an unassigned block.
     fn reclaim(&mut self) -> Option<u32> {
-        let kept = |(block, held): (&Block, &Held)| {
+        let kept = |(block, held): (&Block, &HeldBlock)| {
             (!held.claimed && !self.pinned.contains(&held.slot)).then_some(*block)
         };
         let block = self.held.iter().find_map(kept)?;
@@ -223,13 +223,13 @@ mod tests {
     fn loads_in_the_order_asked_and_within_the_slots() {
         let mut table = BlockTable::new(3);
         for n in [5, 1, 9] {
-            assert_eq!(table.hold(source(n, "a")), Hold::Queued);
+            assert_eq!(table.hold(source(n, "a")), HoldOutcome::Queued);
         }
-        assert_eq!(table.hold(source(2, "a")), Hold::NoRoom);
+        assert_eq!(table.hold(source(2, "a")), HoldOutcome::NoRoom);
         assert_eq!(load_all(&mut table), [(0, block(5)), (1, block(1)), (2, block(9))]);
         assert_eq!((table.n_resident(), table.n_assigned()), (3, 3));
         table.drop_block(block(1));
-        assert_eq!(table.hold(source(2, "a")), Hold::Queued);
+        assert_eq!(table.hold(source(2, "a")), HoldOutcome::Queued);
         assert_eq!(load_all(&mut table), [(1, block(2))]);
     }
 
@@ -250,7 +250,7 @@ mod tests {
         load_all(&mut table);
         table.pin(vec![0]);
         table.drop_block(block(0));
-        assert_eq!(table.hold(source(1, "b")), Hold::Queued);
+        assert_eq!(table.hold(source(1, "b")), HoldOutcome::Queued);
         assert!(table.next_load().is_none());
         table.unpin();
         assert_eq!(table.next_load().map(|(slot, _)| slot), Some(0));
@@ -274,11 +274,11 @@ mod tests {
         let mut table = BlockTable::new(2);
         table.hold(source(0, "a"));
         table.next_load();
-        assert_eq!(table.hold(source(0, "b")), Hold::Queued);
+        assert_eq!(table.hold(source(0, "b")), HoldOutcome::Queued);
         assert!(table.next_load().is_none(), "the first load must end before the second starts");
         assert_eq!(table.loaded(block(0), Ok(())), Settled::Unwanted);
         assert_eq!(load_all(&mut table).len(), 1);
-        assert_eq!(table.hold(source(0, "b")), Hold::Resident);
+        assert_eq!(table.hold(source(0, "b")), HoldOutcome::Resident);
     }
 
     #[test]
@@ -289,9 +289,9 @@ mod tests {
         load_all(&mut table);
         table.session_lost();
         assert_eq!((table.n_resident(), table.resident(block(0))), (0, None));
-        assert_eq!(table.hold(source(0, "a")), Hold::Resident);
+        assert_eq!(table.hold(source(0, "a")), HoldOutcome::Resident);
         // Block 1 is unclaimed: its slot serves another block.
-        assert_eq!(table.hold(source(2, "c")), Hold::Queued);
+        assert_eq!(table.hold(source(2, "c")), HoldOutcome::Queued);
         assert_eq!(load_all(&mut table), [(1, block(2))]);
     }
 
@@ -302,7 +302,7 @@ mod tests {
         table.next_load();
         assert_eq!(table.loaded(block(0), Err(())), Settled::Failed);
         assert_eq!(table.n_assigned(), 0);
-        assert_eq!(table.hold(source(1, "b")), Hold::Queued);
+        assert_eq!(table.hold(source(1, "b")), HoldOutcome::Queued);
         assert_eq!(table.loaded(block(9), Ok(())), Settled::Unwanted);
     }
 }

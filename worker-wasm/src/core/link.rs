@@ -20,7 +20,7 @@ pub const RENEWAL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why there is no connection, or no connection any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum ConnectionError {
     /// The hub does not answer, or the connection ended. The worker tries again.
     Disconnected(String),
     /// The hub's certificate is signed by its own authority and does not name this address. A hub renews its certificate
@@ -135,7 +135,7 @@ impl Link {
     }
 
     /// The socket is closed, or could not be opened. `was_accepted` if the hub had accepted the worker over it.
-    pub(super) fn lost(&mut self, now: Duration, was_accepted: bool, lost: &Lost) -> Next {
+    pub(super) fn lost(&mut self, now: Duration, was_accepted: bool, lost: &ConnectionError) -> Next {
         if let State::Open { since } = self.state {
             if was_accepted {
                 self.last_contact = now;
@@ -146,8 +146,8 @@ impl Link {
         }
         self.state = State::Down { retry_at: now };
         let (reason, is_news) = match lost {
-            Lost::Untrusted(reason) => return Next::End(Ending::Stopped(reason.clone())),
-            Lost::AddressNotInCertificate(reason) => {
+            ConnectionError::Untrusted(reason) => return Next::End(Ending::Stopped(reason.clone())),
+            ConnectionError::AddressNotInCertificate(reason) => {
                 let is_first = self.address_missing_since.is_none();
                 let since = *self.address_missing_since.get_or_insert(now);
                 if now.saturating_sub(since) > RENEWAL_PATIENCE {
@@ -155,7 +155,7 @@ impl Link {
                 }
                 (reason, is_first)
             }
-            Lost::Disconnected(reason) => (reason, true),
+            ConnectionError::Disconnected(reason) => (reason, true),
         };
         let waited = now.saturating_sub(self.last_contact);
         if self.patience.is_some_and(|patience| waited > patience) {
@@ -177,17 +177,17 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn disconnected() -> Lost {
-        Lost::Disconnected("no answer".into())
+    fn disconnected() -> ConnectionError {
+        ConnectionError::Disconnected("no answer".into())
     }
 
-    fn address_missing() -> Lost {
-        Lost::AddressNotInCertificate("not this address".into())
+    fn address_missing() -> ConnectionError {
+        ConnectionError::AddressNotInCertificate("not this address".into())
     }
 
     /// Fails every attempt with `lost` until there is no other. Returns the number of failures, how many of them were
     /// news, how the link ended, and after how long.
-    fn fail(link: &mut Link, lost: &Lost) -> (u32, u32, Ending, Duration) {
+    fn fail(link: &mut Link, lost: &ConnectionError) -> (u32, u32, Ending, Duration) {
         let (mut tries, mut news, mut now) = (0, 0, Duration::ZERO);
         loop {
             now = now.max(link.poll_timeout().expect("it waits for the next attempt"));
@@ -215,7 +215,8 @@ mod tests {
     #[test]
     fn an_untrusted_hub_is_never_tried_again() {
         let mut link = Link::new(Duration::ZERO, None);
-        let (tries, _, ending, after) = fail(&mut link, &Lost::Untrusted("another fingerprint".into()));
+        let (tries, _, ending, after) =
+            fail(&mut link, &ConnectionError::Untrusted("another fingerprint".into()));
         assert_eq!(
             (tries, ending, after),
             (1, Ending::Stopped("another fingerprint".into()), Duration::ZERO)

@@ -40,8 +40,8 @@ use moex_protocol::{
 };
 
 pub use self::blocks::MAX_LOADS_IN_FLIGHT;
-use self::blocks::{BlockTable, Hold, Settled};
-pub use self::link::{Ending, Lost, RENEWAL_PATIENCE};
+use self::blocks::{BlockTable, HoldOutcome, Settled};
+pub use self::link::{ConnectionError, Ending, RENEWAL_PATIENCE};
 use self::model::Model;
 use self::report::Report;
 pub use self::status::{LATENCY_WINDOW, Status};
@@ -367,12 +367,12 @@ impl Core {
                 continue;
             }
             match self.blocks.hold(source) {
-                Hold::Resident => {
+                HoldOutcome::Resident => {
                     self.report.bytes_done += block_bytes;
                     self.report_resident(now, block);
                 }
-                Hold::Queued => {}
-                Hold::NoRoom => {
+                HoldOutcome::Queued => {}
+                HoldOutcome::NoRoom => {
                     self.report_failed(now, block, "no slot is free within the memory budget".into());
                 }
             }

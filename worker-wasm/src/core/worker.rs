@@ -24,7 +24,7 @@ use moex_kernels::{
 };
 use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Visibility};
 
-use super::link::{Ending, Link, Lost, Next};
+use super::link::{ConnectionError, Ending, Link, Next};
 use super::{Core, CoreConfig, Loaded, Status, Task};
 
 /// The close code of a socket when the worker, or its hub, is done.
@@ -103,7 +103,7 @@ pub enum Action {
         wants_products: bool,
     },
     /// No action: reports that the connection is lost and will be tried again, which may be worth a line in a log.
-    Retrying(HubId, Lost),
+    Retrying(HubId, ConnectionError),
     /// Drop the hub's engine: the hub is no longer served.
     Ended(HubId, Ending),
 }
@@ -169,7 +169,7 @@ impl Worker {
     }
 
     /// The socket is closed, or could not be opened.
-    pub fn closed(&mut self, now: Duration, connection: Connection, lost: Lost) {
+    pub fn closed(&mut self, now: Duration, connection: Connection, lost: ConnectionError) {
         if self.of(connection).is_some() {
             self.disconnected(now, connection.hub, lost);
         }
@@ -319,11 +319,15 @@ impl Worker {
         if let Some(code) = hub.core.close_code().filter(|_| hub.link.is_open()) {
             let connection = Connection { hub: id, number: hub.link.number() };
             self.actions.push_back(Action::Close(connection, code));
-            self.disconnected(now, id, Lost::Disconnected(format!("the session ended with code {code}")));
+            self.disconnected(
+                now,
+                id,
+                ConnectionError::Disconnected(format!("the session ended with code {code}")),
+            );
         }
     }
 
-    fn disconnected(&mut self, now: Duration, id: HubId, lost: Lost) {
+    fn disconnected(&mut self, now: Duration, id: HubId, lost: ConnectionError) {
         let hub = &mut self.hubs[id.0];
         if hub.link.is_open() {
             hub.core.handle_closed(now);

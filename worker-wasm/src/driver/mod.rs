@@ -11,7 +11,7 @@ use moex_kernels::engine::Engine;
 use moex_protocol::Visibility;
 
 pub(crate) use self::job::{Done, Fetch, Job};
-use crate::core::{Action, Connection, Ending, EngineId, HubConfig, HubId, Lost, Status, Worker};
+use crate::core::{Action, Connection, ConnectionError, Ending, EngineId, HubConfig, HubId, Status, Worker};
 use crate::device::{Device, is_lost};
 
 /// A pointer that jobs share: between threads where there are any.
@@ -30,7 +30,7 @@ pub(crate) enum Event {
     /// A text message arrived.
     Text(Connection),
     /// A socket is closed, or could not be opened.
-    Closed(Connection, Lost),
+    Closed(Connection, ConnectionError),
     /// A job has ended.
     Done(Done),
     /// The page was hidden, frozen, shown again, or is about to go.
@@ -67,7 +67,7 @@ pub(crate) trait End {
     fn start(&mut self, job: Job<Self::Fetcher>);
 
     /// A connection is lost and will be tried again.
-    fn retrying(&mut self, hub: HubId, lost: &Lost);
+    fn retrying(&mut self, hub: HubId, lost: &ConnectionError);
 
     /// A hub is no longer served.
     fn ended(&mut self, hub: HubId, ending: &Ending, is_last: bool);
@@ -180,7 +180,7 @@ impl<E: End> Driver<E> {
                 Action::Send(connection, message) => {
                     if let Err(reason) = self.end.send(connection, message) {
                         self.end.close(connection, 1000);
-                        self.worker.closed(now, connection, Lost::Disconnected(reason));
+                        self.worker.closed(now, connection, ConnectionError::Disconnected(reason));
                     }
                 }
                 Action::Close(connection, code) => {

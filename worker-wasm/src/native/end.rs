@@ -12,7 +12,9 @@ use tokio::time::{Instant, sleep_until};
 use super::busy::{BusyPoll, poll_again};
 use super::fetch::Fetcher;
 use super::links::Links;
-use crate::core::{Connection, Ending, HubId, Lost, MAX_LOADS_IN_FLIGHT, RENEWAL_PATIENCE, Status};
+use crate::core::{
+    Connection, ConnectionError, Ending, HubId, MAX_LOADS_IN_FLIGHT, RENEWAL_PATIENCE, Status,
+};
 use crate::driver::{Done, End, Event, Job};
 
 /// Maximum (row, expert) pairs that are computed on the sockets' thread: a few sequences' tokens, done before
@@ -96,14 +98,14 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
         });
     }
 
-    fn retrying(&mut self, hub: HubId, lost: &Lost) {
+    fn retrying(&mut self, hub: HubId, lost: &ConnectionError) {
         let url = self.links.url(hub);
         match lost {
-            Lost::AddressNotInCertificate(reason) => {
+            ConnectionError::AddressNotInCertificate(reason) => {
                 let seconds = RENEWAL_PATIENCE.as_secs();
                 tracing::info!("{reason} It may soon: trying again for {seconds} s.");
             }
-            Lost::Disconnected(reason) | Lost::Untrusted(reason) => {
+            ConnectionError::Disconnected(reason) | ConnectionError::Untrusted(reason) => {
                 tracing::info!(%reason, url, "not connected; trying again");
             }
         }

@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, frame::coding::CloseCode};
 
 use super::route::{Route, SOCKET_TIMEOUT, Socket};
-use crate::core::{Connection, HubId, Lost};
+use crate::core::{Connection, ConnectionError, HubId};
 use crate::driver::Event;
 
 /// The error for a hub that does not read its messages.
@@ -33,7 +33,7 @@ struct Link {
 }
 
 enum State {
-    Opening(Pin<Box<dyn Future<Output = Result<Socket, Lost>> + Send>>),
+    Opening(Pin<Box<dyn Future<Output = Result<Socket, ConnectionError>> + Send>>),
     Open(Box<Open>),
 }
 
@@ -172,8 +172,9 @@ impl Link {
                 if open.is_closing {
                     return sent.map(|_| None);
                 }
-                let closed =
-                    |reason| Poll::Ready(Some(Event::Closed(connection, Lost::Disconnected(reason))));
+                let closed = |reason| {
+                    Poll::Ready(Some(Event::Closed(connection, ConnectionError::Disconnected(reason))))
+                };
                 if let Poll::Ready(Err(reason)) = sent {
                     return closed(reason);
                 }

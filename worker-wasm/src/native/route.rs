@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::join_url::JoinUrl;
 use super::tls::Trust;
-use crate::core::Lost;
+use crate::core::ConnectionError;
 
 /// The time limit for opening a connection, or for sending a message.
 pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,15 +76,15 @@ impl Route {
     }
 
     /// Connects, within [`SOCKET_TIMEOUT`].
-    pub(super) async fn connect(&self) -> Result<Socket, Lost> {
+    pub(super) async fn connect(&self) -> Result<Socket, ConnectionError> {
         match timeout(SOCKET_TIMEOUT, self.open()).await {
             Ok(opened) => opened,
-            Err(_) => Err(Lost::Disconnected("no answer".into())),
+            Err(_) => Err(ConnectionError::Disconnected("no answer".into())),
         }
     }
 
-    async fn open(&self) -> Result<Socket, Lost> {
-        let no_answer = |error: std::io::Error| Lost::Disconnected(error.to_string());
+    async fn open(&self) -> Result<Socket, ConnectionError> {
+        let no_answer = |error: std::io::Error| ConnectionError::Disconnected(error.to_string());
         let tcp = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(no_answer)?;
         tcp.set_nodelay(true).map_err(no_answer)?;
         let stream: Box<dyn Stream> = match &self.tls {
@@ -99,36 +99,38 @@ impl Route {
             .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
         match tokio_tungstenite::client_async_with_config(self.request.clone(), stream, Some(config)).await {
             Ok((socket, _)) => Ok(socket),
-            Err(error) => Err(Lost::Disconnected(error.to_string())),
+            Err(error) => Err(ConnectionError::Disconnected(error.to_string())),
         }
     }
 
-    fn tls_error(&self, error: &std::io::Error) -> Lost {
+    fn tls_error(&self, error: &std::io::Error) -> ConnectionError {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(error) => refused(&self.url, error, self.is_own_authority),
-            None => Lost::Disconnected(format!("no TLS: {error}")),
+            None => ConnectionError::Disconnected(format!("no TLS: {error}")),
         }
     }
 }
 
 /// Classifies a failed handshake with the hub at `url`.
-fn refused(url: &str, error: &rustls::Error, is_own_authority: bool) -> Lost {
+fn refused(url: &str, error: &rustls::Error, is_own_authority: bool) -> ConnectionError {
     use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
     match error {
-        rustls::Error::General(reason) => Lost::Untrusted(format!("{url} is not trusted: {reason}.")),
+        rustls::Error::General(reason) => {
+            ConnectionError::Untrusted(format!("{url} is not trusted: {reason}."))
+        }
         // Names are checked last, so the signatures and dates are right.
         rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })
             if is_own_authority =>
         {
-            Lost::AddressNotInCertificate(format!(
+            ConnectionError::AddressNotInCertificate(format!(
                 "{url} is not trusted: the hub's certificate does not name this address."
             ))
         }
-        rustls::Error::InvalidCertificate(reason) => Lost::Untrusted(format!(
+        rustls::Error::InvalidCertificate(reason) => ConnectionError::Untrusted(format!(
             "{url} is not trusted ({reason}): give the whole join URL that the hub prints for workers, with `,ca=...`, or its \
              certificate authority with --ca."
         )),
-        error => Lost::Disconnected(format!("no TLS: {error}")),
+        error => ConnectionError::Disconnected(format!("no TLS: {error}")),
     }
 }
 
@@ -140,9 +142,9 @@ mod tests {
 
     fn kind(error: Error, is_own_authority: bool) -> &'static str {
         match refused("wss://desk.local/ws", &error, is_own_authority) {
-            Lost::Disconnected(_) => "try again",
-            Lost::AddressNotInCertificate(_) => "try again for a while",
-            Lost::Untrusted(_) => "never again",
+            ConnectionError::Disconnected(_) => "try again",
+            ConnectionError::AddressNotInCertificate(_) => "try again for a while",
+            ConnectionError::Untrusted(_) => "never again",
         }
     }
 

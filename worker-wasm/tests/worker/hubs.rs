@@ -12,7 +12,7 @@ use moex_protocol::{
 };
 use moex_worker::core::answer::answer;
 use moex_worker::core::{
-    Action, Connection, CoreConfig, Ending, EngineId, HubConfig, HubId, Loaded, Lost, Worker,
+    Action, Connection, ConnectionError, CoreConfig, Ending, EngineId, HubConfig, HubId, Loaded, Worker,
 };
 
 use crate::harness::{HIDDEN, SHAPE, World, block, dispatch, join, packed, source};
@@ -202,7 +202,7 @@ impl Room {
                     peer.connection = Some(connection);
                     self.worker.opened(now, connection);
                 } else {
-                    self.worker.closed(now, connection, Lost::Disconnected("refused".into()));
+                    self.worker.closed(now, connection, ConnectionError::Disconnected("refused".into()));
                 }
             }
             Action::Send(connection, message) => {
@@ -270,7 +270,7 @@ fn a_hub_that_goes_and_comes_back_takes_nothing_from_the_other() {
     let mut room = Room::serving([8, 8], &[0]);
     let lost = room.peer(A).connection.take().unwrap();
     room.peer(A).is_up = false;
-    room.worker.closed(room.now, lost, Lost::Disconnected("cut".into()));
+    room.worker.closed(room.now, lost, ConnectionError::Disconnected("cut".into()));
     room.drive();
     for attempt in 1..=20 {
         room.advance(Duration::from_millis(500));
@@ -285,7 +285,7 @@ fn a_hub_that_goes_and_comes_back_takes_nothing_from_the_other() {
     room.assert_answered(A, &[1], &[0]);
     // What still comes by the lost socket is nobody's.
     room.worker.handle_message(room.now, lost, Bytes::from_static(b"no frame, but longer than a header"));
-    room.worker.closed(room.now, lost, Lost::Disconnected("again".into()));
+    room.worker.closed(room.now, lost, ConnectionError::Disconnected("again".into()));
     room.drive();
     assert!(room.worker.is_connected(A));
 }
@@ -295,7 +295,7 @@ fn a_hub_that_never_comes_back_ends_alone() {
     let mut room = Room::serving([8, 8], &[0]);
     let lost = room.peer(A).connection.take().unwrap();
     room.peer(A).is_up = false;
-    room.worker.closed(room.now, lost, Lost::Disconnected("cut".into()));
+    room.worker.closed(room.now, lost, ConnectionError::Disconnected("cut".into()));
     room.drive();
     for _ in 0..100 {
         room.advance(Duration::from_secs(1));
@@ -349,7 +349,7 @@ fn a_hub_whose_engine_the_device_cannot_make_ends_alone() {
     let mut room = Room::serving([8, 8], &[0]);
     let lost = room.peer(A).connection.take().unwrap();
     (room.peer(A).can_plan, room.peer(A).shape) = (false, OTHER);
-    room.worker.closed(room.now, lost, Lost::Disconnected("cut".into()));
+    room.worker.closed(room.now, lost, ConnectionError::Disconnected("cut".into()));
     room.advance(Duration::from_secs(1));
     let Some(Ending::DeviceFailed(reason)) = &room.peer(A).ended else { panic!("it was the device") };
     assert!(reason.contains("too small"), "{reason}");
@@ -378,7 +378,7 @@ fn what_waits_for_the_device_goes_with_its_hub() {
     room.ask(A, 1, &[0]);
     room.ask(B, 1, &[0]);
     let connection = room.peer(B).connection.take().unwrap();
-    room.worker.closed(room.now, connection, Lost::Untrusted("someone else".into()));
+    room.worker.closed(room.now, connection, ConnectionError::Untrusted("someone else".into()));
     room.drive();
     assert_eq!(room.peer(B).ended, Some(Ending::Stopped("someone else".into())));
     assert_eq!(room.compute_one(), A);

@@ -11,7 +11,7 @@ struct Late {
 }
 
 impl Experts for Late {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         let ticket = self.experts.begin(asked, sum)?;
         if self.is_false.contains(&self.step) {
             sum.iter_mut().for_each(|value| *value = 1000.0 - *value);

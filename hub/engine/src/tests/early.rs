@@ -17,12 +17,12 @@ impl Early {
     fn check(&mut self) -> Result<(), ExpertsError> {
         let was_false = std::mem::take(&mut self.is_false);
         self.n_refuted += usize::from(was_false);
-        if was_false { Err(ExpertsError::Refuted) } else { Ok(()) }
+        if was_false { Err(ExpertsError::FalseAnswer) } else { Ok(()) }
     }
 }
 
 impl Experts for Early {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         self.experts.begin(asked, sum)
     }
 

@@ -1,6 +1,6 @@
 //! What is told of a prompt's tokens is what the model says of them, however the prompt is cut and whatever is cached.
 
-use moex_model::{KvTable, Span, Wanted};
+use moex_model::{KvTable, Span, WantedLogits};
 
 use super::*;
 use crate::sampler::TokenLogprobs;
@@ -31,7 +31,7 @@ fn expected(ids: &[u32]) -> Vec<(u32, f64, Vec<u32>)> {
     let mut kv = model.kv_pool(usize::MAX, 1);
     let mut table = KvTable::default();
     assert!(kv.reserve(&mut table, ids.len()));
-    let span = Span { ids, start: 0, table: &table, wanted: Wanted::All };
+    let span = Span { ids, start: 0, table: &table, wanted: WantedLogits::All };
     let logits = model.forward(&[span], &mut kv, &mut LocalExperts::of_checkpoint(model.clone())).unwrap();
     let rows = logits.chunks(model.spec().vocab).zip(&ids[1..]);
     rows.map(|(row, next)| {

@@ -93,7 +93,7 @@ impl Elsewhere {
 }
 
 impl Experts for Elsewhere {
-    fn begin(&mut self, asked: Asked<'_>, _: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, _: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         self.n += 1;
         self.sums.push((Ticket(self.n), self.experts.apply(asked.layer, asked.rows, asked.routing)?));
         self.most_away = self.most_away.max(self.sums.len());
@@ -150,7 +150,7 @@ fn far_away(config: EngineConfig) -> (Scheduler, Arc<AtomicU64>) {
 struct Slow(LocalExperts, Arc<AtomicU64>);
 
 impl Experts for Slow {
-    fn begin(&mut self, asked: Asked<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
         let n_rows = asked.routing.experts.len() / asked.routing.k;
         self.1.fetch_add(10 + n_rows as u64 / 4, Ordering::Relaxed);
         self.0.begin(asked, sum)

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::ensure;
 
-use moex_model::{Experts, KvPool, KvTable, Model, Span, Stage, Wanted, Workspace};
+use moex_model::{Experts, KvPool, KvTable, Model, Span, Stage, WantedLogits, Workspace};
 
 /// How much each run computes.
 pub(super) struct Lengths {
@@ -123,7 +123,7 @@ impl Runs {
         let started = Instant::now();
         for (chunk, ids) in ids.chunks(self.lengths.max_rows).enumerate() {
             let start = chunk * self.lengths.max_rows;
-            let wanted = if start + ids.len() == n { Wanted::Last } else { Wanted::Nothing };
+            let wanted = if start + ids.len() == n { WantedLogits::Last } else { WantedLogits::Nothing };
             self.step(ids, start, wanted, experts)?;
         }
         Ok(started.elapsed())
@@ -132,7 +132,7 @@ impl Runs {
     fn tokens(&mut self, start: usize, n: usize, experts: &mut dyn Experts) -> anyhow::Result<Duration> {
         let started = Instant::now();
         for position in start..start + n {
-            self.step(&[self.id(position)], position, Wanted::Last, experts)?;
+            self.step(&[self.id(position)], position, WantedLogits::Last, experts)?;
         }
         Ok(started.elapsed())
     }
@@ -141,7 +141,7 @@ impl Runs {
         &mut self,
         ids: &[u32],
         start: usize,
-        wanted: Wanted,
+        wanted: WantedLogits,
         experts: &mut dyn Experts,
     ) -> anyhow::Result<()> {
         let span = Span { ids, start, table: &self.table, wanted };

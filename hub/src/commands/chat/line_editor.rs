@@ -13,7 +13,7 @@ use rustyline::history::MemHistory;
 use rustyline::validate::Validator;
 use rustyline::{Behavior, ColorMode, Config, DefaultEditor, Editor, Helper};
 
-use crate::access::kept::{StateFolder, make_private_folder};
+use crate::access::state_folder::{StateFolder, make_private_folder};
 
 /// Most lines in the history.
 const MAX_HISTORY: usize = 1000;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use moex_protocol::WorkerId;
 
-use super::job::{Acceptance, Held, Job, Source, Winner, WorkerAnswer};
+use super::job::{Acceptance, Job, PendingAnswer, Source, Winner, WorkerAnswer};
 use super::parts::Part;
 
 impl Job {
@@ -39,14 +39,14 @@ impl Job {
                 self.items[item].is_settled = true;
                 self.push_winner(Winner { source: Source::Worker(worker), part });
             } else {
-                self.held.push(Held { worker, host: host.clone(), part });
+                self.held.push(PendingAnswer { worker, host: host.clone(), part });
             }
         }
         acceptance
     }
 
     /// The answers held for an item.
-    pub(super) fn held_of(&self, item: usize) -> impl Iterator<Item = &Held> {
+    pub(super) fn held_of(&self, item: usize) -> impl Iterator<Item = &PendingAnswer> {
         self.held.iter().filter(move |held| held.part.item == item)
     }
 

@@ -11,7 +11,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::asked::Asked;
+use super::asked_workers::AskedWorkers;
 use super::attempts::{AttemptTable, Load};
 use super::hub_replica::HubReplica;
 use super::job::Job;
@@ -74,7 +74,7 @@ pub(super) struct Chooser<'a> {
 
 impl Chooser<'_> {
     /// Chooses for these items of a job, in order. `asked`: for each item, the workers that already work on it.
-    pub(super) fn choose(self, job: &Job, items: &[usize], asked: &Asked) -> Choice {
+    pub(super) fn choose(self, job: &Job, items: &[usize], asked: &AskedWorkers) -> Choice {
         let loads = self.attempts.load();
         let mut given: HashMap<ConnectionId, usize> = HashMap::new();
         let mut given_hub = 0;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use moex_protocol::{AttemptId, Dispatch};
 use tracing::debug;
 
-use super::asked::Asked;
+use super::asked_workers::AskedWorkers;
 use super::attempts::{Attempt, Kind};
 use super::candidates::Choice;
 use super::error::JobError;
@@ -158,9 +158,9 @@ impl Dispatcher {
     }
 
     /// The workers that are asked for each item of a job. Probes do not count as in time, since nothing waits for them.
-    fn asked(&self, id: JobId, job: &Job) -> Asked {
+    fn asked(&self, id: JobId, job: &Job) -> AskedWorkers {
         let n = job.items.len();
-        let mut asked = Asked { by: vec![Vec::new(); n], n_in_time: vec![0; n] };
+        let mut asked = AskedWorkers { by: vec![Vec::new(); n], n_in_time: vec![0; n] };
         for (_, attempt) in self.attempts.iter().filter(|(_, attempt)| attempt.job == id) {
             for item in &attempt.items {
                 asked.by[*item].push(attempt.worker);

@@ -71,7 +71,7 @@ pub(super) struct Job {
     /// Answers withheld until the hub has checked them: at most one per attempt.
     pub withheld: Vec<WorkerAnswer>,
     /// Answers that wait for another worker's: at most one per attempt and item.
-    pub held: Vec<Held>,
+    pub held: Vec<PendingAnswer>,
     /// Since when some work item has no possible worker.
     pub uncovered_since: Option<Duration>,
     /// Whether a work item waits for a worker, a slot or the hub.
@@ -117,7 +117,7 @@ pub(crate) struct WorkerAnswer {
 
 /// A worker's answer to one item that waits for another worker's.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct PendingAnswer {
     pub worker: WorkerId,
     /// The worker's address.
     pub host: Arc<str>,

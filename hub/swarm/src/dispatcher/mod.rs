@@ -13,7 +13,7 @@
 
 mod agreement;
 mod answers;
-mod asked;
+mod asked_workers;
 mod attempts;
 mod candidates;
 mod covering;

@@ -13,7 +13,7 @@ use moex_swarm::trace::LayerRecord;
 
 use super::{generate, median};
 use crate::hub::{Moex, Signal};
-use crate::peer::{Manner, Peer, PeerConfig};
+use crate::peer::{Behaviour, Peer, PeerConfig};
 
 /// The command's arguments.
 #[derive(clap::Args, Debug)]
@@ -97,8 +97,8 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     let peers = (1..=n_workers).map(|n| {
         let key = WorkerKey(n as u128);
         let (memory_budget_bytes, busy_poll) = (1 << 40, args.busy_poll);
-        let (teraflops, manner, renames) = (1.0, Manner::Zeros, false);
-        let config = PeerConfig { key, memory_budget_bytes, teraflops, manner, busy_poll, renames };
+        let (teraflops, behaviour, renames) = (1.0, Behaviour::Zeros, false);
+        let config = PeerConfig { key, memory_budget_bytes, teraflops, behaviour, busy_poll, renames };
         Peer::start(&hub.join_url, config)
     });
     let _peers = peers.collect::<Result<Vec<_>>>()?;

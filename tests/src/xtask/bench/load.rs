@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::held::{Held, held};
+use super::resources::{self, HubResources};
 use crate::chat;
 use crate::hub::{Hub, Moex};
 
@@ -56,7 +56,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     hub.wait_for_workers(workers.len()).await?;
     ask(&hub, args, args.warm_up).await?;
     sleep(SETTLING).await;
-    let before = held(&hub)?;
+    let before = resources::of_hub(&hub)?;
     let is_over = AtomicBool::new(false);
     let begun = Instant::now();
     let asked = async {
@@ -68,7 +68,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let took = begun.elapsed();
     let (asked, watched) = (asked?, watched?);
     sleep(SETTLING).await;
-    let after = held(&hub)?;
+    let after = resources::of_hub(&hub)?;
     report(args, &asked, &watched, took, [before, after]);
     let growth = after.resident_kib as f64 / before.resident_kib as f64 - 1.0;
     ensure!(growth <= TOLERANCE, "the hub holds {:.1} % more than before", 100.0 * growth);
@@ -84,7 +84,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
 }
 
 /// The results of requests.
-struct Asked {
+struct LoadResults {
     /// Times to the first piece of requests that were not aborted, in ascending order.
     first: Vec<Duration>,
     n_given_up: usize,
@@ -93,11 +93,11 @@ struct Asked {
 
 /// Sends `n_requests`, several at once. Every third is aborted, some before their answer begins, some after a few
 /// pieces.
-async fn ask(hub: &Hub, args: &Args, n_requests: usize) -> Result<Asked> {
+async fn ask(hub: &Hub, args: &Args, n_requests: usize) -> Result<LoadResults> {
     let http = chat::client()?;
     let next = AtomicUsize::new(0);
     let connections = (0..args.connections).map(async |_| {
-        let mut asked = Asked { first: Vec::new(), n_given_up: 0, n_pieces: 0 };
+        let mut asked = LoadResults { first: Vec::new(), n_given_up: 0, n_pieces: 0 };
         loop {
             let request = next.fetch_add(1, Ordering::Relaxed);
             if request >= n_requests {
@@ -126,7 +126,7 @@ async fn ask(hub: &Hub, args: &Args, n_requests: usize) -> Result<Asked> {
             asked.n_pieces += n_pieces;
         }
     });
-    let mut all = Asked { first: Vec::new(), n_given_up: 0, n_pieces: 0 };
+    let mut all = LoadResults { first: Vec::new(), n_given_up: 0, n_pieces: 0 };
     for one in try_join_all(connections).await? {
         all.first.extend(one.first);
         all.n_given_up += one.n_given_up;
@@ -153,14 +153,20 @@ async fn watch(hub: &Hub, is_over: &AtomicBool) -> Result<Watched> {
             http.get(format!("{}/health", hub.url)).send().await?.error_for_status()?.json().await?;
         watched.health.push(begun.elapsed());
         ensure!(health["status"] == "ok", "{health}");
-        watched.most_kib = watched.most_kib.max(held(hub)?.resident_kib);
+        watched.most_kib = watched.most_kib.max(resources::of_hub(hub)?.resident_kib);
         sleep(HEALTH).await;
     }
     watched.health.sort_unstable();
     Ok(watched)
 }
 
-fn report(args: &Args, asked: &Asked, watched: &Watched, took: Duration, [before, after]: [Held; 2]) {
+fn report(
+    args: &Args,
+    asked: &LoadResults,
+    watched: &Watched,
+    took: Duration,
+    [before, after]: [HubResources; 2],
+) {
     let mut table = Table::new();
     let seconds = took.as_secs_f64();
     let span = |times: &[Duration]| format!("{:.1?}, {:.1?}", part(times, 0.5), part(times, 0.99));

@@ -12,9 +12,9 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::generate;
-use super::held::{Held, held};
+use super::resources::{self, HubResources};
 use crate::hub::{Hub, Moex, workers};
-use crate::peer::{Departure, Manner, PeerConfig, visit};
+use crate::peer::{Behaviour, Departure, PeerConfig, visit};
 
 /// How long the hub may take to free its memory.
 const SETTLING: Duration = Duration::from_secs(20);
@@ -60,8 +60,8 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         "visits",
         "answers",
     ]);
-    let mut row = |name: &str, n_sessions: usize, held: Held, more: [String; 2]| {
-        let Held { resident_kib, anonymous_kib, n_files, n_threads } = held;
+    let mut row = |name: &str, n_sessions: usize, held: HubResources, more: [String; 2]| {
+        let HubResources { resident_kib, anonymous_kib, n_files, n_threads } = held;
         let [visits, answers] = more;
         table.add_row([
             name.to_owned(),
@@ -74,7 +74,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             answers,
         ]);
     };
-    row("before", 0, held(&hub)?, Default::default());
+    row("before", 0, resources::of_hub(&hub)?, Default::default());
     let length = Duration::from_secs(args.seconds) / 2;
     let mut left = Vec::new();
     for filling in 1..=2 {
@@ -105,7 +105,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
 
 /// The observations while the hub was full.
 struct Seen {
-    most: Held,
+    most: HubResources,
     n_most: usize,
     n_visits: u64,
     n_answers: u64,
@@ -122,7 +122,7 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
             key: WorkerKey(seat as u128 + 1),
             memory_budget_bytes: 2 * block_bytes,
             teraflops: 1.0,
-            manner: Manner::Zeros,
+            behaviour: Behaviour::Zeros,
             busy_poll: false,
             renames: false,
         };
@@ -137,11 +137,11 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
         Ok::<_, anyhow::Error>(())
     });
     let look = async {
-        let (mut most, mut n_most) = (held(hub)?, 0);
+        let (mut most, mut n_most) = (resources::of_hub(hub)?, 0);
         while Instant::now() < until {
             let status = hub.status().await?;
             n_most = n_most.max(workers(&status).count());
-            let now = held(hub)?;
+            let now = resources::of_hub(hub)?;
             if now.resident_kib > most.resident_kib {
                 most = now;
             }
@@ -167,10 +167,10 @@ async fn fill(hub: &Hub, args: &Args, length: Duration) -> Result<Seen> {
 }
 
 /// The resources held after all sessions have left and the hub has had time to settle.
-async fn settle(hub: &Hub) -> Result<Held> {
+async fn settle(hub: &Hub) -> Result<HubResources> {
     timeout(SETTLING, hub.wait_until("nobody is left", |status| workers(status).count() == 0))
         .await
         .context("sessions outlive their sockets")??;
     sleep(SETTLING).await;
-    held(hub)
+    resources::of_hub(hub)
 }

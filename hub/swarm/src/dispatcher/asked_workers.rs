@@ -6,12 +6,12 @@ use super::job::Job;
 use crate::{ConnectionId, SwarmConfig};
 
 /// The workers asked for a job's items.
-pub(super) struct Asked {
+pub(super) struct AskedWorkers {
     pub by: Vec<Vec<ConnectionId>>,
     pub n_in_time: Vec<usize>,
 }
 
-impl Asked {
+impl AskedWorkers {
     /// Answers to an item that are here, or on their way in time.
     fn n_answers(&self, job: &Job, item: usize) -> usize {
         let hosts: BTreeSet<_> = job.held_of(item).map(|held| &held.host).collect();

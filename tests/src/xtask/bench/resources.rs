@@ -6,7 +6,7 @@ use crate::hub::Hub;
 
 /// The resources of the hub that the system counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct HubResources {
     pub(super) resident_kib: u64,
     /// The part that does not belong to mapped files.
     pub(super) anonymous_kib: u64,
@@ -15,7 +15,7 @@ pub(super) struct Held {
 }
 
 /// Linux's counts for the hub.
-pub(super) fn held(hub: &Hub) -> Result<Held> {
+pub(super) fn of_hub(hub: &Hub) -> Result<HubResources> {
     let folder = format!("/proc/{}", hub.pid());
     let status = std::fs::read_to_string(format!("{folder}/status")).context("this bench needs Linux")?;
     let number = |key: &str| {
@@ -23,7 +23,7 @@ pub(super) fn held(hub: &Hub) -> Result<Held> {
         let word = line.and_then(|line| line.split_whitespace().next());
         word.and_then(|word| word.parse().ok()).with_context(|| format!("no {key} in {folder}/status"))
     };
-    Ok(Held {
+    Ok(HubResources {
         resident_kib: number("VmRSS:")?,
         anonymous_kib: number("RssAnon:")?,
         n_files: std::fs::read_dir(format!("{folder}/fd"))?.count(),

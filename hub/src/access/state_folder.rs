@@ -13,7 +13,7 @@ pub struct StateFolder(PathBuf);
 
 /// A stored secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredSecret {
     /// The secret.
     pub value: String,
     /// Path of its file.
@@ -24,7 +24,7 @@ pub struct Kept {
 
 /// Why a secret cannot be stored. Each is one sentence.
 #[derive(Debug, thiserror::Error)]
-pub enum KeptError {
+pub enum SecretError {
     /// The file or its folder cannot be read or written.
     #[error("{} cannot be used: {source} (name another folder with --state)", path.display())]
     Io {
@@ -81,20 +81,20 @@ impl StateFolder {
         replace: Replace,
         check: impl Fn(&str) -> Result<String, String>,
         make: impl FnOnce() -> Result<String, String>,
-    ) -> Result<Kept, KeptError> {
+    ) -> Result<StoredSecret, SecretError> {
         let path = self.path(name);
         if replace == Replace::No
             && let Some(value) = read(&path, &check)?
         {
-            return Ok(Kept { value, path, is_new: false });
+            return Ok(StoredSecret { value, path, is_new: false });
         }
-        let value = make().map_err(KeptError::Random)?;
+        let value = make().map_err(SecretError::Random)?;
         if self.write(&path, &value, replace).map_err(io_error(&path))? {
-            return Ok(Kept { value, path, is_new: true });
+            return Ok(StoredSecret { value, path, is_new: true });
         }
         // Another hub created it first.
         match read(&path, &check)? {
-            Some(value) => Ok(Kept { value, path, is_new: false }),
+            Some(value) => Ok(StoredSecret { value, path, is_new: false }),
             None => Err(io_error(&path)(io::ErrorKind::NotFound.into())),
         }
     }
@@ -107,7 +107,7 @@ impl StateFolder {
         &self,
         name: &str,
         check: &impl Fn(&str) -> Result<String, String>,
-    ) -> Result<Option<String>, KeptError> {
+    ) -> Result<Option<String>, SecretError> {
         read(&self.path(name), check)
     }
 
@@ -115,7 +115,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn replace(&self, name: &str, value: &str) -> Result<(), KeptError> {
+    pub fn replace(&self, name: &str, value: &str) -> Result<(), SecretError> {
         let path = self.path(name);
         self.write(&path, value, Replace::Yes).map(drop).map_err(io_error(&path))
     }
@@ -124,7 +124,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// If it cannot be removed.
-    pub fn remove(&self, name: &str) -> Result<(), KeptError> {
+    pub fn remove(&self, name: &str) -> Result<(), SecretError> {
         let path = self.path(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(&path)(error)),
@@ -174,15 +174,15 @@ impl Replace {
 }
 
 /// The file's content; none if there is no file.
-fn read(path: &Path, check: &impl Fn(&str) -> Result<String, String>) -> Result<Option<String>, KeptError> {
-    let broken = |reason: String| KeptError::Broken { path: path.to_owned(), reason };
+fn read(path: &Path, check: &impl Fn(&str) -> Result<String, String>) -> Result<Option<String>, SecretError> {
+    let broken = |reason: String| SecretError::Broken { path: path.to_owned(), reason };
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error(path)(error)),
     };
     if is_exposed(&metadata) {
-        return Err(KeptError::Exposed { path: path.to_owned() });
+        return Err(SecretError::Exposed { path: path.to_owned() });
     }
     if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
         return Err(broken("it is not a file of a hub".into()));
@@ -197,9 +197,9 @@ fn read(path: &Path, check: &impl Fn(&str) -> Result<String, String>) -> Result<
     check(text.trim()).map(Some).map_err(broken)
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> KeptError + use<> {
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> SecretError + use<> {
     let path = path.to_owned();
-    move |source| KeptError::Io { path, source }
+    move |source| SecretError::Io { path, source }
 }
 
 #[cfg(unix)]
@@ -243,7 +243,7 @@ fn private_file(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn keep(folder: &Path, replace: Replace, fresh: &str) -> Result<Kept, KeptError> {
+    fn keep(folder: &Path, replace: Replace, fresh: &str) -> Result<StoredSecret, SecretError> {
         let check = |text: &str| {
             if text.len() == 4 { Ok(text.to_owned()) } else { Err("it has not four letters".into()) }
         };
