@@ -187,7 +187,7 @@ const checks = {
     const { response } = await asked.withResponse();
     assert.equal(response.headers.get("x-moex-ignored"), "something_new");
     assert.equal(response.headers.get("x-request-id"), "mine");
-    await refused("min_tokens", () => chat("Hi", { min_tokens: 3 }));
+    await refused("bad_words", () => chat("Hi", { bad_words: ["no"] }));
   },
 
   async completions() {

@@ -155,7 +155,7 @@ class Suite:
         )
         assert raw.headers["x-moex-ignored"] == "something_new"
         assert raw.headers["x-request-id"] == "mine"
-        self.refused("min_tokens", lambda: self.chat("Hi", extra_body={"min_tokens": 3}))
+        self.refused("bad_words", lambda: self.chat("Hi", extra_body={"bad_words": ["no"]}))
 
     def check_completions(self):
         made = self.client.completions.create(model=self.model, prompt="Once there was", temperature=0)

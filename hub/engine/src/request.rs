@@ -27,6 +27,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Whether to continue after an end token.
     pub ignore_eos: bool,
+    /// Before this many tokens, nothing ends the text: no end token is drawn, and no stop string is looked for.
+    pub min_tokens: u32,
     /// Tokens that the answer probably resembles; speculative decoding drafts from them.
     pub prediction_ids: Vec<u32>,
     /// Maximum tokens to generate, 0 to only prefill the prompt; by default, as many as the context holds.

@@ -34,6 +34,8 @@ pub(super) struct Sequence {
     /// Length at which it ends.
     max_ids: usize,
     ignore_eos: bool,
+    /// Length before which nothing ends it.
+    min_ids: usize,
     /// How many of `ids` are in the KV cache.
     pub(super) cached: usize,
     /// Whether it waits, running: an older sequence computes its prefix, or nobody reads it.
@@ -73,6 +75,7 @@ impl Sequence {
             client: request.client,
             max_ids: n_prompt.saturating_add(asked).min(context),
             ignore_eos: request.ignore_eos,
+            min_ids: n_prompt + request.min_tokens as usize,
             sampler: Sampler::new(request.sampling, &request.prompt_ids)
                 .held_to(request.grammar.as_deref())
                 .telling(request.top_logprobs),
@@ -240,7 +243,8 @@ impl Sequence {
         if self.ids.len() >= self.max_ids {
             return self.finish(FinishReason::Length, now);
         }
-        match self.sampler.sample(logits) {
+        let forbidden = if self.ids.len() < self.min_ids { text.eos.as_slice() } else { &[] };
+        match self.sampler.sample(logits, forbidden) {
             Some(id) => {
                 if let Some(logprobs) = self.sampler.take_logprobs() {
                     self.sink.hear(Event::Logprobs(logprobs))?;
@@ -283,7 +287,10 @@ impl Sequence {
         if !self.ignore_eos && text.eos.contains(&id) {
             return self.finish(FinishReason::Stop, now);
         }
-        match self.text.push(self.detokenizer.push(&text.tokenizer, id)) {
+        let piece = self.detokenizer.push(&text.tokenizer, id);
+        let released =
+            if self.ids.len() < self.min_ids { Released::Text(piece) } else { self.text.push(piece) };
+        match released {
             Released::Text(piece) => self.say(piece)?,
             Released::Stopped(piece) => {
                 self.say(piece)?;

@@ -160,6 +160,23 @@ fn it_answers() {
 }
 
 #[test]
+fn before_its_least_length_no_end_token_and_no_stop_string_ends_a_text() {
+    let least = |min_tokens, stop: &[&str]| {
+        let stop = stop.iter().map(|stop| (*stop).to_owned()).collect();
+        let asked = Request { min_tokens, stop, max_tokens: Some(30), ..request(QUESTIONS[0]) };
+        let heard = run_one(asked);
+        (heard.finish(), heard.text())
+    };
+    assert_eq!(least(2, &[]).1, "83", "it is shorter than the answer");
+    let (longer, text) = least(20, &[]);
+    let end = *demo().1.eos.first().unwrap();
+    assert!(longer.usage.completion_tokens >= 20 && text.starts_with("83"), "{longer:?}");
+    assert!(longer.ids[..19].iter().all(|id| *id != end));
+    assert!(least(20, &["8"]).1.starts_with("83"), "the string came too early");
+    assert_eq!(least(0, &["8"]).1, "");
+}
+
+#[test]
 fn a_request_is_measured_by_the_engines_clock_from_its_first_step_to_its_last_token() {
     let config = EngineConfig { max_rows: 10, ..EngineConfig::default() };
     let (unmeasured, mut experts) = scheduler(config);

@@ -113,6 +113,7 @@ impl Chat {
             sampling: Sampling { logit_bias: request.logit_bias, ..api.sampling(&request.sampling, seed) },
             stop: request.stop,
             ignore_eos: request.ignore_eos,
+            min_tokens: request.min_tokens,
             max_tokens: request.max_tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX)),
             top_logprobs: request.logprobs,
             prompt_logprobs: None,

@@ -127,6 +127,7 @@ impl Completion {
                     sampling: Sampling { logit_bias: request.logit_bias.clone(), ..sampling },
                     stop: request.stop.clone(),
                     ignore_eos: request.ignore_eos,
+                    min_tokens: request.min_tokens,
                     max_tokens: Some(request.max_tokens),
                     top_logprobs: request.logprobs,
                     prompt_logprobs: request.logprobs.filter(|_| tells_prompts),

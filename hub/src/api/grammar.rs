@@ -99,11 +99,12 @@ pub(super) fn source(
         }
         (_, Some(calls)) => (format!("body: calls\n{calls}"), "tools"),
     };
-    if request.ignore_eos {
+    let never_ends = [(request.ignore_eos, "ignore_eos"), (request.min_tokens > 0, "min_tokens")];
+    if let Some((_, field)) = never_ends.into_iter().find(|(is_asked, _)| *is_asked) {
         return Err(ApiError::invalid(
-            "ignore_eos",
+            field,
             format!(
-                "\"ignore_eos\" cannot be used with \"{param}\": a constrained answer ends where its grammar ends."
+                "\"{field}\" cannot be used with \"{param}\": a constrained answer ends where its grammar ends."
             ),
         ));
     }

@@ -65,6 +65,8 @@ pub(super) struct ChatRequest {
     pub(super) logit_bias: Vec<(u32, f32)>,
     /// Continue after an end token.
     pub(super) ignore_eos: bool,
+    /// Tokens before which nothing ends the answer.
+    pub(super) min_tokens: u32,
     /// Makes sampling repeatable.
     pub(super) seed: Option<u64>,
     /// Answer as server-sent events.
@@ -107,6 +109,7 @@ impl ChatRequest {
             stop: stop(&fields)?,
             logit_bias: logit_bias(&fields)?,
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
+            min_tokens: min_tokens(&fields)?,
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned),
             stream,
             include_usage,
@@ -148,6 +151,12 @@ pub(super) fn stream(fields: &Fields<'_>) -> Result<(bool, bool), ApiError> {
 }
 
 /// The newer name takes precedence if both are given.
+/// Tokens before which nothing ends an answer but `max_tokens`.
+pub(super) fn min_tokens(fields: &Fields<'_>) -> Result<u32, ApiError> {
+    let tokens = fields.integer("min_tokens", 0..=i64::from(u32::MAX))?;
+    Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()).unwrap_or(0))
+}
+
 fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     let older = fields.integer("max_tokens", 1..=i64::MAX)?;
     let newer = fields.integer("max_completion_tokens", 1..=i64::MAX)?;

@@ -260,8 +260,12 @@ async fn bad_requests_get_one_sentence() {
     assert_error(hub.post(&json!({})).await, 400, "invalid_value").await;
     assert_error(hub.post(&with(ask("Hi"), &json!({"temperature": "hot"}))).await, 400, "invalid_value")
         .await;
-    assert_error(hub.post(&with(ask("Hi"), &json!({"min_tokens": 2}))).await, 400, "unsupported_parameter")
-        .await;
+    assert_error(
+        hub.post(&with(ask("Hi"), &json!({"bad_words": ["no"]}))).await,
+        400,
+        "unsupported_parameter",
+    )
+    .await;
     let long = "word ".repeat(5000);
     let said = assert_error(hub.post(&ask(&long)).await, 400, "context_length_exceeded").await;
     assert!(said.contains("2048"), "{said}");

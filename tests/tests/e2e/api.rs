@@ -36,7 +36,7 @@ async fn what_would_be_ignored_is_refused_by_its_name() {
     for (name, value) in [
         ("functions", json!([{"name": "f"}])),
         ("reasoning_effort", json!("high")),
-        ("min_tokens", json!(4)),
+        ("bad_words", json!(["no"])),
         ("guided_json", json!({"type": "object"})),
         ("guided_regex", json!("a+")),
         ("guided_choice", json!(["a"])),

@@ -1,6 +1,6 @@
 //! Samples a token from logits.
 //!
-//! Steps, in the order of transformers and the OpenAI API's servers: grammar, biases, penalties, temperature, top-k,
+//! Steps, in the order of transformers and the OpenAI API's servers: grammar, forbidden tokens, biases, penalties, temperature, top-k,
 //! top-p, min-p, draw. All randomness comes from the request's seed. Logits that are not numbers are never drawn.
 
 mod constraint;
@@ -159,8 +159,9 @@ impl Sampler {
         Self { logprobs: n_top_logprobs.map(|n| Logprobs::new(usize::from(n))), ..self }
     }
 
-    /// Samples the next token from its `logits` (V), which it modifies; `None` if none of them is a number.
-    pub fn sample(&mut self, logits: &mut [f32]) -> Option<u32> {
+    /// Samples the next token from its `logits` (V), which it modifies, without those in `forbidden`; `None` if none of the
+    /// others is a number.
+    pub fn sample(&mut self, logits: &mut [f32], forbidden: &[u32]) -> Option<u32> {
         if let Some(logprobs) = &mut self.logprobs {
             logprobs.keep(logits);
         }
@@ -169,6 +170,11 @@ impl Sampler {
         {
             self.broken = Some(why);
             return None;
+        }
+        for token in forbidden {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
         }
         for (token, bias) in &self.sampling.logit_bias {
             if let Some(logit) = logits.get_mut(*token as usize) {

@@ -11,7 +11,7 @@ fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<f32> {
     let mut counts = vec![0.0; logits.len()];
     for seed in 0..4000 {
         let mut sampler = Sampler::new(Sampling { seed, ..sampling.clone() }, &[]);
-        counts[sampler.sample(&mut logits.to_vec()).unwrap() as usize] += 1.0 / 4000.0;
+        counts[sampler.sample(&mut logits.to_vec(), &[]).unwrap() as usize] += 1.0 / 4000.0;
     }
     counts
 }
@@ -23,8 +23,8 @@ fn hot() -> Sampling {
 #[test]
 fn greedy_takes_the_best_and_the_first_of_equals() {
     let mut sampler = Sampler::new(Sampling::default(), &[]);
-    assert_eq!(sampler.sample(&mut LOGITS.to_vec()), Some(1));
-    assert_eq!(sampler.sample(&mut [5.0, 7.0, 7.0]), Some(1));
+    assert_eq!(sampler.sample(&mut LOGITS.to_vec(), &[]), Some(1));
+    assert_eq!(sampler.sample(&mut [5.0, 7.0, 7.0], &[]), Some(1));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn top_k_top_p_and_min_p_cut_the_tail() {
 fn the_same_seed_draws_the_same_text() {
     let text = |seed| -> Vec<u32> {
         let mut sampler = Sampler::new(Sampling { seed, ..hot() }, &[]);
-        (0..50).map(|_| sampler.sample(&mut LOGITS.to_vec()).unwrap()).collect()
+        (0..50).map(|_| sampler.sample(&mut LOGITS.to_vec(), &[]).unwrap()).collect()
     };
     assert_eq!(text(7), text(7));
     assert_ne!(text(7), text(8));
@@ -73,8 +73,8 @@ fn the_same_seed_draws_the_same_text() {
 fn penalties_count_what_was_there() {
     let second = |sampling: Sampling, prompt: &[u32]| {
         let mut sampler = Sampler::new(sampling, prompt);
-        sampler.sample(&mut LOGITS.to_vec());
-        sampler.sample(&mut LOGITS.to_vec()).unwrap()
+        sampler.sample(&mut LOGITS.to_vec(), &[]);
+        sampler.sample(&mut LOGITS.to_vec(), &[]).unwrap()
     };
     let greedy = Sampling::default;
     assert_eq!(second(greedy(), &[]), 1);
@@ -82,17 +82,17 @@ fn penalties_count_what_was_there() {
     assert_eq!(second(Sampling { frequency_penalty: 1.1, ..greedy() }, &[]), 2);
     assert_eq!(second(Sampling { presence_penalty: 0.9, ..greedy() }, &[]), 1);
     assert_eq!(second(Sampling { repetition_penalty: 2.0, ..greedy() }, &[]), 2);
-    let first = |sampling: Sampling| Sampler::new(sampling, &[1]).sample(&mut LOGITS.to_vec()).unwrap();
+    let first = |sampling: Sampling| Sampler::new(sampling, &[1]).sample(&mut LOGITS.to_vec(), &[]).unwrap();
     assert_eq!(first(Sampling { repetition_penalty: 2.0, ..greedy() }), 2, "repetition counts the prompt");
     assert_eq!(first(Sampling { presence_penalty: 2.0, ..greedy() }), 1, "presence does not");
 
     let mut negative = [-1.0, -1.5];
     assert_eq!(
-        Sampler::new(Sampling { repetition_penalty: 2.0, ..greedy() }, &[0]).sample(&mut negative),
+        Sampler::new(Sampling { repetition_penalty: 2.0, ..greedy() }, &[0]).sample(&mut negative, &[]),
         Some(1)
     );
     let mut sampler = Sampler::new(Sampling { frequency_penalty: 0.6, ..greedy() }, &[]);
-    let text: Vec<_> = (0..4).map(|_| sampler.sample(&mut LOGITS.to_vec()).unwrap()).collect();
+    let text: Vec<_> = (0..4).map(|_| sampler.sample(&mut LOGITS.to_vec(), &[]).unwrap()).collect();
     assert_eq!(text, [1, 1, 2, 1], "each time costs 0.6");
 }
 
@@ -100,7 +100,7 @@ fn penalties_count_what_was_there() {
 fn a_bias_is_added_before_all_else() {
     let first = |logit_bias: Vec<(u32, f32)>| {
         let sampling = Sampling { logit_bias, ..Sampling::default() };
-        Sampler::new(sampling, &[]).sample(&mut LOGITS.to_vec())
+        Sampler::new(sampling, &[]).sample(&mut LOGITS.to_vec(), &[])
     };
     assert_eq!(first(vec![(4, 5.0)]), Some(4));
     assert_eq!(
@@ -134,10 +134,10 @@ fn the_nucleus_is_what_a_sorted_vocabulary_begins_with() {
 fn what_is_no_number_is_never_drawn() {
     for sampling in [Sampling::default(), hot(), Sampling { top_k: 1, min_p: 0.5, ..hot() }] {
         let mut sampler = Sampler::new(sampling, &[]);
-        assert_eq!(sampler.sample(&mut [f32::NAN, 1.0, f32::NEG_INFINITY]), Some(1));
-        assert_eq!(sampler.sample(&mut [f32::NAN, f32::INFINITY, 3.0]), Some(1));
-        assert_eq!(sampler.sample(&mut [f32::NAN, f32::NEG_INFINITY]), None);
-        assert_eq!(sampler.sample(&mut []), None);
+        assert_eq!(sampler.sample(&mut [f32::NAN, 1.0, f32::NEG_INFINITY], &[]), Some(1));
+        assert_eq!(sampler.sample(&mut [f32::NAN, f32::INFINITY, 3.0], &[]), Some(1));
+        assert_eq!(sampler.sample(&mut [f32::NAN, f32::NEG_INFINITY], &[]), None);
+        assert_eq!(sampler.sample(&mut [], &[]), None);
     }
 }
 
@@ -169,7 +169,7 @@ proptest! {
     ) {
         let before = logits.clone();
         let sampling = Sampling { temperature, top_k, top_p, min_p, seed, ..Sampling::default() };
-        match Sampler::new(sampling, &[]).sample(&mut logits) {
+        match Sampler::new(sampling, &[]).sample(&mut logits, &[]) {
             Some(token) => prop_assert!(before[token as usize] > f32::NEG_INFINITY),
             None => prop_assert!(before.iter().all(|logit| logit.is_nan() || *logit == f32::NEG_INFINITY)),
         }
@@ -206,7 +206,7 @@ fn a_grammar_comes_before_biases_and_logprobs_tell_of_the_logits_before_both() {
     for temperature in [0.0, 2.0] {
         let sampling = Sampling { temperature, logit_bias: vec![(1, 100.0)], ..Sampling::default() };
         let mut sampler = Sampler::new(sampling, &[]).held_to(Some(&Only(0))).telling(Some(2));
-        assert_eq!(sampler.sample(&mut LOGITS.to_vec()), Some(0));
+        assert_eq!(sampler.sample(&mut LOGITS.to_vec(), &[]), Some(0));
         let told = sampler.take_logprobs().unwrap();
         assert_eq!((told.token, told.top.len(), told.top[0].0), (0, 2, 1));
         assert_eq!(sampler.take_logprobs(), None, "told once");
@@ -216,6 +216,16 @@ fn a_grammar_comes_before_biases_and_logprobs_tell_of_the_logits_before_both() {
 #[test]
 fn a_broken_grammar_gives_the_text_up_in_its_words() {
     let mut sampler = Sampler::new(Sampling::default(), &[]).held_to(Some(&Only(2)));
-    assert_eq!(sampler.sample(&mut LOGITS.to_vec()), None);
+    assert_eq!(sampler.sample(&mut LOGITS.to_vec(), &[]), None);
     assert_eq!(sampler.take_broken().as_deref(), Some("two came"));
+}
+
+#[test]
+fn a_forbidden_token_is_never_drawn_and_its_log_probability_is_still_the_models() {
+    let mut sampler = Sampler::new(Sampling::default(), &[]).telling(Some(1));
+    let best = Sampler::new(Sampling::default(), &[]).sample(&mut LOGITS.to_vec(), &[]).unwrap();
+    let other = sampler.sample(&mut LOGITS.to_vec(), &[best]).unwrap();
+    assert_ne!(other, best);
+    assert_eq!(sampler.take_logprobs().unwrap().top[0].0, best);
+    assert_eq!(sampler.sample(&mut [1.0, 2.0], &[0, 1, 7]), None);
 }

@@ -6,7 +6,7 @@ use super::super::error::ApiError;
 use super::super::fields::{Fields, token_id, wrong};
 use super::super::generate::MAX_TEXTS;
 use super::super::parameters::{refuse_for_completions, unknown_to_completions};
-use super::super::request::{SamplingFields, logit_bias, n, object, stop, stream};
+use super::super::request::{SamplingFields, logit_bias, min_tokens, n, object, stop, stream};
 
 /// Maximum alternatives per token.
 const MAX_LOGPROBS: i64 = 20;
@@ -23,6 +23,7 @@ pub(in crate::api) struct CompletionRequest {
     pub(super) stop: Vec<String>,
     pub(super) logit_bias: Vec<(u32, f32)>,
     pub(super) ignore_eos: bool,
+    pub(super) min_tokens: u32,
     pub(super) seed: Option<u64>,
     /// Completions per prompt.
     pub(super) n: usize,
@@ -78,6 +79,7 @@ impl CompletionRequest {
             stop: stop(&fields)?,
             logit_bias: logit_bias(&fields)?,
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
+            min_tokens: min_tokens(&fields)?,
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned),
             n,
             echo,
@@ -173,7 +175,7 @@ mod tests {
             (json!({"logprobs": 21}), "logprobs"),
             (json!({"messages": [1]}), "messages"),
             (json!({"max_tokens": -1}), "max_tokens"),
-            (json!({"min_tokens": 3}), "min_tokens"),
+            (json!({"min_tokens": -1}), "min_tokens"),
         ] {
             let mut body = json!({"prompt": "a"});
             for (name, value) in extra.as_object().unwrap() {

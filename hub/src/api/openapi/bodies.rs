@@ -61,6 +61,9 @@ pub(super) struct ChatCompletion {
     /// Whether the answer continues the last message.
     continue_final_message: Option<bool>,
     ignore_eos: Option<bool>,
+    /// Tokens before which nothing ends the answer.
+    #[schemars(range(min = 0, max = 4294967295_i64))]
+    min_tokens: Option<i64>,
 }
 
 /// A message of a conversation.
@@ -265,6 +268,9 @@ pub(super) struct Completion {
     #[schemars(range(min = 0, max = 1))]
     min_p: Option<f64>,
     ignore_eos: Option<bool>,
+    /// Tokens before which nothing ends the answer.
+    #[schemars(range(min = 0, max = 4294967295_i64))]
+    min_tokens: Option<i64>,
     logit_bias: Option<Biases>,
     #[schemars(range(min = -2, max = 2))]
     frequency_penalty: Option<f64>,
