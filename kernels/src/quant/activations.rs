@@ -200,7 +200,7 @@ pub(crate) fn fill_row(geometry: Option<Geometry>, x: &[f32], words: &mut [i32])
 
 /// Quantises a unit's columns to i8 and sums each sixteen of them; returns the scale.
 #[inline(always)]
-fn fill_unit(x: &[f32], columns: &mut [u8], sums: &mut [i32]) -> f32 {
+pub(crate) fn fill_unit(x: &[f32], columns: &mut [u8], sums: &mut [i32]) -> f32 {
     let largest = largest_magnitude(x);
     let inverse = steps(127.0, largest);
     let mut x = x.chunks(UNIT);

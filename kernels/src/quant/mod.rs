@@ -56,7 +56,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "gpu")]
 pub(crate) use activations::row_stride;
-pub(crate) use activations::{Terms, block_words, columns_at, fill_row};
+pub(crate) use activations::{Terms, block_words, columns_at, fill_row, fill_unit};
 pub(crate) use definition::{Definition, Minimum, Scale, Zero};
 pub(crate) use format::{Encoding, Integer};
 pub(crate) use geometry::{Geometry, UNIT};

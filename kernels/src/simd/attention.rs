@@ -9,13 +9,17 @@ use super::{
     Processor,
     disjoint::Disjoint,
     exp::exp,
-    float_panel::Value,
     isa::{Isa, Kernel, ROWS},
-    kv::{KvFormat, KvShape, PAGE_POSITIONS},
+    kv::{KvFormat, KvShape, PAGE_POSITIONS, SCALE_BYTES},
+    kv_vector::CachedVector,
 };
 use crate::{
     cpu::fold,
-    quant::float::{F16, F32},
+    quant::{
+        UNIT,
+        float::{F16, F32},
+        q8_0::Q8_0,
+    },
 };
 
 /// Positions whose scores are normalised together; a part of the result's definition.
@@ -229,10 +233,11 @@ impl<P: Pages> Attention<'_, P> {
         match self.shape.format {
             KvFormat::F32 => self.tile::<F32>(processor, (row, head), segment, sums, values),
             KvFormat::F16 => self.tile::<F16>(processor, (row, head), segment, sums, values),
+            KvFormat::Q8_0 => self.tile::<Q8_0>(processor, (row, head), segment, sums, values),
         }
     }
 
-    fn tile<V: Value>(
+    fn tile<V: CachedVector>(
         &self,
         processor: &Processor,
         at: (usize, usize),
@@ -248,7 +253,7 @@ impl<P: Pages> Attention<'_, P> {
         }
     }
 
-    fn heads<V: Value, const N: usize>(
+    fn heads<V: CachedVector, const N: usize>(
         &self,
         processor: &Processor,
         (row, head): (usize, usize),
@@ -292,7 +297,7 @@ struct Segment<'a, 'v, V, const N: usize> {
     format: std::marker::PhantomData<V>,
 }
 
-impl<V: Value, const N: usize> Kernel for Segment<'_, '_, V, N> {
+impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
     type Output = ();
 
     #[inline(always)]
@@ -300,15 +305,17 @@ impl<V: Value, const N: usize> Kernel for Segment<'_, '_, V, N> {
         let scale = isa.splat(1.0 / (self.shape.head_width as f32).sqrt());
         let mut weights = [[0.0_f32; SEGMENT]; N];
         for first in (0..self.n_positions).step_by(ROWS) {
-            let keys = self.shape.keys(self.pages[first / PAGE_POSITIONS], self.g, first / ROWS % 2);
+            let (page, half) = (self.pages[first / PAGE_POSITIONS], first / ROWS % 2);
+            let keys = self.shape.keys(page, self.g, half);
             let mut scores = [isa.splat(0.0); N];
             for (c, columns) in keys.chunks_exact(ROWS * V::BYTES).enumerate() {
                 let mut q: [&[f32; ROWS]; N] = [&[0.0; ROWS]; N];
                 for (q, all) in q.iter_mut().zip(&self.q) {
                     *q = all[c * ROWS..].first_chunk().expect("padded to whole vectors");
                 }
+                let scales = V::scales(isa, self.shape.key_scales(page, self.g, half, c * ROWS / UNIT));
                 for (i, column) in columns.chunks_exact(V::BYTES).enumerate() {
-                    let key = V::load(isa, column);
+                    let key = V::load(isa, column, scales);
                     for n in 0..N {
                         scores[n] = isa.mul_add(key, isa.splat(q[n][i]), scores[n]);
                     }
@@ -330,9 +337,15 @@ impl<V: Value, const N: usize> Kernel for Segment<'_, '_, V, N> {
                     weights_here[n] =
                         weights[n][page * PAGE_POSITIONS..].first_chunk().expect("a segment is whole pages");
                 }
+                let mut scales = [[0.0; ROWS]; PAGE_POSITIONS / ROWS];
+                let stored = self.shape.value_scales(bytes, self.g, sixteenth * ROWS / UNIT);
+                for (scales, stored) in scales.iter_mut().zip(stored.chunks_exact(SCALE_BYTES)) {
+                    *scales = isa.to_array(V::scales(isa, stored));
+                }
                 let values = self.shape.values(bytes, self.g, sixteenth);
                 for (p, value) in values.chunks_exact(V::BYTES).take(n_here).enumerate() {
-                    let value = V::load(isa, value);
+                    let scale = scales.as_flattened()[p % PAGE_POSITIONS];
+                    let value = V::load(isa, value, isa.splat(scale));
                     for n in 0..N {
                         sums[n] = isa.mul_add(value, isa.splat(weights_here[n][p % PAGE_POSITIONS]), sums[n]);
                     }
@@ -398,7 +411,9 @@ mod tests {
     fn agrees_with_its_twin_and_a_row_keeps_its_bits_in_any_batch() {
         // Groups of 8, 3 and 1 heads; widths that are whole vectors and widths that are not.
         for (n_heads, n_kv_heads, head_width) in [(16, 2, 32), (6, 2, 20), (1, 1, 2)] {
-            for (format, tolerance) in [(KvFormat::F32, 1e-11), (KvFormat::F16, 1e-6)] {
+            // Rounding of keys moves scores, and so every weight: q8_0 has 4 bits less than f16, 256 times the power.
+            let formats = [(KvFormat::F32, 1e-11), (KvFormat::F16, 1e-6), (KvFormat::Q8_0, 2.56e-4)];
+            for (format, tolerance) in formats {
                 let n_positions = 2 * SEGMENT + 40;
                 let shape = KvShape { format, n_kv_heads, head_width };
                 let width = n_kv_heads * head_width;

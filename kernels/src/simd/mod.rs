@@ -16,6 +16,7 @@ mod float_panel;
 mod format;
 pub(crate) mod isa;
 mod kv;
+mod kv_vector;
 mod linear;
 mod pack;
 mod pack_row;

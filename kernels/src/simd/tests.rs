@@ -1,8 +1,12 @@
 //! Tests every kernel against its scalar twin, on every instruction set of the machine.
 
+use half::f16;
 use proptest::prelude::*;
 
-use super::{ExpertCall, ExpertScratch, PackedExpertShape, PackedShape, Simd, experts, fill, linear};
+use super::{
+    AttentionScratch, ExpertCall, ExpertScratch, KvFormat, KvShape, PAGE_POSITIONS, PackedExpertShape,
+    PackedShape, Pages, Processor, Simd, attention, experts, fill, linear,
+};
 use crate::{
     ExpertBiases, ExpertFormat, ExpertKind, ExpertView, MatrixView, WeightFormat, cpu,
     engine::Pair,
@@ -226,5 +230,81 @@ fn shapes_too_large_to_address_have_no_view() {
         assert!(shape.view(&[]).is_err());
         let expert = PackedExpertShape { hidden: usize::MAX, inner: usize::MAX, format: format.into() };
         assert_eq!(expert.bytes(), usize::MAX);
+    }
+}
+
+/// One page, and a row for each number of its positions.
+struct OnePage(Vec<u8>);
+
+impl Pages for OnePage {
+    fn positions(&self, row: usize) -> usize {
+        row + 1
+    }
+    fn page(&self, _: usize, _: usize) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The numbers that q8_0 keeps of a head.
+fn through_q8_0(head: &[f32]) -> Vec<f32> {
+    let of_unit = |x: &[f32]| -> Vec<f32> {
+        let largest = x.iter().fold(0.0, |m: f32, x| m.max(x.abs()));
+        let (steps, step) =
+            (if largest > 0.0 { 127.0 / largest } else { 0.0 }, f16::from_f32(largest / 127.0));
+        x.iter().map(|x| (x * steps).round_ties_even() * step.to_f32()).collect()
+    };
+    head.chunks(32).flat_map(of_unit).collect()
+}
+
+#[test]
+fn attention_over_q8_0_is_to_the_bit_that_over_the_numbers_it_stands_for() {
+    // Heads of whole units, of one and a half, of less than one; a unit of zeros, one with a large number among small.
+    for (n_heads, n_kv_heads, head_width) in [(8, 1, 128), (6, 2, 48), (3, 3, 20), (2, 1, 7)] {
+        let width = n_kv_heads * head_width;
+        let [mut keys, mut values] = [1, 2].map(|seed| noise(seed, PAGE_POSITIONS * width, 1.5));
+        keys[..head_width.min(32)].fill(0.0);
+        values[width] = 900.0;
+        let formats = [KvFormat::Q8_0, KvFormat::F32];
+        let pages = formats.map(|format| {
+            let shape = KvShape { format, n_kv_heads, head_width };
+            // What an earlier sequence left is overwritten, and what is beyond its positions never shows.
+            let mut page = vec![0x3c; shape.page_bytes()];
+            for (p, (key, value)) in keys.chunks(width).zip(values.chunks(width)).enumerate() {
+                let stored = |heads: &[f32]| match format {
+                    KvFormat::F32 => heads.chunks(head_width).flat_map(through_q8_0).collect(),
+                    _ => heads.to_vec(),
+                };
+                shape.write(&mut page, p, &stored(key), &stored(value)).unwrap();
+            }
+            (shape, OnePage(page))
+        });
+        let q = noise(3, PAGE_POSITIONS * n_heads * head_width, 1.0);
+        for simd in Simd::available() {
+            let out = pages.each_ref().map(|(shape, page)| {
+                let mut out = vec![f32::NAN; q.len()];
+                let processor = Processor::new(simd, 2);
+                attention(&processor, shape, n_heads, &q, page, &mut AttentionScratch::default(), &mut out);
+                bits(&out)
+            });
+            assert_eq!(out[0], out[1], "{simd} {n_heads} {n_kv_heads} {head_width}");
+        }
+    }
+}
+
+#[test]
+fn q8_0_keeps_keys_and_values_in_little_more_than_half_of_f16_and_hides_no_nan() {
+    let [f16, q8_0] = [KvFormat::F16, KvFormat::Q8_0]
+        .map(|format| KvShape { format, n_kv_heads: 4, head_width: 128 }.page_bytes());
+    assert_eq!(q8_0 * 32, f16 * 17, "a byte for each column, and two for each 32");
+    let shape = KvShape { format: KvFormat::Q8_0, n_kv_heads: 1, head_width: 32 };
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut page = vec![0; shape.page_bytes()];
+        let mut value = [1.0; 32];
+        value[9] = bad;
+        shape.write(&mut page, 0, &[1.0; 32], &value).unwrap();
+        let mut out = vec![0.0; 32];
+        let (processor, mut scratch) = (Processor::new(Simd::detect(), 1), AttentionScratch::default());
+        attention(&processor, &shape, 1, &[1.0; 32], &OnePage(page), &mut scratch, &mut out);
+        assert!(out.iter().any(|x| !x.is_finite()), "{bad}");
     }
 }
