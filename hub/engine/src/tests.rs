@@ -79,8 +79,11 @@ fn demo() -> (Arc<Model>, Arc<Text>) {
 }
 
 fn scheduler(config: EngineConfig) -> (Scheduler, LocalExperts) {
-    let (model, text) = demo();
-    (Scheduler::new(model.clone(), text, config), LocalExperts::of_checkpoint(model))
+    scheduler_of(&demo().0, config)
+}
+
+fn scheduler_of(model: &Arc<Model>, config: EngineConfig) -> (Scheduler, LocalExperts) {
+    (Scheduler::new(model.clone(), demo().1, config), LocalExperts::of_checkpoint(model.clone()))
 }
 
 fn request(question: &str) -> Request {
@@ -132,7 +135,11 @@ impl Heard {
 
 /// Runs `requests` together to their ends.
 fn run_all(config: EngineConfig, requests: Vec<Request>) -> Vec<Heard> {
-    let (mut scheduler, mut experts) = scheduler(config);
+    run_all_on(&demo().0, config, requests)
+}
+
+fn run_all_on(model: &Arc<Model>, config: EngineConfig, requests: Vec<Request>) -> Vec<Heard> {
+    let (mut scheduler, mut experts) = scheduler_of(model, config);
     let mut heard = Vec::new();
     for request in requests {
         heard.push(Heard::default());

@@ -76,9 +76,9 @@ impl Compute {
         }
     }
 
-    /// One line for the user with the formats of activations and weights, and the flags that change them; `experts` is
-    /// the experts' format.
-    pub fn describe(&self, experts: &str) -> String {
+    /// One line for the user with the formats of activations, weights, keys and values of a model with this spec, and the
+    /// flags that change them; `experts` is the experts' format.
+    pub fn describe(&self, experts: &str, spec: &ModelSpec) -> String {
         match self {
             Self::Exact => format!(
                 "f32 activations, experts {experts}, other weights as in the checkpoint \
@@ -89,10 +89,17 @@ impl Compute {
                     FloatWeights::To(format) => format.to_string(),
                     FloatWeights::ByCheckpoint | FloatWeights::Native => "as in the checkpoint".to_owned(),
                 };
-                format!(
-                    "int8 activations, experts {experts}, other weights {weights} \
-                     (`--activations f32`, `--experts` and `--weights` choose otherwise)"
-                )
+                let int8 =
+                    format!("int8 activations, experts {experts}, other weights {weights}, keys and values");
+                match self.kv_layout(spec).packed {
+                    Some(kv) => format!(
+                        "{int8} {kv} (`--activations f32`, `--experts`, `--weights` and `--kv` choose otherwise)"
+                    ),
+                    None => format!(
+                        "{int8} f32, since `--kv` does not apply to this model's kind of attention \
+                         (`--activations f32`, `--experts` and `--weights` choose otherwise)"
+                    ),
+                }
             }
         }
     }
@@ -114,7 +121,7 @@ impl Compute {
     pub fn kv_layout(&self, spec: &ModelSpec) -> KvLayout {
         let attention = spec.cached();
         let packed = match self {
-            // The vector kernels do not support this attention, so it uses rows of f32.
+            // Windows, sinks, soft caps and narrow values have no vector kernel: there keys and values are rows of f32.
             Self::Fast(fast) if spec.has_plain_attention() => Some(fast.kv),
             _ => None,
         };

@@ -74,11 +74,13 @@ fn logits(model: &Arc<Model>, experts: &mut LocalExperts, steps: &[usize]) -> Ve
 fn floats_are_near_the_oracle_and_rounded_weights_are_what_their_bits_cost() {
     let oracle = Arc::new(Model::load(&Checkpoint::open(TINY.as_ref()).unwrap()).unwrap());
     let (exact, _) = all_logits(&oracle, &ids());
-    // The wire's f16 is all that is lost, and f16 keys and values; then weights and activations of eight bits.
+    // The wire's f16 is all that is lost, and f16 keys and values; then weights and activations of eight bits, and keys and
+    // values of as many.
     for (weights, experts_format, kv, most) in [
         (None, None, KvFormat::F32, 1e-4),
         (None, None, KvFormat::F16, 1e-4),
         (Some(WeightFormat::Q8_0), Some(WeightFormat::Q8_0), KvFormat::F16, 1e-3),
+        (Some(WeightFormat::Q8_0), Some(WeightFormat::Q8_0), KvFormat::Q8_0, 1e-3),
     ] {
         let model = load(Simd::detect(), 2, weights, kv);
         let ours = logits(&model, &mut experts(&model, experts_format, Keep::All), &[70]);
@@ -94,11 +96,13 @@ fn floats_are_near_the_oracle_and_rounded_weights_are_what_their_bits_cost() {
 
 #[test]
 fn rows_are_the_same_bits_in_any_step_on_any_instructions_and_threads() {
-    for format in [None, Some(WeightFormat::Int4G128)] {
+    for (format, kv) in
+        [(None, KvFormat::F16), (Some(WeightFormat::Int4G128), KvFormat::F16), (None, KvFormat::Q8_0)]
+    {
         let mut expected: Option<Vec<u32>> = None;
         for simd in Simd::available() {
             for (n_threads, keep) in [(1, Keep::None), (3, Keep::All)] {
-                let model = load(simd, n_threads, format, KvFormat::F16);
+                let model = load(simd, n_threads, format, kv);
                 let mut experts = experts(&model, format, keep);
                 for steps in [[70, 0, 0, 0], [1, 30, 7, 32]] {
                     let steps: Vec<usize> = steps.into_iter().filter(|n| *n > 0).collect();
@@ -106,7 +110,7 @@ fn rows_are_the_same_bits_in_any_step_on_any_instructions_and_threads() {
                     let bits: Vec<u32> = logits.iter().map(|x| x.to_bits()).collect();
                     assert!(
                         *expected.get_or_insert_with(|| bits.clone()) == bits,
-                        "{simd} {n_threads} {steps:?}"
+                        "{simd} {n_threads} {steps:?} {kv}"
                     );
                 }
             }

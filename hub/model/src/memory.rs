@@ -216,12 +216,16 @@ mod tests {
         ModelSpec::from_json(json.as_bytes()).unwrap()
     }
 
-    fn fast() -> Compute {
+    fn fast(kv: KvFormat) -> Compute {
         let processor = Arc::new(Processor::new(Simd::detect(), 1));
-        Compute::Fast(Fast { processor, weights: FloatWeights::ByCheckpoint, kv: KvFormat::F16 })
+        Compute::Fast(Fast { processor, weights: FloatWeights::ByCheckpoint, kv })
     }
 
     fn plan(free_bytes: usize, asked: Option<usize>) -> MemoryPlan {
+        plan_in(KvFormat::F16, free_bytes, asked)
+    }
+
+    fn plan_in(kv: KvFormat, free_bytes: usize, asked: Option<usize>) -> MemoryPlan {
         let needs = MemoryNeeds {
             shared_bytes: GIB,
             expert_bytes: 16 * GIB,
@@ -229,7 +233,7 @@ mod tests {
             check_bytes: 0,
             n_sequences: 16,
         };
-        MemoryPlan::new(&needs, &spec(), &fast(), Some(free_bytes), asked)
+        MemoryPlan::new(&needs, &spec(), &fast(kv), Some(free_bytes), asked)
     }
 
     #[test]
@@ -249,6 +253,17 @@ mod tests {
     fn a_context_that_is_asked_for_is_given() {
         assert_eq!(plan(0, Some(40_960)).context, 40_960);
         assert_eq!(plan(64 * GIB, Some(1000)).context, 1000);
+    }
+
+    #[test]
+    fn the_same_memory_holds_nearly_twice_the_context_in_q8_0() {
+        let spec = ModelSpec { max_positions: 1 << 20, ..spec() };
+        let [f16, q8_0] =
+            [KvFormat::F16, KvFormat::Q8_0].map(|kv| fast(kv).kv_layout(&spec).position_bytes());
+        assert_eq!((f16, q8_0), (96 << 10, 51 << 10), "17 bytes for 32");
+        let hopeless = [KvFormat::F16, KvFormat::Q8_0].map(|kv| plan_in(kv, 0, None));
+        assert_eq!(hopeless.map(|plan| plan.kv_bytes), [LEAST_KV_BYTES; 2]);
+        assert_eq!(hopeless.map(|plan| plan.context), [10_912, 20_544], "whole pages of a gigabyte");
     }
 
     #[test]

@@ -101,8 +101,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let description = match &compute {
         Compute::Exact => arithmetic,
         Compute::Fast(fast) => format!(
-            "{arithmetic}; keys and values in {}, {} on {} threads",
-            fast.kv,
+            "{arithmetic}; {} on {} threads",
             fast.processor.simd(),
             fast.processor.pool().n_threads()
         ),

@@ -129,7 +129,7 @@ pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
         (None, None, Compute::Exact) => Packing::Native,
         (_, experts, _) => Packing::or_default(experts, model),
     };
-    model.compute().describe(&packing.describe())
+    model.compute().describe(&packing.describe(), model.spec())
 }
 
 /// Experts on this machine with int8 activations, as a hub without workers computes them.

@@ -165,7 +165,7 @@ impl Info {
             vocabulary: spec.vocab,
             context: memory.context,
             model_context: spec.max_positions,
-            compute: compute.describe(&packing.describe()),
+            compute: compute.describe(&packing.describe(), spec),
             checkpoint_bytes: checkpoint.weight_bytes(),
             expert_parameters: 3 * (n_blocks * spec.hidden * spec.moe.inner) as u64,
             hub: Hub {

@@ -327,7 +327,8 @@ impl Loaded {
             coverage_wait: config.coverage_wait,
             ..SwarmConfig::new(JoinToken::new(config.token), summary.clone())
         };
-        let arithmetic = model.compute().describe(&Packing::or_default(config.experts, &model).describe());
+        let experts = Packing::or_default(config.experts, &model).describe();
+        let arithmetic = model.compute().describe(&experts, model.spec());
         let tracer = config.trace.map(create_trace).transpose()?;
         let own = store.experts(config.wire).filter(|_| config.hub_compute);
         let swarm = net::SwarmServer::start_with(swarm, store, tracer, config.busy_poll, config.revocations)?;

@@ -1,13 +1,33 @@
 //! What sequences share, groups of rows under way and guesses: none of it changes a text.
 
+use moex_kernels::simd::{KvFormat, Processor, Simd};
+use moex_model::{Compute, Fast, FloatWeights};
+
 use super::*;
+
+#[test]
+fn texts_are_the_same_whatever_is_cached() {
+    texts_are_the_same_with_and_without_the_cache(&demo().0);
+}
+
+/// Whose keys and values are rounded when they are written: once, cached or not.
+#[test]
+fn texts_are_the_same_whatever_is_cached_in_q8_0() {
+    texts_are_the_same_with_and_without_the_cache(&in_q8_0());
+}
+
+/// The demo model on the vector kernels, with keys and values in q8_0.
+fn in_q8_0() -> Arc<Model> {
+    let processor = Arc::new(Processor::new(Simd::detect(), 1));
+    let fast = Fast { processor, weights: FloatWeights::ByCheckpoint, kv: KvFormat::Q8_0 };
+    Arc::new(Model::load_for(&Checkpoint::demo().unwrap(), &Compute::Fast(fast)).unwrap())
+}
 
 /// Turns of conversations that begin alike, in any order, with room for a few of them: the texts are those of an engine that
 /// keeps nothing, and only what is new is computed.
-#[test]
-fn texts_are_the_same_whatever_is_cached() {
-    let (mut cached, mut experts) =
-        scheduler(EngineConfig { kv_bytes: 24 * page_bytes(), guesses: false, ..EngineConfig::default() });
+fn texts_are_the_same_with_and_without_the_cache(model: &Arc<Model>) {
+    let config = EngineConfig { kv_bytes: 24 * page_bytes(model), guesses: false, ..EngineConfig::default() };
+    let (mut cached, mut experts) = scheduler_of(model, config);
     let mut begun: Vec<Vec<u32>> = QUESTIONS.map(|question| request(question).prompt_ids).into();
     let mut seed = 7_u64;
     let mut draw = |n: usize| {
@@ -32,7 +52,7 @@ fn texts_are_the_same_whatever_is_cached() {
             cached.step(&mut experts);
         }
         let finish = heard.finish();
-        let alone = run_all(EngineConfig::default(), vec![ask()]).remove(0);
+        let alone = run_all_on(model, EngineConfig::default(), vec![ask()]).remove(0);
         assert_eq!(finish.ids, alone.finish().ids, "turn {turn}");
         assert_eq!(heard.text(), alone.text());
         let computed = (cached.counts().rows() - rows_before) as usize;
@@ -48,8 +68,34 @@ fn texts_are_the_same_whatever_is_cached() {
     assert!(n_found > 10_000, "{n_found} tokens found");
 }
 
-fn page_bytes() -> usize {
-    demo().0.compute().kv_layout(demo().0.spec()).position_bytes() * PAGE_POSITIONS
+fn page_bytes(model: &Model) -> usize {
+    model.compute().kv_layout(model.spec()).position_bytes() * PAGE_POSITIONS
+}
+
+/// What is computed again after preemption, and drafted tokens that are taken back, leave nothing behind in q8_0 either.
+#[test]
+fn preempted_and_drafted_texts_are_the_same_in_q8_0() {
+    let model = in_q8_0();
+    let ask = |question: &str, prediction_ids: &[u32]| Request {
+        max_tokens: Some(40),
+        ignore_eos: true,
+        prediction_ids: prediction_ids.to_vec(),
+        ..request(question)
+    };
+    let ids = |config: EngineConfig, requests: Vec<Request>| -> Vec<Vec<u32>> {
+        run_all_on(&model, config, requests).iter().map(|heard| heard.finish().ids).collect()
+    };
+    let plain = EngineConfig { guesses: false, ..EngineConfig::default() };
+    let alone: Vec<Vec<u32>> =
+        QUESTIONS.iter().flat_map(|question| ids(plain, vec![ask(question, &[])])).collect();
+    // Room for fewer than all four.
+    let tight = EngineConfig { kv_bytes: 6 * page_bytes(&model), ..plain };
+    assert_eq!(ids(tight, QUESTIONS.map(|question| ask(question, &[])).into()), alone);
+    for (question, text) in QUESTIONS.iter().zip(&alone) {
+        let mut prediction = text.clone();
+        prediction[20] = 7;
+        assert_eq!(ids(EngineConfig::default(), vec![ask(question, &prediction)]), [text.clone()]);
+    }
 }
 
 /// Asked at once, a common beginning is computed once.
