@@ -4,6 +4,7 @@
 //! clocks or randomness of its own. [`Engine`] runs it on a thread behind a bounded queue. The API interprets the text;
 //! [`Experts`] hides where experts are computed.
 
+mod chunk_length;
 mod clock;
 mod counts;
 mod draft;

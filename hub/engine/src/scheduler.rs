@@ -6,6 +6,7 @@ mod turns;
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::{
+    chunk_length::ChunkLength,
     clock::Clock,
     counts::Counts,
     in_flight::{InFlight, Timed},
@@ -29,7 +30,8 @@ const FEW_GROUPS: usize = 2;
 /// Limits of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// T, the maximum rows computed at once, and so the longest chunk of a prompt.
+    /// T, the maximum rows computed at once, and so the longest chunk of a prompt; while others generate, chunks are as
+    /// short as their measured cost demands.
     pub max_rows: usize,
     /// Maximum sequences in a step; values above `max_rows` count as `max_rows`.
     pub max_sequences: usize,
@@ -70,6 +72,7 @@ pub struct Scheduler {
     spaces: Vec<Workspace>,
     in_flight: InFlight,
     cost: StepCost,
+    chunk_length: ChunkLength,
     limits: RequestLimits,
     config: EngineConfig,
     clock: Clock,
@@ -107,6 +110,7 @@ impl Scheduler {
             spaces: vec![space],
             in_flight: InFlight::new(config.in_flight),
             cost: StepCost::default(),
+            chunk_length: ChunkLength::default(),
             limits,
             config,
             clock,
@@ -223,6 +227,8 @@ impl Scheduler {
         let took = now.saturating_sub(begun);
         if n_rows == n_decoding {
             self.cost.learn(n_rows, took);
+        } else {
+            self.chunk_length.learn(n_rows - n_decoding, took, self.cost.step(n_decoding));
         }
         self.in_flight.learn(n_sequences, n_groups, took, &times);
         self.counts.add_step(n_rows, n_tokens, took, times.waited);
@@ -256,6 +262,10 @@ impl Scheduler {
                 sequence.guess(rows_left, n_generating, &self.cost);
                 rows_left -= sequence.n_guesses();
             }
+        }
+        if n_generating > 0 {
+            let base = self.cost.step(max_rows - rows_left);
+            rows_left = self.chunk_length.choose(base, rows_left);
         }
         let mut n_reading = self.running.iter().filter(|s| !generating(s) && !s.waits).count();
         let mut told_left = MAX_TOLD_ROWS;

@@ -11,6 +11,7 @@ use std::{
 
 use serde_json::{Map, json};
 
+mod chunks;
 mod doubt;
 mod early;
 mod prompt_logprobs;

@@ -38,6 +38,15 @@ impl StepCost {
         self.covariance = (1.0 - weight) * (self.covariance + weight * off_rows * off_seconds);
     }
 
+    /// Time of a step of `n_rows` without chunks of prompts; zero for no rows, and while none was seen.
+    pub(super) fn step(&self, n_rows: usize) -> Duration {
+        if n_rows == 0 {
+            return Duration::ZERO;
+        }
+        let off_rows = n_rows as f64 - self.rows;
+        Duration::from_secs_f64((self.seconds + self.per_row().unwrap_or(0.0) * off_rows).max(0.0))
+    }
+
     /// Seconds per additional row; none before steps of different sizes were seen.
     fn per_row(&self) -> Option<f64> {
         (self.variance > 1e-3).then(|| (self.covariance / self.variance).max(0.0))
@@ -47,7 +56,7 @@ impl StepCost {
     pub(super) fn worth(&self, n: usize, p: f64, n_rows: usize) -> usize {
         // The cost of a row is learned from steps without drafts and with a few.
         let Some(per_row) = self.per_row() else { return n.min(if self.n_steps % 4 < 2 { 0 } else { 4 }) };
-        let step = (self.seconds + per_row * (n_rows as f64 - self.rows)).max(1e-9);
+        let step = self.step(n_rows).as_secs_f64().max(1e-9);
         // Seconds per token without drafts, one token per row.
         let token = step / n_rows.max(1) as f64;
         // The k-th draft costs a row and yields p^k tokens.
@@ -115,6 +124,13 @@ mod tests {
         assert_eq!(cost(10, 10).worth(8, 0.9, 1), 5, "0.9^5 x 20 ms > 1.1 x 10 ms");
         assert_eq!(cost(40, 1).worth(8, 0.1, 1), 1);
         assert_eq!(cost(40, 1).worth(8, 0.01, 1), 0);
+    }
+
+    #[test]
+    fn a_step_is_as_long_as_the_line_says() {
+        assert_eq!((StepCost::default().step(4), cost(40, 5).step(0)), (Duration::ZERO, Duration::ZERO));
+        let off = cost(40, 5).step(12).as_secs_f64() - 0.1;
+        assert!(off.abs() < 1e-6, "40 + 12 x 5 = 100 ms, {off} s off");
     }
 
     #[test]
