@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use moex_protocol::{CompressionMode, Dtype, ModelSummary, WorkerId, WorkerKey};
 
-use super::policy::{Hedge, Verify};
+use super::policy::{Hedge, Probation, Verify};
 use super::token::JoinToken;
 
 /// Workers at different addresses whose answers must be the same, where they must be.
@@ -32,6 +32,8 @@ pub struct SwarmConfig {
     /// One answer in this many is checked against the hub's own, if the hub computes. 1 checks each answer before it is
     /// used, 0 checks none.
     pub check_every: u32,
+    /// What workers may hold that have not proven themselves.
+    pub probation: Probation,
     /// Seed for the choice of answers to check. Workers must not be able to guess it.
     pub seed: u64,
     /// How long a job waits for a holder if the hub does not compute.
@@ -62,6 +64,7 @@ impl SwarmConfig {
             hub_compute: true,
             verify: Verify::default(),
             check_every: 256,
+            probation: Probation::default(),
             seed: 0,
             coverage_wait: Duration::from_secs(30),
             heartbeat_interval: Duration::from_secs(2),
@@ -75,6 +78,11 @@ impl SwarmConfig {
     /// Whether no answer is used before the hub has computed the same.
     pub(crate) fn checks_everything(&self) -> bool {
         self.hub_compute && self.check_every == 1
+    }
+
+    /// Whether the hub checks each answer that is used, before or soon after its use.
+    pub(crate) fn checks_what_is_used(&self) -> bool {
+        self.hub_compute && (self.wants_products() || self.checks_everything())
     }
 
     /// Whether workers are to return by what their answers can be checked.

@@ -58,7 +58,7 @@ pub use self::dispatcher::{
     max_pairs_a_message,
 };
 pub use self::fleet::{BlockCatalog, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, close_code};
-pub use self::policy::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE, Verify};
+pub use self::policy::{DEFAULT_HEDGE_BUDGET, Hedge, MAX_HEDGE, Probation, Verify};
 pub use self::status::{
     Coverage, HubShare, InFlight, LayerExperts, Readiness, StepTimes, SwarmStatus, Totals, Verification,
     WorkerStatus,

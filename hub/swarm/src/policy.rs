@@ -56,6 +56,31 @@ impl Hedge {
     }
 }
 
+/// What a worker may hold whose key has not proven itself, while proven workers have free memory: at most one replica of
+/// each block that [`Self::admits`]. All such workers share these blocks, so that many keys hold no more than one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probation {
+    /// Work items that a key must have answered truly.
+    pub items: u64,
+    /// One block in this many, at least 1.
+    pub every: u32,
+}
+
+impl Default for Probation {
+    /// 64 work items are a few tokens of a model of 48 layers.
+    fn default() -> Self {
+        Self { items: 64, every: 4 }
+    }
+}
+
+impl Probation {
+    /// Whether the block at this index of the catalog is one of those. They are spread over all layers, and the first
+    /// block always is, so that every worker can prove itself.
+    pub(crate) fn admits(self, index: u32) -> bool {
+        index.is_multiple_of(self.every.max(1))
+    }
+}
+
 /// What is known of a worker's answer before a text depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

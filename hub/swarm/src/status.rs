@@ -89,6 +89,9 @@ pub struct WorkerStatus {
     pub reason: Option<String>,
     /// As the page last reported.
     pub visibility: Visibility,
+    /// Whether its key has not proven itself yet, so that it holds a bounded share while others have free memory.
+    #[serde(default)]
+    pub is_on_probation: bool,
     /// Blocks the placement gives it.
     pub blocks_assigned: usize,
     /// Blocks it has reported resident.

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use moex_protocol::Visibility;
+use moex_protocol::{Visibility, WorkerId};
 use moex_swarm::{JobError, JobId, LayerJob, SwarmConfig, WorkerStatus};
 
 use super::{JOB_DEADLINE, Scenario};
-use crate::world::{Model, PeerId, World};
+use crate::world::{Model, PeerId, WorkerSpec, World};
 
 /// The most events within one virtual second: far above what a fleet of a dozen needs, far below what an endless loop
 /// gives.
@@ -22,6 +22,9 @@ const SOON: Duration = Duration::from_secs(20);
 /// The longest time of a layer where the hub computes and only hostile peers do harm: a timeout or two, and the hub's
 /// own time. No answer of a worker may stretch it.
 pub(super) const PROMPT: Duration = Duration::from_secs(2);
+/// Workers whose keys have not proven themselves hold one block in this many together, while others have room.
+const NEW_KEYS_HOLD_ONE_IN: usize = 4;
+
 /// Expectations, and the peers that are excused from them.
 pub(super) struct Checks {
     model: Arc<Model>,
@@ -29,6 +32,8 @@ pub(super) struct Checks {
     open: BTreeMap<JobId, Expected>,
     /// Peers whose sessions may end because of a fault injected into them.
     excused: BTreeSet<PeerId>,
+    /// Workers with memory for the whole model.
+    large: BTreeSet<WorkerId>,
     second: u64,
     events_before: u64,
     pub(super) has_hostile: bool,
@@ -57,6 +62,7 @@ impl Checks {
             swarm: scenario.swarm.clone(),
             open: BTreeMap::new(),
             excused: BTreeSet::new(),
+            large: BTreeSet::new(),
             second: 0,
             events_before: 0,
             has_hostile: false,
@@ -92,6 +98,14 @@ impl Checks {
     /// This peer's sessions may end from now on.
     pub(super) fn excuse(&mut self, peer: PeerId) {
         self.excused.insert(peer);
+    }
+
+    /// An honest worker joins.
+    pub(super) fn joins(&mut self, spec: &WorkerSpec) {
+        let n_blocks = self.model.catalog().len() as u64;
+        if spec.memory_budget_bytes >= n_blocks * self.model.summary().block_bytes {
+            self.large.insert(spec.id);
+        }
     }
 
     pub(super) fn started(&mut self, id: JobId, job: &LayerJob, now: Duration) {
@@ -164,6 +178,7 @@ impl Checks {
         let (second, events) = (world.now().as_secs(), world.traffic().events);
         if second > self.second {
             (self.second, self.events_before) = (second, events);
+            self.new_keys(world)?;
         } else if events - self.events_before > MAX_EVENTS_PER_SECOND {
             return Err(format!(
                 "more than {MAX_EVENTS_PER_SECOND} events within a second: time stands still"
@@ -188,6 +203,30 @@ impl Checks {
             return Err(format!("{} attempts are out for {} jobs", held.attempts, held.jobs));
         }
         Ok(())
+    }
+
+    /// Where as many workers as there are replicas have proven themselves or came early, and have room for all blocks, workers
+    /// on probation are given a bounded share.
+    fn new_keys(&self, world: &World) -> Result<(), String> {
+        let status = world.swarm().status();
+        let n_blocks = status.coverage.blocks;
+        let (new, others): (Vec<_>, Vec<_>) =
+            status.workers.iter().partition(|worker| worker.is_on_probation);
+        let has_room = |worker: &&&WorkerStatus| {
+            self.large.contains(&worker.id) && worker.visibility != Visibility::Leaving
+        };
+        let n_new: usize = new.iter().map(|worker| worker.blocks_assigned).sum();
+        let n_large = others.iter().filter(has_room).count();
+        if n_large < self.swarm.replicas
+            || self.had_failing_loads
+            || n_new <= n_blocks.div_ceil(NEW_KEYS_HOLD_ONE_IN)
+        {
+            return Ok(());
+        }
+        Err(format!(
+            "{} new keys hold {n_new} of {n_blocks} blocks, with room at {n_large} others",
+            new.len()
+        ))
     }
 
     /// Whether the remaining fleet holds every block, if its memory allows that.

@@ -86,7 +86,7 @@ impl fmt::Display for Violation {
 /// # Errors
 /// The first invariant that did not hold.
 pub fn run(seed: u64, is_traced: bool) -> Result<Outcome, Box<Violation>> {
-    let mut chaos = Chaos::new(seed, is_traced);
+    let mut chaos = Chaos::of(Scenario::new(seed), seed, is_traced);
     let ended = catch_unwind(AssertUnwindSafe(|| chaos.run())).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -123,8 +123,7 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn new(seed: u64, is_traced: bool) -> Self {
-        let scenario = Scenario::new(seed);
+    fn of(scenario: Scenario, seed: u64, is_traced: bool) -> Self {
         let mut world = World::new(WorldConfig {
             swarm: scenario.swarm.clone(),
             model: scenario.model.clone(),
@@ -310,6 +309,7 @@ impl Chaos {
 
     fn join(&mut self) {
         let (spec, is_bad) = self.scenario.worker();
+        self.checks.joins(&spec);
         let id = self.world.add_worker(spec);
         self.honest.push(id);
         if is_bad {

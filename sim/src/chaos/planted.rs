@@ -33,12 +33,18 @@ enum Bug {
     Stalls,
     /// A job is given up though the hub could have computed it.
     GivesUp,
+    /// New keys may hold a replica of every block.
+    NoCap,
 }
 
 /// Runs the faults of a seed against a swarm with this bug until the checks object; returns how many jobs
 /// succeeded.
 fn run(seed: u64, bug: Bug) -> std::result::Result<usize, String> {
-    let mut chaos = Chaos::new(seed, false);
+    let mut scenario = Scenario::new(seed);
+    if bug == Bug::NoCap {
+        scenario.swarm.probation.every = 1;
+    }
+    let mut chaos = Chaos::of(scenario, seed, false);
     chaos.start_chained();
     let until = chaos.scenario.length + SETTLING;
     let mut n_jobs = 0;
@@ -71,7 +77,7 @@ fn broken(
     let alone = |job: &LayerJob| model.alone(job, swarm.wire).expect("a job of the model");
     let first = *job.routing.experts.first().expect("a job has rows");
     match bug {
-        Bug::None => vec![(id, result)],
+        Bug::None | Bug::NoCap => vec![(id, result)],
         Bug::DropsCell => {
             vec![(id, Ok(alone(&with_gates(job, |expert, gate| if expert == first { 0.0 } else { gate }))))]
         }
@@ -121,4 +127,8 @@ fn a_planted_bug_is_found_and_no_bug_is_not() {
     for bug in [Bug::RoundsOnce, Bug::GivesUp, Bug::Stalls] {
         assert!(found(bug) > 0, "{bug:?}");
     }
+    // New keys come to workers that have proven themselves in few seeds.
+    assert!(
+        (0..16 * SEEDS).any(|seed| run(seed, Bug::NoCap).is_err_and(|what| what.contains("new keys hold")))
+    );
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::Routing;
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, WorkerId};
-use moex_swarm::{Hedge, JoinToken, LayerJob, SwarmConfig, Verify};
+use moex_swarm::{Hedge, JoinToken, LayerJob, Probation, SwarmConfig, Verify};
 
 use crate::{
     random::Random,
@@ -32,6 +32,8 @@ pub(super) struct Scenario {
     pub(super) n_chained: usize,
     /// Whether only hostile peers do harm and the hub computes: then every layer finishes soon.
     pub(super) is_prompt: bool,
+    /// Whether many new keys come to workers that each hold the model and have proven themselves.
+    pub(super) has_sybils: bool,
     workers: u128,
 }
 
@@ -84,6 +86,7 @@ impl Scenario {
             acts: Vec::new(),
             n_chained: 0,
             is_prompt: false,
+            has_sybils: false,
             workers: 0,
         };
         scenario.plan();
@@ -99,6 +102,16 @@ impl Scenario {
         if self.random.below(3) == 0 {
             for _ in 0..=self.random.below(2) {
                 self.at_random_time(Fault::JoinHostile);
+            }
+        }
+        self.has_sybils = self.random.below(8) == 0;
+        if self.has_sybils {
+            for _ in 0..self.swarm.replicas {
+                self.acts.push((Duration::ZERO, Fault::Join));
+            }
+            for _ in 0..3 + self.random.below(8) {
+                let at = self.length / 2 + Duration::from_micros(upto(&mut self.random, 1_000_000));
+                self.acts.push((at, Fault::JoinHostile));
             }
         }
         // Enough jobs that workers become known in scenarios where every layer finishes.
@@ -191,7 +204,20 @@ impl Scenario {
             teraflops: if random.below(4) == 0 { f32::NAN } else { 0.1 },
             is_stocked: false,
         };
+        if self.has_sybils {
+            return (self.quick_and_large(spec), false);
+        }
         (spec, is_bad)
+    }
+
+    /// A worker that holds the whole model and is faster than the hub, so that it soon proves itself.
+    fn quick_and_large(&self, spec: WorkerSpec) -> WorkerSpec {
+        let delay = Delay::Uniform { least: Duration::from_micros(50), most: Duration::from_micros(500) };
+        let link = Link { up: Lane::new(delay.clone(), None), down: Lane::new(delay.clone(), None) };
+        let per_pair = Duration::from_micros(10);
+        let device = Device { per_message: delay, per_expert: per_pair, per_pair, slowdown_percent: 100 };
+        let memory_budget_bytes = self.model.summary().block_bytes * self.model.catalog().len() as u64;
+        WorkerSpec { link, device, memory_budget_bytes, sync_latency_micros: 50, ..spec }
     }
 
     pub(super) fn hostile(&mut self) -> HostileSpec {
@@ -247,6 +273,7 @@ fn swarm(random: &mut Random, model: &ModelSummary) -> SwarmConfig {
         compression: if random.below(4) == 0 { CompressionMode::On } else { CompressionMode::Off },
         hub_compute: random.below(3) > 0,
         check_every: [0, 1, 3, 256][random.below(4)],
+        probation: Probation { items: [1, 4, 64][random.below(3)], ..Probation::default() },
         verify: [Verify::Audit, Verify::Blocking, Verify::Exact][random.below(3)],
         seed: random.below(1 << 32) as u64,
         // Longer than a heartbeat and its echo: if the only worker is unhealthy, its next heartbeat brings it back.

@@ -124,6 +124,7 @@ const facts = (worker, share) => [
   ["with int8 activations", worker.is_exact ? "the hub\u2019s bits" : "not exact: not asked"],
   ["median latency", micros(worker.latency_p50_micros)],
   ["99\u00a0% within", micros(worker.latency_p99_micros)],
+  ["its key", worker.is_on_probation ? "new: a bounded share until it has answered" : "may hold any share"],
   ["experts held", `${count(worker.blocks_resident)} of ${count(worker.blocks_assigned)}`],
   ["memory", bytes(worker.bytes_resident)],
   ["rows computed", count(worker.rows)],

@@ -20,6 +20,7 @@
 //! auditor knows neither connections nor what is in flight.
 
 mod compare;
+mod proofs;
 mod register;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub(crate) use self::compare::difference;
 pub use self::register::{Evidence, MAX_STRIKES, Quarantined};
 
 use self::compare::{Comparison, compare};
+use self::proofs::Proofs;
 use self::register::StrikeRegister;
 use super::dispatcher::{EncodedLayer, Part, Source, Winner, WorkerAnswer};
 use super::{ComputeId, JobId, SwarmConfig, Verify};
@@ -52,6 +54,7 @@ pub(crate) struct Auditor {
     /// Checks under way, by the computation that decides them.
     checks: BTreeMap<ComputeId, Check>,
     register: StrikeRegister,
+    proofs: Proofs,
     counts: AuditCounts,
 }
 
@@ -72,8 +75,10 @@ pub(crate) enum Finding {
     Wrong { worker: WorkerId, evidence: Evidence },
     /// The same, of a job that may still be in flight: what the worker settled of it is discarded first.
     WrongAndUsed { worker: WorkerId, job: JobId, evidence: Evidence },
-    /// The hub agrees with a worker's answer to so many pairs.
-    Confirmed { worker: WorkerId, n_pairs: usize },
+    /// The hub agrees with a worker's answer to so many work items and pairs, which was withheld.
+    Confirmed { worker: WorkerId, n_items: usize, n_pairs: usize },
+    /// The hub agrees with a worker's answer to so many work items, which was used unchecked.
+    True { worker: WorkerId, n_items: usize },
     /// Two workers disagree: the hub is to compute the same and decide.
     Disputed { job: JobId, items: Vec<usize>, answers: Vec<WorkerAnswer> },
 }
@@ -93,6 +98,7 @@ impl Auditor {
     pub(crate) fn new(config: Arc<SwarmConfig>) -> Self {
         Self {
             random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            proofs: Proofs::new(config.probation.items),
             config,
             checks: BTreeMap::new(),
             register: StrikeRegister::default(),
@@ -150,10 +156,13 @@ impl Auditor {
         let truth: Vec<&Part> = truth.iter().collect();
         let mut findings = Vec::new();
         for WorkerAnswer { worker, parts } in answers {
-            if let Some((item, nmse)) = self.compare(&parts, &truth).first_difference {
-                let evidence = evidence(&layer, item, nmse, None);
-                findings.push(Finding::WrongAndUsed { worker, job, evidence });
-            }
+            findings.push(match self.compare(&parts, &truth).first_difference {
+                Some((item, nmse)) => {
+                    let evidence = evidence(&layer, item, nmse, None);
+                    Finding::WrongAndUsed { worker, job, evidence }
+                }
+                None => Finding::True { worker, n_items: parts.len() },
+            });
         }
         findings
     }
@@ -173,7 +182,7 @@ impl Auditor {
                 Some((item, nmse)) => Finding::Wrong { worker, evidence: evidence(layer, item, nmse, None) },
                 None => {
                     let items: Vec<usize> = parts.iter().map(|part| part.item).collect();
-                    Finding::Confirmed { worker, n_pairs: layer.n_pairs(&items) }
+                    Finding::Confirmed { worker, n_items: items.len(), n_pairs: layer.n_pairs(&items) }
                 }
             });
         }
@@ -243,11 +252,24 @@ impl Auditor {
         }
     }
 
+    // Who has proven itself.
+
+    /// The hub has checked so many work items that a worker answered, and they are true. True if that proves its key.
+    pub(crate) fn answered_truly(&mut self, worker: WorkerId, n_items: usize) -> bool {
+        self.proofs.answered_truly(worker, n_items)
+    }
+
+    /// Whether a worker's key has proven itself.
+    pub(crate) fn is_proven(&self, worker: WorkerId) -> bool {
+        self.proofs.is_proven(worker)
+    }
+
     // Strikes.
 
-    /// Counts a wrong answer against its worker. True if the worker is quarantined by it.
+    /// Counts a wrong answer against its worker, which has to prove itself again. True if the worker is quarantined by it.
     pub(crate) fn strike(&mut self, worker: WorkerId, address: &str, evidence: Evidence) -> bool {
         self.counts.mismatches += 1;
+        self.proofs.forget(worker);
         let max_strikes = if self.config.wants_products() { 1 } else { MAX_STRIKES };
         let is_quarantined = self.register.strike(worker, address, evidence, max_strikes);
         self.counts.quarantined += u64::from(is_quarantined);

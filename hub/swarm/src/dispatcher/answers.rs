@@ -178,9 +178,12 @@ impl Dispatcher {
             (Some(job), Some(host)) => job.accept_if_agreed(worker, host, parts),
         };
         let n_pairs = |items: &[usize]| self.jobs.get(&id).map_or(0, |job| job.layer.n_pairs(items));
-        let mut credits = vec![(worker, n_pairs(&settled))];
-        credits.extend(agreed.iter().map(|(other, item)| (*other, n_pairs(&[*item]))));
-        credits.into_iter().filter(|(_, n_pairs)| *n_pairs > 0).for_each(|(to, n)| self.credit(to, n));
+        let mut credits = vec![(worker, settled.len(), n_pairs(&settled))];
+        credits.extend(agreed.iter().map(|(other, item)| (*other, 1, n_pairs(&[*item]))));
+        credits
+            .into_iter()
+            .filter(|(_, n, _)| *n > 0)
+            .for_each(|(to, n, n_pairs)| self.credit(to, n, n_pairs));
         self.record(|recorder| recorder.answered(now, id, attempt, n_bytes, settled.len()));
         let is_win = agreed.is_empty() && copies.iter().any(|copy| settled.contains(copy));
         self.counts.hedge_wins += u64::from(is_win);
@@ -188,10 +191,11 @@ impl Dispatcher {
     }
 
     /// Counts a worker's answer that was used, or that the hub confirmed.
-    pub(crate) fn credit(&mut self, worker: WorkerId, n_pairs: usize) {
-        if let Some(worker) = self.workers.by_id_mut(worker) {
-            worker.counts.answers += 1;
-            worker.counts.rows += n_pairs as u64;
+    pub(crate) fn credit(&mut self, worker: WorkerId, n_items: usize, n_pairs: usize) {
+        if let Some(performance) = self.workers.by_id_mut(worker) {
+            performance.counts.answers += 1;
+            performance.counts.rows += n_pairs as u64;
+            self.orders.push_back(Order::Credit { worker, n_items });
         }
         self.counts.answers += 1;
     }

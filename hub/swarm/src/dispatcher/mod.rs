@@ -94,6 +94,8 @@ pub(crate) enum Order {
     Cancel { at: ConnectionId, attempt: AttemptId },
     /// A worker reported that it does not hold one of these blocks.
     NotResident { at: ConnectionId, blocks: Vec<Block> },
+    /// So many work items that a worker answered are used, or the hub has confirmed them.
+    Credit { worker: WorkerId, n_items: usize },
     /// Compute on the hub.
     Compute(ComputeId, Dispatch),
     /// A job is finished, with its result or error.

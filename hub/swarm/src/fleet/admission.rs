@@ -7,7 +7,7 @@ use bytes::Bytes;
 use moex_protocol::{Accepted, ErrorCode, HubSession, Join, SessionConfig, Visibility, WorkerId, peer_text};
 use tracing::warn;
 
-use super::connection::{Connection, Member};
+use super::connection::{Connection, Member, Standing};
 use super::limits::{self, Allowance};
 use super::residency::Residency;
 use super::{Action, ConnectionId, Fleet};
@@ -144,6 +144,8 @@ impl Fleet {
             self.refuse_beyond_limit(now, id, refusal);
             return JoinOutcome::Refused;
         }
+        let is_other = |other: &Member| other.standing == Standing::Proven && other.id != worker;
+        let is_early = !self.members().any(|(.., other)| is_other(other));
         let Some(connection) = self.connections.get_mut(&id) else { return JoinOutcome::Refused };
         if let Some((code, message)) = refusal {
             let said = peer_text(&message);
@@ -165,6 +167,7 @@ impl Fleet {
             join,
             invitation: admitted.unwrap_or_default(),
             residency: Residency::new(id, capacity),
+            standing: if is_early { Standing::Early } else { Standing::Probation },
             visibility: Visibility::Visible,
             queue_depth: 0,
             bytes_downloaded: 0,

@@ -16,6 +16,17 @@ pub(crate) struct Connection {
     pub member: Option<Member>,
 }
 
+/// How much of the model a worker may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Any share: its key has proven itself.
+    Proven,
+    /// Any share: nobody had proven itself when it joined.
+    Early,
+    /// A bounded one, while others have free memory.
+    Probation,
+}
+
 /// A joined worker: its own description, and its blocks.
 #[derive(Debug)]
 pub(crate) struct Member {
@@ -24,6 +35,7 @@ pub(crate) struct Member {
     /// The invitation that admitted it, if it was not the hub's token.
     pub invitation: Option<String>,
     pub residency: Residency,
+    pub standing: Standing,
     pub visibility: Visibility,
     /// Dispatches it had waiting at its last heartbeat.
     pub queue_depth: u32,

@@ -32,7 +32,7 @@ pub use self::limits::MAX_CONNECTIONS_PER_ADDRESS;
 
 pub(crate) use self::admission::{JoinOutcome, QUARANTINED, Receipt};
 pub(crate) use self::catalog::BlockIndex;
-pub(crate) use self::connection::{Connection, Member};
+pub(crate) use self::connection::{Connection, Member, Standing};
 
 use self::expert_load::ExpertLoad;
 use self::limits::{AdmissionLimits, RebalanceRate};
@@ -336,6 +336,13 @@ impl Fleet {
         self.to_sync.insert(id);
     }
 
+    /// A worker's key has proven itself: it may hold any share of the model, and keeps what it holds.
+    pub(crate) fn trust(&mut self, id: ConnectionId) {
+        let Some(member) = self.connections.get_mut(&id).and_then(|c| c.member.as_mut()) else { return };
+        let was = std::mem::replace(&mut member.standing, Standing::Proven);
+        self.must_rebalance |= was == Standing::Probation;
+    }
+
     /// Counts how often the router chose each block of a layer.
     pub(crate) fn count_load(&mut self, chosen: impl IntoIterator<Item = (Block, usize)>) {
         let Self { expert_load, catalog, .. } = self;
@@ -363,12 +370,14 @@ impl Fleet {
                 id: member.id,
                 host: connection.host.clone(),
                 capacity: member.residency.capacity() as u64,
+                is_on_probation: member.standing == Standing::Probation,
                 lost: member.residency.lost(self.catalog.indices()),
             })
             .collect();
         self.ring
             .update(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, self.catalog.len() as u64))));
-        self.placement = Placement::compute(&self.ring, &self.catalog, &members, self.config.replicas);
+        let SwarmConfig { replicas, probation, .. } = *self.config;
+        self.placement = Placement::compute(&self.ring, &self.catalog, &members, replicas, probation);
         let mut wanted = self.placement.by_worker();
         for (id, connection) in &mut self.connections {
             let Some(member) = &mut connection.member else { continue };

@@ -2,8 +2,9 @@
 //!
 //! Replica by replica, each block goes to the first worker after its key on the ring with free memory that does not
 //! hold it yet; if another address than its holders' has free memory, to a worker there: a machine that leaves, or someone with
-//! many keys, takes one replica. All first replicas are placed before any second one, so that scarce memory improves coverage first.
-//! Blocks that a worker lost then go to workers with free memory, so that no other blocks move. `residency` tracks the
+//! many keys, takes one replica. Before that, while workers whose keys have proven themselves have free memory, those on
+//! probation get no more than one replica of one block in so many. All first replicas are placed before any second one, so that
+//! scarce memory improves coverage first. Blocks that a worker lost then go to workers with free memory, so that no other blocks move. `residency` tracks the
 //! resident blocks and plans the transition.
 //!
 //! A join recomputes the placement: 1,000 workers that join a catalog of 48 x 128 blocks one after another take 14 s in
@@ -16,6 +17,7 @@ use moex_protocol::WorkerId;
 
 use super::catalog::{BlockCatalog, BlockIndex};
 use super::ring::Ring;
+use crate::Probation;
 
 /// A worker's properties for placement.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub(super) struct PlacementMember {
     pub host: String,
     /// Blocks that fit its memory budget; never exceeded.
     pub capacity: u64,
+    /// Whether its key has yet to prove itself.
+    pub is_on_probation: bool,
     /// Blocks that it lost after failed loads.
     pub lost: HashSet<BlockIndex>,
 }
@@ -43,20 +47,17 @@ impl Placement {
         catalog: &BlockCatalog,
         members: &[PlacementMember],
         replicas: usize,
+        probation: Probation,
     ) -> Self {
-        let mut open = Open::new(members);
-        let host_of: HashMap<WorkerId, &str> = members.iter().map(|m| (m.id, m.host.as_str())).collect();
+        let mut open = Open::new(members, probation);
+        let by_id: HashMap<WorkerId, &PlacementMember> = members.iter().map(|m| (m.id, m)).collect();
         let mut holders = vec![Vec::new(); catalog.len()];
         for replica in 0..replicas.min(members.len()) {
             for index in catalog.indices() {
                 let held = &mut holders[index.0 as usize];
-                let hosts: Vec<&str> = held.iter().filter_map(|id| host_of.get(id).copied()).collect();
-                let is_elsewhere = |m: &PlacementMember| !hosts.contains(&m.host.as_str());
-                let taken = if replica > 0 && open.has_room_beside(&hosts) {
-                    open.take(ring, catalog, index, replica, is_elsewhere)
-                } else {
-                    open.take(ring, catalog, index, replica, |m| !held.contains(&m.id))
-                };
+                let others: Vec<&PlacementMember> =
+                    held.iter().filter_map(|id| by_id.get(id).copied()).collect();
+                let taken = open.place(ring, catalog, index, replica, &others, |_| true);
                 held.extend(taken);
             }
         }
@@ -64,8 +65,10 @@ impl Placement {
             for index in catalog.indices().filter(|index| member.lost.contains(index)) {
                 let held = &mut holders[index.0 as usize];
                 let Some(at) = held.iter().position(|id| *id == member.id) else { continue };
-                let stands_in = |m: &PlacementMember| !held.contains(&m.id) && !m.lost.contains(&index);
-                match open.take(ring, catalog, index, at, stands_in) {
+                let others = held.iter().filter(|id| **id != member.id);
+                let others: Vec<&PlacementMember> = others.filter_map(|id| by_id.get(id).copied()).collect();
+                let stands_in = |m: &PlacementMember| m.id != member.id && !m.lost.contains(&index);
+                match open.place(ring, catalog, index, at, &others, stands_in) {
                     Some(id) => held[at] = id,
                     None => drop(held.remove(at)),
                 }
@@ -98,21 +101,53 @@ impl Placement {
 
 /// The workers with free memory.
 struct Open<'a> {
+    probation: Probation,
     /// The blocks that still fit each.
     members: HashMap<WorkerId, (u64, &'a PlacementMember)>,
     /// How many of them each address has.
     hosts: HashMap<&'a str, usize>,
+    /// How many of them are not on probation.
+    n_trusted: usize,
 }
 
 impl<'a> Open<'a> {
-    fn new(members: &'a [PlacementMember]) -> Self {
+    fn new(members: &'a [PlacementMember], probation: Probation) -> Self {
         let open = members.iter().filter(|member| member.capacity > 0);
         let members: HashMap<_, _> = open.map(|m| (m.id, (m.capacity, m))).collect();
         let mut hosts: HashMap<&str, usize> = HashMap::new();
         for (_, member) in members.values() {
             *hosts.entry(&member.host).or_default() += 1;
         }
-        Self { members, hosts }
+        let n_trusted = members.values().filter(|(_, member)| !member.is_on_probation).count();
+        Self { probation, members, hosts, n_trusted }
+    }
+
+    /// The worker for a replica of a block that `others` hold too: within the bounds of probation if that can be, else at another
+    /// address than theirs, else any that does not hold it.
+    fn place(
+        &mut self,
+        ring: &Ring,
+        catalog: &BlockCatalog,
+        index: BlockIndex,
+        replica: usize,
+        others: &[&PlacementMember],
+        may_take: impl Fn(&PlacementMember) -> bool,
+    ) -> Option<WorkerId> {
+        let admits_new = self.probation.admits(index.0) && !others.iter().any(|other| other.is_on_probation);
+        let hosts: Vec<&str> = others.iter().map(|other| other.host.as_str()).collect();
+        let may_be_elsewhere = !others.is_empty() && self.has_room_beside(&hosts);
+        let may_take = |m: &PlacementMember| may_take(m) && !others.iter().any(|other| other.id == m.id);
+        let is_bounded = |m: &PlacementMember| admits_new || !m.is_on_probation;
+        let is_elsewhere = |m: &PlacementMember| !hosts.contains(&m.host.as_str());
+        // Where nobody can be found, nobody is searched for: a search costs a look at every worker.
+        let may_be_bounded = admits_new || self.n_trusted > 0;
+        let mut take = |is_possible: bool, suits: &dyn Fn(&PlacementMember) -> bool| {
+            is_possible.then(|| self.take(ring, catalog, index, replica, |m| may_take(m) && suits(m)))?
+        };
+        take(may_be_bounded && may_be_elsewhere, &|m| is_bounded(m) && is_elsewhere(m))
+            .or_else(|| take(may_be_bounded, &is_bounded))
+            .or_else(|| take(may_be_elsewhere, &is_elsewhere))
+            .or_else(|| take(true, &|_| true))
     }
 
     /// Whether an address besides these has a worker with free memory.
@@ -142,6 +177,7 @@ impl<'a> Open<'a> {
         *room -= 1;
         if *room == 0 {
             let host = member.host.as_str();
+            self.n_trusted -= usize::from(!member.is_on_probation);
             self.members.remove(&id);
             if let Some(n) = self.hosts.get_mut(host) {
                 *n -= 1;
@@ -179,11 +215,17 @@ mod tests {
         let total = catalog.len() as u64;
         let mut ring = Ring::default();
         ring.update(members.iter().map(|m| (m.id, virtual_nodes(m.capacity, total))));
-        Placement::compute(&ring, catalog, members, replicas)
+        Placement::compute(&ring, catalog, members, replicas, Probation::default())
     }
 
     fn member(id: u128, capacity: u64) -> PlacementMember {
-        PlacementMember { id: WorkerId(id), host: id.to_string(), capacity, lost: HashSet::new() }
+        PlacementMember {
+            id: WorkerId(id),
+            host: id.to_string(),
+            capacity,
+            is_on_probation: false,
+            lost: HashSet::new(),
+        }
     }
 
     fn counts(placement: &Placement) -> HashMap<WorkerId, usize> {
@@ -219,6 +261,62 @@ mod tests {
             let room: u64 = members.iter().map(|m| m.capacity).sum();
             let covered = placement.holders.iter().filter(|h| !h.is_empty()).count() as u64;
             prop_assert_eq!(covered, room.min(catalog.len() as u64));
+        }
+
+        #[test]
+        fn workers_on_probation_hold_more_than_their_share_only_where_others_have_no_room(
+            members in fleet(12), replicas in 1usize..4, new in 0usize..12,
+        ) {
+            let catalog = catalog(6, 32);
+            let mut members = members;
+            members.iter_mut().take(new).for_each(|m| m.is_on_probation = true);
+            let placement = compute(&catalog, &members, replicas);
+            let counts = counts(&placement);
+            let is_new = |id: &WorkerId| members.iter().any(|m| m.id == *id && m.is_on_probation);
+            let has_room = |m: &&PlacementMember| {
+                !m.is_on_probation && counts.get(&m.id).copied().unwrap_or(0) < m.capacity as usize
+            };
+            let trusted_with_room: Vec<_> = members.iter().filter(has_room).map(|m| m.id).collect();
+            for index in catalog.indices() {
+                let holders = placement.holders(index);
+                let n_new = holders.iter().filter(|id| is_new(id)).count();
+                if n_new > usize::from(Probation::default().admits(index.0)) {
+                    prop_assert!(trusted_with_room.iter().all(|id| holders.contains(id)), "{:?}", index);
+                }
+            }
+            // Memory is not wasted on that account.
+            let room: u64 = members.iter().map(|m| m.capacity).sum();
+            let covered = placement.holders.iter().filter(|h| !h.is_empty()).count() as u64;
+            prop_assert_eq!(covered, room.min(catalog.len() as u64));
+        }
+
+        #[test]
+        fn where_all_are_on_probation_the_placement_is_as_if_none_were(members in fleet(12), replicas in 1usize..4) {
+            let catalog = catalog(6, 32);
+            let trusted = compute(&catalog, &members, replicas);
+            let mut new = members;
+            new.iter_mut().for_each(|m| m.is_on_probation = true);
+            prop_assert_eq!(compute(&catalog, &new, replicas).holders, trusted.holders);
+        }
+
+        #[test]
+        fn a_worker_that_proves_itself_keeps_what_it_holds(seed in any::<u64>(), n in 4u128..12) {
+            let catalog = catalog(12, 64);
+            let mut members: Vec<_> = (0..n).map(|i| member(u128::from(seed) << 32 | i, 2_000)).collect();
+            members[0].is_on_probation = true;
+            let before = compute(&catalog, &members, 2);
+            members[0].is_on_probation = false;
+            let after = compute(&catalog, &members, 2);
+            let id = members[0].id;
+            let (mut held, mut kept, mut moved) = (0, 0, 0);
+            for (old, new) in before.holders.iter().zip(&after.holders) {
+                held += usize::from(old.contains(&id));
+                kept += usize::from(old.contains(&id) && new.contains(&id));
+                moved += new.iter().filter(|other| **other != id && !old.contains(other)).count();
+            }
+            prop_assert_eq!(kept, held);
+            // Others take from each other at most where its first replica lands on a second one's holder.
+            prop_assert!(moved <= catalog.len() / 8, "{} of {}", moved, catalog.len());
         }
 
         #[test]

@@ -58,11 +58,15 @@ impl Swarm {
 
     fn on_join(&mut self, now: Duration, id: ConnectionId, join: Join) {
         let worker = self.fleet.id_of(&join);
-        let is_quarantined = self.auditor.is_quarantined(worker);
+        let (is_quarantined, is_proven) =
+            (self.auditor.is_quarantined(worker), self.auditor.is_proven(worker));
         let JoinOutcome::Accepted { replaced } = self.fleet.join(now, id, worker, join, is_quarantined)
         else {
             return;
         };
+        if is_proven {
+            self.fleet.trust(id);
+        }
         let Some((member, host)) = self.fleet.member(id).zip(self.fleet.host(id)) else { return };
         self.dispatcher.worker_joined(now, id, member, host);
         if let Some(worker) = self.dispatcher.worker(id) {
@@ -161,9 +165,22 @@ impl Swarm {
                     self.dispatcher.retract(worker, self.fleet.connection_of(worker), job);
                     self.on_wrong_answer(now, worker, evidence);
                 }
-                Finding::Confirmed { worker, n_pairs } => self.dispatcher.credit(worker, n_pairs),
+                Finding::Confirmed { worker, n_items, n_pairs } => {
+                    self.dispatcher.credit(worker, n_items, n_pairs);
+                }
+                Finding::True { worker, n_items } => self.on_true_answer(worker, n_items),
                 Finding::Disputed { job, items, answers } => self.start_check(now, job, items, answers),
             }
+        }
+    }
+
+    /// The hub has checked work items that a worker answered, and they are true.
+    pub(super) fn on_true_answer(&mut self, worker: WorkerId, n_items: usize) {
+        if self.auditor.answered_truly(worker, n_items)
+            && let Some(connection) = self.fleet.connection_of(worker)
+        {
+            info!(worker = worker.short(), "its answers were true: it may hold any share of the model");
+            self.fleet.trust(connection);
         }
     }
 

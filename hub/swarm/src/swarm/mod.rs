@@ -263,6 +263,11 @@ impl Swarm {
                 },
                 Order::Cancel { at, attempt } => self.fleet.cancel(now, at, attempt),
                 Order::NotResident { at, blocks } => self.fleet.not_resident(at, &blocks),
+                // With a check of each answer that is used, a lie among them is found before their step ends.
+                Order::Credit { worker, n_items } if self.config.checks_what_is_used() => {
+                    self.on_true_answer(worker, n_items);
+                }
+                Order::Credit { .. } => {}
                 Order::Compute(id, dispatch) => self.actions.push_back(Action::HubCompute(id, dispatch)),
                 Order::Finish(id, result) => self.actions.push_back(Action::Finished(id, result)),
             }

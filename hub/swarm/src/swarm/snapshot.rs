@@ -6,7 +6,7 @@ use moex_protocol::State;
 
 use super::Swarm;
 use crate::dispatcher::{Performance, Tier};
-use crate::fleet::{BlockIndex, Connection, Member};
+use crate::fleet::{BlockIndex, Connection, Member, Standing};
 use crate::{
     ConnectionId, Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, Verification,
     WorkerStatus,
@@ -135,7 +135,8 @@ impl Swarm {
         member: &Member,
         performance: &Performance,
     ) -> WorkerStatus {
-        let Member { id, join, invitation, residency, visibility, queue_depth, bytes_downloaded } = member;
+        let Member { id, join, invitation, residency, standing, visibility, queue_depth, bytes_downloaded } =
+            member;
         let (latency, counts) = (performance.usual_latency(), &performance.counts);
         let blocks_resident = residency.n_resident();
         WorkerStatus {
@@ -150,6 +151,7 @@ impl Swarm {
             tier: performance.tier(),
             reason: performance.reason(*visibility),
             visibility: *visibility,
+            is_on_probation: *standing == Standing::Probation,
             blocks_assigned: residency.n_wanted(),
             blocks_resident,
             bytes_resident: blocks_resident as u64 * self.fleet.catalog().block_bytes(),

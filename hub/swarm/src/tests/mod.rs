@@ -6,6 +6,7 @@ mod faults;
 mod hedges;
 mod liveness;
 mod membership;
+mod probation;
 mod room;
 mod sums;
 mod trust;
