@@ -18,6 +18,7 @@ use moex_engine::{Engine, EngineConfig};
 use moex_model::text::{Text, TextError};
 use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
 use moex_swarm::{Hedge, JoinToken, SwarmConfig, Verify, max_pairs_a_message};
+use tracing::warn;
 
 /// Configuration of a hub; the default serves the demo model and lacks a token.
 #[derive(Clone, Debug)]
@@ -302,9 +303,18 @@ impl Loaded {
             Some(folder) => folder.clone(),
             None => ShardStore::default_folder(&source, packing),
         };
-        let mut store = ShardStore::open(&folder, &source, packing, progress)?;
+        let open = || ShardStore::open(&folder, &source, packing, progress);
+        let mut store = open()?;
         if let (Compute::Fast(fast), true) = (&config.compute, config.hub_compute) {
-            store = store.computing_int8(fast.processor.clone(), memory.keep).map_err(OpenError::Io)?;
+            let computing = |store: ShardStore| store.computing_int8(fast.processor.clone(), memory.keep);
+            store = match computing(store.clone()) {
+                // A file can rot and keep its length and time of change: reading it shows that.
+                Err(_) if store.is_damaged() => {
+                    warn!(folder = %folder.display(), "a packed file is damaged: packing the experts again");
+                    computing(open()?)?
+                }
+                computing => computing?,
+            };
         }
         let store = Arc::new(store);
         Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most })

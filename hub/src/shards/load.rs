@@ -140,6 +140,11 @@ pub(super) fn forget_stamps(folder: &Path) {
     }
 }
 
+/// Whether the hashes were right when they were last checked.
+pub(super) fn has_stamps(folder: &Path) -> bool {
+    read_stamps(folder).is_some()
+}
+
 fn read_stamps(folder: &Path) -> Option<BTreeMap<String, Stamp>> {
     serde_json::from_slice(&fs::read(folder.join(STAMPS_FILE)).ok()?).ok()
 }

@@ -173,6 +173,11 @@ impl ShardStore {
         cache.join("moex").join("shards").join(format!("{}-{packing}", source.fingerprint()))
     }
 
+    /// Whether a block was found damaged since its folder was last checked: then [`Self::open`] packs the experts again.
+    pub(crate) fn is_damaged(&self) -> bool {
+        !load::has_stamps(&self.folder)
+    }
+
     /// Makes [`Self::answer`] compute with int8 activations, as workers then do.
     ///
     /// # Errors

@@ -134,7 +134,7 @@ fn what_is_damaged_or_half_written_is_packed_again() {
 
 /// As a disk does it: neither the length nor the time of change says so.
 #[test]
-fn what_rots_is_not_computed_with_and_packed_again_at_the_next_start() {
+fn what_rots_is_not_computed_with_and_packed_again_when_the_store_is_next_opened() {
     let folder = tempfile::tempdir().unwrap();
     let (sound, _) = open(folder.path(), WeightFormat::Int4G128);
     let bytes = sound.block(block(1, 7)).unwrap().to_vec();
@@ -150,7 +150,9 @@ fn what_rots_is_not_computed_with_and_packed_again_at_the_next_start() {
     assert_eq!(packed, 0, "nothing shows it");
     assert_eq!(rotten.block(block(1, 7)), Err(BlockError::Damaged { block: block(1, 7), path }));
     assert!(rotten.block(block(1, 6)).is_ok() && rotten.block(block(0, 7)).is_ok());
+    assert!(rotten.is_damaged());
     let error = rotten
+        .clone()
         .computing_int8(Arc::new(Processor::new(Simd::detect(), 1)), Keep::All)
         .unwrap_err()
         .to_string();
@@ -158,6 +160,7 @@ fn what_rots_is_not_computed_with_and_packed_again_at_the_next_start() {
 
     let (mended, packed) = open(folder.path(), WeightFormat::Int4G128);
     assert_eq!(packed, N_BLOCKS);
+    assert!(!mended.is_damaged());
     assert_eq!(mended.block(block(1, 7)).unwrap(), bytes);
 }
 

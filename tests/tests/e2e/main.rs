@@ -29,6 +29,7 @@ mod reach;
 mod restarts;
 mod room;
 mod several_hubs;
+mod starts;
 mod strangers;
 mod untrusted;
 

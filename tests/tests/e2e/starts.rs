@@ -1,0 +1,43 @@
+//! The moments around a hub's start: it mends what has rotted.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use moex_tests::chat;
+use moex_tests::hub::{Moex, Signal};
+
+#[tokio::test]
+async fn a_packed_file_that_has_rotted_is_mended_at_the_start_that_finds_it() {
+    let (shards, logs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let args = ["--shards", shards.path().to_str().unwrap()];
+    let moex = Moex::under_test().logging_to(logs.path());
+    moex.hub(&args).unwrap().end(Signal::TERM).await.unwrap();
+    let path = layer_file(shards.path());
+    let sound = fs::read(&path).unwrap();
+    rot(&path);
+
+    let hub = moex.hub(&args).unwrap();
+    let case =
+        serde_json::json!({ "id": "sum", "messages": [{ "role": "user", "content": "What is 9 x 11?" }] });
+    assert!(chat::ask(&chat::client().unwrap(), &hub.url, &case).await.is_ok());
+    assert!(fs::read(&path).unwrap() == sound, "it is what it was");
+    let said = fs::read_to_string(logs.path().join("hub.log")).unwrap();
+    let lines = said.lines().filter(|line| line.contains("a packed file is damaged")).count();
+    assert_eq!(lines, 1, "{said}");
+    hub.end(Signal::TERM).await.unwrap();
+}
+
+/// A file of packed experts in a folder.
+fn layer_file(folder: &Path) -> PathBuf {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).min().unwrap()
+}
+
+/// Changes a byte, as a disk does it: neither the length nor the time of change says so.
+fn rot(path: &Path) {
+    let changed = fs::metadata(path).unwrap().modified().unwrap();
+    let mut bytes = fs::read(path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
+    File::options().write(true).open(path).unwrap().set_modified(changed).unwrap();
+}
