@@ -1,10 +1,16 @@
-//! The moments around a hub's start: it mends what has rotted.
+//! The moments around a hub's start: it mends what has rotted, and soon has its workers back.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use moex_tests::chat;
-use moex_tests::hub::{Moex, Signal};
+use moex_tests::hub::{Moex, Signal, Worker, workers};
+
+use crate::lan::free_port;
+
+/// From when a hub answers until its workers have come back: half a second between tries, and a join.
+const BACK_WITHIN: Duration = Duration::from_millis(1_500);
 
 #[tokio::test]
 async fn a_packed_file_that_has_rotted_is_mended_at_the_start_that_finds_it() {
@@ -25,6 +31,26 @@ async fn a_packed_file_that_has_rotted_is_mended_at_the_start_that_finds_it() {
     let lines = said.lines().filter(|line| line.contains("a packed file is damaged")).count();
     assert_eq!(lines, 1, "{said}");
     hub.end(Signal::TERM).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_hub_that_restarts_has_its_workers_back_soon() {
+    let state = tempfile::tempdir().unwrap();
+    let moex = Moex::under_test().keeping(state.path());
+    let listen = format!("127.0.0.1:{}", free_port());
+    let hub = moex.hub_at(&listen, &[]).unwrap();
+    let link = hub.join_url.clone();
+    let _workers: Vec<Worker> = (0..2).map(|_| Worker::start(&link, &[]).unwrap()).collect();
+    hub.wait_for_workers(2).await.unwrap();
+    // Connections that last are those that are soon tried again.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    hub.end(Signal::KILL).await.unwrap();
+    // Long enough that waits which double would have come to seconds.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let hub = moex.hub_at(&listen, &[]).unwrap();
+    let started = Instant::now();
+    hub.wait_until("two workers joined", |status| workers(status).count() == 2).await.unwrap();
+    assert!(started.elapsed() < BACK_WITHIN, "{:?}", started.elapsed());
 }
 
 /// A file of packed experts in a folder.

@@ -9,12 +9,18 @@
 
 use std::time::Duration;
 
+use moex_protocol::WorkerKey;
+
 use crate::backoff::Backoff;
 
 /// The first and the longest wait before reconnecting.
 const RECONNECT_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// A connection that lasted this long counts as a success.
-const STABLE: Duration = Duration::from_secs(5);
+const STABLE: Duration = Duration::from_secs(1);
+/// For so long after such a connection the worker tries at least this often: a hub that restarts is back within seconds.
+const SOON: Duration = Duration::from_secs(20);
+/// See [`SOON`].
+const SOON_DELAY: Duration = Duration::from_millis(400);
 /// How long a worker waits for a hub to renew a certificate without its address: several times the usual duration.
 pub const RENEWAL_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -59,6 +65,10 @@ pub(super) struct Link {
     /// The number of the latest socket.
     number: u64,
     backoff: Backoff,
+    /// Waits are multiplied by this, 0.75 to 1.25: a hub's workers do not come back all at once.
+    spread: f64,
+    /// Until when the waits are short.
+    soon_until: Duration,
     /// How long to go on without a hub that accepts; `None` means forever.
     patience: Option<Duration>,
     last_contact: Duration,
@@ -74,12 +84,14 @@ enum State {
 }
 
 impl Link {
-    /// A link that should connect at once.
-    pub(super) fn new(now: Duration, patience: Option<Duration>) -> Self {
+    /// A link that should connect at once. Its waits differ from those of workers with other keys.
+    pub(super) fn new(now: Duration, key: WorkerKey, patience: Option<Duration>) -> Self {
         Self {
             state: State::Down { retry_at: now },
             number: 0,
             backoff: Backoff::new(RECONNECT_DELAY[0], RECONNECT_DELAY[1]),
+            spread: 0.75 + (key.0 % 1024) as f64 / 2048.0,
+            soon_until: Duration::ZERO,
             patience,
             last_contact: now,
             address_missing_since: None,
@@ -142,6 +154,9 @@ impl Link {
             }
             if now.saturating_sub(since) > STABLE {
                 self.backoff.reset();
+                if was_accepted {
+                    self.soon_until = now + SOON;
+                }
             }
         }
         self.state = State::Down { retry_at: now };
@@ -161,7 +176,9 @@ impl Link {
         if self.patience.is_some_and(|patience| waited > patience) {
             return Next::End(Ending::Unreachable(reason.clone()));
         }
-        self.state = State::Down { retry_at: now + self.backoff.delay() };
+        let delay = self.backoff.delay();
+        let delay = if now < self.soon_until { delay.min(SOON_DELAY) } else { delay };
+        self.state = State::Down { retry_at: now + delay.mul_f64(self.spread) };
         Next::Retry { is_news }
     }
 
@@ -176,6 +193,8 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    /// A key whose worker waits as the constants say.
+    const EVEN: WorkerKey = WorkerKey(512);
 
     fn disconnected() -> ConnectionError {
         ConnectionError::Disconnected("no answer".into())
@@ -203,7 +222,7 @@ mod tests {
     #[test]
     fn a_certificate_without_the_address_is_waited_for_within_bounds_and_said_once() {
         for patience in [None, Some(1000 * SECOND)] {
-            let mut link = Link::new(Duration::ZERO, patience);
+            let mut link = Link::new(Duration::ZERO, EVEN, patience);
             let (tries, news, ending, after) = fail(&mut link, &address_missing());
             assert_eq!(ending, Ending::Stopped("not this address".into()));
             assert!(after > RENEWAL_PATIENCE && after < RENEWAL_PATIENCE + 6 * SECOND, "{after:?}");
@@ -214,7 +233,7 @@ mod tests {
 
     #[test]
     fn an_untrusted_hub_is_never_tried_again() {
-        let mut link = Link::new(Duration::ZERO, None);
+        let mut link = Link::new(Duration::ZERO, EVEN, None);
         let (tries, _, ending, after) =
             fail(&mut link, &ConnectionError::Untrusted("another fingerprint".into()));
         assert_eq!(
@@ -225,7 +244,7 @@ mod tests {
 
     #[test]
     fn patience_with_a_hub_that_does_not_answer_ends() {
-        let mut link = Link::new(Duration::ZERO, Some(20 * SECOND));
+        let mut link = Link::new(Duration::ZERO, EVEN, Some(20 * SECOND));
         let (_, _, ending, after) = fail(&mut link, &disconnected());
         assert_eq!(ending, Ending::Unreachable("no answer".into()));
         assert!(after > 20 * SECOND && after < 26 * SECOND, "{after:?}");
@@ -233,7 +252,7 @@ mod tests {
 
     #[test]
     fn without_a_bound_a_hub_is_tried_for_ever_and_soon_after_a_connection_that_lasted() {
-        let mut link = Link::new(Duration::ZERO, None);
+        let mut link = Link::new(Duration::ZERO, EVEN, None);
         let mut now = Duration::ZERO;
         for _ in 0..1000 {
             now = now.max(link.poll_timeout().unwrap());
@@ -248,9 +267,59 @@ mod tests {
         assert_eq!(link.poll_timeout(), Some(now + RECONNECT_DELAY[0]));
     }
 
+    /// Connects and is accepted, and loses the connection after `lasted`. When.
+    fn lose(link: &mut Link, lasted: Duration) -> Duration {
+        let mut now = link.poll_timeout().unwrap();
+        assert!(link.connect_due(now) && link.opened(now));
+        now += lasted;
+        link.lost(now, true, &disconnected());
+        now
+    }
+
+    #[test]
+    fn a_hub_that_restarts_within_seconds_has_its_workers_back_half_a_second_later() {
+        for key in [0, 512, 1023, u128::MAX] {
+            let mut link = Link::new(Duration::ZERO, WorkerKey(key), None);
+            let gone = lose(&mut link, 2 * SECOND);
+            let mut now = gone;
+            while now < gone + SOON {
+                let next = link.poll_timeout().unwrap();
+                assert!(next - now <= SECOND / 2, "{:?} after {:?}", next - now, now - gone);
+                now = next;
+                assert!(link.connect_due(now));
+                link.lost(now, false, &disconnected());
+            }
+            let late = link.poll_timeout().unwrap() - now;
+            assert!(late > 3 * SECOND, "a hub that stays away is asked seldom: {late:?}");
+        }
+    }
+
+    #[test]
+    fn workers_that_lose_a_hub_together_do_not_come_back_together() {
+        let waits = |key| {
+            let mut link = Link::new(Duration::ZERO, WorkerKey(key), None);
+            let gone = lose(&mut link, 2 * SECOND);
+            link.poll_timeout().unwrap() - gone
+        };
+        let mut waits: Vec<_> = (0..1024).map(waits).collect();
+        waits.sort();
+        assert!(waits.windows(100).all(|some| some[99] - some[0] > Duration::from_millis(9)), "{waits:?}");
+    }
+
+    #[test]
+    fn a_hub_that_lets_go_at_once_is_asked_ever_less_often() {
+        let mut link = Link::new(Duration::ZERO, EVEN, None);
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let gone = lose(&mut link, SECOND / 10);
+            waits.push(link.poll_timeout().unwrap() - gone);
+        }
+        assert!(waits.is_sorted() && waits[7] == RECONNECT_DELAY[1], "{waits:?}");
+    }
+
     #[test]
     fn a_name_that_is_missing_again_after_a_connection_is_waited_for_anew() {
-        let mut link = Link::new(Duration::ZERO, None);
+        let mut link = Link::new(Duration::ZERO, EVEN, None);
         assert!(link.connect_due(Duration::ZERO));
         assert_eq!(link.lost(Duration::ZERO, false, &address_missing()), Next::Retry { is_news: true });
         let mut now = link.poll_timeout().unwrap();

@@ -133,8 +133,8 @@ impl Worker {
     /// A worker that is about to connect to each of these hubs.
     pub fn new(hubs: Vec<HubConfig>, now: Duration) -> Self {
         let hub = |config: HubConfig| Hub {
+            link: Link::new(now, config.core.join.key, config.patience),
             core: Core::new(config.core, now),
-            link: Link::new(now, config.patience),
             engine: 0,
             device_failed: false,
         };
