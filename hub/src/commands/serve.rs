@@ -11,13 +11,14 @@ use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype};
 use moex_worker::native::BusyPoll;
 
-use super::access_args::AccessArgs;
+use super::access_args::{AccessArgs, Opened};
 use super::compute::ComputeArgs;
 use super::experts::ModelArgs;
 use super::values;
 use crate::net::{Prefer, WorkerProcesses};
-use crate::server::{self, CorsOrigin, CorsOrigins, Hub, HubConfig, Server};
+use crate::server::{self, CorsOrigin, CorsOrigins, Hub, HubConfig, Server, Serving};
 use moex_swarm::{Hedge, Verify};
+use tokio::sync::watch;
 
 /// Runs the hub: OpenAI-compatible API, chat page, swarm page, join page.
 #[derive(clap::Args, Debug)]
@@ -141,10 +142,51 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(args))
+    let served = runtime.block_on(async {
+        let (count, mut signals) = watch::channel(0);
+        tokio::spawn(count_signals(count));
+        let ready = tokio::select! {
+            ready = prepare(args) => ready?,
+            // It has no other end than a signal.
+            _ = signals.wait_for(|n| *n > 0) => return Ok(Served::NotYet),
+        };
+        ready.serve(signals).await
+    });
+    if let Ok(Served::NotYet) = served {
+        eprintln!("Stopped before the hub was ready.");
+        // What loads or packs is not waited for: files get their names when they are complete.
+        runtime.shutdown_background();
+    }
+    served.map(drop)
 }
 
-async fn serve(args: Args) -> anyhow::Result<()> {
+/// How serving ended.
+enum Served {
+    /// As asked.
+    Done,
+    /// The process was asked to end before the hub was ready.
+    NotYet,
+}
+
+/// Counts the signals to end, from the first moment: the first process of a container is not ended by a signal that it does not
+/// handle.
+async fn count_signals(count: watch::Sender<u32>) {
+    loop {
+        server::stop_signal().await;
+        count.send_modify(|n| *n += 1);
+    }
+}
+
+/// A hub that is ready, and its workers.
+struct Ready {
+    serving: Serving,
+    workers: WorkerProcesses,
+    /// Held as long as the hub is announced on the network.
+    opened: Opened,
+}
+
+/// Loads the model and starts the hub's own workers.
+async fn prepare(args: Args) -> anyhow::Result<Ready> {
     // Binds before loading the model, so that a port in use is reported at once.
     let mut opened = args.access.open(args.workers > 0).await?;
     // Workers of its own share the machine, where waking a thread takes longer than sending a message.
@@ -198,31 +240,37 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let description = hub.description().to_owned();
     let serving = server.ready(hub);
 
-    let mut workers =
-        WorkerProcesses::start(usize::from(args.workers), &opened.local_join(), None, busy_poll)?;
+    let workers = WorkerProcesses::start(usize::from(args.workers), &opened.local_join(), None, busy_poll)?;
     if args.json {
         writeln!(stdout(), "{}", opened.json()).context("the addresses could not be printed")?;
     }
     let next = next_step(workers.count(), args.no_hub_compute);
     eprintln!("{}", opened.greeting(&description, next));
-    let (stopping, is_stopping) = tokio::sync::oneshot::channel::<()>();
-    let first_signal = async move {
-        server::stop_signal().await;
-        drop(stopping);
-        let seconds = server::DRAIN_DEADLINE.as_secs();
-        eprintln!("Stopping: answers in progress get up to {seconds} s. Press Ctrl-C again to stop at once.");
-    };
-    let second_signal = async {
-        server::stop_signal().await;
-        server::stop_signal().await;
-    };
-    tokio::select! {
-        served = serving.until(first_signal) => served?,
-        () = second_signal => {}
-        () = keep_running(&mut workers, is_stopping) => {}
+    Ok(Ready { serving, workers, opened })
+}
+
+impl Ready {
+    /// Serves until the first signal, and at most until the second.
+    async fn serve(self, signals: watch::Receiver<u32>) -> anyhow::Result<Served> {
+        let Self { serving, mut workers, opened: _opened } = self;
+        let (mut once, mut twice) = (signals.clone(), signals);
+        let (stopping, is_stopping) = tokio::sync::oneshot::channel::<()>();
+        let first_signal = async move {
+            let _ = once.wait_for(|n| *n > 0).await;
+            drop(stopping);
+            let seconds = server::DRAIN_DEADLINE.as_secs();
+            eprintln!(
+                "Stopping: answers in progress get up to {seconds} s. Press Ctrl-C again to stop at once."
+            );
+        };
+        tokio::select! {
+            served = serving.until(first_signal) => served?,
+            _ = twice.wait_for(|n| *n > 1) => {}
+            () = keep_running(&mut workers, is_stopping) => {}
+        }
+        workers.stop().await;
+        Ok(Served::Done)
     }
-    workers.stop().await;
-    Ok(())
 }
 
 /// Supervises the hub's own workers until the hub stops; never returns.

@@ -1,16 +1,47 @@
-//! The moments around a hub's start: it mends what has rotted, and soon has its workers back.
+//! The moments around a hub's start: it can be ended while it loads, mends what has rotted, and soon has its workers back.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use moex_tests::chat;
 use moex_tests::hub::{Moex, Signal, Worker, workers};
+use moex_tests::{chat, moex};
 
 use crate::lan::free_port;
 
+/// A hub that has nothing to finish ends within this time, on a busy machine.
+#[cfg(unix)]
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
 /// From when a hub answers until its workers have come back: half a second between tries, and a join.
 const BACK_WITHIN: Duration = Duration::from_millis(1_500);
+
+/// The model is asked for at a hub that accepts connections and says nothing.
+#[cfg(unix)]
+#[test]
+fn a_hub_that_still_loads_ends_at_once_when_it_is_told_to() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for signal in [Signal::TERM, Signal::INT] {
+        let state = tempfile::tempdir().unwrap();
+        let mut hub = Command::new(moex())
+            .args(["serve", "--listen", "127.0.0.1:0", "--model", "some/model"])
+            .env("MOEX_STATE", state.path())
+            .env("HF_HOME", state.path())
+            .env("HF_ENDPOINT", format!("http://{}", silent.local_addr().unwrap()))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (_connection, _) = silent.accept().unwrap();
+        assert!(hub.try_wait().unwrap().is_none(), "it waits for the model");
+        let told = Instant::now();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&hub), signal).unwrap();
+        let ended = hub.wait_with_output().unwrap();
+        assert!(told.elapsed() < ENDS_WITHIN, "{:?}", told.elapsed());
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && said.contains("before the hub was ready"), "{said}");
+    }
+}
 
 #[tokio::test]
 async fn a_packed_file_that_has_rotted_is_mended_at_the_start_that_finds_it() {
