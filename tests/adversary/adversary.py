@@ -4,8 +4,10 @@
     adversary.py attack NAME JOIN_URL [--pid PID] [--seconds N]     one attack on a hub that runs
     adversary.py conformance JOIN_URL [--workers-only JOIN_URL]     frames and refusals; the bits of an expert, if there is a
                                                                     second hub of the same model with --no-hub-compute
-    adversary.py suite --moex PATH [--seconds N] [--only NAME] [--all]
-                                                                    everything, each on its own hub; with --all,
+    adversary.py suite --moex PATH [--seconds N] [--answers N] [--only NAME] [--all]
+                                                                    everything, each on its own hub; NAME is a part of
+                                                                    a name, or ", blocking", ", exact", ", audit" for all
+                                                                    lies in that mode; with --all,
                                                                     rules that are not promised yet count, too
 
 Prints a verdict on one line for each. Exit code 0: all rules hold; 1: a rule is broken. With --pid, memory is measured.
@@ -82,7 +84,8 @@ async def run(name, hub, seconds):
 
 async def judged(name, hub, seconds):
     try:
-        return await asyncio.wait_for(run(name, hub, seconds), 120 + 6 * seconds)
+        most = 120 + 6 * seconds + (lies.MOST_SECONDS if hub.n_answers else 0)
+        return await asyncio.wait_for(run(name, hub, seconds), most)
     except AssertionError as error:
         return Verdict(name, False, {}, str(error))
     except Exception:  # noqa: BLE001: an error in one attack must not hide the verdicts of others
@@ -125,9 +128,12 @@ async def suite(options):
 
     def start(*flags, files=None):
         hub = Hub.start(options.moex, *flags, files=files)
+        hub.n_answers = options.answers
         hub.weights = None if {"--model", "--activations"} & {*flags} else weights
         return hub
-    wanted = lambda name: options.only is None or options.only in name
+
+    def wanted(name):
+        return options.only is None or options.only in (f"{name}, blocking" if name in LIES else name)
     long = options.seconds > 5
     checks = CONFORMANCE | (LONG_CONFORMANCE if long else {})
     for name, (flags, text, max_tokens) in checks.items():
@@ -189,6 +195,7 @@ async def main():
     every = commands.add_parser("suite")
     every.add_argument("--moex", required=True)
     every.add_argument("--seconds", type=float, default=1.2)
+    every.add_argument("--answers", type=int, default=0, help="each lie goes on until so many texts were compared")
     every.add_argument("--only")
     every.add_argument("--all", action="store_true")
     options = parser.parse_args()

@@ -26,6 +26,7 @@ class Hub:
         self.process, self.state, self.log = process, state, log
         self.honest = None  # the worker that an attack targets
         self.weights = None  # its experts, if they are known beforehand
+        self.n_answers = 0  # texts to be compared at least while workers lie
 
     @classmethod
     def start(cls, moex, *flags, files=None):

@@ -14,6 +14,8 @@ from worker import Company, Honest, Told, Weights, fresh_key
 
 # True answers of a liar before it lies: more than a hub's trial of a newcomer.
 PATIENCE = 24
+# How long a lie goes on at most to be told in as many answers as are asked for.
+MOST_SECONDS = 300
 # The number of lies of which a hub that checks every answer must have caught one: the first may arrive too late to be
 # used.
 SURELY = 8
@@ -145,7 +147,11 @@ async def lied_to(hub, until, expected, liars):
             if any(liar.n_lies or liar.n_ended for liar in liars):
                 break
             counts = [a + b for a, b in zip(counts, await wrong_texts(hub, expected, 0.2))]
-        n, n_wrong = (a + b for a, b in zip(counts, await wrong_texts(hub, expected, max(seconds, 1.0))))
+        counts = [a + b for a, b in zip(counts, await wrong_texts(hub, expected, max(seconds, 1.0)))]
+        latest = time.monotonic() + MOST_SECONDS
+        while counts[0] < hub.n_answers and time.monotonic() < latest:
+            counts = [a + b for a, b in zip(counts, await wrong_texts(hub, expected, 2.0))]
+        n, n_wrong = counts
         status = await hub.status()
     totals, checks = status["totals"], status["verification"]
     lies = [sum(liar.n_lies for liar in liars if liar.fits == fits) for fits in (False, True)]
@@ -154,6 +160,7 @@ async def lied_to(hub, until, expected, liars):
                "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
     if not sum(lies):
         figures["says nothing"] = "they were asked for too little to lie"
+    assert n >= hub.n_answers, f"fewer than {hub.n_answers} answers in {MOST_SECONDS} s: {figures}"
     may_be_caught = [liar for liar in liars if liar.lie.is_caught and liar.n_lies >= SURELY]
     assert checks["mode"] != "blocking" or checks["lies"] or not may_be_caught, f"no lie was caught: {figures}"
     return n_wrong, figures

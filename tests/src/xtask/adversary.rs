@@ -15,7 +15,11 @@ pub struct Args {
     /// Seconds that each attack lasts
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Only attacks whose name contains this; `list` prints the names.
+    /// Texts that are compared at least while workers lie: each lie goes on for so long, within five minutes
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    answers: u32,
+    /// Only attacks whose name contains this; `list` prints the names. ", blocking", ", exact" and ", audit" are all lies to a
+    /// hub in that mode.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Also fail for broken rules that are not promised yet.
@@ -26,7 +30,7 @@ pub struct Args {
 /// Runs the attacks on the release binary, prints a verdict for each, and fails if one broke a rule.
 pub fn run(args: &Args) -> Result<()> {
     let mut command = suite(super::release()?.path());
-    command.args(["--seconds", &args.seconds.to_string()]);
+    command.args(["--seconds", &args.seconds.to_string(), "--answers", &args.answers.to_string()]);
     if let Some(name) = &args.only {
         command.args(["--only", name]);
     }
