@@ -31,6 +31,7 @@ mod pace;
 mod parameters;
 mod prompts;
 mod props;
+mod queue;
 mod render;
 mod reply;
 mod request;

@@ -135,7 +135,7 @@ impl Prompts {
         room: &Room,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.work.run(room.size, work).await
+        self.work.run(room.client, room.size, work).await
     }
 }
 

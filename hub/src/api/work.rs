@@ -1,18 +1,18 @@
 //! Work on requests that takes processor time: parsing large bodies, rendering and tokenising prompts.
 //!
-//! Requests with small and with large bodies wait in queues of their own, so that a chat does not wait for megabytes. Work
-//! for large bodies runs on one thread of low priority.
+//! Requests with small and with large bodies wait in queues of their own, so that a chat does not wait for megabytes; in each,
+//! clients take turns. Work for large bodies runs on one thread of low priority.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use moex_engine::Client;
+use tokio::sync::oneshot;
 
 use super::error::ApiError;
+use super::queue::Queue;
 use crate::priority;
 
-/// Most requests that wait in a queue.
-const MAX_WAITING: usize = 256;
 /// Requests with small bodies that are worked on at the same time.
 const SMALL_AT_ONCE: usize = 2;
 
@@ -33,11 +33,6 @@ pub(super) enum Size {
     Large,
 }
 
-struct Queue {
-    waiting: Semaphore,
-    turns: Arc<Semaphore>,
-}
-
 impl Default for Work {
     fn default() -> Self {
         let (large_jobs, jobs) = mpsc::channel::<Job>();
@@ -54,16 +49,17 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Runs `work` once it is its turn; fails if too many wait already.
+    /// Runs `work` once it is the client's turn; fails if too many wait already.
     pub(super) async fn run<T: Send + 'static>(
         &self,
+        client: Client,
         size: Size,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let failed = || ApiError::internal("The request could not be processed.");
         match size {
             Size::Small => {
-                let turn = self.small.turn().await?;
+                let turn = self.small.turn(client).await?;
                 let worked = tokio::task::spawn_blocking(move || {
                     // Kept even if the client disconnects: the work cannot be interrupted.
                     let _turn = turn;
@@ -72,7 +68,7 @@ impl Work {
                 worked.await.unwrap_or_else(|_| Err(failed()))
             }
             Size::Large => {
-                let turn = self.large.turn().await?;
+                let turn = self.large.turn(client).await?;
                 let (reply, worked) = oneshot::channel();
                 let job = move || {
                     let _turn = turn;
@@ -87,17 +83,6 @@ impl Work {
     }
 }
 
-impl Queue {
-    fn new(n_at_once: usize) -> Self {
-        Self { waiting: Semaphore::new(MAX_WAITING), turns: Arc::new(Semaphore::new(n_at_once)) }
-    }
-
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let _waits = self.waiting.try_acquire().map_err(|_| ApiError::queue_full())?;
-        self.turns.clone().acquire_owned().await.map_err(|_| ApiError::queue_full())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
@@ -106,13 +91,16 @@ mod tests {
 
     use super::*;
 
+    /// A client with many requests.
+    const MANY: Client = Client(1);
+
     type Running<'a> = Pin<Box<dyn Future<Output = Result<(), ApiError>> + 'a>>;
 
     /// Work that ends when the sender is dropped, and has begun.
     async fn begun(work: &Work, size: Size) -> (mpsc::Sender<()>, Running<'_>) {
         let (end, ended) = mpsc::channel::<()>();
         let (begin, mut begun) = oneshot::channel();
-        let mut running: Running<'_> = Box::pin(work.run(size, move || {
+        let mut running: Running<'_> = Box::pin(work.run(MANY, size, move || {
             let _ = begin.send(());
             let _ = ended.recv();
             Ok(())
@@ -125,19 +113,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_many_wait_for_their_turn_and_no_more() {
+    async fn so_many_work_at_once_and_another_client_is_next() {
         let work = Work::default();
         for (size, n_at_once) in [(Size::Small, SMALL_AT_ONCE), (Size::Large, 1)] {
             let mut running = Vec::new();
             for _ in 0..n_at_once {
                 running.push(begun(&work, size).await);
             }
-            let waiting = || Box::pin(work.run(size, || Ok(())));
-            let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| waiting()).collect();
-            assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
-            assert!(work.run(size, || Ok(())).await.is_err(), "the queue is full");
+            let waiting = |client| Box::pin(work.run(client, size, || Ok(())));
+            let mut many: Vec<_> = (0..100).map(|_| waiting(MANY)).collect();
+            let mut other = waiting(Client(2));
+            assert!(many.iter_mut().chain([&mut other]).all(|one| one.now_or_never().is_none()));
             drop(running.into_iter().map(|(end, _)| end).collect::<Vec<_>>());
-            assert!(waiting.remove(0).await.is_ok());
+            assert!(many.remove(0).await.is_ok());
+            assert!(other.await.is_ok());
         }
     }
 
@@ -145,7 +134,7 @@ mod tests {
     async fn small_requests_do_not_wait_for_large_ones() {
         let work = Work::default();
         let (end, large) = begun(&work, Size::Large).await;
-        assert!(work.run(Size::Small, || Ok(())).await.is_ok());
+        assert!(work.run(MANY, Size::Small, || Ok(())).await.is_ok());
         drop(end);
         assert!(large.await.is_ok());
     }
@@ -155,10 +144,10 @@ mod tests {
         let work = Work::default();
         for size in [Size::Small, Size::Large] {
             assert_eq!(
-                work.run::<()>(size, || panic!("as the test wants it")).await.err().unwrap().status(),
+                work.run::<()>(MANY, size, || panic!("as the test wants it")).await.err().unwrap().status(),
                 500
             );
-            assert_eq!(work.run(size, || Ok(7)).await.ok(), Some(7));
+            assert_eq!(work.run(MANY, size, || Ok(7)).await.ok(), Some(7));
         }
     }
 }
