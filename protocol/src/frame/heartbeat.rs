@@ -20,17 +20,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::compression::{Compression, CompressionMode};
 use crate::error::DecodeError;
-use crate::frame::{decode_control, encode_control};
+use crate::frame::{decode_control, decode_type, encode_control, unknown_type};
 use crate::header::FrameType;
 use crate::id::{AttemptId, WorkerKey};
+#[cfg(not(target_arch = "wasm32"))]
 use crate::limits::{MAX_JOIN_ENTRIES, MAX_JOIN_TEXT_BYTES, MAX_NAME_BYTES, MAX_SLOTS};
 
 /// The body of a HEARTBEAT.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Heartbeat {
     /// From a worker, its first frame.
-    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     Join(Join),
     /// From the hub, the answer to a join.
     #[cfg_attr(target_arch = "wasm32", serde(skip_serializing))]
@@ -39,7 +39,6 @@ pub enum Heartbeat {
     #[cfg_attr(target_arch = "wasm32", serde(skip_serializing))]
     Ping(Ping),
     /// From a worker: the answer to a ping, and at once when its visibility changes.
-    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     Beat(Beat),
 }
 
@@ -228,14 +227,23 @@ impl Heartbeat {
     }
 
     pub(crate) fn from_payload(payload: &[u8]) -> Result<Self, DecodeError> {
-        let heartbeat = decode_control(payload)?;
-        if let Self::Join(join) = &heartbeat {
-            join.check()?;
+        match decode_type(payload)?.as_str() {
+            #[cfg(not(target_arch = "wasm32"))]
+            "join" => {
+                let join: Join = decode_control(payload)?;
+                join.check()?;
+                Ok(Self::Join(join))
+            }
+            "accepted" => Ok(Self::Accepted(decode_control(payload)?)),
+            "ping" => Ok(Self::Ping(decode_control(payload)?)),
+            #[cfg(not(target_arch = "wasm32"))]
+            "beat" => Ok(Self::Beat(decode_control(payload)?)),
+            _ => Err(unknown_type()),
         }
-        Ok(heartbeat)
     }
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 impl Join {
     /// Checks what JSON alone does not: that it is bounded, since the hub keeps it as long as the connection.
     fn check(&self) -> Result<(), DecodeError> {

@@ -14,20 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::compression::Compression;
 use crate::error::DecodeError;
-use crate::frame::{decode_control, encode_control};
+use crate::frame::{decode_control, decode_type, encode_control, unknown_type};
 use crate::header::{FrameType, HEADER_BYTES};
 use crate::id::{AttemptId, Block};
 use crate::limits::{MAX_BLOCKS_PER_FRAME, MAX_CONTROL_BYTES, MAX_ERROR_TEXT_BYTES};
 
 /// The body of a WEIGHT_SYNC.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum WeightSyncFrame {
     /// From the hub.
     #[cfg_attr(target_arch = "wasm32", serde(skip_serializing))]
     Sync(WeightSync),
     /// From a worker.
-    #[cfg_attr(target_arch = "wasm32", serde(skip_deserializing))]
     Report(BlockReport),
 }
 
@@ -89,7 +88,12 @@ impl WeightSyncFrame {
     }
 
     pub(crate) fn from_payload(payload: &[u8]) -> Result<Self, DecodeError> {
-        let frame = decode_control(payload)?;
+        let frame = match decode_type(payload)?.as_str() {
+            "sync" => Self::Sync(decode_control(payload)?),
+            #[cfg(not(target_arch = "wasm32"))]
+            "report" => Self::Report(decode_control(payload)?),
+            _ => return Err(unknown_type()),
+        };
         let blocks = match &frame {
             Self::Sync(sync) => sync.hold.len() + sync.drop.len(),
             Self::Report(report) => report.resident.len() + report.failed.len(),
