@@ -17,6 +17,8 @@ mod download;
 mod driver;
 #[cfg(any(test, target_arch = "wasm32"))]
 mod inbox;
+#[cfg(any(test, target_arch = "wasm32"))]
+mod threads;
 
 #[cfg(target_arch = "wasm32")]
 pub mod browser;

@@ -13,7 +13,7 @@ pub use cpu::CpuEngine;
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestReport};
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use crate::{ExpertFormat, ExpertShapes, ShapeError};
 
@@ -79,6 +79,19 @@ impl Engine {
             Self::Cpu(engine) => engine.compute_with_products(batch),
             #[cfg(feature = "gpu")]
             Self::Gpu(engine) => engine.compute_with_products(batch).await,
+        }
+    }
+
+    /// The median time of waiting for the device, of which a CPU needs none. `now` is the caller's clock.
+    ///
+    /// # Errors
+    /// If the device fails.
+    #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "only a GPU is waited for"))]
+    pub async fn measure_sync(&self, now: &dyn Fn() -> Duration) -> Result<Duration, EngineError> {
+        match self {
+            Self::Cpu(_) => Ok(Duration::ZERO),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(engine) => engine.measure_sync(now).await,
         }
     }
 

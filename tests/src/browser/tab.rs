@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use base64::Engine;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::devtools::DevTools;
 use super::hands::Complaints;
@@ -80,6 +80,38 @@ impl Tab {
     /// The status of the join page's worker.
     pub async fn status(&self) -> Result<Value> {
         self.eval("window.moexStatus ?? null").await
+    }
+
+    /// Breaks a Web Worker by an error that nothing catches: the page's worker of the first of these `scripts`, or its worker
+    /// of the second, and so on.
+    pub async fn break_worker(&self, scripts: &[&str]) -> Result<()> {
+        let page = json!({ "targetId": self.target, "flatten": true });
+        let mut owner =
+            self.devtools.command(None, "Target.attachToTarget", page).await?["sessionId"].clone();
+        for script in scripts {
+            owner = self.worker_of(owner.as_str().context("a session")?, script).await?;
+        }
+        let throw = json!({ "expression": "setTimeout(() => { throw new Error('broken by a test'); })" });
+        self.devtools.command(owner.as_str(), "Runtime.evaluate", throw).await?;
+        Ok(())
+    }
+
+    /// A session with a worker that the page or worker of the session `owner` has started with `script`.
+    async fn worker_of(&self, owner: &str, script: &str) -> Result<Value> {
+        let (found, mut sessions) = mpsc::unbounded_channel();
+        let script = script.to_owned();
+        let hear = move |event: &str, attached: &Value| {
+            let url = attached["targetInfo"]["url"].as_str().unwrap_or_default();
+            if event == "Target.attachedToTarget" && url.ends_with(&script) {
+                // Whoever asked may have left.
+                drop(found.send(attached["sessionId"].clone()));
+            }
+        };
+        self.devtools.listen(owner, Box::new(hear));
+        let attach = json!({ "autoAttach": true, "waitForDebuggerOnStart": false, "flatten": true });
+        self.devtools.command(Some(owner), "Target.setAutoAttach", attach).await?;
+        let session = tokio::time::timeout(PATIENCE, sessions.recv()).await;
+        session.context("there is no such worker")?.context("Chromium ended")
     }
 
     /// Waits until the worker's status fulfils a condition; the error shows the last status and the page's text.

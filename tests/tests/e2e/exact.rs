@@ -44,6 +44,35 @@ async fn tabs_answer_with_the_hubs_bytes_on_cpu_and_gpu() {
     browser.close().await.unwrap();
 }
 
+/// A tab's threads share no memory, and each computes the experts that it holds.
+#[tokio::test]
+async fn a_tab_gives_the_hubs_bytes_on_any_number_of_threads_and_starts_over_when_one_dies() {
+    let expected = alone().await;
+    let browser = Browser::launch().await.unwrap();
+    for n_threads in [1, 2, 3] {
+        let hub = hub();
+        let choice = format!("/join?device=wasm&threads={n_threads}");
+        let tab = browser.open(&hub.join_url.replace("/join", &choice)).await.unwrap();
+        same(&hub, "wasm-simd", &expected).await;
+        assert_eq!(tab.status().await.unwrap()["n_threads"], n_threads);
+        let adapter = hub.status().await.unwrap()["workers"][0]["adapter"].clone();
+        assert!(adapter.as_str().unwrap().contains(&format!("{n_threads} thread")), "{adapter}");
+        if n_threads == 2 {
+            tab.break_worker(&["/join/worker.js", "/join/thread.js"]).await.unwrap();
+            let is_whole = |status: &Value| {
+                status["n_threads"] == 1
+                    && status["state"] == "serving"
+                    && status["blocks_resident"] == status["blocks_assigned"]
+            };
+            tab.wait_until("serving on one thread", is_whole).await.unwrap();
+            assert!(tab.text("body").await.unwrap().contains("so it computes on one"));
+            same(&hub, "wasm-simd", &expected).await;
+        }
+        tab.close().await.unwrap();
+    }
+    browser.close().await.unwrap();
+}
+
 /// A hub that computes no expert itself.
 fn hub() -> Hub {
     Hub::start(&["--activations", "int8", "--no-hub-compute", "--replicas", "1"]).unwrap()

@@ -20,7 +20,8 @@ async fn a_tab_on_another_machine_lends_over_plain_http_and_outlives_a_hub_resta
     let hub = start("0.0.0.0:0");
     let port = hub.address().unwrap().port();
     let browser = Browser::launch_on(&host).await.unwrap();
-    let tab = browser.visit(&hub.join_url_from(&host).unwrap()).await.unwrap();
+    let url = hub.join_url_from(&host).unwrap().replace("/join", "/join?threads=2");
+    let tab = browser.visit(&url).await.unwrap();
     assert_eq!(tab.eval("isSecureContext").await.unwrap(), false);
     assert_eq!(tab.eval("typeof navigator.storage").await.unwrap(), "undefined");
     tab.wait_until("asking its visitor", |status| status["phase"] == "idle").await.unwrap();
@@ -29,6 +30,7 @@ async fn a_tab_on_another_machine_lends_over_plain_http_and_outlives_a_hub_resta
     tab.click("#lend").await.unwrap();
     let status = tab.wait_until("serving", is_whole).await.unwrap();
     assert_eq!(status["backend"], "wasm-simd", "{status:#}");
+    assert_eq!(status["n_threads"], 2, "threads need no isolated page");
     let said = tab.text("body").await.unwrap();
     assert!(said.contains("not secure") && said.contains("--lan"), "{said}");
     hub.wait_for_workers(1).await.unwrap();

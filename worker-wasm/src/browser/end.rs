@@ -34,6 +34,7 @@ pub(super) struct BrowserEnd {
     /// A sentence about what the device cannot use.
     note: Option<String>,
     keeps_blocks: bool,
+    n_threads: usize,
     shown: Option<Report>,
 }
 
@@ -56,6 +57,7 @@ impl BrowserEnd {
             nudged: (sync_latency_micros > SLOW_SYNC_MICROS).then(|| device.clone()),
             note: device.note().map(str::to_owned),
             keeps_blocks,
+            n_threads: device.n_threads(),
             shown: None,
         }
     }
@@ -112,6 +114,7 @@ impl End for BrowserEnd {
         let report = Report {
             note: self.note.clone(),
             keeps_blocks: self.keeps_blocks,
+            n_threads: self.n_threads,
             gpu_buffers: js::gpu_buffers_created(),
             status: Some(status),
             ..Report::new(phase)

@@ -1,13 +1,15 @@
 //! Blocks by range over `fetch`, through the store.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use moex_kernels::ExpertFormat;
 use moex_protocol::BlockSource;
 use wasm_bindgen::prelude::*;
 
 use super::store::{Place, Store};
+use super::threads::Engine;
 use super::{clock, js};
 use crate::core::Loaded;
 use crate::download::{Download, complete, file_name};
@@ -17,6 +19,9 @@ use crate::driver::Fetch;
 const STALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// The status of an answer to a range request.
 const PARTIAL_CONTENT: u16 = 206;
+
+/// A block, and how many of its bytes were downloaded.
+type Fetched = (Vec<u8>, Loaded);
 
 /// Fetches blocks, through the store if there is one.
 pub(super) struct Fetcher {
@@ -72,7 +77,25 @@ impl Fetcher {
 }
 
 impl Fetch for Fetcher {
-    async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String> {
+    async fn load(
+        &self,
+        engine: &Engine,
+        slot: u32,
+        format: ExpertFormat,
+        source: &BlockSource,
+    ) -> Result<Loaded, String> {
+        engine.fetch(slot, format, source, self.fetch(source)).await
+    }
+
+    async fn fetch(&self, source: &BlockSource) -> Result<Fetched, String> {
+        // Boxed, so that bundles contain the code once.
+        let fetched: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(self.fetch_through_store(source));
+        fetched.await
+    }
+}
+
+impl Fetcher {
+    async fn fetch_through_store(&self, source: &BlockSource) -> Result<Fetched, String> {
         let place = self.place(source).await;
         if let Some(bytes) = match &place {
             Some(place) => place.read().await,

@@ -1,6 +1,6 @@
 //! Every browser interface that the worker uses. No other file calls JavaScript by name.
 
-use js_sys::{ArrayBuffer, Function, JsString, Object, Reflect, Uint8Array};
+use js_sys::{Array, ArrayBuffer, Function, JsString, Object, Promise, Reflect, Uint8Array};
 use wasm_bindgen::prelude::*;
 
 #[wasm_bindgen]
@@ -61,6 +61,17 @@ extern "C" {
     pub(super) type MessageEvent;
     #[wasm_bindgen(method, getter)]
     pub(super) fn data(this: &MessageEvent) -> JsValue;
+
+    /// Threads besides this one, started by the worker's script. Resolves to an array of [`Thread`]s.
+    #[wasm_bindgen(catch, js_name = moexStartThreads)]
+    pub(super) async fn start_threads(hub: &str, token: &str, worker: &str) -> Result<JsValue, JsValue>;
+    #[derive(Debug)]
+    pub(super) type Thread;
+    /// Calls a method of the thread's [`super::thread::TabThread`]; resolves to its result.
+    #[wasm_bindgen(method)]
+    pub(super) fn call(this: &Thread, method: &str, arguments: Array) -> Promise;
+    #[wasm_bindgen(method)]
+    pub(super) fn end(this: &Thread);
 
     // The store of the worker's script. Its promises may be rejected; nothing here throws.
     pub(super) type Store;

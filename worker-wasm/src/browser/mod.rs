@@ -10,6 +10,8 @@ mod js;
 mod report;
 mod socket;
 mod store;
+mod thread;
+mod threads;
 
 use moex_protocol::{Visibility, WorkerKey, WorkerKind};
 use serde::Deserialize;
@@ -19,6 +21,7 @@ use self::end::BrowserEnd;
 use self::fetch::Fetcher;
 use self::report::{Phase, Report};
 use self::store::Store;
+pub use self::threads::{Engine, Threads};
 use crate::core::{CoreConfig, Ending, HubConfig};
 use crate::device::{Device, DeviceChoice, Identity};
 use crate::driver::{Driver, Event, Shared};
@@ -52,7 +55,8 @@ pub struct TabWorker {
 #[wasm_bindgen]
 pub fn start(options: &str) -> Result<TabWorker, JsError> {
     std::panic::set_hook(Box::new(|panic| Report::crashed(&panic.to_string()).post()));
-    let options: Options = serde_json::from_str(options)?;
+    // From bytes, as frames are read: bundles contain the reader once.
+    let options: Options = serde_json::from_slice(options.as_bytes())?;
     let inbox = Inbox::new();
     let worker = TabWorker { inbox: inbox.clone() };
     wasm_bindgen_futures::spawn_local(async move {
@@ -79,7 +83,12 @@ impl TabWorker {
 /// Serves until it must end; returns the last report, or an error if there was nothing to report.
 async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     Report::new(Phase::Starting).post();
-    let device = Device::open(options.device, clock::now).await?;
+    let worker = options.key.id().to_string();
+    let threads = match options.device {
+        DeviceChoice::Gpu => Threads::default(),
+        DeviceChoice::Auto | DeviceChoice::Cpu => Threads::start(&options.hub, &options.token, &worker).await,
+    };
+    let device = Device::open(options.device, threads, clock::now).await?;
     let identity = Identity {
         token: options.token.clone(),
         key: options.key,
@@ -96,7 +105,6 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     let (is_gpu, device) = (device.is_gpu(), Shared::new(device));
     let (hubs, is_stored) = ([options.hub.clone()], store.is_some());
     let end = BrowserEnd::new(inbox, &hubs, &device, join.sync_latency_micros, is_stored);
-    let worker = options.key.id().to_string();
     let fetcher = Fetcher { hub: options.hub, token: options.token, worker, store };
     let config = HubConfig { core: CoreConfig { join }, patience: None };
     let endings = Driver::new(end, device, vec![(config, fetcher)]).run().await;

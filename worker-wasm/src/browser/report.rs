@@ -14,6 +14,8 @@ pub(super) struct Report {
     pub(super) note: Option<String>,
     /// Whether blocks are stored between visits.
     pub(super) keeps_blocks: bool,
+    /// Threads that compute; one with a GPU, which needs no other.
+    pub(super) n_threads: usize,
     /// GPU buffers made so far, counted by the page's script; none is made while the worker serves.
     pub(super) gpu_buffers: u64,
     /// Bytes of the worker's WASM memory, which only ever grows.
@@ -44,6 +46,7 @@ impl Report {
             phase,
             note: None,
             keeps_blocks: false,
+            n_threads: 1,
             gpu_buffers: 0,
             wasm_memory_bytes: wasm_memory_bytes(),
             status: None,

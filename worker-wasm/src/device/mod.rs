@@ -1,6 +1,8 @@
 //! The computing device, a GPU or the CPU: opens it, tests it against the CPU's reference kernels, and measures it for
 //! the hub.
 
+#[cfg(not(target_arch = "wasm32"))]
+mod one_memory;
 mod probe;
 mod self_test;
 
@@ -8,13 +10,19 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use moex_kernels::engine::{ActivationFormat, CpuEngine, Engine, EngineError, EnginePlan};
+use moex_kernels::engine::{ActivationFormat, EngineError, EnginePlan};
 #[cfg(feature = "gpu")]
-use moex_kernels::engine::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport};
+use moex_kernels::engine::{
+    Engine as KernelEngine, GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport,
+};
 use moex_protocol::{Join, SelfTest, WorkerKey, WorkerKind};
 use serde::Deserialize;
 
-use probe::Speed;
+#[cfg(not(target_arch = "wasm32"))]
+pub use self::one_memory::{Engine, Threads};
+use self::probe::Speed;
+#[cfg(target_arch = "wasm32")]
+pub use crate::browser::{Engine, Threads};
 
 /// The device that a worker is told to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -75,52 +83,58 @@ pub struct Device {
 
 #[derive(Debug)]
 enum Kind {
-    Cpu,
+    Cpu(Threads),
     #[cfg(feature = "gpu")]
     Gpu(GpuDevice),
 }
 
 impl Device {
-    /// Opens the device of `choice` and tests it. `clock` returns the time since any fixed moment.
+    /// Opens the device of `choice` and tests it. A CPU computes on `threads`. `clock` returns the time since any fixed
+    /// moment.
     ///
     /// # Errors
     /// One sentence: the requested GPU is missing, or the device computes wrong results.
-    pub async fn open(choice: DeviceChoice, clock: impl Fn() -> Duration) -> Result<Self, String> {
+    pub async fn open(
+        choice: DeviceChoice,
+        threads: Threads,
+        clock: impl Fn() -> Duration,
+    ) -> Result<Self, String> {
         match choice {
-            DeviceChoice::Cpu => Self::cpu(None),
+            DeviceChoice::Cpu => Self::cpu(None, threads),
             DeviceChoice::Gpu => Self::gpu(choice).await,
             DeviceChoice::Auto => match Self::gpu(choice).await {
-                Ok(device) => device.or_faster_cpu(&clock).await,
-                Err(reason) => Self::cpu(Some(reason)),
+                Ok(device) => device.or_faster_cpu(threads, &clock).await,
+                Err(reason) => Self::cpu(Some(reason), threads),
             },
         }
     }
 
     /// Returns this GPU, or the CPU if that reads weights faster in the batch that both are measured with. Natively, a
     /// driver reports whether it computes on the CPU; such a driver is not chosen anyway.
-    async fn or_faster_cpu(self, clock: &dyn Fn() -> Duration) -> Result<Self, String> {
+    async fn or_faster_cpu(self, threads: Threads, clock: &dyn Fn() -> Duration) -> Result<Self, String> {
         if !cfg!(target_arch = "wasm32") {
             return Ok(self);
         }
-        let cpu = Self::cpu(None)?;
+        let cpu = Self::cpu(None, threads)?;
         let failed = |error: EngineError| format!("The device failed: {error}.");
-        let on_cpu = probe::measure(&cpu, clock).await.map_err(failed)?.gigabytes_per_second;
-        match probe::measure(&self, clock).await {
-            Ok(speed) if speed.gigabytes_per_second < on_cpu => Self::cpu(Some(format!(
+        let on_cpu = probe::measure(&cpu, clock).await.map_err(failed)?;
+        let note = match probe::measure(&self, clock).await {
+            Ok(speed) if speed.gigabytes_per_second < on_cpu.gigabytes_per_second => format!(
                 "The GPU ({}) reads {} MB of weights a second, the CPU {}.",
                 self.describe().adapter,
                 (speed.gigabytes_per_second * 1e3) as u32,
-                (on_cpu * 1e3) as u32
-            ))),
-            Ok(speed) => Ok(Self { speed: Some(speed), ..self }),
-            Err(error) => Self::cpu(Some(format!("The GPU failed: {error}."))),
-        }
+                (on_cpu.gigabytes_per_second * 1e3) as u32
+            ),
+            Ok(speed) => return Ok(Self { speed: Some(speed), ..self }),
+            Err(error) => format!("The GPU failed: {error}."),
+        };
+        Ok(Self { speed: Some(on_cpu), note: Some(note), ..cpu })
     }
 
-    fn cpu(note: Option<String>) -> Result<Self, String> {
+    fn cpu(note: Option<String>, threads: Threads) -> Result<Self, String> {
         let self_test = self_test::cpu();
         if self_test.passed {
-            Ok(Self { kind: Kind::Cpu, self_test, inexact: None, speed: None, note })
+            Ok(Self { kind: Kind::Cpu(threads), self_test, inexact: None, speed: None, note })
         } else {
             Err(format!("This CPU does not compute right: {}.", self_test.detail))
         }
@@ -158,7 +172,7 @@ impl Device {
     /// If the plan does not fit the device, or the device gives wrong results.
     pub async fn engine(&self, plan: EnginePlan) -> Result<Engine, EngineError> {
         match &self.kind {
-            Kind::Cpu => Ok(Engine::Cpu(CpuEngine::new(plan)?)),
+            Kind::Cpu(threads) => threads.engine(plan).await,
             #[cfg(feature = "gpu")]
             Kind::Gpu(gpu) => {
                 if let (ActivationFormat::Int8, Some(reason)) = (plan.activations, &self.inexact) {
@@ -173,7 +187,7 @@ impl Device {
                         report.detail
                     )));
                 }
-                Ok(Engine::Gpu(Box::new(GpuEngine::new(gpu, plan).await?)))
+                Ok(Threads::alone(KernelEngine::Gpu(Box::new(GpuEngine::new(gpu, plan).await?))))
             }
         }
     }
@@ -213,7 +227,7 @@ impl Device {
 
     /// Whether it is a GPU.
     pub fn is_gpu(&self) -> bool {
-        !matches!(self.kind, Kind::Cpu)
+        !matches!(self.kind, Kind::Cpu(_))
     }
 
     /// Whether int8 activations give the CPU's bits on it.
@@ -224,6 +238,16 @@ impl Device {
     /// Why a GPU is not used, for the user; `None` if one is, or none was asked for.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
+    }
+
+    /// Threads that compute on it; one that asks for a GPU.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn n_threads(&self) -> usize {
+        match &self.kind {
+            Kind::Cpu(threads) => threads.count(),
+            #[cfg(feature = "gpu")]
+            Kind::Gpu(_) => 1,
+        }
     }
 
     /// Makes a slow browser notice that the GPU is done; see [`GpuDevice::nudge`].
@@ -237,10 +261,11 @@ impl Device {
 
     fn describe(&self) -> Description {
         match &self.kind {
-            Kind::Cpu => {
+            Kind::Cpu(threads) => {
                 let wasm = cfg!(target_arch = "wasm32");
+                let adapter = || format!("CPU (WASM SIMD{})", threads.words());
                 Description {
-                    adapter: if wasm { "CPU (WASM SIMD)" } else { "CPU" }.into(),
+                    adapter: if wasm { adapter() } else { "CPU".into() },
                     backend: if wasm { "wasm-simd" } else { "cpu" }.into(),
                     features: cfg!(target_feature = "relaxed-simd")
                         .then(|| "relaxed-simd".into())

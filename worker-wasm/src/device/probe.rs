@@ -3,7 +3,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use moex_kernels::engine::{ActivationFormat, Batch, Call, Engine, EngineError, EnginePlan, Pair};
+use moex_kernels::engine::{ActivationFormat, Batch, Call, EngineError, EnginePlan, Pair};
 use moex_kernels::{ExpertShape, WeightFormat};
 
 use super::{Device, noise};
@@ -62,11 +62,7 @@ async fn measured(device: &Device, clock: &dyn Fn() -> Duration) -> Result<Speed
     }
     let bytes = block.len() as f64 * f64::from(N_EXPERTS);
     let operations = 2.0 * 3.0 * (SHAPE.hidden * SHAPE.inner) as f64 * f64::from(MAX_PAIRS);
-    let sync_latency = match &engine {
-        Engine::Cpu(_) => Duration::ZERO,
-        #[cfg(feature = "gpu")]
-        Engine::Gpu(engine) => engine.measure_sync(clock).await?,
-    };
+    let sync_latency = engine.measure_sync(clock).await?;
     Ok(Speed {
         sync_latency,
         gigabytes_per_second: rate(bytes, best[0], 1e9),

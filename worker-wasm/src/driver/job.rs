@@ -1,12 +1,12 @@
 //! The jobs of a worker besides its sockets: making an engine, fetching a block, computing a batch.
 
 use moex_kernels::ExpertFormat;
-use moex_kernels::engine::{Batch, Computed, Engine, EngineError, EnginePlan};
+use moex_kernels::engine::{Batch, Computed, EngineError, EnginePlan};
 use moex_protocol::{AttemptId, Block, BlockSource};
 
 use super::Shared;
 use crate::core::{EngineId, Loaded};
-use crate::device::Device;
+use crate::device::{Device, Engine};
 
 /// Fetches the blocks of one hub.
 pub(crate) trait Fetch {
@@ -15,6 +15,22 @@ pub(crate) trait Fetch {
     /// # Errors
     /// A description of the failure, after several attempts.
     async fn fetch(&self, source: &BlockSource) -> Result<(Vec<u8>, Loaded), String>;
+
+    /// Fetches the block into the engine's slot.
+    ///
+    /// # Errors
+    /// A description of the failure.
+    async fn load(
+        &self,
+        engine: &Engine,
+        slot: u32,
+        format: ExpertFormat,
+        source: &BlockSource,
+    ) -> Result<Loaded, String> {
+        let (bytes, loaded) = self.fetch(source).await?;
+        engine.load(slot, format, &bytes).await.map_err(|error| error.to_string())?;
+        Ok(loaded)
+    }
 }
 
 /// One job.
@@ -61,9 +77,7 @@ impl<F: Fetch> Job<F> {
             Self::Load { id, engine, fetcher, slot, format, source } => {
                 let load = async {
                     let engine = engine.ok_or_else(|| no_engine().to_string())?;
-                    let (bytes, loaded) = fetcher.fetch(&source).await?;
-                    engine.load(slot, format, &bytes).await.map_err(|error| error.to_string())?;
-                    Ok(loaded)
+                    fetcher.load(&engine, slot, format, &source).await
                 };
                 Done::Loaded(id, source.block, load.await)
             }

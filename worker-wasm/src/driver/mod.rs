@@ -6,13 +6,12 @@ mod job;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_kernels::engine::Engine;
 #[cfg(target_arch = "wasm32")]
 use moex_protocol::Visibility;
 
 pub(crate) use self::job::{Done, Fetch, Job};
 use crate::core::{Action, Connection, ConnectionError, Ending, EngineId, HubConfig, HubId, Status, Worker};
-use crate::device::{Device, is_lost};
+use crate::device::{Device, Engine, is_lost};
 
 /// A pointer that jobs share: between threads where there are any.
 #[cfg(not(target_arch = "wasm32"))]

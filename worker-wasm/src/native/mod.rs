@@ -29,7 +29,7 @@ use self::links::Links;
 use self::store::BlockStore;
 pub use self::tls::{Fingerprint, Trust, client_tls};
 use crate::core::{CoreConfig, Ending, HubConfig, Status};
-use crate::device::{Device, DeviceChoice, Identity};
+use crate::device::{Device, DeviceChoice, Identity, Threads};
 use crate::driver::{Driver, Shared};
 
 /// Input slots of a native worker: one computing, the rest being received.
@@ -133,7 +133,7 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
     }
     let mut choice = options.device;
     loop {
-        let device = Device::open(choice, || clock.now()).await.map_err(WorkerError::Device)?;
+        let device = Device::open(choice, Threads, || clock.now()).await.map_err(WorkerError::Device)?;
         if let Some(note) = device.note() {
             tracing::info!("{note}");
         }

@@ -2,7 +2,7 @@
 // tells it what happens to the page. It computes nothing.
 //
 // `#TOKEN` is the hub's. `?auto` lends without asking, as a tab does whose visitor lent here before; `?embed` is the short form
-// for a frame of the chat page; `?device=wasm|gpu`, `?memory=512MiB` and `?store=4GiB` overrule what the page would choose.
+// for a frame of the chat page; `?device=wasm|gpu`, `?threads=2`, `?memory=512MiB` and `?store=4GiB` overrule what the page would choose.
 
 import { bytes, element } from "/assets/format.js";
 import { releaseSlot, settings, workerKey } from "./identity.js";
@@ -32,6 +32,8 @@ let worker = null;
 /** Counts starts and ends: one that was overtaken while it waited gives up. */
 let starts = 0;
 let device = query.get("device") ?? "auto";
+/** How many threads a worker on the CPU has; null where the worker chooses. */
+let threads = Number(query.get("threads")) || null;
 let setback = "";
 /** Since when there is no connection. */
 let connectingSince = 0;
@@ -117,6 +119,7 @@ async function lend() {
       skips_emulated: device === "auto" && !query.has("device"),
       memory_budget_bytes: memory(),
       store_bytes: parseMemory(query.get("store")) ?? undefined,
+      threads: threads ?? undefined,
     };
     starting.postMessage({ options });
     stayAwake();
@@ -155,6 +158,11 @@ function report(message) {
     setTimeout(show, CONNECT_MILLIS);
   }
   window.moexStatus = { ...window.moexStatus, ...status, ...rest, device };
+  if (rest.phase === "crashed" && rest.lost_thread && threads !== 1) {
+    threads = 1;
+    setback = `A thread of this tab stopped (${rest.note.replace(/\.$/, "")}), so it computes on one.`;
+    return lend();
+  }
   if (rest.phase === "crashed" && device === "auto") {
     fallBack(`The GPU cannot be used here (${rest.note.replace(/\.$/, "")}), so this tab computes on the CPU.`);
     return lend();

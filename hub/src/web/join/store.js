@@ -14,14 +14,17 @@ const MAX_STORED_SHARE = 0.5;
 /** What pruning leaves of the bound: not every new block prunes again. */
 const PRUNED_SHARE = 0.9;
 
-/** The store; null where the browser has none: insecure contexts and some private windows. */
-export async function openStore(maxBytes = MAX_STORED_BYTES) {
+/**
+ * The store; null where the browser has none: insecure contexts and some private windows. `sharers` threads have one each, and
+ * keep about equally much.
+ */
+export async function openStore(maxBytes = MAX_STORED_BYTES, sharers = 1) {
   try {
     if (!navigator.locks) return null;
     const root = await navigator.storage.getDirectory();
     const folder = await root.getDirectoryHandle(FOLDER, { create: true });
     const { quota } = (await navigator.storage.estimate?.()) ?? {};
-    return new Store(folder, Math.min(maxBytes, quota ? quota * MAX_STORED_SHARE : maxBytes));
+    return new Store(folder, Math.min(maxBytes, quota ? quota * MAX_STORED_SHARE : maxBytes), sharers);
   } catch {
     return null;
   }
@@ -30,6 +33,7 @@ export async function openStore(maxBytes = MAX_STORED_BYTES) {
 class Store {
   #folder;
   #maxBytes;
+  #sharers;
   #openedAt = Date.now();
   /** Bytes that were stored at the last look. Settles when nobody looks or prunes any more. */
   #stored;
@@ -39,9 +43,10 @@ class Store {
   /** Nothing here can go: what comes now is not kept. */
   #isFull = false;
 
-  constructor(folder, maxBytes) {
+  constructor(folder, maxBytes, sharers) {
     this.#folder = folder;
     this.#maxBytes = maxBytes;
+    this.#sharers = sharers;
     this.#stored = this.#prune();
   }
 
@@ -72,8 +77,9 @@ class Store {
     return (await this.#stored) + this.#more() <= this.#maxBytes;
   }
 
+  /** What came since the last look and is on its way, to the other sharers too. */
   #more() {
-    return [...this.#coming.values()].reduce((sum, bytes) => sum + bytes, this.#added);
+    return this.#sharers * [...this.#coming.values()].reduce((sum, bytes) => sum + bytes, this.#added);
   }
 
   /** Measures, and removes what was used least recently if it is too much; what was used since this tab began stays. */

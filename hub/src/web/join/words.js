@@ -37,7 +37,7 @@ export function troubleOf({ phase, note, problem }, waited) {
 
 /** What this tab does without, and what would give it: a sentence each. */
 export function lacksOf({ note, backend, setback, keeps_blocks: keepsBlocks, phase, device }) {
-  const lacks = [];
+  const lacks = setback ? [setback] : [];
   if (!window.isSecureContext) {
     lacks.push(
       "This address is not secure (neither https nor localhost). The browser gives it no GPU, keeps nothing for the next visit and lets the screen go dark: it computes on the CPU and loads its experts anew at each visit.",
@@ -45,9 +45,8 @@ export function lacksOf({ note, backend, setback, keeps_blocks: keepsBlocks, pha
     );
     return lacks;
   }
-  if (setback) lacks.push(setback);
-  else if (device === "auto" && !navigator.gpu) lacks.push("This browser has no WebGPU, so this tab computes on the CPU. A current Chrome, Edge or Safari has it.");
-  else if (backend === "wasm-simd" && note) lacks.push(`${note} This tab computes on the CPU.`);
+  if (!setback && device === "auto" && !navigator.gpu) lacks.push("This browser has no WebGPU, so this tab computes on the CPU. A current Chrome, Edge or Safari has it.");
+  else if (!setback && backend === "wasm-simd" && note) lacks.push(`${note} This tab computes on the CPU.`);
   if (phase === "connected" && !keepsBlocks) {
     lacks.push("This browser gives no storage (a private window?): experts are loaded again at each visit.");
   }

@@ -1,6 +1,8 @@
 // The dedicated worker: loads the bundle, hands it its options, its store and what the page sees. What computes is in the bundle.
 
+import { fetchBundle, instantiate } from "/join/bundle.js";
 import { openStore } from "/join/store.js";
+import { startThreads, threadCount } from "/join/threads.js";
 
 // Browsers have subgroups behind a feature that wgpu does not ask for; the kernels use them where the device has them. And
 // they name a GPU by fields that wgpu does not read.
@@ -52,17 +54,9 @@ async function emulatesGpu() {
   return adapter?.info?.isFallbackAdapter ?? adapter?.isFallbackAdapter ?? false;
 }
 
-/**
- * The bundle for this browser: with relaxed SIMD's dot product of bytes, which takes a third of the time, where the browser has
- * it. Its bits are the same: the kernels give it only what every processor computes alike.
- */
-async function loadBundle() {
-  // A function that consists of one instruction of relaxed SIMD.
-  const relaxed = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 15, 1, 13, 0, 65, 1, 253, 15, 65, 2, 253, 15, 253, 128, 2, 11];
-  const name = WebAssembly.validate(new Uint8Array(relaxed)) ? "moex_worker_relaxed" : "moex_worker";
-  const { default: init, start } = await import(`/worker/${name}.js`);
-  await init({ module_or_path: `/worker/${name}_bg.wasm` });
-  return start;
+/** Its experts are gone with it: the page starts this worker anew. */
+function lostThread(words) {
+  self.postMessage(JSON.stringify({ phase: "crashed", note: words, lost_thread: true }));
 }
 
 let worker;
@@ -75,14 +69,17 @@ self.onmessage = async ({ data }) => {
     return;
   }
   try {
-    const { store_bytes: storeBytes, skips_emulated: skipsEmulated, ...options } = data.options;
+    const { store_bytes: storeBytes, skips_emulated: skipsEmulated, threads, ...options } = data.options;
     if (skipsEmulated && (await emulatesGpu())) {
       options.device = "wasm";
       self.postMessage(JSON.stringify({ setback: "This browser emulates a GPU on the CPU, so this tab computes on the CPU itself. With a graphics driver and hardware acceleration it would use the GPU." }));
     }
-    self.moexStore = await openStore(storeBytes);
-    const start = await loadBundle();
-    worker = start(JSON.stringify(options));
+    const bundle = await fetchBundle();
+    const sharers = threads ?? threadCount(options.memory_budget_bytes);
+    self.moexStore = await openStore(storeBytes, sharers);
+    // Called by the bundle, if it computes on the CPU.
+    self.moexStartThreads = (hub, token, worker) => startThreads(sharers - 1, bundle, { hub, token, worker, storeBytes, sharers }, lostThread);
+    worker = (await instantiate(bundle)).start(JSON.stringify(options));
     if (visibility) worker.set_visibility(visibility);
   } catch (error) {
     self.postMessage(JSON.stringify({ phase: "stopped", note: `The worker does not start in this browser: ${error.message}` }));

@@ -15,6 +15,7 @@ mod serve;
 mod sessions;
 mod stepped;
 mod swarm;
+mod tab;
 mod verify;
 
 use std::time::{Duration, Instant};
@@ -55,6 +56,8 @@ pub enum Bench {
     Overlap(overlap::Args),
     /// The time until browsers and native workers on their own hosts serve, over https.
     Lan(lan::Args),
+    /// The time of eight experts of one row in a tab without a GPU, by the number of its threads.
+    Tab(tab::Args),
     /// The hub's memory, and the latency of `/health`, under many concurrent requests, a third of which are aborted.
     Load(load::Args),
     /// The hub's memory before, during and after many sessions that come and go.
@@ -84,6 +87,7 @@ pub fn run(bench: &Bench) -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(lan::run(&moex, args))
         }
+        Bench::Tab(args) => with_moex(async |moex| tab::run(moex, args).await),
         Bench::Guess(args) => with_moex(async |moex| guess::run(moex, args).await),
         Bench::Overlap(args) => with_moex(async |moex| overlap::run(moex, args).await),
         Bench::Load(args) => with_moex(async |moex| load::run(moex, args).await),
