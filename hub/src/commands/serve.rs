@@ -106,7 +106,7 @@ pub struct Args {
     #[arg(long, env = "MOEX_CONTEXT", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..))]
     context: Option<u32>,
 
-    /// Maximum rows in one step; prompts are prefilled in chunks of this size.
+    /// Maximum rows in one step; prompts are prefilled in chunks of this size, and in shorter ones while others generate.
     #[arg(long, env = "MOEX_MAX_ROWS", default_value_t = 128, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     max_rows: u32,
