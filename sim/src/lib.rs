@@ -2,6 +2,7 @@
 //! swarm.
 //!
 //! ```text
+//! moex_latency, which the hub uses too:
 //! latency     time of one worker: log-normal, shifted log-normal, empirical
 //!   phase     wait of a layer: the slowest of k experts, each the fastest of h copies
 //!     quadrature    its mean, with an error estimate
@@ -30,17 +31,9 @@
 //! # Ok::<(), moex_sim::error::ModelError>(())
 //! ```
 
-pub mod limits;
-
-pub mod random;
-
-pub mod latency;
-
-pub mod phase;
+pub use moex_latency::{error, latency, limits, phase, quadrature, random};
 
 pub mod histogram;
-
-pub mod quadrature;
 
 pub mod monte_carlo;
 
@@ -67,8 +60,6 @@ pub mod report;
 pub mod plot;
 
 pub mod bars;
-
-pub mod error;
 
 /// Compiles the README's example.
 #[cfg(doctest)]

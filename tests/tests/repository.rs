@@ -13,7 +13,8 @@ use moex_tests::{
 use serde_json::Value;
 
 /// The dependencies between our crates: the arrows of the drawing in `ARCHITECTURE.md`.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
+    ("moex-latency", &[]),
     ("moex-protocol", &[]),
     ("moex-kernels", &[]),
     ("moex-worker", &["moex-kernels", "moex-protocol"]),
@@ -22,9 +23,17 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("moex-engine", &["moex-model"]),
     (
         "moex-hub",
-        &["moex-engine", "moex-kernels", "moex-model", "moex-protocol", "moex-swarm", "moex-worker"],
+        &[
+            "moex-engine",
+            "moex-kernels",
+            "moex-latency",
+            "moex-model",
+            "moex-protocol",
+            "moex-swarm",
+            "moex-worker",
+        ],
     ),
-    ("moex-sim", &["moex-kernels", "moex-protocol", "moex-swarm", "moex-worker"]),
+    ("moex-sim", &["moex-kernels", "moex-latency", "moex-protocol", "moex-swarm", "moex-worker"]),
     (
         "moex-tests",
         &["moex-hub", "moex-kernels", "moex-model", "moex-protocol", "moex-sim", "moex-swarm", "moex-worker"],
@@ -32,7 +41,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
 ];
 
 /// Crates that depend on neither an asynchronous runtime nor a GPU interface.
-const PURE: [&str; 4] = ["moex-protocol", "moex-model", "moex-engine", "moex-swarm"];
+const PURE: [&str; 5] = ["moex-protocol", "moex-latency", "moex-model", "moex-engine", "moex-swarm"];
 
 #[test]
 fn dependencies_point_one_way() {
@@ -122,6 +131,7 @@ fn crates_know_only_what_they_may() {
         ("worker-wasm/src/core", "Instant::now"),
         ("hub/swarm", "Instant::now"),
         ("hub/model", "Instant::now"),
+        ("sim/latency", "Instant::now"),
     ];
     for (folder, never) in rules {
         for file in sources(&root().join(folder)) {
@@ -149,9 +159,16 @@ fn the_instance_of_the_gpu_is_made_in_one_file() {
 #[test]
 fn no_source_file_is_long_without_a_reason() {
     const LONG: usize = 500;
-    for folder in
-        ["protocol/src", "kernels/src", "worker-wasm/src", "hub", "sim/src", "tests/src", "tests/tests"]
-    {
+    for folder in [
+        "protocol/src",
+        "kernels/src",
+        "worker-wasm/src",
+        "hub",
+        "sim/src",
+        "sim/latency",
+        "tests/src",
+        "tests/tests",
+    ] {
         for file in sources(&root().join(folder)) {
             let n_lines = std::fs::read_to_string(&file).expect("a source file is text").lines().count();
             assert!(n_lines <= LONG, "{} has {n_lines} lines: is it still one idea?", file.display());

@@ -110,6 +110,7 @@ pub(super) fn text(status: &SwarmStatus) -> String {
         ("blocks_covered", "Experts held by at least one usable worker.", status.coverage.covered as f64),
         ("workers", "Workers that have joined.", status.workers.len() as f64),
         ("workers_quarantined", "Workers in quarantine.", status.quarantined.len() as f64),
+        ("layer_mean_seconds", "Mean time of the last layers.", seconds(t.layer_mean_micros)),
         ("layer_p50_seconds", "Median time of a layer.", seconds(t.layer_p50_micros)),
         ("layer_p95_seconds", "95th percentile of the time of a layer.", seconds(t.layer_p95_micros)),
         ("layer_p99_seconds", "99th percentile of the time of a layer.", seconds(t.layer_p99_micros)),

@@ -29,6 +29,7 @@ mod output;
 mod own_machine;
 mod pace;
 mod parameters;
+mod prediction;
 mod prompts;
 mod props;
 mod queue;

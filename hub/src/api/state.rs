@@ -10,6 +10,7 @@ use super::auth::ApiKey;
 use super::counters::Counters;
 use super::error::ApiError;
 use super::grammar::Grammars;
+use super::prediction::Predictor;
 use super::prompts::Prompts;
 use super::request::SamplingFields;
 use super::template::Templates;
@@ -32,6 +33,8 @@ pub struct Api {
     pub(super) grammars: Grammars,
     /// Renders the chat template.
     pub(super) templates: Templates,
+    /// Predicts the swarm's speed.
+    pub(super) predictor: Predictor,
     template: String,
     fingerprint: String,
     request_timeout: Option<Duration>,
@@ -74,6 +77,7 @@ impl Api {
             counters: Arc::default(),
             grammars: Grammars::default(),
             templates: Templates::default(),
+            predictor: Predictor::default(),
             fingerprint: fingerprint(parts.checkpoint),
             template: Text::template_source(&parts.checkpoint.text).ok().flatten().unwrap_or_default(),
             request_timeout: parts.request_timeout,

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::prediction::Prediction;
 use super::state::Api;
 use moex_model::mapped;
 use moex_swarm::{Readiness, SwarmStatus};
@@ -47,7 +48,8 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Val
     (status, Json(body))
 }
 
-/// `GET /api/swarm`: the swarm's status, whether the hub computes missing experts, and the engine's counters. Two
+/// `GET /api/swarm`: the swarm's status, whether the hub computes missing experts, the engine's counters, and what the
+/// latency model predicts. Two
 /// responses give a rate: all counts are from the time `at_micros`, by the hub's clock.
 pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
     #[derive(Serialize)]
@@ -56,6 +58,7 @@ pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
         status: SwarmStatus,
         hub_compute: bool,
         engine: EngineStatus,
+        prediction: Prediction,
         at_micros: u64,
     }
     #[derive(Serialize)]
@@ -79,8 +82,9 @@ pub(super) async fn swarm(State(api): State<Arc<Api>>) -> Json<impl Serialize> {
         requests_running: requests.running.load(Relaxed),
         requests_waiting: requests.waiting.load(Relaxed),
     };
+    let prediction = api.predictor.predict(counts, &status);
     let at_micros = api.age().as_micros() as u64;
-    Json(Shown { status, hub_compute: api.hub_compute(), engine, at_micros })
+    Json(Shown { status, hub_compute: api.hub_compute(), engine, prediction, at_micros })
 }
 
 /// `GET /api/swarm/experts`: for each expert of each layer, the number of usable workers that hold it, and how often it

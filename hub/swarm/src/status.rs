@@ -116,6 +116,12 @@ pub struct WorkerStatus {
     pub latency_p50_micros: u64,
     /// 99th percentile of the same.
     pub latency_p99_micros: u64,
+    /// The fastest of its last pings; none before one was answered.
+    #[serde(default)]
+    pub round_trip_micros: Option<u64>,
+    /// Latencies that stand for those of its last answers, ascending: at most 32, of equal weight.
+    #[serde(skip)]
+    pub answers_micros: Vec<u64>,
     /// Time of one GPU sync, measured at its join.
     pub sync_latency_micros: u64,
     /// Worst error of its kernels in the self-test at its join, as normalised mean squared error; zero is exact.
@@ -126,6 +132,9 @@ pub struct WorkerStatus {
     /// Dispatches it had waiting at its last heartbeat.
     pub queue_depth: u32,
 }
+
+/// See [`WorkerStatus::answers_micros`].
+pub(crate) const ANSWERS_SHOWN: usize = 32;
 
 /// The hub as a replica of every block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,6 +240,9 @@ pub struct Totals {
     pub errors: u64,
     /// Computations on the hub, each as large as a message to a worker.
     pub hub_computed: u64,
+    /// Mean time of the last jobs.
+    #[serde(default)]
+    pub layer_mean_micros: u64,
     /// Median time of a job.
     pub layer_p50_micros: u64,
     /// 95th percentile of the same.
@@ -278,6 +290,7 @@ impl Totals {
             timeouts: join(self.timeouts, other.timeouts),
             errors: join(self.errors, other.errors),
             hub_computed: join(self.hub_computed, other.hub_computed),
+            layer_mean_micros: self.layer_mean_micros,
             layer_p50_micros: self.layer_p50_micros,
             layer_p95_micros: self.layer_p95_micros,
             layer_p99_micros: self.layer_p99_micros,

@@ -24,6 +24,7 @@ mod lan_chromium;
 mod liveness;
 mod logits;
 mod pages;
+mod predicted;
 mod pull;
 mod reach;
 mod restarts;

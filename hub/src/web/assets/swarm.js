@@ -7,6 +7,7 @@ import { HubError, getJson } from "./hub.js";
 import { invitesByName, showInvite } from "./invite.js";
 import { askForKey } from "./key.js";
 import { liveCharts } from "./live.js";
+import { showPrediction } from "./prediction.js";
 import { hubShare, showWorkers } from "./workers.js";
 
 const POLL_MILLIS = 1000;
@@ -19,6 +20,10 @@ function show(status) {
   for (const section of document.querySelectorAll(".told")) section.hidden = false;
   showCoverage(status);
   live.add(status);
+  showPrediction(
+    { words: at("prediction-text"), table: at("prediction-table"), advice: at("advice"), list: at("what-ifs") },
+    status.prediction,
+  );
   showWorkers(at("workers"), status, live.recentShare);
   setText(at("hub-share"), hubShare(status, live.recentShare));
   at("no-workers").hidden = status.workers.length > 0;

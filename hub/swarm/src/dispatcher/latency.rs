@@ -54,6 +54,18 @@ impl Latency {
         Duration::from_micros(u64::from(self.sorted.get(at).copied().unwrap_or(0)))
     }
 
+    /// The mean; zero without samples.
+    pub(crate) fn mean_micros(&self) -> u64 {
+        let sum: u64 = self.sorted.iter().map(|micros| u64::from(*micros)).sum();
+        sum / self.sorted.len().max(1) as u64
+    }
+
+    /// At most `n` samples of equal weight, ascending, that stand for all.
+    pub(crate) fn spread_micros(&self, n: usize) -> Vec<u64> {
+        let n = n.min(self.sorted.len());
+        (0..n).map(|at| self.quantile_micros((at as f64 + 0.5) / n as f64)).collect()
+    }
+
     /// Quantile `q` in microseconds.
     pub(crate) fn quantile_micros(&self, q: f64) -> u64 {
         self.quantile(q).as_micros() as u64
@@ -154,6 +166,8 @@ mod tests {
         }
         assert_eq!((latency.quantile_micros(0.5), latency.quantile_micros(0.99)), (50, 99));
         assert_eq!((latency.quantile_micros(0.0), latency.quantile_micros(1.0)), (1, 100));
+        assert_eq!((latency.mean_micros(), latency.spread_micros(2)), (50, vec![25, 75]));
+        assert_eq!((Latency::default().mean_micros(), Latency::default().spread_micros(2)), (0, vec![]));
         for _ in 0..MAX_SAMPLES {
             latency.record(Duration::from_secs(1));
         }

@@ -191,7 +191,7 @@ impl Dispatcher {
     /// A heartbeat arrived; `round_trip` is known if it answers one of the last pings.
     pub(crate) fn heartbeat(&mut self, now: Duration, id: ConnectionId, round_trip: Option<Duration>) {
         if let Some((worker, took)) = self.workers.get_mut(id).zip(round_trip) {
-            worker.health.heartbeat();
+            worker.pinged(took);
             let worker = worker.id();
             self.record(|recorder| recorder.round_trip(now, worker, took));
         }

@@ -45,6 +45,10 @@ pub(crate) struct Performance {
     /// The probe in flight, and when it is overdue. It is not cancelled when its job finishes.
     pub probe: Option<(AttemptId, Duration)>,
     latencies: Latencies,
+    /// The last answers of any size.
+    answers: Latency,
+    /// The last pings.
+    round_trips: Latency,
     /// When it was last asked, or joined.
     asked_at: Duration,
 }
@@ -76,6 +80,8 @@ impl Performance {
             tier_reason,
             probe: None,
             latencies: Latencies::default(),
+            answers: Latency::default(),
+            round_trips: Latency::default(),
             asked_at: now,
         }
     }
@@ -99,6 +105,13 @@ impl Performance {
     /// Records an answer's latency, or a lower bound if the attempt was abandoned.
     pub(crate) fn took(&mut self, n_pairs: usize, latency: Duration) {
         self.latencies.record(n_pairs, latency);
+        self.answers.record(latency);
+    }
+
+    /// Records a heartbeat that answered a ping.
+    pub(crate) fn pinged(&mut self, round_trip: Duration) {
+        self.health.heartbeat();
+        self.round_trips.record(round_trip);
     }
 
     /// Records a probe's latency. Measurements from when the worker was slow are discarded if it is fast again.
@@ -146,6 +159,16 @@ impl Performance {
     /// Its latencies for the message size that it answers most often.
     pub(crate) fn usual_latency(&self) -> &Latency {
         self.latencies.busiest()
+    }
+
+    /// The latencies of its last answers of any size.
+    pub(crate) fn answers(&self) -> &Latency {
+        &self.answers
+    }
+
+    /// The fastest of its last pings: slower ones waited for a processor.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        (self.round_trips.len() > 0).then(|| self.round_trips.quantile(0.0))
     }
 
     /// Recomputes its tier against a hub with these latencies. True if it changed.

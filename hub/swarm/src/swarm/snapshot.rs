@@ -7,6 +7,7 @@ use moex_protocol::State;
 use super::Swarm;
 use crate::dispatcher::{Performance, Tier};
 use crate::fleet::{BlockIndex, Connection, Member, Standing};
+use crate::status::ANSWERS_SHOWN;
 use crate::{
     ConnectionId, Coverage, HubShare, InFlight, LayerExperts, Readiness, SwarmStatus, Totals, Verification,
     WorkerStatus,
@@ -123,6 +124,7 @@ impl Swarm {
             timeouts: dispatch.timeouts,
             errors: dispatch.errors,
             hub_computed: dispatch.hub_computed,
+            layer_mean_micros: layer.mean_micros(),
             layer_p50_micros: layer.quantile_micros(0.5),
             layer_p95_micros: layer.quantile_micros(0.95),
             layer_p99_micros: layer.quantile_micros(0.99),
@@ -164,6 +166,8 @@ impl Swarm {
             errors: counts.errors,
             latency_p50_micros: latency.quantile_micros(0.5),
             latency_p99_micros: latency.quantile_micros(0.99),
+            round_trip_micros: performance.round_trip().map(|took| took.as_micros() as u64),
+            answers_micros: performance.answers().spread_micros(ANSWERS_SHOWN),
             sync_latency_micros: join.sync_latency_micros,
             is_exact: join.is_exact(),
             self_test_nmse: Some(join.self_test.worst_nmse).filter(|nmse| nmse.is_finite()),

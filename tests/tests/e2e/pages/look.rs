@@ -61,13 +61,20 @@ async fn the_chat_page_looks_right_everywhere() {
 #[tokio::test]
 async fn the_swarm_and_join_pages_look_right_everywhere() {
     let Some(axe) = axe() else { return };
-    let hub = Hub::start(&["--workers", "2"]).unwrap();
+    // A hub that may compute does so while its workers are new, and predicts nothing.
+    let hub = Hub::start(&["--workers", "2", "--no-hub-compute"]).unwrap();
     hub.wait_for_workers(2).await.unwrap();
     let browser = Browser::launch().await.unwrap();
     let (tab, complaints) = browser.open_heard(&format!("{}/swarm", hub.url)).await.unwrap();
-    hub.answer(&serde_json::json!({ "messages": [{ "role": "user", "content": super::STORY }] }))
+    tab.until("document.querySelector('#prediction-text').textContent.startsWith('Too little')")
         .await
         .unwrap();
+    look(&tab, &axe, "swarm-unmeasured").await;
+    // Two answers are enough steps for a prediction.
+    for story in [super::STORY, "Tell me a story about a lamp."] {
+        hub.answer(&serde_json::json!({ "messages": [{ "role": "user", "content": story }] })).await.unwrap();
+    }
+    tab.until("!document.querySelector('#prediction-table').hidden").await.unwrap();
     tab.until("document.querySelectorAll('.worker').length === 2 && document.querySelector('.join-url') && !document.querySelector('#experts').hidden")
         .await
         .unwrap();

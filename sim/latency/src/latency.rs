@@ -46,6 +46,18 @@ impl Latency {
         Ok(Self(Shape::LogNormal { shift: shift_ms, mu: libm::log(median_ms), sigma }))
     }
 
+    /// The same `ms` later: a copy that is sent after this time.
+    pub fn delayed(&self, ms: f64) -> Result<Self, ModelError> {
+        check_time("the delay", ms)?;
+        match &self.0 {
+            &Shape::LogNormal { shift, mu, sigma } => {
+                check_time("the shift", shift + ms)?;
+                Ok(Self(Shape::LogNormal { shift: shift + ms, mu, sigma }))
+            }
+            Shape::Empirical(samples) => Self::empirical(samples.iter().map(|sample| sample + ms).collect()),
+        }
+    }
+
     /// Measured samples, milliseconds, each with equal weight.
     pub fn empirical(mut samples_ms: Vec<f64>) -> Result<Self, ModelError> {
         if samples_ms.is_empty() || samples_ms.len() > MAX_SAMPLE_COUNT {
@@ -143,7 +155,7 @@ impl Latency {
 
     /// Draws from the samples that are longer than `ms`; returns `ms` itself if there is none. For a law, returns a
     /// draw or `ms`, whichever is longer.
-    pub(crate) fn sample_beyond(&self, ms: f64, random: &mut Random) -> f64 {
+    pub fn sample_beyond(&self, ms: f64, random: &mut Random) -> f64 {
         match &self.0 {
             Shape::LogNormal { .. } => self.sample(random).max(ms),
             Shape::Empirical(samples) => match &samples[at_most(samples, ms)..] {
@@ -151,6 +163,11 @@ impl Latency {
                 longer => longer[random.below(longer.len())],
             },
         }
+    }
+
+    /// Whether it consists of samples.
+    pub(crate) fn is_empirical(&self) -> bool {
+        matches!(self.0, Shape::Empirical(_))
     }
 
     /// The earliest possible answer, milliseconds.
@@ -211,7 +228,7 @@ impl fmt::Display for Latency {
 }
 
 /// A time is finite, not negative and below the limit.
-pub(crate) fn check_time(what: &'static str, ms: f64) -> Result<(), ModelError> {
+pub fn check_time(what: &'static str, ms: f64) -> Result<(), ModelError> {
     if (0.0..=MAX_TIME_MS).contains(&ms) { Ok(()) } else { Err(ModelError::Time { what, value: ms }) }
 }
 
