@@ -36,7 +36,9 @@ fn a_stream_waits_for_short_chunks_of_anothers_prompt_and_a_prompt_alone_has_lon
         (counts.rows() - before.0, now.load(Ordering::Relaxed) - before.1)
     };
     scheduler.submit(stream(), heard[0].sink()).unwrap();
-    (0..6).for_each(|_| drop(step(&mut scheduler)));
+    for _ in 0..6 {
+        step(&mut scheduler);
+    }
     scheduler.submit(prompt(), heard[1].sink()).unwrap();
     let mut beside: Vec<(u64, u64)> = Vec::new();
     while heard[1].pieces().is_empty() {
