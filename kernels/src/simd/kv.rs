@@ -131,7 +131,7 @@ impl KvShape {
         for ((keys, values), (key, value)) in heads.zip(written) {
             match self.format {
                 KvFormat::F32 => {
-                    self.write_columns((keys, values), position, 0, (key, value), f32::to_le_bytes)
+                    self.write_columns((keys, values), position, 0, (key, value), f32::to_le_bytes);
                 }
                 KvFormat::F16 => {
                     let bytes = |x| f16::from_f32(x).to_le_bytes();
