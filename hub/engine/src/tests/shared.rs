@@ -94,7 +94,7 @@ fn preempted_and_drafted_texts_are_the_same_in_q8_0() {
     for (question, text) in QUESTIONS.iter().zip(&alone) {
         let mut prediction = text.clone();
         prediction[20] = 7;
-        assert_eq!(ids(EngineConfig::default(), vec![ask(question, &prediction)]), [text.clone()]);
+        assert_eq!(ids(EngineConfig::default(), vec![ask(question, &prediction)]).concat(), *text);
     }
 }
 
