@@ -77,16 +77,18 @@ fn check(family: &str) {
             assert_eq!(run(&model, &mut experts, ids, 7), logits, "{family}: chunks change no bit");
         }
     }
-    int8_is_near(family, &expected, &ids);
+    for kv in [KvFormat::F32, KvFormat::Q8_0] {
+        int8_is_near(family, kv, &expected, &ids);
+    }
 }
 
 /// With int8 activations, on rows whose routers chose as the reference's did.
-fn int8_is_near(family: &str, expected: &[f32], ids: &[u32]) {
+fn int8_is_near(family: &str, kv: KvFormat, expected: &[f32], ids: &[u32]) {
     let reference = Reference::read(&format!("{FAMILIES}/{family}/expected.safetensors"));
     let folder = folder(family, "config.json");
     let processor = Arc::new(Processor::new(Simd::detect(), 2));
     let weights = FloatWeights::Native;
-    let compute = Compute::Fast(Fast { processor: processor.clone(), weights, kv: KvFormat::F32 });
+    let compute = Compute::Fast(Fast { processor: processor.clone(), weights, kv });
     let model = Arc::new(Model::load_for(&Checkpoint::open(folder.path()).unwrap(), &compute).unwrap());
     let panels = Arc::new(ExpertPanels::new(model.clone(), processor, Keep::All).unwrap());
     let mut experts =
@@ -96,6 +98,9 @@ fn int8_is_near(family: &str, expected: &[f32], ids: &[u32]) {
     // With weights of four bits, rows of int8 show in models so narrow: of all rows together, then, and of none by far.
     let is_quantised = model.spec().sparse_layers().any(|layer| model.experts(layer)[0].is_quantised());
     let most = if is_quantised { 5e-3 } else { 1e-3 };
+    // Keys and values of eight bits are two roundings more, and show in single rows of models so narrow: bounded are all
+    // rows together, by three roundings.
+    let (most, most_of_all) = if kv == KvFormat::Q8_0 { (f64::INFINITY, 3e-3) } else { (most, 1e-3) };
     let (mut alike, mut all, mut all_expected) = (0, Vec::new(), Vec::new());
     for (row, (ours, expected)) in logits.chunks(vocab).zip(expected.chunks(vocab)).enumerate() {
         let same = experts.asked.iter().all(|(layer, routing)| {
@@ -110,13 +115,17 @@ fn int8_is_near(family: &str, expected: &[f32], ids: &[u32]) {
         if same {
             alike += 1;
             let error = nmse(ours, expected);
-            assert!(error <= most, "{family} in int8, row {row}: NMSE {error:e}");
+            assert!(error <= most, "{family} in int8, {kv}, row {row}: NMSE {error:e}");
             all.extend_from_slice(ours);
             all_expected.extend_from_slice(expected);
         }
     }
-    assert!(alike * 2 > LENGTH, "{family}: {alike} rows routed alike");
-    assert!(nmse(&all, &all_expected) <= 1e-3, "{family} in int8: NMSE {:e}", nmse(&all, &all_expected));
+    assert!(alike * 2 > LENGTH, "{family} in {kv}: {alike} rows routed alike");
+    assert!(
+        nmse(&all, &all_expected) <= most_of_all,
+        "{family} in int8, {kv}: NMSE {:e}",
+        nmse(&all, &all_expected)
+    );
 }
 
 #[test]
