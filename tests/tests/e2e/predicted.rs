@@ -8,7 +8,7 @@ use moex_tests::proxy::{Link, Proxy, Weather};
 use serde_json::{Value, json};
 
 /// The largest factor between predicted and measured tokens/s. The model takes workers for independent; those of a test
-/// wait for the same two cores, and so do other tests: on a quiet machine the factor is 1.02.
+/// wait for the same cores and are late together, and other tests run beside them.
 const TOLERANCE: f64 = 1.25;
 
 /// A hub whose workers alone compute experts, behind links of their own.
