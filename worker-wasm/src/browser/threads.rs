@@ -17,7 +17,9 @@ use wasm_bindgen_futures::JsFuture;
 
 use super::js;
 use crate::core::Loaded;
-use crate::threads::{Deal, Place, Shares, message};
+use crate::threads::deal::{Deal, Place};
+use crate::threads::message;
+use crate::threads::shares::Shares;
 
 /// The threads besides this one; they end with the last clone.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use moex_kernels::engine::{Batch, Call, Computed, EngineError};
 
-use super::Deal;
+use super::deal::Deal;
 
 /// The parts of a batch.
 #[derive(Debug)]
