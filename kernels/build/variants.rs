@@ -9,6 +9,17 @@ use crate::{compose::Composer, reflect};
 const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 /// Those of int8 activations: one text for all formats.
 const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
+/// Those of the hub's forward pass, besides: no browser runs them.
+const PASS_KERNELS: [&str; 8] = [
+    "norm_rows",
+    "heads_to_cache",
+    "attend",
+    "attend_rows",
+    "router_logits",
+    "route",
+    "group_pairs",
+    "keep_rows",
+];
 
 include!("../src/quant/list.rs");
 
@@ -58,7 +69,8 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    for file in INT8_KERNELS {
+    let pass_kernels = PASS_KERNELS.into_iter().filter(|_| !web);
+    for file in INT8_KERNELS.into_iter().chain(pass_kernels) {
         let source = composer.compose(file, "", &BTreeSet::new())?;
         let reflection = reflect::reflect(&source.concat()).map_err(|e| format!("{file}: {e}"))?;
         layouts.extend(reflection.layouts);

@@ -300,6 +300,9 @@ fn int8_product(
 ) {
     let tile = run.first_tile + group.y;
     let n_pairs = tiles[tile].n_pairs;
+    if n_pairs == 0u {
+        return;
+    }
     let block = 4u * tiles[tile].block;
     let row = thread % ROWS;
     let lane = thread / ROWS;

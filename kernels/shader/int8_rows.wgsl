@@ -1,56 +1,12 @@
-// h as rows of activations for the down projection: int8 in units with a scale each, or f32. A workgroup takes 256 columns
-// of a pair. CPU twin: src/quant/activations.rs, fill_row.
+// h as rows of activations for the down projection. A workgroup takes 256 columns of a pair.
 #import tile
 #import exact
+#import round
 
-@group(0) @binding(3) var<storage, read> x: array<u32>;             // h (P, F)
+@group(0) @binding(3) var<storage, read> x: array<u32>;             // (P, shape.x_stride)
 @group(0) @binding(4) var<storage, read_write> result: array<u32>;  // (P, shape.result_stride)
 
-override FLOATS: u32;       // bits of the float format of the weights, or 0
-override BLOCK_COLS: u32;
-override BLOCK_WORDS: u32;
-override COLUMNS_AT: u32;   // where a block's columns start among its words
-override UNIT: u32;         // columns of one scale
-override GROUP: u32;
-override ZERO: u32;         // what stands for weight 0
-override TERMS: u32;        // 0: a bias a group, 1: the sum, 2: groups' sums in i16
-
-const TINY: u32 = 0x21800000u;  // 2^-60
-
-var<workgroup> largest_of: array<u32, 64>;  // of each quad, then of each group's sum
-var<workgroup> sums: array<i32, 64>;
-var<workgroup> scaled: array<f32, 16>;
-
-// What is not a number is larger than all.
-fn largest_magnitude(first: u32, n: u32) -> u32 {
-    var largest = 0u;
-    for (var i = first; i < first + n; i++) {
-        largest = max(largest, largest_of[i]);
-    }
-    return largest;
-}
-
-// The step of values up to `largest`, and what takes values to steps.
-fn steps(largest: u32, top: f32) -> vec2<f32> {
-    if largest < TINY {
-        return vec2<f32>();
-    }
-    let value = bitcast<f32>(largest);
-    return vec2<f32>(quotient_of(value, top), select(0.0, quotient_of(top, value), largest < 0x7f800000u));
-}
-
-// The integer nearest to `x`, in the lowest bits.
-fn nearest(x: f32, top: f32) -> u32 {
-    return bitcast<u32>(sum_of(at_most(at_least(x, -top), top), ROUNDER));
-}
-
-fn sum_from(first: u32, n: u32) -> i32 {
-    var sum = 0;
-    for (var i = first; i < first + n; i++) {
-        sum += sums[i];
-    }
-    return sum;
-}
+const THREADS: u32 = 64u;
 
 @compute @workgroup_size(64)
 fn int8_rows(
@@ -64,74 +20,11 @@ fn int8_rows(
     }
     let pair = tile.first_pair + t;
     let column = group.x / 4u * 256u + 4u * thread;
-    var values = array<u32, 4>();
+    var values = vec4<u32>();
     for (var i = 0u; i < 4u; i++) {
         if column + i < shape.items {
-            values[i] = x[pair * shape.items + column + i];
+            values[i] = x[pair * shape.x_stride + column + i];
         }
     }
-    let row = pair * shape.result_stride;
-    if FLOATS != 0u {
-        for (var i = 0u; i < 4u; i++) {
-            if column + i < (shape.items + 31u) / 32u * 32u {
-                result[row + column + i] = select(values[i], 0u, (values[i] & 0x7fffffffu) < TINY);
-            }
-        }
-        return;
-    }
-    var largest = 0u;
-    for (var i = 0u; i < 4u; i++) {
-        largest = max(largest, values[i] & 0x7fffffffu);
-    }
-    largest_of[thread] = largest;
-    workgroupBarrier();
-
-    let unit_quads = UNIT / 4u;
-    let scale = steps(largest_magnitude(thread / unit_quads * unit_quads, unit_quads), 127.0);
-    var quad = 0u;
-    var sum = 0;
-    for (var i = 0u; i < 4u; i++) {
-        let integer = nearest(product_of(bitcast<f32>(values[i]), scale.y), 127.0);
-        quad |= (integer & 255u) << (8u * i);
-        sum += bitcast<i32>(integer << 24u) >> 24u;
-    }
-    let in_block = 4u * thread % BLOCK_COLS;
-    let words = row + column / BLOCK_COLS * BLOCK_WORDS;
-    let is_there = column / BLOCK_COLS * BLOCK_COLS < shape.items;
-    let terms = words + BLOCK_COLS / UNIT;
-    sums[thread] = sum;
-    if is_there {
-        result[words + COLUMNS_AT + in_block / 4u] = quad;
-        if in_block % UNIT == 0u {
-            result[words + in_block / UNIT] = bitcast<u32>(scale.x);
-        }
-    }
-    workgroupBarrier();
-
-    let group_quads = GROUP / 4u;
-    let g = in_block / GROUP;
-    if in_block % GROUP == 0u {
-        let sum = sum_from(thread, group_quads);
-        let value = product_of(f32(sum), scale.x);
-        if TERMS == 2u {
-            scaled[g] = value;
-            largest_of[g] = bitcast<u32>(value) & 0x7fffffffu;
-        } else if is_there {
-            result[terms + g] = select(bitcast<u32>(value), bitcast<u32>(-i32(ZERO) * sum), TERMS == 0u);
-        }
-    }
-    workgroupBarrier();
-
-    let n_groups = BLOCK_COLS / GROUP;
-    if TERMS == 2u && thread < n_groups / 2u {
-        let scale = steps(largest_magnitude(0u, n_groups), 32767.0);
-        let low = nearest(product_of(scaled[2u * thread], scale.y), 32767.0) & 0xffffu;
-        let high = nearest(product_of(scaled[2u * thread + 1u], scale.y), 32767.0) << 16u;
-        if is_there {
-            result[terms + 1u + thread] = low | high;
-            if thread == 0u {
-                result[terms] = bitcast<u32>(scale.x);
-            }
-        }
-    }
+    round_columns(pair * shape.result_stride, shape.items, column, thread, values);
 }

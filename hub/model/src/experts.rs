@@ -90,6 +90,11 @@ pub trait Experts: Send {
         Ok(sum)
     }
 
+    /// The experts that a layer's router chose were computed by the device that the model runs on. Used for recording.
+    fn computed_elsewhere(&mut self, layer: usize, routing: &Routing) {
+        let _ = (layer, routing);
+    }
+
     /// A step of `n_rows`, T, begins; its layers follow. Used for timing.
     fn step_begins(&mut self, n_rows: usize) {
         let _ = n_rows;
@@ -124,6 +129,10 @@ impl Experts for Box<dyn Experts> {
 
     fn max_in_flight(&self) -> usize {
         (**self).max_in_flight()
+    }
+
+    fn computed_elsewhere(&mut self, layer: usize, routing: &Routing) {
+        (**self).computed_elsewhere(layer, routing);
     }
 
     fn step_begins(&mut self, n_rows: usize) {

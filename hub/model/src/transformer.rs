@@ -1,10 +1,13 @@
 //! A loaded model: its forward pass, prepared for an engine, and its experts in the checkpoint.
 
-use std::fmt;
+use std::{fmt, sync::OnceLock};
 
 use moex_kernels::{
     cpu::OutOfVocabulary,
-    graph::{ExpertsWanted, KvPool, Pause, PlanBytes, Program, Span, Stage, Workspace as Space},
+    graph::{
+        DeviceError, DeviceOutput, DevicePass, ExpertsWanted, KvPool, Pause, PlanBytes, Program, Span, Stage,
+        Workspace as Space,
+    },
 };
 use moex_protocol::Routing;
 
@@ -27,6 +30,8 @@ pub struct Model {
     experts: Vec<Vec<Expert>>,
     /// Location of matrices that are not packed.
     files: Vec<Mapped>,
+    /// The whole pass on another device, experts included, if it runs there.
+    device: OnceLock<Box<dyn DevicePass>>,
 }
 
 /// Buffers of a step, reused: they grow to the largest step, and then allocate no more.
@@ -36,6 +41,8 @@ pub struct Workspace {
     routing: Routing,
     /// What a group waits for; none when it is done.
     away: Option<Away>,
+    /// What a pass on another device gave.
+    on_device: DeviceOutput,
 }
 
 /// What a group of rows waits for.
@@ -72,9 +79,21 @@ pub enum StepError {
     /// The experts of a layer could not be computed.
     #[error(transparent)]
     Experts(#[from] ExpertsError),
+    /// The device that the pass runs on has failed.
+    #[error("{0}")]
+    Device(String),
     /// A file of the model is not what it was when it was loaded.
     #[error(transparent)]
     Files(#[from] mapped::CutShort),
+}
+
+impl From<DeviceError> for StepError {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Vocabulary(error) => Self::Vocabulary(error),
+            DeviceError::Failed(reason) => Self::Device(reason),
+        }
+    }
 }
 
 impl Model {
@@ -103,7 +122,14 @@ impl Model {
         };
         let experts = spec.layers.iter().enumerate().map(of_layer).collect::<Result<_, _>>()?;
         let program = compute.program(graph, || checkpoint.files.iter().for_each(Mapped::release))?;
-        let model = Self { spec, compute, program, experts, files: checkpoint.files.clone() };
+        let model = Self {
+            spec,
+            compute,
+            program,
+            experts,
+            files: checkpoint.files.clone(),
+            device: OnceLock::new(),
+        };
         model.release();
         mapped::check()?;
         Ok(model)
@@ -117,12 +143,33 @@ impl Model {
     /// Creates a KV pool with as many whole pages as fit into `budget_bytes`, at least one, and at most as many as
     /// `n_sequences` of full length need.
     pub fn kv_pool(&self, budget_bytes: usize, n_sequences: usize) -> KvPool {
-        KvPool::new(self.compute.kv_layout(&self.spec), budget_bytes, n_sequences)
+        let layout = self.compute.kv_layout(&self.spec);
+        match self.device() {
+            Some(device) => device.kv_pool(layout, budget_bytes, n_sequences),
+            None => KvPool::new(layout, budget_bytes, n_sequences),
+        }
+    }
+
+    /// Runs all further steps on a device, over pools made from now on. Its experts are computed there: [`Experts`] only learn
+    /// what was chosen. The first device stays.
+    pub fn run_on(&self, device: Box<dyn DevicePass>) {
+        // A second one would find pools of the first.
+        let _ = self.device.set(device);
+    }
+
+    /// The device that steps run on, if it is not this machine's processor.
+    pub fn device(&self) -> Option<&dyn DevicePass> {
+        self.device.get().map(|device| &**device)
+    }
+
+    /// The recorded pass, prepared for this machine's processor.
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 
     /// Buffers for steps of up to `n_rows`, with logits for up to `n_wanted` rows.
     pub fn workspace(&self, n_rows: usize, n_wanted: usize) -> Workspace {
-        Workspace { space: self.program.workspace(n_rows, n_wanted), routing: Routing::default(), away: None }
+        Workspace { space: self.program.workspace(n_rows, n_wanted), ..Workspace::default() }
     }
 
     /// Returns the logits (W, V) of the wanted rows of all spans, in order; the spans' keys and values go into `kv`.
@@ -176,6 +223,9 @@ impl Model {
         kv: &mut KvPool,
         experts: &mut dyn Experts,
     ) -> Result<(), StepError> {
+        if let Some(device) = self.device() {
+            return on_device(device, batches, kv, experts);
+        }
         // A layer's state that has advanced cannot be restored.
         if !kv.has_states() {
             match self.try_together(batches, kv, experts, Finish::Early) {
@@ -243,7 +293,10 @@ impl Model {
 
     /// The logits (W, V) of the last step in this workspace.
     pub fn logits<'w>(&self, workspace: &'w mut Workspace) -> &'w mut [f32] {
-        self.program.logits(&mut workspace.space)
+        match self.device() {
+            Some(_) => &mut workspace.on_device.logits,
+            None => self.program.logits(&mut workspace.space),
+        }
     }
 
     /// What it is.
@@ -274,11 +327,26 @@ impl Model {
             Compute::Fast(_) => graph.joined_bytes(n_rows, n_wanted),
         }
     }
+}
 
-    #[cfg(test)]
-    pub(super) fn program(&self) -> &Program {
-        &self.program
+/// Runs groups of rows one after another on a device that computes their experts too.
+fn on_device(
+    device: &dyn DevicePass,
+    batches: &mut [MicroBatch<'_>],
+    kv: &KvPool,
+    experts: &mut dyn Experts,
+) -> Result<(), StepError> {
+    for batch in batches {
+        let Workspace { on_device, routing, .. } = &mut *batch.workspace;
+        device.step(batch.spans, kv, on_device)?;
+        for of_layer in &mut on_device.routing {
+            routing.k = of_layer.n_chosen;
+            std::mem::swap(&mut routing.experts, &mut of_layer.experts);
+            std::mem::swap(&mut routing.gates, &mut of_layer.gates);
+            experts.computed_elsewhere(of_layer.layer, routing);
+        }
     }
+    Ok(mapped::check()?)
 }
 
 impl Workspace {

@@ -11,7 +11,7 @@ use clap::builder::FalseyValueParser;
 use moex_kernels::engine::ActivationFormat;
 
 use super::{
-    compute::ComputeArgs,
+    compute::{ComputeArgs, DeviceArgs},
     experts::{ExpertArgs, ModelArgs, describe, experts_for},
 };
 use moex_model::{Compute, Model};
@@ -30,6 +30,9 @@ pub struct Args {
 
     #[command(flatten)]
     compute: ComputeArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
 
     #[command(flatten)]
     experts: ExpertArgs,
@@ -72,10 +75,11 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let checkpoint = args.model.checkpoint()?;
-    let compute = args.compute.compute(ActivationFormat::Int8)?;
+    let compute =
+        args.device.compute(&args.compute, ActivationFormat::Int8, args.experts.workers.is_some())?;
     let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
     let max_rows = args.max_rows as usize;
-    let mut experts = experts_for(&args.experts, &checkpoint, &model, max_rows)?;
+    let mut experts = experts_for(&args.experts, args.device.device, &checkpoint, &model, max_rows)?;
     let load_seconds = started.elapsed().as_secs_f64();
 
     let deepest = args.depth.iter().copied().max().unwrap_or(0).max(args.prompt) as usize;

@@ -10,6 +10,9 @@ use moex_kernels::{
 };
 
 use moex_model::{Compute, Fast, FloatWeights};
+use moex_worker::device::DeviceChoice;
+
+use crate::pass_device;
 
 /// Formats and threads of the computation.
 #[derive(clap::Args, Debug)]
@@ -32,6 +35,37 @@ pub(super) struct ComputeArgs {
     /// With int8 activations: number of compute threads. Default: one per core.
     #[arg(long, env = "MOEX_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) threads: Option<u16>,
+}
+
+/// Where the forward pass runs.
+#[derive(clap::Args, Debug)]
+pub(super) struct DeviceArgs {
+    /// Device of the forward pass and of all experts: gpu, with int8 activations and without workers, cpu, or auto, which takes a
+    /// GPU with memory of its own that can run the model.
+    #[arg(long, env = "MOEX_DEVICE", default_value = "auto", value_name = "auto|gpu|cpu",
+          value_parser = str::parse::<DeviceChoice>)]
+    pub(super) device: DeviceChoice,
+}
+
+impl DeviceArgs {
+    /// [`ComputeArgs::compute`] for this device: a GPU computes with int8 activations.
+    ///
+    /// # Errors
+    /// As [`ComputeArgs::compute`], and if the flags ask a GPU for what it does not do.
+    pub(super) fn compute(
+        &self,
+        args: &ComputeArgs,
+        default: ActivationFormat,
+        has_workers: bool,
+    ) -> anyhow::Result<Compute> {
+        let default = if self.device == DeviceChoice::Gpu { ActivationFormat::Int8 } else { default };
+        let compute = args.compute(default)?;
+        pass_device::refusal(&compute, self.device, has_workers)?;
+        if let (DeviceChoice::Gpu, Some(KvFormat::F32)) = (self.device, args.kv) {
+            bail!("a GPU keeps keys and values in f16: leave out --kv f32");
+        }
+        Ok(compute)
+    }
 }
 
 impl ComputeArgs {

@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use moex_kernels::engine::ActivationFormat;
 use serde::Serialize;
 
-use super::compute::ComputeArgs;
+use super::compute::{ComputeArgs, DeviceArgs};
 use super::experts::{ExpertArgs, ModelArgs, describe, experts_for};
 use moex_engine::{EngineConfig, Event, Request, Scheduler};
 use moex_model::text::{ChatInput, Text};
@@ -39,6 +39,9 @@ pub struct Args {
     #[command(flatten)]
     compute: ComputeArgs,
 
+    #[command(flatten)]
+    device: DeviceArgs,
+
     /// File with one JSON object per line: id, task, messages, tools, enable_thinking, answer.
     #[arg(long, env = "MOEX_CASES", value_name = "FILE")]
     cases: PathBuf,
@@ -52,11 +55,18 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let cases = cases::read(&args.cases)?;
     let checkpoint = args.model.checkpoint()?;
-    let compute = args.compute.compute(ActivationFormat::Int8)?;
+    let compute =
+        args.device.compute(&args.compute, ActivationFormat::Int8, args.experts.workers.is_some())?;
     let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
     let text = Arc::new(Text::load(&checkpoint)?);
     eprintln!("{}", describe(&args.experts, &model));
-    let mut experts = experts_for(&args.experts, &checkpoint, &model, EngineConfig::default().max_rows)?;
+    let mut experts = experts_for(
+        &args.experts,
+        args.device.device,
+        &checkpoint,
+        &model,
+        EngineConfig::default().max_rows,
+    )?;
 
     let progress = ProgressBar::new(cases.len() as u64);
     let style = ProgressStyle::with_template("answering [{bar:20}] {pos} of {len}, {eta} left")?;
@@ -215,6 +225,49 @@ mod tests {
         assert_eq!((report.right, report.cases), (278, 300));
         assert_eq!(report.tasks["mul"], [16, 24]);
         assert!(report.table().ends_with("278 of 300 right\n"));
+    }
+
+    /// What the demo model answers to some cases on a device, experts included; none where there is no GPU, unless
+    /// `MOEX_REQUIRE_GPU=1` asks for one.
+    #[cfg(feature = "gpu")]
+    fn answers_on(device: moex_worker::device::DeviceChoice) -> Option<Vec<(String, bool)>> {
+        use moex_kernels::simd::{KvFormat, Processor, Simd};
+        use moex_model::{Compute, Fast, FloatWeights, Keep, local_experts::ExpertPanels};
+
+        let checkpoint = Checkpoint::demo().unwrap();
+        let processor = Arc::new(Processor::new(Simd::detect(), 2));
+        let weights = FloatWeights::ByCheckpoint;
+        let compute = Compute::Fast(Fast { processor: processor.clone(), weights, kv: KvFormat::F16 });
+        let model = Arc::new(Model::load_for(&checkpoint, &compute).unwrap());
+        let panels = |keep| ExpertPanels::new(model.clone(), processor.clone(), keep);
+        let placed = match crate::pass_device::place(&model, device, Keep::All, panels) {
+            Err(error) if format!("{error:#}").contains("no GPU") => {
+                let required = std::env::var("MOEX_REQUIRE_GPU").is_ok_and(|value| value == "1");
+                assert!(!required, "MOEX_REQUIRE_GPU=1, but {error:#}");
+                eprintln!("SKIPPED, nothing was tested: {error:#}");
+                return None;
+            }
+            placed => placed.unwrap(),
+        };
+        let text = Arc::new(Text::load(&checkpoint).unwrap());
+        let mut experts = LocalExperts::from_panels(Arc::new(placed.panels), moex_protocol::Dtype::F16);
+        let cases: Vec<_> = cases::read(CASES.as_ref()).unwrap().into_iter().step_by(25).collect();
+        let report = answer(model, text, &mut experts, &cases, &ProgressBar::hidden()).unwrap();
+        Some(report.results.into_iter().map(|answer| (answer.text, answer.right)).collect())
+    }
+
+    #[test]
+    #[cfg(feature = "gpu")]
+    fn a_gpu_answers_as_the_cpu_does() {
+        use moex_worker::device::DeviceChoice;
+
+        let Some(on_gpu) = answers_on(DeviceChoice::Gpu) else { return };
+        let on_cpu = answers_on(DeviceChoice::Cpu).unwrap();
+        let n_right = |answers: &[(String, bool)]| answers.iter().filter(|(_, right)| *right).count();
+        assert_eq!((on_gpu.len(), n_right(&on_gpu)), (12, n_right(&on_cpu)));
+        // A story may go on otherwise where two tokens are within rounding of each other.
+        let n_alike = on_gpu.iter().zip(&on_cpu).filter(|(gpu, cpu)| gpu == cpu).count();
+        assert!(n_alike >= 10, "{n_alike} of 12 texts are alike");
     }
 
     #[test]

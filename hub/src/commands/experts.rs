@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use moex_kernels::{ExpertFormat, simd::Processor};
 use moex_protocol::Dtype;
-use moex_worker::native::BusyPoll;
+use moex_worker::{device::DeviceChoice, native::BusyPoll};
 
 use super::{
     model_path,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     net::{LocalSwarm, LocalSwarmConfig, SwarmExperts},
-    server,
+    pass_device, server,
     shards::{ModelExperts, ShardStore},
 };
 use moex_model::{
@@ -93,18 +93,20 @@ impl ExpertArgs {
     }
 }
 
-/// Returns the experts that the flags ask for, for steps of at most `max_rows` rows.
+/// Returns the experts that the flags ask for, for steps of at most `max_rows` rows; puts the forward pass on `device`, and says
+/// why.
 ///
 /// # Errors
-/// If they cannot be packed or loaded, or workers do not join.
+/// If they cannot be packed or loaded, workers do not join, or the device cannot run the model.
 pub(super) fn experts_for(
     args: &ExpertArgs,
+    device: DeviceChoice,
     checkpoint: &Checkpoint,
     model: &Arc<Model>,
     max_rows: usize,
 ) -> anyhow::Result<Box<dyn Experts>> {
     if let (None, Compute::Fast(fast)) = (args.workers, model.compute()) {
-        return Ok(Box::new(panel_experts(args, checkpoint, model, &fast.processor)?));
+        return Ok(Box::new(panel_experts(args, device, checkpoint, model, &fast.processor)?));
     }
     Ok(match (args.workers, args.experts) {
         (None, None) => Box::new(LocalExperts::of_checkpoint(model.clone())),
@@ -135,26 +137,29 @@ pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
 /// Experts on this machine with int8 activations, as a hub without workers computes them.
 fn panel_experts(
     args: &ExpertArgs,
+    device: DeviceChoice,
     checkpoint: &Checkpoint,
     model: &Arc<Model>,
     processor: &Arc<Processor>,
 ) -> anyhow::Result<LocalExperts> {
-    let processor = processor.clone();
-    let panels = match Packing::or_default(args.experts, model) {
+    let placed = match Packing::or_default(args.experts, model) {
         Packing::Native => {
             let experts = (0..model.spec().layers.len()).flat_map(|layer| model.experts(layer));
             let keep = Keep::if_it_fits(experts.map(Expert::n_bytes).sum());
-            ExpertPanels::new(model.clone(), processor, keep)?
+            let panels = |keep| ExpertPanels::new(model.clone(), processor.clone(), keep);
+            pass_device::place(model, device, keep, panels)?
         }
         packing @ Packing::To(_) => {
             let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
             let folder = ShardStore::default_folder(&source, packing);
             let store = Arc::new(ShardStore::open(&folder, &source, packing, &|_, _| {})?);
             let keep = Keep::if_it_fits(store.n_bytes());
-            ExpertPanels::new(store, processor, keep)?
+            let panels = |keep| ExpertPanels::new(store.clone(), processor.clone(), keep);
+            pass_device::place(model, device, keep, panels)?
         }
     };
-    Ok(LocalExperts::from_panels(Arc::new(panels), args.wire))
+    eprintln!("{}", placed.why);
+    Ok(LocalExperts::from_panels(Arc::new(placed.panels), args.wire))
 }
 
 /// A swarm of local workers that lives as long as the command.

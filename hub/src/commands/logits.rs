@@ -6,12 +6,13 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, ensure};
 use moex_kernels::engine::ActivationFormat;
+use moex_protocol::Routing;
 use safetensors::Dtype;
 
 use against::Against;
 
 use super::{
-    compute::ComputeArgs,
+    compute::{ComputeArgs, DeviceArgs},
     experts::{ExpertArgs, ModelArgs, experts_for},
     safetensors_file::{Planned, SafetensorsFile},
 };
@@ -35,6 +36,9 @@ pub struct Args {
     #[command(flatten)]
     compute: ComputeArgs,
 
+    #[command(flatten)]
+    device: DeviceArgs,
+
     /// Token ids, separated by commas.
     #[arg(long, env = "MOEX_IDS", value_delimiter = ',', required = true, value_name = "1,2,3")]
     ids: Vec<u32>,
@@ -54,7 +58,8 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let checkpoint = args.model.checkpoint()?;
-    let compute = args.compute.compute(ActivationFormat::F32)?;
+    let compute =
+        args.device.compute(&args.compute, ActivationFormat::F32, args.experts.workers.is_some())?;
     let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
     let spec = model.spec();
     let n_rows = args.ids.len(); // T
@@ -78,7 +83,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut file = file.transpose().with_context(|| name.clone())?;
 
     let mut experts = Recorded {
-        experts: experts_for(&args.experts, &checkpoint, &model, CHUNK_ROWS)?,
+        experts: experts_for(&args.experts, args.device.device, &checkpoint, &model, CHUNK_ROWS)?,
         chosen: vec![Vec::new(); spec.layers.len()],
     };
     let mut kv = model.kv_pool(usize::MAX, 1);
@@ -128,6 +133,10 @@ impl Experts for Recorded {
     fn max_in_flight(&self) -> usize {
         self.experts.max_in_flight()
     }
+
+    fn computed_elsewhere(&mut self, layer: usize, routing: &Routing) {
+        self.chosen[layer].extend_from_slice(&routing.experts);
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +157,10 @@ mod tests {
 
     /// Runs the command on the reference's ids; the file's bytes and the reference's.
     fn run_on_reference(flags: &[&str]) -> (Vec<u8>, Vec<u8>) {
+        try_on_reference(flags).unwrap()
+    }
+
+    fn try_on_reference(flags: &[&str]) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
         let reference = std::fs::read(format!("{TINY}/reference/reference.safetensors")).unwrap();
         let tensors = SafeTensors::deserialize(&reference).unwrap();
         let ids = tensors.tensor("input_ids").unwrap();
@@ -158,9 +171,9 @@ mod tests {
         let ids = ids.join(",");
         let mut line = vec!["logits", "--model", TINY, "--ids", &ids, "--out", out.to_str().unwrap()];
         line.extend(flags);
-        run(Command::parse_from(line).args).unwrap();
+        run(Command::parse_from(line).args)?;
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left");
-        (std::fs::read(&out).unwrap(), reference)
+        Ok((std::fs::read(&out).unwrap(), reference))
     }
 
     fn f32(bytes: &[u8], name: &str) -> Vec<f32> {
@@ -217,6 +230,50 @@ mod tests {
         let error = Against::open(other.as_ref(), spec, 40).err().unwrap().to_string();
         assert!(error.ends_with("config.json: no safetensors file"), "{error}");
         assert!(Against::open("nowhere".as_ref(), spec, 40).is_err());
+    }
+
+    #[test]
+    #[cfg(feature = "gpu")]
+    fn a_gpu_gives_the_cpus_logits_and_choices() {
+        let Some((gpu, _)) = on_gpu(try_on_reference(&["--device", "gpu", "--experts", "q8_0"])) else {
+            return;
+        };
+        let (cpu, _) = run_on_reference(&["--device", "cpu", "--activations", "int8", "--experts", "q8_0"]);
+        for layer in 0..2 {
+            let name = format!("layer{layer}.topk_indices");
+            let tensors = [&gpu, &cpu].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
+            let [ours, theirs] = tensors.each_ref().map(|tensors| tensors.tensor(&name).unwrap().data());
+            assert_eq!(ours, theirs, "{name}");
+        }
+        // The CPU rounds the experts' rows, gates and results to the wire's f16, and sums run in another order: some values fall
+        // on another step of int8. All of int8's steps together cost up to 1e-3 (`hub/model/src/fast_tests.rs`).
+        let error = nmse(&f32(&gpu, "logits"), &f32(&cpu, "logits"));
+        assert!(error <= 1e-3, "NMSE {error:e}");
+    }
+
+    /// What a GPU gave; none where there is no GPU, unless `MOEX_REQUIRE_GPU=1` asks for one.
+    #[cfg(feature = "gpu")]
+    fn on_gpu<T>(result: anyhow::Result<T>) -> Option<T> {
+        let required = std::env::var("MOEX_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        match result {
+            Err(error) if !required && format!("{error:#}").contains("no GPU") => {
+                eprintln!("SKIPPED, nothing was tested: {error:#}");
+                None
+            }
+            result => Some(result.unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_refused_what_it_does_not_do() {
+        for (flags, reason) in [
+            (&["--device", "gpu", "--activations", "f32"][..], "int8"),
+            (&["--device", "gpu", "--workers", "1"], "--workers"),
+            (&["--device", "gpu", "--kv", "f32"], "--kv"),
+        ] {
+            let error = try_on_reference(flags).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

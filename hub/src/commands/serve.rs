@@ -9,10 +9,10 @@ use clap::builder::FalseyValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype};
-use moex_worker::native::BusyPoll;
+use moex_worker::{device::DeviceChoice, native::BusyPoll};
 
 use super::access_args::{AccessArgs, Opened};
-use super::compute::ComputeArgs;
+use super::compute::{ComputeArgs, DeviceArgs};
 use super::experts::ModelArgs;
 use super::values;
 use crate::net::{Prefer, WorkerProcesses};
@@ -36,6 +36,9 @@ pub struct Args {
 
     #[command(flatten)]
     compute: ComputeArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
 
     /// Format of rows sent to workers and back: f16, bf16 or int8.
     #[arg(long, env = "MOEX_WIRE", default_value = "f16", value_name = "DTYPE", value_parser = values::wire)]
@@ -191,10 +194,17 @@ async fn prepare(args: Args) -> anyhow::Result<Ready> {
     let mut opened = args.access.open(args.workers > 0).await?;
     // Workers of its own share the machine, where waking a thread takes longer than sending a message.
     let busy_poll = BusyPoll::new(args.busy_poll || args.workers > 0);
+    let has_workers = args.workers > 0 || args.no_hub_compute;
+    let prefer = args.prefer.unwrap_or(if args.model.is_demo() { Prefer::Workers } else { Prefer::Faster });
     let mut config = HubConfig {
         model: None,
         experts: args.experts,
-        compute: args.compute.compute(ActivationFormat::Int8)?,
+        compute: args.device.compute(&args.compute, ActivationFormat::Int8, has_workers)?,
+        device: match args.device.device {
+            // Workers that are wanted are asked.
+            DeviceChoice::Auto if has_workers || prefer == Prefer::Workers => DeviceChoice::Cpu,
+            device => device,
+        },
         wire: args.wire,
         compression: args.compress,
         replicas: usize::from(args.replicas),
@@ -208,7 +218,7 @@ async fn prepare(args: Args) -> anyhow::Result<Ready> {
         timeout: args.timeout,
         busy_poll,
         hub_compute: !args.no_hub_compute,
-        prefer: args.prefer.unwrap_or(if args.model.is_demo() { Prefer::Workers } else { Prefer::Faster }),
+        prefer,
         coverage_wait: args.coverage_wait,
         local_workers: usize::from(args.workers),
         context_tokens: args.context.map(|tokens| tokens as usize),

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
-use moex_worker::native::BusyPoll;
+use moex_worker::{device::DeviceChoice, native::BusyPoll};
 
 use super::{CorsOrigins, PublicUrl};
 use crate::access::revocations::Revocations;
 use crate::api::{Api, ApiKey, ApiParts};
-use crate::net;
 use crate::shards::{ModelExperts, ShardError, ShardStore};
+use crate::{net, pass_device};
 use moex_engine::{Engine, EngineConfig};
 use moex_model::text::{Text, TextError};
 use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
@@ -29,6 +29,8 @@ pub struct HubConfig {
     pub experts: Option<ExpertFormat>,
     /// Formats of the computation, on the hub and on workers.
     pub compute: Compute,
+    /// Where the forward pass runs. On a GPU the hub computes all experts there, and asks no worker.
+    pub device: DeviceChoice,
     /// Format of rows on the wire.
     pub wire: Dtype,
     /// When messages are compressed.
@@ -87,6 +89,7 @@ impl Default for HubConfig {
             model: None,
             experts: None,
             compute: Compute::Exact,
+            device: DeviceChoice::Cpu,
             wire: Dtype::F16,
             compression: CompressionMode::Off,
             replicas: 2,
@@ -225,6 +228,9 @@ pub enum OpenError {
         /// The error.
         error: std::io::Error,
     },
+    /// The chosen device cannot run the forward pass.
+    #[error("{0}")]
+    Device(String),
     /// The system cannot start a thread.
     #[error("the hub cannot start: {0}")]
     Io(#[from] std::io::Error),
@@ -277,6 +283,8 @@ struct Loaded {
     memory: MemoryPlan,
     /// The model's maximum context.
     most_positions: usize,
+    /// Where the forward pass runs, and why, if that was chosen.
+    device: Option<String>,
 }
 
 impl Loaded {
@@ -305,23 +313,29 @@ impl Loaded {
         };
         let open = || ShardStore::open(&folder, &source, packing, progress);
         let mut store = open()?;
+        let mut device = None;
         if let (Compute::Fast(fast), true) = (&config.compute, config.hub_compute) {
-            let computing = |store: ShardStore| store.computing_int8(fast.processor.clone(), memory.keep);
-            store = match computing(store.clone()) {
-                // A file can rot and keep its length and time of change: reading it shows that.
-                Err(_) if store.is_damaged() => {
-                    warn!(folder = %folder.display(), "a packed file is damaged: packing the experts again");
-                    computing(open()?)?
-                }
-                computing => computing?,
+            let place = |store: &ShardStore| {
+                let panels = |keep| store.panels(fast.processor.clone(), keep);
+                pass_device::place(&model, config.device, memory.keep, panels)
             };
+            let mut placed = place(&store);
+            // A file can rot and keep its length and time of change: reading it shows that.
+            if placed.is_err() && store.is_damaged() {
+                warn!(folder = %folder.display(), "a packed file is damaged: packing the experts again");
+                store = open()?;
+                placed = place(&store);
+            }
+            let placed = placed.map_err(|error| OpenError::Device(format!("{error:#}")))?;
+            store = store.with_panels(placed.panels);
+            device = Some(placed.why);
         }
         let store = Arc::new(store);
-        Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most })
+        Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most, device })
     }
 
     fn start(self) -> Result<Hub, OpenError> {
-        let Self { config, checkpoint, model, text, store, memory, most_positions } = self;
+        let Self { config, checkpoint, model, text, store, memory, most_positions, device } = self;
         let reach = config.reach();
         let summary = summary(&checkpoint, &store, config.compute.activations(), config.max_rows);
         let swarm = SwarmConfig {
@@ -377,8 +391,9 @@ impl Loaded {
             0 => "no experts, so the hub computes alone".to_owned(),
             n => format!("{n} experts in {format}"),
         };
+        let device = device.map(|why| format!("\n{why}")).unwrap_or_default();
         let description =
-            format!("{name}: {n_layers} layers, {experts}, context {context}{less}\n{arithmetic}");
+            format!("{name}: {n_layers} layers, {experts}, context {context}{less}\n{arithmetic}{device}");
         Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description, reach })
     }
 }

@@ -183,9 +183,22 @@ impl ShardStore {
     /// # Errors
     /// If memory is exhausted.
     pub fn computing_int8(mut self, processor: Arc<Processor>, keep: Keep) -> io::Result<Self> {
-        let blocks = Arc::new(self.clone());
-        self.panels = Some(Arc::new(ExpertPanels::new(blocks, processor, keep)?));
+        self.panels = Some(Arc::new(self.panels(processor, keep)?));
         Ok(self)
+    }
+
+    /// Its blocks in panels.
+    ///
+    /// # Errors
+    /// If memory is exhausted.
+    pub(crate) fn panels(&self, processor: Arc<Processor>, keep: Keep) -> io::Result<ExpertPanels> {
+        ExpertPanels::new(Arc::new(self.clone()), processor, keep)
+    }
+
+    /// [`Self::computing_int8`] with these panels of its blocks.
+    pub(crate) fn with_panels(mut self, panels: ExpertPanels) -> Self {
+        self.panels = Some(Arc::new(panels));
+        self
     }
 
     /// Experts for local computation, rounding to `wire`; none unless [`Self::computing_int8`] was called.

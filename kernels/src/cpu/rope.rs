@@ -82,6 +82,22 @@ impl Rope {
     }
 }
 
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+impl Rope {
+    /// Pairs of columns that are rotated, C/2.
+    pub(crate) fn half(&self) -> usize {
+        self.frequencies.len()
+    }
+}
+
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+impl RopeTable {
+    /// Cosine and sine of every pair of columns, row after row (T, C/2).
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = [f32; 2]> + '_ {
+        self.cos.iter().zip(&self.sin).map(|(cos, sin)| [*cos, *sin])
+    }
+}
+
 /// Rotates the heads of row `t` of the table, `row` (H, C).
 ///
 /// # Panics

@@ -10,6 +10,8 @@ mod panels;
 
 pub use crate::batch::{Batch, Call, Computed, Pair};
 pub use cpu::CpuEngine;
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+pub use gpu::GpuPass;
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestReport};
 

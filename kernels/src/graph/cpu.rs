@@ -18,7 +18,7 @@ pub(super) enum Cpu {
 }
 
 /// A matrix in the form that an engine computes with.
-pub(super) enum Prepared {
+pub(crate) enum Prepared {
     /// At its source.
     Source(Arc<dyn MatrixSource>),
     /// In panels.

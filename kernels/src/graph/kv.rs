@@ -5,6 +5,9 @@
 //! A page may have several holders: sequences with the same beginning, and a cache that keeps it for the next one. The
 //! engine decides who gets pages, and who gives them back when none is free.
 
+use std::sync::Arc;
+
+use super::DevicePages;
 use crate::simd::{KvFormat, KvShape, PAGE_POSITIONS, PageSize, Slab};
 
 /// The contents of a pool for each position, and for each sequence.
@@ -38,6 +41,8 @@ pub struct KvPool {
     states: Vec<Box<[f32]>>,
     free_states: Vec<u32>,
     max_states: usize,
+    /// Where pages are, if they are in a device's memory, and how many there are.
+    device: Option<(Arc<dyn DevicePages>, usize)>,
 }
 
 /// The pages of one sequence, in the order of its positions. [`KvPool::release`] takes it back.
@@ -63,6 +68,12 @@ impl KvTable {
     pub fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + '_ {
         self.pages.iter().map(|page| PageId(*page))
     }
+
+    /// The numbers of its pages, in the order of its positions.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn numbers(&self) -> &[u32] {
+        &self.pages
+    }
 }
 
 enum Page {
@@ -70,6 +81,8 @@ enum Page {
     Rows { keys: Box<[f32]>, values: Box<[f32]> },
     /// (L), each as [`KvShape`] says.
     Packed(Slab),
+    /// In a device's memory.
+    Device,
 }
 
 impl KvLayout {
@@ -121,7 +134,22 @@ impl KvPool {
             states: Vec::new(),
             free_states: Vec::new(),
             max_states: n_sequences.max(1),
+            device: None,
         }
+    }
+
+    /// The same pool with its pages in a device's memory, at most `max_pages`. Only that device's pass can run over it.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn on_device(mut self, pages: Arc<dyn DevicePages>, max_pages: usize) -> Self {
+        self.device = Some((pages, max_pages));
+        self.set_max_pages(self.max_pages);
+        self
+    }
+
+    /// Where its pages are, if they are in a device's memory.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn device(&self) -> Option<&dyn DevicePages> {
+        self.device.as_ref().map(|(pages, _)| &**pages)
     }
 
     /// The shape of packed pages; `None` where pages are rows of f32.
@@ -139,9 +167,10 @@ impl KvPool {
         self.max_pages * PAGE_POSITIONS
     }
 
-    /// Changes the most pages that it may have; existing ones stay.
+    /// Changes the most pages that it may have; existing ones stay. A device has no more than it was made with.
     pub fn set_max_pages(&mut self, max_pages: usize) {
-        self.max_pages = max_pages;
+        let of_device = self.device.as_ref().map_or(usize::MAX, |(_, n)| *n);
+        self.max_pages = max_pages.min(of_device);
     }
 
     /// The most pages that it may have.
@@ -195,6 +224,7 @@ impl KvPool {
     fn allocate(&mut self) -> Option<u32> {
         let KvLayout { n_layers, .. } = self.layout;
         let page = match self.shape() {
+            _ if self.device.is_some() => Page::Device,
             None => {
                 let n_values = n_layers * PAGE_POSITIONS * self.layout.width();
                 Page::Rows { keys: zeros(n_values)?, values: zeros(n_values)? }
@@ -265,14 +295,16 @@ impl KvPool {
     pub fn copy(&mut self, table: &mut KvTable, page: PageId) -> bool {
         let Some(copy) = self.take_page() else { return false };
         table.pages.push(copy);
-        if let Ok([from, to]) = self.pages.get_disjoint_mut([page.0 as usize, copy as usize]) {
+        if let Some((device, _)) = &self.device {
+            device.copy(page.0, copy);
+        } else if let Ok([from, to]) = self.pages.get_disjoint_mut([page.0 as usize, copy as usize]) {
             match (from, to) {
                 (Page::Rows { keys, values }, Page::Rows { keys: new_keys, values: new_values }) => {
                     new_keys.copy_from_slice(keys);
                     new_values.copy_from_slice(values);
                 }
                 (Page::Packed(from), Page::Packed(to)) => to.copy_from_slice(from),
-                (Page::Rows { .. }, Page::Packed(_)) | (Page::Packed(_), Page::Rows { .. }) => {}
+                _ => {}
             }
         }
         true
@@ -316,7 +348,7 @@ impl KvPool {
                 let n = shape.page_bytes();
                 shape.write(&mut bytes[layer * n..][..n], within, key, value).expect("a page of its shape");
             }
-            (Page::Packed(_), None) => {}
+            (Page::Packed(_), None) | (Page::Device, _) => {}
         }
     }
 
@@ -325,7 +357,7 @@ impl KvPool {
         let len = PAGE_POSITIONS * self.layout.width();
         let of_layer = |page: &u32| match &self.pages[*page as usize] {
             Page::Rows { keys, values } => Some((&keys[layer * len..][..len], &values[layer * len..][..len])),
-            Page::Packed(_) => None,
+            Page::Packed(_) | Page::Device => None,
         };
         table.pages.iter().filter_map(of_layer).unzip()
     }

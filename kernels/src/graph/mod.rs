@@ -7,6 +7,7 @@
 //! compiler.
 
 mod cpu;
+mod device;
 mod fuse;
 mod kv;
 mod op;
@@ -20,6 +21,9 @@ mod tests;
 mod weights;
 mod workspace;
 
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+pub(crate) use cpu::Prepared;
+pub use device::{DeviceError, DeviceOutput, DevicePages, DevicePass, LayerRouting, PackedExperts};
 pub use kv::{KvLayout, KvPool, KvTable, PageId};
 pub use op::{Activation, Attention, Columns, DeltaNet, Heads, Op, Projection, RouterKind, Stage};
 pub use places::PlanBytes;

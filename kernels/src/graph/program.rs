@@ -2,6 +2,8 @@
 
 use std::{fmt, io, sync::Arc};
 
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+use super::Projection;
 use super::{
     Graph, Op, Workspace,
     cpu::{Cpu, Prepared},
@@ -16,11 +18,11 @@ use crate::{
 
 /// What an engine runs for every step.
 pub struct Program {
-    pub(super) graph: Graph,
+    pub(crate) graph: Graph,
     pub(super) ops: Vec<Op>,
     pub(super) places: Places,
     pub(super) cpu: Cpu,
-    pub(super) matrices: Vec<Prepared>,
+    pub(crate) matrices: Vec<Prepared>,
 }
 
 impl Program {
@@ -71,6 +73,22 @@ impl Program {
     /// The operations that run: the graph's, joined where this engine joins them.
     pub fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// The biases of projections, one after another with zeros where one has none, padded to whole panels of sixteen; none if
+    /// none has any. `n_rows` are their outputs together.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn biases(&self, projections: &[Projection], n_rows: usize) -> Option<Vec<f32>> {
+        projections.iter().any(|projection| projection.bias.is_some()).then(|| {
+            let mut biases = Vec::with_capacity(n_rows.next_multiple_of(16));
+            for projection in projections {
+                let end = biases.len() + self.graph.width(projection.out);
+                biases.extend_from_slice(projection.bias.map_or(&[][..], |bias| self.graph.vector(bias)));
+                biases.resize(end, 0.0);
+            }
+            biases.resize(n_rows.next_multiple_of(16), 0.0);
+            biases
+        })
     }
 
     /// Bytes of all weights of the graph in the form that is computed with.

@@ -107,6 +107,12 @@ impl PackedShape {
         self.rows.div_ceil(ROWS)
     }
 
+    /// Whether its last panel is full, so that another matrix can follow.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn fills_panels(&self) -> bool {
+        self.rows.is_multiple_of(ROWS)
+    }
+
     pub(crate) fn panel_bytes(&self) -> usize {
         let bytes = match self.format.encoding() {
             Encoding::Integer { definition, .. } => {

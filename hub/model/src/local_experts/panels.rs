@@ -5,6 +5,7 @@ use std::{fmt, io, sync::Arc};
 
 use moex_kernels::{
     engine::Pair,
+    graph::PackedExperts,
     simd::{ExpertCall, ExpertScratch, PackedExpertShape, PageSize, Processor, Slab, experts},
 };
 
@@ -135,6 +136,34 @@ impl ExpertPanels {
         let computed = experts(simd, pool, &shape, &mut space.scratch, &borrowed, rows, out);
         space.calls = recycled(borrowed);
         computed.map_err(|error| (first, error.to_string()))
+    }
+}
+
+impl PackedExperts for ExpertPanels {
+    fn n_experts(&self, layer: usize) -> usize {
+        self.layers.get(layer).map_or(0, |layer| layer.n_experts)
+    }
+
+    fn shape(&self, layer: usize) -> Option<PackedExpertShape> {
+        self.layers.get(layer)?.shape
+    }
+
+    fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String> {
+        let of_layer = self.layers.get(layer).ok_or("the model has no such expert")?;
+        let shape = of_layer.shape.ok_or("the model has no such expert")?;
+        let n = shape.bytes();
+        if let Some(kept) = &of_layer.kept {
+            read(kept.get(expert * n..(expert + 1) * n).ok_or("the model has no such expert")?);
+            return Ok(());
+        }
+        let mut packed = vec![0; n];
+        let pool = self.processor.pool();
+        self.source.read(layer, expert, &mut |view| shape.pack(pool, view, &mut packed))?;
+        read(&packed);
+        if expert + 1 == of_layer.n_experts {
+            self.source.release();
+        }
+        Ok(())
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Report {
     at_depth: Vec<AtDepth>,
     /// Median time of each stage for single tokens: per layer, except `embed` and `head`, which run once a step.
     layer_micros: BTreeMap<&'static str, f64>,
+    /// On a GPU: dispatches of a token over the layers, and its time over the layers in microseconds, head and readback included.
+    on_gpu: Option<OnGpu>,
     /// The hub's weights in the format they are computed with, and the experts as the checkpoint stores them.
     weight_bytes: usize,
     kv_bytes: usize,
@@ -33,6 +35,12 @@ pub(super) struct Report {
 struct AtDepth {
     depth: usize,
     decode_tokens_per_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct OnGpu {
+    dispatches_per_layer: f64,
+    token_micros_per_layer: f64,
 }
 
 impl Report {
@@ -65,6 +73,11 @@ impl Report {
                 .into_iter()
                 .map(|(stage, micros)| (stage.name(), micros))
                 .collect(),
+            on_gpu: model.device().map(|device| OnGpu {
+                dispatches_per_layer: device.n_dispatches() as f64 / model.spec().layers.len() as f64,
+                token_micros_per_layer: runs.decode.as_secs_f64() * 1e6
+                    / (lengths.generate * model.spec().layers.len()) as f64,
+            }),
             weight_bytes: model.shared_bytes() + experts.map(Expert::n_bytes).sum::<usize>(),
             kv_bytes: runs.kv_bytes(),
             peak_resident_bytes: peak_resident_bytes(),
@@ -90,6 +103,10 @@ impl Report {
         }
         for (stage, micros) in &self.layer_micros {
             line((*stage).to_owned(), *micros, "us");
+        }
+        if let Some(OnGpu { dispatches_per_layer, token_micros_per_layer }) = self.on_gpu {
+            line("dispatches a layer".to_owned(), dispatches_per_layer, "");
+            line("a token, by layers".to_owned(), token_micros_per_layer, "us");
         }
         line("weights".to_owned(), self.weight_bytes as f64 / MIB, "MiB");
         line("keys and values".to_owned(), self.kv_bytes as f64 / MIB, "MiB");

@@ -30,6 +30,8 @@ pub struct GpuInfo {
     pub backend: String,
     /// Whether it computes on the CPU, as far as its driver says so.
     pub software: bool,
+    /// Whether it has memory of its own, as far as its driver says so.
+    pub discrete: bool,
     /// The optional features in use: `shader-f16`, `subgroups`.
     pub features: Vec<String>,
     /// The limits that matter here, by their WebGPU names.
@@ -240,6 +242,7 @@ fn info(adapter: &wgpu::AdapterInfo, device: &wgpu::Device) -> GpuInfo {
         adapter: if adapter.name.is_empty() { "unnamed".to_owned() } else { adapter.name.clone() },
         backend: adapter.backend.to_string(),
         software: adapter.device_type == wgpu::DeviceType::Cpu,
+        discrete: adapter.device_type == wgpu::DeviceType::DiscreteGpu,
         features: features.into_iter().filter(|(has, _)| *has).map(|(_, name)| name.to_owned()).collect(),
         limits: BTreeMap::from([
             ("maxBufferSize".to_owned(), limits.max_buffer_size),

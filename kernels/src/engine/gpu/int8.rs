@@ -1,14 +1,10 @@
 //! Experts with int8 activations: their panels and words are the CPU's; this file tells the shaders where each part
 //! lies. Knows no wgpu.
 
-use super::{
-    layout::{Layout, kind},
-    shaders::Constants,
-    structs::Shape,
-};
+use super::{layout::kind, shaders::Constants, structs::Shape};
 use crate::{
     ExpertShape, WeightFormat,
-    quant::{Definition, Geometry, Scale, Terms, UNIT, block_words, columns_at},
+    quant::{Definition, Geometry, Scale, Terms, UNIT, block_words, columns_at, row_stride},
     simd::{PackedBlock, PackedExpertShape, PackedShape, ROWS},
 };
 
@@ -52,44 +48,61 @@ impl Int8Step {
         }
     }
 
-    /// The parameters that its shader reads for experts of `shape`.
-    pub(super) fn shape(self, shape: &ExpertShape, layout: &Layout) -> Shape {
+    /// The parameters that its shader reads for experts of `shape`, with rows of h `h_stride` words apart, and the products
+    /// behind all of them.
+    pub(super) fn shape(self, shape: &ExpertShape, h_stride: usize, products: u64) -> Shape {
         let packed = PackedExpertShape::from(*shape);
         let [gate_bias, up_bias, down_bias] = packed.biases_at();
         let (matrix, start, bias) = match self {
             Self::GateUp => (packed.gate_up_shape(), 0, gate_bias),
             Self::Rows | Self::Down => (packed.down_shape(), packed.gate_up_bytes(), down_bias),
         };
-        let PackedShape { format, rows, cols } = matrix;
-        // For integers units, with a block's parameters behind them; for floats columns.
-        let (units, parameters) = match format.definition() {
-            None => (cols.next_multiple_of(UNIT), 0),
-            Some(definition) => {
-                let n_blocks = cols.div_ceil(definition.geometry().cols);
-                let n_units = n_blocks * definition.geometry().n_units();
-                (n_units, n_blocks * PackedBlock::of(definition).code_bytes)
-            }
-        };
-        let place = |bytes: usize| (bytes / 4) as u32;
+        let is_rows = self == Self::Rows;
+        let of_matrix = matrix_shape(&matrix);
         Shape {
             kind: kind(shape),
             is_down: u32::from(self == Self::Down),
-            out: rows as u32,
-            items: if self == Self::Rows { cols } else { units } as u32,
-            x_stride: layout.h_stride() as u32,
-            result_stride: layout.h_stride() as u32,
-            products: layout.products_start() as u32,
-            weight_stride: place(matrix.panel_bytes()),
+            items: if is_rows { matrix.cols as u32 } else { of_matrix.items },
+            x_stride: if is_rows { matrix.cols } else { h_stride } as u32,
+            result_stride: h_stride as u32,
+            products: products as u32,
             weights: place(start),
-            scales: place(parameters),
             bias: place(bias),
             up_bias: place(up_bias),
-            ..Shape::default()
+            ..of_matrix
         }
     }
 }
 
-fn product(format: WeightFormat, is_software: bool) -> Constants {
+/// The parameters of one matrix, packed at the start of its slab: what [`Int8Step::Down`] reads of rows `x_stride` words apart.
+pub(super) fn matrix_shape(matrix: &PackedShape) -> Shape {
+    let PackedShape { format, rows, cols } = *matrix;
+    // For integers units, with a block's parameters behind them; for floats columns.
+    let (units, parameters) = match format.definition() {
+        None => (cols.next_multiple_of(UNIT), 0),
+        Some(definition) => {
+            let n_blocks = cols.div_ceil(definition.geometry().cols);
+            let n_units = n_blocks * definition.geometry().n_units();
+            (n_units, n_blocks * PackedBlock::of(definition).code_bytes)
+        }
+    };
+    Shape {
+        is_down: 1,
+        out: rows as u32,
+        items: units as u32,
+        x_stride: row_stride(format.geometry(), cols) as u32,
+        weight_stride: place(matrix.panel_bytes()),
+        scales: place(parameters),
+        ..Shape::default()
+    }
+}
+
+fn place(bytes: usize) -> u32 {
+    (bytes / 4) as u32
+}
+
+/// The override constants of products with matrices of `format`.
+pub(super) fn product(format: WeightFormat, is_software: bool) -> Constants {
     // Float formats have none of these.
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
     let addends = numbers[0];
@@ -101,6 +114,12 @@ fn product(format: WeightFormat, is_software: bool) -> Constants {
     let given = [("FLOATS", float_bits(format)), ("CAPACITY", capacity)];
     let constants = given.into_iter().chain(INTEGER.into_iter().zip(numbers));
     constants.map(|(name, value)| (name, value as f64)).collect()
+}
+
+/// The override constants of a router whose weights are floats.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn router(format: WeightFormat) -> Constants {
+    vec![("FLOATS", float_bits(format) as f64)]
 }
 
 /// Products of a row that a workgroup of `int8_product` keeps at once: for all its threads with any format and four pairs.
@@ -169,7 +188,8 @@ fn integer(definition: &Definition) -> [usize; INTEGER.len()] {
     ]
 }
 
-fn rows(format: WeightFormat) -> Constants {
+/// The override constants of what rounds rows for matrices of `format`.
+pub(super) fn rows(format: WeightFormat) -> Constants {
     let mut constants = vec![("FLOATS", float_bits(format))];
     let n = match format.geometry() {
         None => [UNIT, 1, 0, UNIT, UNIT, 0, 0],

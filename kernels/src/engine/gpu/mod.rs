@@ -17,6 +17,8 @@ mod compiled;
 mod device;
 mod int8;
 mod layout;
+#[cfg(not(target_arch = "wasm32"))]
+mod pass;
 mod pipeline;
 mod ring;
 mod self_test;
@@ -27,6 +29,8 @@ mod structs;
 mod tests;
 
 pub use device::{GpuDevice, GpuInfo, GpuSelect};
+#[cfg(not(target_arch = "wasm32"))]
+pub use pass::GpuPass;
 pub use self_test::SelfTestReport;
 
 use std::{
@@ -241,6 +245,8 @@ impl GpuEngine {
                     }
                     Resource::X => (x, 0, None),
                     Resource::Result => (result, 0, None),
+                    #[cfg(not(target_arch = "wasm32"))]
+                    _ => unreachable!("kernels of experts bind nothing of the forward pass"),
                 })
             })
         };
@@ -257,7 +263,7 @@ impl GpuEngine {
                 Int8Step::Down => ("int8_product", h_rows, &y),
             };
             let at = StepOf { place, step: step as usize, x, result };
-            let told = step.shape(shape, &layout);
+            let told = step.shape(shape, layout.h_stride(), layout.products_start());
             (
                 pipeline(int8_shader(kernel), step.constants(shape, device.info().software), told, at),
                 step.workgroups(shape),

@@ -1,5 +1,7 @@
 //! The shaders as the build script found them: text, bindings, constants.
 
+#[cfg(not(target_arch = "wasm32"))]
+use super::pass::structs::{Attend, Heads, Joined, Norm, Router, Width};
 use super::structs::{Run, Shape, Tile};
 use crate::WeightFormat;
 
@@ -76,6 +78,36 @@ pub(super) enum Resource {
     Biases,
     X,
     Result,
+    #[cfg(not(target_arch = "wasm32"))]
+    Attention,
+    #[cfg(not(target_arch = "wasm32"))]
+    Heads,
+    #[cfg(not(target_arch = "wasm32"))]
+    Joined,
+    #[cfg(not(target_arch = "wasm32"))]
+    K,
+    #[cfg(not(target_arch = "wasm32"))]
+    Norm,
+    #[cfg(not(target_arch = "wasm32"))]
+    Normed,
+    #[cfg(not(target_arch = "wasm32"))]
+    Pages,
+    #[cfg(not(target_arch = "wasm32"))]
+    Places,
+    #[cfg(not(target_arch = "wasm32"))]
+    Q,
+    #[cfg(not(target_arch = "wasm32"))]
+    Router,
+    #[cfg(not(target_arch = "wasm32"))]
+    Routing,
+    #[cfg(not(target_arch = "wasm32"))]
+    Step,
+    #[cfg(not(target_arch = "wasm32"))]
+    V,
+    #[cfg(not(target_arch = "wasm32"))]
+    Width,
+    #[cfg(not(target_arch = "wasm32"))]
+    Y,
 }
 
 /// How a shader binds a resource.

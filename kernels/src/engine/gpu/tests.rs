@@ -333,7 +333,7 @@ const SHAPE: ExpertShape = ExpertShape::uniform(72, 40, WeightFormat::Int4G128);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A GPU if there is one, or a software adapter.
-fn device() -> Option<GpuDevice> {
+pub(super) fn device() -> Option<GpuDevice> {
     let found = block_on(async {
         match GpuDevice::open(GpuSelect::Auto).await {
             Ok(device) => Ok(device),

@@ -1,0 +1,89 @@
+// Adds to each row, takes its RMSNorm, and rounds that for the matrices that follow. A workgroup takes a row. CPU twins:
+// src/cpu/add.rs, src/cpu/rms_norm.rs; sums run in another order than theirs.
+#import run
+#import exact
+#import round
+
+struct Norm {
+    columns: u32,    // D
+    n_addends: u32,  // rows of y that are added to a row of x
+    has_places: u32, // whether places says which; else it is the row's own
+    is_normed: u32,  // 0: only the sum is wanted
+    is_rounded: u32,
+    stride: u32,         // from one row of normed to the next
+    result_stride: u32,  // from one row of result to the next, in words
+    eps: f32,            // added to the mean of squares
+}
+
+@group(0) @binding(2) var<storage, read> weights: array<f32>;            // (D)
+@group(0) @binding(3) var<storage, read_write> x: array<f32>;            // (T, D)
+@group(0) @binding(4) var<storage, read_write> result: array<u32>;       // (T, result_stride)
+@group(0) @binding(5) var<storage, read> y: array<f32>;                  // (T, D), or (P, D)
+@group(0) @binding(6) var<storage, read> places: array<u32>;             // (T, K): a row's pairs in y, by ascending expert
+@group(0) @binding(7) var<uniform> norm: Norm;
+@group(0) @binding(8) var<storage, read_write> normed: array<f32>;       // (T, stride)
+
+const THREADS: u32 = 256u;
+
+var<workgroup> squares: array<f32, THREADS>;
+
+fn sum_with_y(row: u32, column: u32) -> f32 {
+    let at = row * norm.columns + column;
+    if norm.n_addends == 0u {
+        return x[at];
+    }
+    if norm.has_places == 0u {
+        return x[at] + y[at];
+    }
+    // As the hub sums what experts answer: first among themselves, in ascending order.
+    var sum = 0.0;
+    for (var k = 0u; k < norm.n_addends; k++) {
+        sum += y[places[row * norm.n_addends + k] * norm.columns + column];
+    }
+    return x[at] + sum;
+}
+
+@compute @workgroup_size(256)
+fn norm_rows(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group.x;
+    var square = 0.0;
+    for (var column = thread; column < norm.columns; column += THREADS) {
+        let value = sum_with_y(row, column);
+        square += value * value;
+        if norm.n_addends > 0u {
+            x[row * norm.columns + column] = value;
+        }
+    }
+    if norm.is_normed == 0u {
+        return;
+    }
+    squares[thread] = square;
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        if thread < half {
+            squares[thread] += squares[thread + half];
+        }
+        workgroupBarrier();
+    }
+    storageBarrier();
+    let scale = 1.0 / sqrt(squares[0] / f32(norm.columns) + norm.eps);
+    for (var first = 0u; first < norm.columns; first += 4u * THREADS) {
+        let column = first + 4u * thread;
+        var values = vec4<u32>();
+        for (var i = 0u; i < 4u; i++) {
+            if column + i < norm.columns {
+                let value = weights[column + i] * (x[row * norm.columns + column + i] * scale);
+                let bits = bitcast<u32>(value);
+                // Tiny values are 0, as wherever a matrix of floats reads them.
+                values[i] = select(bits, 0u, (bits & 0x7fffffffu) < TINY);
+                normed[row * norm.stride + column + i] = bitcast<f32>(values[i]);
+            }
+        }
+        if norm.is_rounded == 1u {
+            round_columns(row * norm.result_stride, norm.columns, column, thread, values);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+// What a step of the hub's forward pass is told: src/engine/gpu/pass/request.rs writes it.
+
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+
+const STEP_ROWS: u32 = 0u;       // T
+const STEP_WANTED: u32 = 1u;     // W, rows whose logits are wanted
+const STEP_SPAN: u32 = 2u;       // pages that one workgroup of attention takes
+const STEP_SPLITS: u32 = 3u;     // workgroups that share the pages of a row
+const STEP_ROPES: u32 = 4u;      // where the rotations of each table start, up to eight of them
+const STEP_PLACES: u32 = 12u;    // for each row its position, where its sequence's pages start, and the w-th wanted row
+
+fn step_position(row: u32) -> u32 {
+    return step[STEP_PLACES + 3u * row];
+}
+
+fn step_page(row: u32, page: u32) -> u32 {
+    return step[step[STEP_PLACES + 3u * row + 1u] + page];
+}
+
+fn step_wanted(w: u32) -> u32 {
+    return step[STEP_PLACES + 3u * w + 2u];
+}

@@ -1,0 +1,364 @@
+//! Compiles the operations of a program to dispatches: chooses kernels, copies weights, and gives every intermediate a buffer.
+
+use std::collections::BTreeMap;
+
+use super::{
+    places::{PlaceId, Places},
+    request::{MAX_SPLITS, Request},
+    support::unsupported,
+    tiles::{Extent, TileTable},
+    weights::Weights,
+};
+use crate::{
+    WeightFormat,
+    engine::gpu::{
+        compiled::Compiled,
+        device::GpuDevice,
+        int8,
+        shaders::{Constants, Resource, int8_shader},
+        structs::Shape,
+    },
+    graph::{MatrixId, Op, PackedExperts, Program, RowCount, TensorId},
+    quant::{Geometry, row_stride},
+};
+
+/// Rows that a pass computes at once; longer steps take several.
+pub(super) const MAX_ROWS: usize = 64;
+/// A binding of a buffer may start at multiples of this, on every device.
+const BINDING_ALIGN: u64 = 256;
+/// More dispatches than any operation takes.
+const MAX_STEPS_OF_OP: u64 = 8;
+
+/// One dispatch.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) pipeline: wgpu::ComputePipeline,
+    /// None where it reads or writes pages.
+    pub(super) bind_group: Option<wgpu::BindGroup>,
+    pub(super) paged: Option<Paged>,
+    /// Workgroups in x, y and z.
+    pub(super) grid: [Extent; 3],
+}
+
+/// What a dispatch binds that reads or writes pages, but for the pages themselves.
+#[derive(Debug)]
+pub(super) struct Paged {
+    pub(super) slot: usize,
+    /// Where the pages are bound.
+    pub(super) binding: u32,
+    pub(super) layout: wgpu::BindGroupLayout,
+    pub(super) entries: Vec<(u32, Bound)>,
+}
+
+/// A part of a buffer: from a byte on, and how many bytes if not all.
+pub(super) type Bound = (wgpu::Buffer, u64, Option<u64>);
+
+/// A router: its layer, and which rows it routes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Routed {
+    pub(super) layer: usize,
+    pub(super) n_chosen: usize,
+    pub(super) rows: RowCount,
+}
+
+/// Where the values of a tensor are.
+#[derive(Clone, Copy)]
+pub(super) enum View {
+    /// Rows of f32, `stride` apart.
+    Rows { place: PlaceId, start: usize, stride: usize },
+    /// Experts' results (P, D), and each row's pairs among them (T, K).
+    Pairs { place: PlaceId, of_rows: PlaceId, n_chosen: usize },
+    /// What ranges of positions gave (T, H, splits, C + 2).
+    Ranges { place: PlaceId, head_width: usize },
+}
+
+/// A pass that is being compiled.
+pub(super) struct Builder<'a> {
+    pub(super) device: &'a GpuDevice,
+    pub(super) program: &'a Program,
+    pub(super) experts: &'a dyn PackedExperts,
+    pub(super) weights: Weights<'a>,
+    pub(super) places: Places<'a>,
+    pub(super) views: BTreeMap<TensorId, View>,
+    /// Activations made of tensors so far.
+    activations: Vec<(TensorId, Option<Geometry>, PlaceId)>,
+    pub(super) steps: Vec<Step>,
+    /// How many steps come before the rows whose logits are wanted are chosen.
+    pub(super) steps_before_wanted: usize,
+    pub(super) tiles: Vec<TileTable>,
+    pub(super) routers: Vec<Routed>,
+    /// The embedding, its output and the factor of that.
+    pub(super) embedding: Option<(MatrixId, PlaceId, f32)>,
+    pub(super) step: wgpu::Buffer,
+    pub(super) routing: wgpu::Buffer,
+    run: wgpu::Buffer,
+    parameters: wgpu::Buffer,
+    n_parameters: u64,
+}
+
+impl<'a> Builder<'a> {
+    /// Compiles all operations.
+    ///
+    /// # Errors
+    /// If a GPU does not run them, or the experts cannot be read; with the reason.
+    pub(super) fn compile(
+        device: &'a GpuDevice,
+        program: &'a Program,
+        experts: &'a dyn PackedExperts,
+        max_positions: usize,
+    ) -> Result<Self, String> {
+        use wgpu::BufferUsages as Usage;
+
+        if let Some(reason) = unsupported(program, experts) {
+            return Err(format!("no kernel is there for {reason}"));
+        }
+        let ops = program.ops();
+        let mut places = Places::new(device);
+        let n_chosen: usize =
+            ops.iter().map(|op| if let Op::Route { n_chosen, .. } = op { *n_chosen } else { 0 }).sum();
+        let step_words = Request::max_words(MAX_ROWS, &program.graph.ropes, max_positions);
+        let step = places.buffer("step", 4 * step_words as u64, Usage::STORAGE | Usage::COPY_DST);
+        let routing_bytes = (8 * n_chosen.max(1) * MAX_ROWS) as u64;
+        let routing = places.buffer("routing", routing_bytes, Usage::STORAGE | Usage::COPY_SRC);
+        // Zeros, as every new buffer.
+        let run = places.buffer("run", BINDING_ALIGN, Usage::UNIFORM);
+        let parameter_bytes = ops.len() as u64 * MAX_STEPS_OF_OP * BINDING_ALIGN;
+        let parameters = places.buffer("parameters", parameter_bytes, Usage::UNIFORM | Usage::COPY_DST);
+        let mut builder = Self {
+            device,
+            program,
+            experts,
+            weights: Weights::new(device),
+            places,
+            views: BTreeMap::new(),
+            activations: Vec::new(),
+            steps: Vec::new(),
+            steps_before_wanted: 0,
+            tiles: Vec::new(),
+            routers: Vec::new(),
+            embedding: None,
+            step,
+            routing,
+            run,
+            parameters,
+            n_parameters: 0,
+        };
+        let mut last_use = BTreeMap::new();
+        for (index, op) in ops.iter().enumerate() {
+            op.tensors(|id| {
+                last_use.insert(id, index);
+            });
+        }
+        for index in 0..ops.len() {
+            builder.op(index)?;
+            for (id, _) in
+                last_use.iter().filter(|(id, last)| **last == index && Some(**id) != program.graph.logits)
+            {
+                builder.forget(*id);
+            }
+        }
+        Ok(builder)
+    }
+
+    fn op(&mut self, index: usize) -> Result<(), String> {
+        match self.program.ops()[index] {
+            Op::Embed { table, out } => {
+                let place = self.rows_of(out);
+                self.embedding = Some((table, place, 1.0));
+            }
+            Op::Scale { by, .. } => {
+                if let Some((_, _, scale)) = &mut self.embedding {
+                    *scale *= by;
+                }
+            }
+            Op::Norm { x, weight, eps, out } => self.norm(index, x, None, Some((weight, eps, out))),
+            Op::Add { x, y } => self.norm(index, x, Some(y), None),
+            Op::AddNorm { x, y, weight, eps, out } => {
+                self.norm(index, x, Some(y), Some((weight, eps, out)));
+            }
+            Op::Linear { x, projection } => self.linears(x, &[projection])?,
+            Op::Linears { x, ref projections } => self.linears(x, projections)?,
+            Op::Mlp { x, matrices: [gate, ..], out } => self.mlp(x, gate, out)?,
+            Op::HeadsToCache { slot, q, k, v } => self.heads(slot, q, k, v),
+            Op::Attend { slot, q, attention, out } => self.attend(slot, q, attention, out),
+            Op::Route { logits, n_chosen, renormalise, .. } => {
+                self.route(index, logits, n_chosen, renormalise)?;
+            }
+            Op::KeepWanted { x, out } => {
+                self.steps_before_wanted = self.steps.len();
+                self.keep_wanted(x, out);
+            }
+            // The router has done what is left to be done for experts; the others are refused.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `x` as activations for matrices of `format`, `cols` wide: made now, or before.
+    pub(super) fn activations(&mut self, x: TensorId, format: WeightFormat, cols: usize) -> PlaceId {
+        let geometry = format.geometry();
+        let known = self.activations.iter().find(|(of, as_for, _)| *of == x && *as_for == geometry);
+        if let Some((_, _, place)) = known {
+            return *place;
+        }
+        let result_stride = row_stride(geometry, cols);
+        let out = self.places.take(4 * MAX_ROWS * result_stride);
+        let count = self.row_count(x);
+        let result = self.places.get(out);
+        match self.views[&x] {
+            View::Rows { place, start, stride } => {
+                assert_eq!(start, 0, "rows that are rounded lie by themselves");
+                let shape = Shape {
+                    items: cols as u32,
+                    x_stride: stride as u32,
+                    result_stride: result_stride as u32,
+                    ..Shape::default()
+                };
+                let tiles = self.tile_table(count, 0);
+                let buffers = vec![
+                    (Resource::Tiles, tiles),
+                    (Resource::X, self.places.get(place)),
+                    (Resource::Result, result),
+                ];
+                let grid =
+                    [Extent::Fixed(4 * cols.div_ceil(256) as u32), Extent::Tiles(count), Extent::Fixed(1)];
+                self.push("int8_rows", int8::rows(format), bytemuck::bytes_of(&shape), buffers, grid);
+            }
+            View::Ranges { place, head_width } => {
+                self.join_ranges((place, head_width), (format, cols), (result, result_stride), count);
+            }
+            View::Pairs { .. } => unreachable!("what experts give is added, not multiplied"),
+        }
+        self.keep_activations(x, geometry, out);
+        out
+    }
+
+    /// Notes that `place` has the activations of `x`, as long as `x` lives.
+    pub(super) fn keep_activations(&mut self, x: TensorId, geometry: Option<Geometry>, place: PlaceId) {
+        self.activations.push((x, geometry, place));
+    }
+
+    /// The table of tiles of all rows in order, with rows of x `stride` words apart.
+    pub(super) fn tile_table(&mut self, rows: RowCount, stride: u32) -> wgpu::Buffer {
+        if let Some(known) = self.tiles.iter().find(|table| table.is_for(rows, stride)) {
+            return known.buffer().clone();
+        }
+        self.tiles.push(TileTable::new(&mut self.places, rows, stride));
+        self.tiles[self.tiles.len() - 1].buffer().clone()
+    }
+
+    /// A place for the rows of `out`.
+    pub(super) fn rows_of(&mut self, out: TensorId) -> PlaceId {
+        let stride = self.program.graph.width(out);
+        let place = self.places.take(4 * MAX_ROWS * stride);
+        self.views.insert(out, View::Rows { place, start: 0, stride });
+        place
+    }
+
+    pub(super) fn row_count(&self, x: TensorId) -> RowCount {
+        self.program.graph.tensor(x).rows
+    }
+
+    /// Releases the places of a tensor and of its activations.
+    fn forget(&mut self, id: TensorId) {
+        match self.views.remove(&id) {
+            Some(View::Rows { place, .. } | View::Ranges { place, .. }) => self.places.release(place),
+            Some(View::Pairs { place, of_rows, .. }) => {
+                self.places.release(place);
+                self.places.release(of_rows);
+            }
+            None => {}
+        }
+        self.forget_activations(id);
+    }
+
+    /// Releases the activations of a tensor, which are not of its values any more.
+    pub(super) fn forget_activations(&mut self, id: TensorId) {
+        let places = &mut self.places;
+        self.activations.retain(|(of, _, place)| {
+            if *of == id {
+                places.release(*place);
+            }
+            *of != id
+        });
+    }
+
+    /// Appends a dispatch that touches no pages.
+    pub(super) fn push(
+        &mut self,
+        shader: &str,
+        constants: Constants,
+        parameters: &[u8],
+        buffers: Vec<(Resource, wgpu::Buffer)>,
+        grid: [Extent; 3],
+    ) {
+        let (compiled, entries) = self.prepare(shader, constants, parameters, &buffers);
+        let bound = entries.iter().map(|(index, bound)| (*index, bound));
+        let bind_group = Some(bind_group(self.device, &compiled.bind_group_layout, bound));
+        self.steps.push(Step { pipeline: compiled.pipeline, bind_group, paged: None, grid });
+    }
+
+    /// Appends a dispatch that reads or writes the pages of `slot`.
+    pub(super) fn push_paged(
+        &mut self,
+        shader: &str,
+        parameters: &[u8],
+        buffers: Vec<(Resource, wgpu::Buffer)>,
+        grid: [Extent; 3],
+        slot: usize,
+    ) {
+        let (compiled, entries) = self.prepare(shader, Vec::new(), parameters, &buffers);
+        let pages = int8_shader(shader).bindings.iter().find(|binding| binding.resource == Resource::Pages);
+        let binding = pages.expect("the shader binds pages").index;
+        let paged = Some(Paged { slot, binding, layout: compiled.bind_group_layout, entries });
+        self.steps.push(Step { pipeline: compiled.pipeline, bind_group: None, paged, grid });
+    }
+
+    /// Compiles a shader, writes its parameters, and finds what it binds, but for pages.
+    fn prepare(
+        &mut self,
+        shader: &str,
+        constants: Constants,
+        parameters: &[u8],
+        buffers: &[(Resource, wgpu::Buffer)],
+    ) -> (Compiled, Vec<(u32, Bound)>) {
+        let shader = int8_shader(shader);
+        let compiled = self.device.compiled().get(self.device.wgpu(), shader, constants);
+        let start = self.n_parameters * BINDING_ALIGN;
+        self.n_parameters += 1;
+        self.device.queue().write_buffer(&self.parameters, start, parameters);
+        let bound = |resource| match resource {
+            Resource::Run => (self.run.clone(), 0, Some(8)),
+            Resource::Step => (self.step.clone(), 0, None),
+            Resource::Routing => (self.routing.clone(), 0, None),
+            resource => match buffers.iter().find(|(named, _)| *named == resource) {
+                Some((_, buffer)) => (buffer.clone(), 0, None),
+                // What is left is the one uniform that a shader has besides.
+                None => (self.parameters.clone(), start, Some(parameters.len().next_multiple_of(16) as u64)),
+            },
+        };
+        let bindings = shader.bindings.iter().filter(|binding| binding.resource != Resource::Pages);
+        (compiled, bindings.map(|binding| (binding.index, bound(binding.resource))).collect())
+    }
+}
+
+/// The most bytes of what ranges of positions give: (T, H, splits, C + 2) floats.
+pub(super) fn ranges_bytes(n_heads: usize, head_width: usize) -> usize {
+    4 * (MAX_ROWS * n_heads).max(Request::busy()).max(MAX_SPLITS as usize * n_heads) * (head_width + 2)
+}
+
+/// A bind group of these parts of buffers.
+pub(super) fn bind_group<'b>(
+    device: &GpuDevice,
+    layout: &wgpu::BindGroupLayout,
+    bound: impl Iterator<Item = (u32, &'b Bound)>,
+) -> wgpu::BindGroup {
+    let entry = |(binding, (buffer, offset, size)): (u32, &'b Bound)| {
+        let size = size.and_then(std::num::NonZeroU64::new);
+        let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: *offset, size });
+        wgpu::BindGroupEntry { binding, resource }
+    };
+    let entries: Vec<_> = bound.map(entry).collect();
+    let descriptor = wgpu::BindGroupDescriptor { label: None, layout, entries: &entries };
+    device.wgpu().create_bind_group(&descriptor)
+}

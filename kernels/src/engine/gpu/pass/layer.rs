@@ -1,0 +1,279 @@
+//! The operations of a layer other than products: norms, heads, attention, the router. What they are told is in `structs.rs`.
+
+use super::{
+    compile::{Builder, MAX_ROWS, Routed, View, ranges_bytes},
+    places::PlaceId,
+    structs::{Attend, Heads, Joined, Norm, Router, Width},
+    tiles::Extent,
+};
+use crate::{
+    WeightFormat,
+    cpu::{Renormalise, RopePairs},
+    engine::gpu::{int8, shaders::Resource, structs::Tile},
+    graph::{self, Attention, Op, Prepared, RowCount, TensorId, VectorId},
+    quant::row_stride,
+};
+
+const ONE: Extent = Extent::Fixed(1);
+
+impl Builder<'_> {
+    /// `x += y`, then the norm of `x` to `out` and to the activations that its first reader takes; either may be missing.
+    pub(super) fn norm(
+        &mut self,
+        index: usize,
+        x: TensorId,
+        y: Option<TensorId>,
+        normed: Option<(VectorId, f32, TensorId)>,
+    ) {
+        let columns = self.program.graph.width(x);
+        let View::Rows { place: x_place, .. } = self.views[&x] else {
+            unreachable!("what is normed lies in rows");
+        };
+        let (addends, of_rows, n_addends) = match y.map(|y| self.views[&y]) {
+            None => (None, None, 0),
+            Some(View::Rows { place, .. }) => (Some(place), None, 1),
+            Some(View::Pairs { place, of_rows, n_chosen }) => (Some(place), Some(of_rows), n_chosen),
+            Some(View::Ranges { .. }) => unreachable!("attention is multiplied, not added"),
+        };
+        if y.is_some() {
+            self.forget_activations(x);
+        }
+        let reader = normed.and_then(|(_, _, out)| self.first_reader(index, out));
+        let geometry = reader.and_then(WeightFormat::geometry);
+        let stride = row_stride(None, columns);
+        let result_stride = row_stride(geometry, columns);
+        let norm = Norm {
+            columns: columns as u32,
+            n_addends: n_addends as u32,
+            has_places: u32::from(of_rows.is_some()),
+            is_normed: u32::from(normed.is_some()),
+            is_rounded: u32::from(geometry.is_some()),
+            stride: stride as u32,
+            result_stride: result_stride as u32,
+            eps: normed.map_or(0.0, |(_, eps, _)| eps),
+        };
+        let count = self.row_count(x);
+        // Bound where nothing is read or written: two bindings that are written are two buffers.
+        let unused = [(); 3].map(|()| self.places.take(0));
+        let [read, mut out, mut rounded] = unused;
+        let mut weights = self.places.get(read);
+        if let Some((weight, _, id)) = normed {
+            weights = self.weights.upload_floats(self.program.graph.vector(weight));
+            out = self.places.take(4 * MAX_ROWS * stride);
+            self.views.insert(id, View::Rows { place: out, start: 0, stride });
+            // With the stride of activations, it is what matrices of floats read.
+            self.places.share(out);
+            self.keep_activations(id, None, out);
+            if geometry.is_some() {
+                rounded = self.places.take(4 * MAX_ROWS * result_stride);
+                self.keep_activations(id, geometry, rounded);
+            }
+        }
+        let buffer = |place| self.places.get(place);
+        let buffers = vec![
+            (Resource::Weights, weights),
+            (Resource::X, buffer(x_place)),
+            (Resource::Result, buffer(rounded)),
+            (Resource::Y, buffer(addends.unwrap_or(read))),
+            (Resource::Places, buffer(of_rows.unwrap_or(read))),
+            (Resource::Normed, buffer(out)),
+        ];
+        let constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
+        self.push(
+            "norm_rows",
+            constants,
+            bytemuck::bytes_of(&norm),
+            buffers,
+            [Extent::Rows(count), ONE, ONE],
+        );
+        unused.into_iter().for_each(|place| self.places.release(place));
+    }
+
+    /// The format of the first matrices of integers that `x` is multiplied by after operation `index`.
+    fn first_reader(&self, index: usize, x: TensorId) -> Option<WeightFormat> {
+        let program = self.program;
+        let formats = |op: &Op| -> Vec<WeightFormat> {
+            let packed = |matrix: &Prepared| match matrix {
+                Prepared::Packed { shape, .. } => Some(shape.format),
+                Prepared::Mlp { shape, .. } => Some(shape.format.gate_up),
+                _ => None,
+            };
+            match op {
+                Op::Linear { x: read, .. } | Op::Linears { x: read, .. } if *read == x => {
+                    let matrices = op.projections().iter();
+                    matrices.filter_map(|p| packed(&program.matrices[p.matrix.0 as usize])).collect()
+                }
+                Op::Mlp { x: read, matrices: [gate, ..], .. } if *read == x => {
+                    packed(&program.matrices[gate.0 as usize]).into_iter().collect()
+                }
+                Op::Experts { layer, x: read, .. } if *read == x => {
+                    self.experts.shape(*layer).map(|shape| shape.format.gate_up).into_iter().collect()
+                }
+                _ => Vec::new(),
+            }
+        };
+        program.ops()[index + 1..].iter().flat_map(formats).find(|format| format.geometry().is_some())
+    }
+
+    pub(super) fn heads(&mut self, slot: usize, q: graph::Heads, k: graph::Heads, v: TensorId) {
+        let graph = &self.program.graph;
+        let columns = q.head_width;
+        let rows = |id: TensorId| match self.views[&id] {
+            View::Rows { place, start, stride } => (place, start as u32, stride as u32),
+            _ => unreachable!("a projection lies in rows"),
+        };
+        let (q_rows, k_rows, v_rows) = (rows(q.x), rows(k.x), rows(v));
+        let n_heads = graph.width(q.x) / columns;
+        let n_kv_heads = graph.width(k.x) / columns;
+        let weight = |heads: &graph::Heads| match heads.norm {
+            Some((weight, _)) => graph.vector(weight).to_vec(),
+            None => vec![0.0; columns],
+        };
+        let weights = self.weights.upload_floats(&[weight(&q), weight(&k)].concat());
+        let parameters = Heads {
+            n_heads: n_heads as u32,
+            n_kv_heads: n_kv_heads as u32,
+            columns: columns as u32,
+            rope: u32::from(u8::try_from(q.rope.0).unwrap_or(u8::MAX)),
+            half: graph.ropes[q.rope.0 as usize].half() as u32,
+            first: 0,
+            is_neighbours: u32::from(q.columns.0 == RopePairs::Neighbours),
+            has_q_norm: u32::from(q.norm.is_some()),
+            has_k_norm: u32::from(k.norm.is_some()),
+            q_eps: q.norm.map_or(0.0, |(_, eps)| eps),
+            k_eps: k.norm.map_or(0.0, |(_, eps)| eps),
+            q_stride: q_rows.2,
+            k_stride: k_rows.2,
+            v_stride: v_rows.2,
+            k_start: k_rows.1,
+            v_start: v_rows.1,
+        };
+        let out = self.places.take(4 * MAX_ROWS * n_heads * columns);
+        let [q_in, k_in, v_in, result] =
+            [q_rows.0, k_rows.0, v_rows.0, out].map(|place| self.places.get(place));
+        let buffers = vec![
+            (Resource::Weights, weights),
+            (Resource::Q, q_in),
+            (Resource::Result, result),
+            (Resource::K, k_in),
+            (Resource::V, v_in),
+        ];
+        let n = (n_heads + 2 * n_kv_heads) as u32;
+        let grid = [Extent::Fixed(n), Extent::Rows(RowCount::Step), ONE];
+        self.push_paged("heads_to_cache", bytemuck::bytes_of(&parameters), buffers, grid, slot);
+        // From here on queries are what the kernel wrote.
+        self.places.release(q_rows.0);
+        self.views.insert(q.x, View::Rows { place: out, start: 0, stride: n_heads * columns });
+    }
+
+    pub(super) fn attend(&mut self, slot: usize, q: TensorId, attention: Attention, out: TensorId) {
+        let View::Rows { place: queries, stride, .. } = self.views[&q] else {
+            unreachable!("queries lie in rows");
+        };
+        let n_heads = attention.n_heads;
+        let head_width = stride / n_heads;
+        let place = self.places.take(ranges_bytes(n_heads, head_width));
+        let parameters = Attend {
+            n_heads: n_heads as u32,
+            n_kv_heads: self.n_kv_heads(slot, head_width) as u32,
+            columns: head_width as u32,
+            scale: attention.scale,
+        };
+        let [queries, result] = [queries, place].map(|place| self.places.get(place));
+        let buffers = vec![(Resource::Q, queries), (Resource::Result, result)];
+        let grid = [Extent::Fixed(n_heads as u32), Extent::Rows(RowCount::Step), Extent::Splits];
+        self.push_paged("attend", bytemuck::bytes_of(&parameters), buffers, grid, slot);
+        self.views.insert(out, View::Ranges { place, head_width });
+    }
+
+    /// Key and value heads of a slot of the cache.
+    fn n_kv_heads(&self, slot: usize, head_width: usize) -> usize {
+        let of_slot = self.program.ops().iter().find_map(|op| match op {
+            Op::HeadsToCache { slot: of, k, .. } if *of == slot => Some(self.program.graph.width(k.x)),
+            _ => None,
+        });
+        of_slot.expect("a slot is written before it is read") / head_width
+    }
+
+    /// Joins what ranges of positions gave, (T, H C), and rounds it for matrices of `format`.
+    pub(super) fn join_ranges(
+        &mut self,
+        (ranges, head_width): (PlaceId, usize),
+        (format, cols): (WeightFormat, usize),
+        (result, result_stride): (wgpu::Buffer, usize),
+        count: RowCount,
+    ) {
+        let joined = Joined {
+            columns: cols as u32,
+            head_columns: head_width as u32,
+            result_stride: result_stride as u32,
+        };
+        let buffers = vec![(Resource::X, self.places.get(ranges)), (Resource::Result, result)];
+        let grid = [Extent::Fixed(cols.div_ceil(256) as u32), Extent::Rows(count), ONE];
+        self.push("attend_rows", int8::rows(format), bytemuck::bytes_of(&joined), buffers, grid);
+    }
+
+    /// Chooses experts by `logits`, and computes those of the layer that follows operation `index`.
+    pub(super) fn route(
+        &mut self,
+        index: usize,
+        logits: TensorId,
+        n_chosen: usize,
+        renormalise: Renormalise,
+    ) -> Result<(), String> {
+        let following = self.program.ops()[index..].iter().find_map(|op| match *op {
+            Op::Experts { layer, x, out } => Some((layer, x, out)),
+            _ => None,
+        });
+        let Some((layer, x, out)) = following else { return Ok(()) };
+        let shape = self.experts.shape(layer).ok_or_else(|| format!("layer {layer} has no experts"))?;
+        let n_experts = self.program.graph.width(logits);
+        let slab = self.weights.upload_experts(self.experts, layer, (n_experts, shape.bytes()))?;
+        let count = self.row_count(x);
+        let pairs = Extent::Pairs { rows: count, n_experts: n_experts as u32, n_chosen: n_chosen as u32 };
+        let max_tiles = pairs.most(MAX_ROWS);
+        let router = Router {
+            n_experts: n_experts as u32,
+            n_chosen: n_chosen as u32,
+            layer: self.routers.len() as u32,
+            of_wanted: u32::from(count == RowCount::WantedLogits),
+            renormalise: u32::from(renormalise == Renormalise::Yes),
+            block: (shape.bytes() / 16) as u32,
+            x_stride: row_stride(shape.format.gate_up.geometry(), shape.hidden) as u32,
+            max_tiles,
+        };
+        self.routers.push(Routed { layer, n_chosen, rows: count });
+        let tiles = self.places.take(max_tiles as usize * size_of::<Tile>());
+        let of_rows = self.places.take(4 * MAX_ROWS * n_chosen);
+        let View::Rows { place: logits, .. } = self.views[&logits] else {
+            unreachable!("logits lie in rows");
+        };
+        let [tiles_buffer, of_rows_buffer, logits] =
+            [tiles, of_rows, logits].map(|place| self.places.get(place));
+        let written = vec![(Resource::Result, tiles_buffer.clone()), (Resource::Places, of_rows_buffer)];
+        let with_logits = [written.clone(), vec![(Resource::X, logits)]].concat();
+        let parameters = bytemuck::bytes_of(&router);
+        self.push("route", Vec::new(), parameters, with_logits, [Extent::Rows(count), ONE, ONE]);
+        self.push("group_pairs", Vec::new(), parameters, written, [Extent::OneIfSeveral(count), ONE, ONE]);
+
+        let activations = self.activations(x, shape.format.gate_up, shape.hidden);
+        let n_pairs = MAX_ROWS * n_chosen;
+        let place = self.places.take(4 * n_pairs * shape.hidden);
+        self.expert_steps(shape, (slab, tiles_buffer), pairs, n_pairs, [activations, place]);
+        self.places.release(tiles);
+        self.views.insert(out, View::Pairs { place, of_rows, n_chosen });
+        Ok(())
+    }
+
+    pub(super) fn keep_wanted(&mut self, x: TensorId, out: TensorId) {
+        let View::Rows { place: from, .. } = self.views[&x] else {
+            unreachable!("the rows of a step lie in rows");
+        };
+        let columns = self.program.graph.width(x) as u32;
+        let to = self.rows_of(out);
+        let [from, to] = [from, to].map(|place| self.places.get(place));
+        let buffers = vec![(Resource::X, from), (Resource::Result, to)];
+        let grid = [Extent::Fixed(columns.div_ceil(256)), Extent::Rows(RowCount::WantedLogits), ONE];
+        self.push("keep_rows", Vec::new(), bytemuck::bytes_of(&Width { columns }), buffers, grid);
+    }
+}

@@ -1,0 +1,324 @@
+//! The forward pass on a GPU, experts included: activations stay there between operations, weights are copied once, and a step
+//! of up to [`compile::MAX_ROWS`] rows is one submission and one mapping.
+//!
+//! Products with int8 activations have the CPU's bits, given the same rows. Norms, rotations, attention and gates are rounded in
+//! another order. Only the embedding is looked up on the CPU.
+
+mod compile;
+mod layer;
+mod pages;
+mod places;
+mod products;
+mod request;
+pub(super) mod structs;
+mod support;
+#[cfg(test)]
+mod tests;
+mod tiles;
+mod weights;
+
+use std::{any::Any, fmt, sync::Mutex};
+
+use compile::{Builder, MAX_ROWS, Routed, Step, View};
+use pages::{GpuPages, page_bytes, pollster};
+use request::Request;
+use tiles::{Counts, TileTable};
+
+use super::{
+    device::GpuDevice,
+    pipeline::allocate,
+    signal::{Signal, lock},
+};
+use crate::{
+    cpu::{self, Rope},
+    graph::{
+        DeviceError, DeviceOutput, DevicePass, KvLayout, KvPool, LayerRouting, MatrixSource, PackedExperts,
+        Program, Span,
+    },
+};
+
+/// How often a result is looked for before the thread sleeps until it is there: for a few milliseconds.
+const MAX_LOOKS: usize = 5_000;
+
+/// A program's forward pass on a GPU.
+pub struct GpuPass {
+    device: GpuDevice,
+    steps: Vec<Step>,
+    steps_before_wanted: usize,
+    tiles: Vec<TileTable>,
+    routers: Vec<Routed>,
+    ropes: Vec<Rope>,
+    n_heads: u32,
+    embedding: std::sync::Arc<dyn MatrixSource>,
+    scale: f32,
+    /// (T, D).
+    embedded: wgpu::Buffer,
+    /// (W, V).
+    logits: wgpu::Buffer,
+    vocabulary: usize,
+    /// Words of a step.
+    step: wgpu::Buffer,
+    routing: wgpu::Buffer,
+    readback: wgpu::Buffer,
+    weight_bytes: u64,
+    buffers_created: u64,
+    /// Held from a step's first write until its result was read.
+    state: Mutex<State>,
+}
+
+/// What a step writes, reused by the next.
+#[derive(Default)]
+struct State {
+    request: Request,
+    /// (T, D).
+    rows: Vec<f32>,
+    /// The counts that the tables of tiles were written for.
+    counts: Option<(u32, u32)>,
+}
+
+impl GpuPass {
+    /// Copies the weights of `program` and of all experts to the device and allocates all but the pages, for sequences of up to
+    /// `max_positions`.
+    ///
+    /// # Errors
+    /// In one sentence: if the program has an operation that no kernel is there for, an expert cannot be read, or the device has
+    /// too little memory.
+    pub fn new(
+        device: &GpuDevice,
+        program: &Program,
+        experts: &dyn PackedExperts,
+        max_positions: usize,
+    ) -> Result<Self, String> {
+        device.health().check().map_err(|error| error.to_string())?;
+        let scopes =
+            [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
+                .map(|filter| device.wgpu().push_error_scope(filter));
+        let pass = Builder::compile(device, program, experts, max_positions).map(Self::of);
+        let [internal, validation, memory] = scopes;
+        let (memory, validation, internal) = (memory.pop(), validation.pop(), internal.pop());
+        if pollster(memory).is_some() {
+            device.compiled().clear();
+            return Err("the GPU has too little memory for this model".to_owned());
+        }
+        if let Some(error) = pollster(validation).or(pollster(internal)) {
+            device.compiled().clear();
+            return Err(format!("the GPU failed: {error}"));
+        }
+        pass
+    }
+
+    fn of(mut builder: Builder<'_>) -> Self {
+        let program = builder.program;
+        let (table, embedded, scale) = builder.embedding.expect("a pass begins with an embedding");
+        let logits = program.graph.logits.expect("a recorded pass ends with logits");
+        let View::Rows { place: logits_place, .. } = builder.views[&logits] else {
+            unreachable!("logits lie in rows");
+        };
+        let vocabulary = program.graph.width(logits);
+        let routing_bytes = builder.routing.size();
+        let readback_bytes = (4 * MAX_ROWS * vocabulary) as u64 + routing_bytes;
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let readback =
+            allocate(builder.device, "readback", readback_bytes, usage, &mut builder.places.n_buffers);
+        let n_heads = program.ops().iter().find_map(|op| match op {
+            crate::graph::Op::Attend { attention, .. } => Some(attention.n_heads as u32),
+            _ => None,
+        });
+        Self {
+            device: builder.device.clone(),
+            embedded: builder.places.get(embedded),
+            logits: builder.places.get(logits_place),
+            buffers_created: builder.places.n_buffers + builder.weights.n_buffers,
+            weight_bytes: builder.weights.n_bytes,
+            steps: builder.steps,
+            steps_before_wanted: builder.steps_before_wanted,
+            tiles: builder.tiles,
+            routers: builder.routers,
+            ropes: program.graph.ropes.clone(),
+            n_heads: n_heads.unwrap_or(1),
+            embedding: program.graph.matrices[table.0 as usize].0.clone(),
+            scale,
+            vocabulary,
+            step: builder.step,
+            routing: builder.routing,
+            readback,
+            state: Mutex::default(),
+        }
+    }
+
+    /// GPU buffers made so far, without pages: [`Self::new`] makes them all.
+    pub fn buffers_created(&self) -> u64 {
+        self.buffers_created
+    }
+
+    /// Writes what a step of these rows reads; returns its counts.
+    fn write(&self, state: &mut State) -> Result<Counts, DeviceError> {
+        let State { request, rows, counts: written } = state;
+        let queue = self.device.queue();
+        let counts = Counts {
+            rows: request.n_rows() as u32,
+            wanted: request.n_wanted() as u32,
+            splits: request.n_splits,
+        };
+        let (_, width) = self.embedding.shape();
+        rows.resize(request.n_rows() * width, 0.0);
+        cpu::embed(&self.embedding.view(), &request.ids, rows)?;
+        if self.scale != 1.0 {
+            rows.iter_mut().for_each(|x| *x *= self.scale);
+        }
+        queue.write_buffer(&self.embedded, 0, bytemuck::cast_slice(rows));
+        queue.write_buffer(&self.step, 0, bytemuck::cast_slice(&request.words));
+        if *written != Some((counts.rows, counts.wanted)) {
+            self.tiles.iter().for_each(|table| table.write(&self.device, &counts));
+            *written = Some((counts.rows, counts.wanted));
+        }
+        Ok(counts)
+    }
+
+    /// Records and submits the dispatches of a step and the copies of its results, `[logits, routing]` bytes.
+    fn submit(
+        &self,
+        pages: &GpuPages,
+        counts: &Counts,
+        [logits_bytes, routing_bytes]: [u64; 2],
+    ) -> wgpu::SubmissionIndex {
+        let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let n_steps = if counts.wanted == 0 { self.steps_before_wanted } else { self.steps.len() };
+        for (index, step) in self.steps[..n_steps].iter().enumerate() {
+            let [x, y, z] = step.grid.map(|extent| extent.of(counts));
+            if x * y * z == 0 {
+                continue;
+            }
+            pass.set_pipeline(&step.pipeline);
+            pass.set_bind_group(0, step.bind_group.as_ref().or_else(|| pages.bind_group(index)), &[]);
+            pass.dispatch_workgroups(x, y, z);
+        }
+        drop(pass);
+        for (from, bytes, start) in
+            [(&self.logits, logits_bytes, 0), (&self.routing, routing_bytes, logits_bytes)]
+        {
+            if bytes > 0 {
+                encoder.copy_buffer_to_buffer(from, 0, &self.readback, start, bytes);
+            }
+        }
+        self.device.queue().submit([encoder.finish()])
+    }
+
+    /// Waits for a submission and shows the first `n_bytes` of what it gave.
+    fn read(
+        &self,
+        submission: wgpu::SubmissionIndex,
+        n_bytes: u64,
+        show: impl FnOnce(&[u8]),
+    ) -> Result<(), DeviceError> {
+        let failed = |error: &dyn fmt::Display| DeviceError::Failed(format!("the GPU failed: {error}"));
+        let wgpu = self.device.wgpu();
+        let signal = std::sync::Arc::new(Signal::default());
+        let fired = signal.clone();
+        let n_mapped = n_bytes.max(8);
+        self.readback.map_async(wgpu::MapMode::Read, ..n_mapped, move |result| {
+            fired.fire(result.map_err(|error| super::EngineError::Device(error.to_string())));
+        });
+        for _ in 0..MAX_LOOKS {
+            wgpu.poll(wgpu::PollType::Poll).map_err(|error| failed(&error))?;
+            if signal.has_fired() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        if !signal.has_fired() {
+            let wait = wgpu::PollType::Wait { submission_index: Some(submission), timeout: None };
+            wgpu.poll(wait).map_err(|error| failed(&error))?;
+        }
+        pollster(signal.wait()).map_err(|error| DeviceError::Failed(error.to_string()))?;
+        let view = self.readback.get_mapped_range(..n_mapped).map_err(|error| failed(&error))?;
+        show(&view[..n_bytes as usize]);
+        drop(view);
+        self.readback.unmap();
+        self.device.health().check().map_err(|error| DeviceError::Failed(error.to_string()))
+    }
+
+    /// Appends what a step of these counts gave.
+    fn append(&self, counts: &Counts, bytes: &[u8], out: &mut DeviceOutput) {
+        let (logits, routing) = bytes.split_at(4 * self.vocabulary * counts.wanted as usize);
+        let start = out.logits.len();
+        out.logits.resize(start + logits.len() / 4, 0.0);
+        bytemuck::cast_slice_mut(&mut out.logits[start..]).copy_from_slice(logits);
+        let words = routing.as_chunks().0;
+        for (index, (router, of_layer)) in self.routers.iter().zip(&mut out.routing).enumerate() {
+            let k = router.n_chosen;
+            let first = index * 2 * k * counts.rows as usize;
+            let rows = words.get(first..).unwrap_or_default().chunks_exact(2 * k);
+            for row in rows.take(counts.of(router.rows) as usize) {
+                let (experts, gates) = row.split_at(k);
+                of_layer.experts.extend(experts.iter().map(|word| u32::from_le_bytes(*word) as u16));
+                of_layer.gates.extend(gates.iter().map(|word| f32::from_le_bytes(*word)));
+            }
+        }
+    }
+}
+
+impl DevicePass for GpuPass {
+    fn kv_pool(&self, layout: KvLayout, budget_bytes: usize, n_sequences: usize) -> KvPool {
+        let page_bytes = page_bytes(layout.n_kv_heads, layout.head_width);
+        let n_slots = layout.n_layers;
+        let pool = KvPool::new(layout, budget_bytes, n_sequences);
+        let most = self.device.wgpu().limits().max_storage_buffer_binding_size / page_bytes.max(1);
+        let mut n_pages = pool.max_pages().min(most as usize).max(1);
+        loop {
+            match GpuPages::new(&self.device, &self.steps, n_slots, page_bytes, n_pages) {
+                Some(pages) => return pool.on_device(pages, n_pages),
+                // Without memory for one page every step fails, and says why.
+                None if n_pages == 1 => {
+                    let reason = "it has no memory for keys and values".to_owned();
+                    self.device.health().fail(super::EngineError::Device(reason));
+                    return pool;
+                }
+                None => n_pages /= 2,
+            }
+        }
+    }
+
+    fn step(&self, spans: &[Span<'_>], kv: &KvPool, out: &mut DeviceOutput) -> Result<(), DeviceError> {
+        self.device.health().check().map_err(|error| DeviceError::Failed(error.to_string()))?;
+        let pages = kv.device().and_then(|pages| (pages as &dyn Any).downcast_ref::<GpuPages>());
+        let pages = pages.expect("a step's pages are those of this device");
+        out.logits.clear();
+        out.routing.resize_with(self.routers.len(), LayerRouting::default);
+        for (router, of_layer) in self.routers.iter().zip(&mut out.routing) {
+            (of_layer.layer, of_layer.n_chosen) = (router.layer, router.n_chosen);
+            of_layer.experts.clear();
+            of_layer.gates.clear();
+        }
+        let state = &mut *lock(&self.state);
+        let n_rows: usize = spans.iter().map(|span| span.ids.len()).sum();
+        let mut done = 0;
+        while done < n_rows {
+            done += state.request.fill(spans, done, MAX_ROWS, &self.ropes, self.n_heads);
+            let counts = self.write(state)?;
+            let routed =
+                self.routers.iter().map(|router| 8 * router.n_chosen as u64 * u64::from(counts.rows));
+            let sizes = [4 * self.vocabulary as u64 * u64::from(counts.wanted), routed.sum()];
+            let submission = self.submit(pages, &counts, sizes);
+            self.read(submission, sizes.iter().sum(), |bytes| self.append(&counts, bytes, out))?;
+        }
+        Ok(())
+    }
+
+    fn n_dispatches(&self) -> usize {
+        let counts = Counts { rows: 1, wanted: 1, splits: 1 };
+        let is_there = |step: &&Step| step.grid.iter().all(|extent| extent.of(&counts) > 0);
+        self.steps.iter().filter(is_there).count()
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+}
+
+impl fmt::Debug for GpuPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GpuPass").field("steps", &self.steps.len()).finish_non_exhaustive()
+    }
+}

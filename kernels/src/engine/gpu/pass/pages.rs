@@ -1,0 +1,89 @@
+//! Keys and values in a GPU's memory: a buffer for each layer that has some, and the bind groups of the kernels that read and
+//! write them.
+
+use std::sync::Arc;
+
+use super::compile::{Paged, Step, bind_group};
+use crate::{
+    engine::gpu::{device::GpuDevice, pipeline::allocate},
+    graph::DevicePages,
+    simd::PAGE_POSITIONS,
+};
+
+/// The pages of one pool.
+#[derive(Debug)]
+pub(super) struct GpuPages {
+    device: GpuDevice,
+    page_bytes: u64,
+    /// One for each slot of the cache.
+    slots: Vec<wgpu::Buffer>,
+    /// A page on its way from one place to another: no buffer is copied to itself.
+    spare: wgpu::Buffer,
+    /// For each step of the pass that reads or writes pages.
+    bind_groups: Vec<Option<wgpu::BindGroup>>,
+}
+
+/// Bytes of a page of one layer: keys, then values, each (G, 32, C) in f16.
+pub(super) fn page_bytes(n_kv_heads: usize, head_width: usize) -> u64 {
+    (2 * n_kv_heads * PAGE_POSITIONS * head_width * 2) as u64
+}
+
+impl GpuPages {
+    /// `n_pages` pages in each of `n_slots` layers; none if the device has no memory for them.
+    pub(super) fn new(
+        device: &GpuDevice,
+        steps: &[Step],
+        n_slots: usize,
+        page_bytes: u64,
+        n_pages: usize,
+    ) -> Option<Arc<Self>> {
+        use wgpu::BufferUsages as Usage;
+
+        let scope = device.wgpu().push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let mut n_buffers = 0;
+        let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST;
+        let mut buffer = |n: u64| allocate(device, "pages", n * page_bytes, usage, &mut n_buffers);
+        let slots: Vec<_> = (0..n_slots).map(|_| buffer(n_pages as u64)).collect();
+        let spare = buffer(1);
+        let bind = |step: &Step| match &step.paged {
+            None => None,
+            Some(Paged { slot, binding, layout, entries }) => {
+                let pages = (slots[*slot].clone(), 0, None);
+                let entries = entries.iter().map(|(index, bound)| (*index, bound));
+                Some(bind_group(device, layout, entries.chain([(*binding, &pages)])))
+            }
+        };
+        let bind_groups = steps.iter().map(bind).collect();
+        let is_short = pollster(scope.pop()).is_some();
+        (!is_short).then(|| Arc::new(Self { device: device.clone(), page_bytes, slots, spare, bind_groups }))
+    }
+
+    /// The bind group of step `index`, which reads or writes pages.
+    pub(super) fn bind_group(&self, index: usize) -> Option<&wgpu::BindGroup> {
+        self.bind_groups[index].as_ref()
+    }
+}
+
+impl DevicePages for GpuPages {
+    fn copy(&self, from: u32, to: u32) {
+        let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
+        let [from, to] = [from, to].map(|page| u64::from(page) * self.page_bytes);
+        for slot in &self.slots {
+            encoder.copy_buffer_to_buffer(slot, from, &self.spare, 0, self.page_bytes);
+            encoder.copy_buffer_to_buffer(&self.spare, 0, slot, to, self.page_bytes);
+        }
+        self.device.queue().submit([encoder.finish()]);
+    }
+}
+
+/// The output of a future that is ready: natively error scopes are.
+pub(super) fn pollster<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    loop {
+        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}

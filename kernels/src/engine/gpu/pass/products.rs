@@ -1,0 +1,145 @@
+//! The operations that are products with matrices: projections, MLPs, experts.
+
+use super::{
+    compile::{Builder, MAX_ROWS, View},
+    places::PlaceId,
+    tiles::Extent,
+};
+use crate::{
+    ExpertShape,
+    engine::gpu::{
+        int8::{self, Int8Step},
+        shaders::Resource,
+        structs::Shape,
+    },
+    graph::{MatrixId, Op, Prepared, Projection, TensorId},
+    quant::row_stride,
+    simd::{PackedExpertShape, PackedShape, ROWS},
+};
+
+impl Builder<'_> {
+    /// Multiplies `x` by matrices: those of one format, one after another, as one.
+    pub(super) fn linears(&mut self, x: TensorId, projections: &[Projection]) -> Result<(), String> {
+        let program = self.program;
+        let packed = |projection: &Projection| match &program.matrices[projection.matrix.0 as usize] {
+            Prepared::Packed { shape, panels } => (*shape, &panels[..]),
+            _ => unreachable!("a projection's matrix is packed"),
+        };
+        let mut rest = projections;
+        while let Some(first) = rest.first() {
+            let format = packed(first).0.format;
+            let mut n = 1;
+            while n < rest.len()
+                && packed(&rest[n]).0.format == format
+                && packed(&rest[n - 1]).0.fills_panels()
+            {
+                n += 1;
+            }
+            let (group, others) = rest.split_at(n);
+            rest = others;
+            let cols = packed(first).0.cols;
+            let rows: usize = group.iter().map(|projection| packed(projection).0.rows).sum();
+            let matrix = PackedShape { format, rows, cols };
+            let mut parts: Vec<&[u8]> = group.iter().map(|projection| packed(projection).1).collect();
+            let panel_bytes: usize = parts.iter().map(|part| part.len()).sum();
+            let biases = program.biases(group, matrix.rows);
+            parts.extend(biases.as_deref().map(bytemuck::cast_slice));
+            let slab = self.weights.upload(&parts)?;
+
+            let activations = self.activations(x, format, cols);
+            let count = self.row_count(x);
+            let out = self.places.take(4 * MAX_ROWS * rows);
+            let shape = Shape {
+                kind: u32::from(biases.is_some()),
+                bias: (panel_bytes / 4) as u32,
+                ..int8::matrix_shape(&matrix)
+            };
+            let tiles = self.tile_table(count, 0);
+            let [activations, result] = [activations, out].map(|place| self.places.get(place));
+            // A router's few rows leave a GPU idle unless all threads share the columns of each.
+            let is_router = format.geometry().is_none() && biases.is_none() && self.is_router(first);
+            let (shader, constants, grid) = match is_router {
+                true => {
+                    let panels = Extent::Fixed(rows.div_ceil(ROWS) as u32);
+                    ("router_logits", int8::router(format), [panels, Extent::Rows(count), Extent::Fixed(1)])
+                }
+                false => {
+                    let panels = Extent::Fixed(rows.div_ceil(2 * ROWS) as u32);
+                    let constants = int8::product(format, self.device.info().software);
+                    ("int8_product", constants, [panels, Extent::Tiles(count), Extent::Fixed(1)])
+                }
+            };
+            let buffers = vec![
+                (Resource::Tiles, tiles),
+                (Resource::Weights, slab),
+                (Resource::X, activations),
+                (Resource::Result, result),
+            ];
+            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers, grid);
+            let mut start = 0;
+            for projection in group {
+                self.places.share(out);
+                self.views.insert(projection.out, View::Rows { place: out, start, stride: rows });
+                start += packed(projection).0.rows;
+            }
+            self.places.release(out);
+        }
+        Ok(())
+    }
+
+    fn is_router(&self, projection: &Projection) -> bool {
+        let is_it = |op: &Op| matches!(op, Op::Route { logits, .. } if *logits == projection.out);
+        self.program.ops().iter().any(is_it)
+    }
+
+    pub(super) fn mlp(&mut self, x: TensorId, gate: MatrixId, out: TensorId) -> Result<(), String> {
+        let Prepared::Mlp { shape, panels } = &self.program.matrices[gate.0 as usize] else {
+            unreachable!("an MLP's matrices are packed together");
+        };
+        let slab = self.weights.upload(&[panels])?;
+        let activations = self.activations(x, shape.format.gate_up, shape.hidden);
+        let count = self.row_count(x);
+        let stride = row_stride(shape.format.gate_up.geometry(), shape.hidden);
+        let tiles = self.tile_table(count, stride as u32);
+        let place = self.rows_of(out);
+        self.expert_steps(*shape, (slab, tiles), Extent::Tiles(count), MAX_ROWS, [activations, place]);
+        Ok(())
+    }
+
+    /// The three steps of experts of `shape`, for up to `n_pairs` pairs: from activations to results.
+    pub(super) fn expert_steps(
+        &mut self,
+        shape: PackedExpertShape,
+        (slab, tiles): (wgpu::Buffer, wgpu::Buffer),
+        extent: Extent,
+        n_pairs: usize,
+        [x, y]: [PlaceId; 2],
+    ) {
+        let PackedExpertShape { hidden, inner, format } = shape;
+        let shape = ExpertShape { hidden, inner, format };
+        let h_stride = row_stride(format.down.geometry(), inner);
+        // The products of gate and up follow h.
+        let h = self.places.take(4 * 3 * n_pairs * inner);
+        let h_rows = self.places.take(4 * n_pairs * h_stride);
+        for step in Int8Step::ALL {
+            let (shader, [from, to]) = match step {
+                Int8Step::GateUp => ("int8_product", [x, h]),
+                Int8Step::Rows => ("int8_rows", [h, h_rows]),
+                Int8Step::Down => ("int8_product", [h_rows, y]),
+            };
+            let parameters = step.shape(&shape, h_stride, (n_pairs * inner) as u64);
+            let [from, to] = [from, to].map(|place| self.places.get(place));
+            let buffers = vec![
+                (Resource::Tiles, tiles.clone()),
+                (Resource::Weights, slab.clone()),
+                (Resource::X, from),
+                (Resource::Result, to),
+            ];
+            let constants = step.constants(&shape, self.device.info().software);
+            let grid = [Extent::Fixed(step.workgroups(&shape)), extent, Extent::Fixed(1)];
+            self.push(shader, constants, bytemuck::bytes_of(&parameters), buffers, grid);
+        }
+        self.places.release(h);
+        self.places.release(h_rows);
+    }
+}

@@ -1,0 +1,359 @@
+//! The pass on whatever adapter this machine has, lavapipe at least, against the CPU's vector kernels.
+
+use std::sync::Arc;
+
+use super::{super::tests::device, *};
+use crate::{
+    ExpertFormat, ExpertShape, MatrixView, WeightFormat,
+    batch::Pair,
+    cpu::{Renormalise, RopePairs, RopePlace},
+    graph::{
+        Activation, Attention, Graph, KvTable, Pause, Recorder, Rounding, RouterKind, TensorId, WantedLogits,
+        Workspace,
+    },
+    nmse,
+    noise::noise,
+    simd::{ExpertCall, ExpertScratch, KvFormat, PackedExpertShape, Processor, Simd, experts},
+};
+
+const HIDDEN: usize = 256;
+const INNER: usize = 256;
+const WIDTH: usize = 32;
+const N_EXPERTS: usize = 10;
+const VOCABULARY: usize = 40;
+const N_TOKENS: usize = 90;
+
+/// What a model of these tests has.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    format: WeightFormat,
+    /// Of values and of down.
+    second: WeightFormat,
+    n_chosen: usize,
+    has_attention: bool,
+    has_dense_layer: bool,
+    has_biases: bool,
+}
+
+impl Kind {
+    fn whole(format: WeightFormat, second: WeightFormat) -> Self {
+        Self { format, second, n_chosen: 3, has_attention: true, has_dense_layer: true, has_biases: true }
+    }
+
+    /// Nothing but what a GPU computes to the bit: products, a single expert with gate 1, and one sum.
+    fn exact(format: WeightFormat) -> Self {
+        Self {
+            format,
+            second: format,
+            n_chosen: 1,
+            has_attention: false,
+            has_dense_layer: false,
+            has_biases: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Matrix(WeightFormat, usize, usize, Vec<u8>);
+
+impl Matrix {
+    fn noise(seed: u64, format: WeightFormat, rows: usize, cols: usize) -> Self {
+        let values = noise(seed, rows * cols, 0.2);
+        let mut read = |row: usize, out: &mut [f32]| out.copy_from_slice(&values[row * cols..][..cols]);
+        Self(format, rows, cols, format.quantize_rows(rows, cols, &mut read))
+    }
+}
+
+impl MatrixSource for Matrix {
+    fn shape(&self) -> (usize, usize) {
+        (self.1, self.2)
+    }
+
+    fn format(&self) -> WeightFormat {
+        self.0
+    }
+
+    fn view(&self) -> MatrixView<'_> {
+        MatrixView::new(self.0, self.1, self.2, &self.3).unwrap()
+    }
+
+    fn read(&self, read: &mut dyn FnMut(MatrixView<'_>)) {
+        read(self.view());
+    }
+}
+
+/// Experts in panels.
+struct Packed(PackedExpertShape, Vec<Vec<u8>>);
+
+impl Packed {
+    fn new(kind: Kind, processor: &Processor) -> Self {
+        let shape =
+            ExpertShape { hidden: HIDDEN, inner: INNER, format: ExpertFormat::new(kind.format, kind.second) };
+        let packed = PackedExpertShape::from(shape);
+        let expert = |expert: usize| {
+            let weights = |i: u64| noise(1000 + 3 * expert as u64 + i, HIDDEN * INNER, 0.1);
+            let block = shape.pack(&weights(0), &weights(1), &weights(2));
+            let mut bytes = vec![0; packed.bytes()];
+            packed.pack(processor.pool(), &shape.view(&block).unwrap(), &mut bytes);
+            bytes
+        };
+        Self(packed, (0..N_EXPERTS).map(expert).collect())
+    }
+}
+
+impl PackedExperts for Packed {
+    fn n_experts(&self, _: usize) -> usize {
+        self.1.len()
+    }
+
+    fn shape(&self, _: usize) -> Option<PackedExpertShape> {
+        Some(self.0)
+    }
+
+    fn read(&self, _: usize, expert: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String> {
+        read(&self.1[expert]);
+        Ok(())
+    }
+}
+
+struct Pass {
+    recorder: Recorder,
+    seed: u64,
+}
+
+impl Pass {
+    fn linear(
+        &mut self,
+        x: TensorId,
+        name: &'static str,
+        format: WeightFormat,
+        (rows, has_bias): (usize, bool),
+    ) -> TensorId {
+        self.seed += 1;
+        let matrix = Matrix::noise(self.seed, format, rows, self.recorder.width(x));
+        let matrix = self.recorder.matrix(Arc::new(matrix), Rounding::Never);
+        let bias = has_bias.then(|| self.recorder.vector(noise(self.seed + 500, rows, 0.5)));
+        self.recorder.linear(name, x, (matrix, bias))
+    }
+
+    fn normed(&mut self, kind: Kind, x: TensorId) -> TensorId {
+        if !kind.has_attention {
+            return x;
+        }
+        let weight = self.recorder.vector(noise(77, HIDDEN, 1.0));
+        self.recorder.norm(x, weight, 1e-6)
+    }
+
+    fn attention(&mut self, kind: Kind, slot: usize, x: TensorId) {
+        let rope = self.recorder.rope(Rope::new(WIDTH, 1e4, None));
+        let rows = self.normed(kind, x);
+        let q = self.linear(rows, "q", kind.format, (4 * WIDTH, kind.has_biases));
+        let k = self.linear(rows, "k", kind.format, (2 * WIDTH, false));
+        let v = self.linear(rows, "v", kind.second, (2 * WIDTH, kind.has_biases));
+        let weight = self.recorder.vector(noise(99, WIDTH, 1.0));
+        for heads in [q, k] {
+            // The first layer has norms of heads, the second has none.
+            if slot == 0 {
+                self.recorder.norm_in_place(heads, weight, 1e-6);
+            }
+            let pairs = [RopePairs::Halves, RopePairs::Neighbours][slot];
+            self.recorder.rotate(heads, WIDTH, rope, (pairs, RopePlace::First));
+        }
+        self.recorder.cache_write(slot, k, v);
+        let scale = 1.0 / (WIDTH as f32).sqrt();
+        let attention = Attention { n_heads: 4, scale, softcap: None, window: None, sinks: None };
+        let heads = self.recorder.attend(slot, q, attention);
+        let out = self.linear(heads, "output", WeightFormat::Q8_0, (HIDDEN, false));
+        self.recorder.add(x, out);
+    }
+}
+
+/// Two layers: one with experts, and one with a dense MLP if the kind has one.
+fn graph(kind: Kind) -> Graph {
+    let mut pass = Pass { recorder: Recorder::default(), seed: 0 };
+    let table = Matrix::noise(42, WeightFormat::F32, VOCABULARY, HIDDEN);
+    let table = pass.recorder.matrix(Arc::new(table), Rounding::Never);
+    let mut x = pass.recorder.embed(table);
+    for layer in 0..if kind.has_dense_layer { 2 } else { 1 } {
+        if kind.has_attention {
+            pass.attention(kind, layer, x);
+        }
+        if layer == 1 || !kind.has_dense_layer {
+            x = pass.recorder.keep_wanted(x);
+        }
+        let rows = pass.normed(kind, x);
+        let sum = if layer == 0 {
+            let logits = pass.linear(rows, "router", WeightFormat::F32, (N_EXPERTS, false));
+            pass.recorder.route(logits, kind.n_chosen, RouterKind::Softmax, (Renormalise::Yes, 1.0));
+            pass.recorder.experts(layer, rows)
+        } else {
+            let gate = pass.linear(rows, "gate", kind.format, (INNER, false));
+            let up = pass.linear(rows, "up", kind.format, (INNER, false));
+            pass.recorder.activate(gate, up, Activation::Silu);
+            pass.linear(gate, "down", kind.second, (HIDDEN, false))
+        };
+        pass.recorder.add(x, sum);
+    }
+    let rows = pass.normed(kind, x);
+    let logits = pass.linear(rows, "logits", kind.format, (VOCABULARY, false));
+    pass.recorder.finish(logits)
+}
+
+fn layout(kind: Kind) -> KvLayout {
+    KvLayout {
+        n_layers: if kind.has_attention { 2 } else { 0 },
+        n_kv_heads: 2,
+        head_width: WIDTH,
+        packed: Some(KvFormat::F16),
+        state_lens: Vec::new(),
+        max_positions: 128,
+    }
+}
+
+fn ids() -> Vec<u32> {
+    (0..N_TOKENS as u32).map(|i| i * 7 % VOCABULARY as u32).collect()
+}
+
+/// Logits of all rows, and the chosen experts, by the vector kernels.
+fn on_cpu(kind: Kind, program: &Program, packed: &Packed, processor: &Processor) -> (Vec<f32>, Vec<u16>) {
+    let mut kv = KvPool::new(layout(kind), usize::MAX, 1);
+    let (mut table, mut space) = (KvTable::default(), Workspace::default());
+    let (mut scratch, mut chosen) = (ExpertScratch::default(), Vec::new());
+    assert!(kv.reserve(&mut table, N_TOKENS));
+    let spans = [Span { ids: &ids(), start: 0, table: &table, wanted: WantedLogits::All }];
+    program.begin(&spans, &mut space);
+    while let Pause::Experts(wanted) = program.advance(&spans, &mut kv, &mut space).unwrap() {
+        let call = program.experts(&mut space, wanted);
+        chosen.extend_from_slice(call.experts);
+        for t in 0..N_TOKENS {
+            let (row, sum) = (&call.rows[t * HIDDEN..][..HIDDEN], &mut call.sum[t * HIDDEN..][..HIDDEN]);
+            sum.fill(0.0);
+            let of_row = t * call.n_chosen..(t + 1) * call.n_chosen;
+            let mut pairs: Vec<_> = call.experts[of_row.clone()].iter().zip(&call.gates[of_row]).collect();
+            pairs.sort_by_key(|(expert, _)| **expert);
+            for (expert, gate) in pairs {
+                let pairs = [Pair { row: 0, gate: *gate }];
+                let calls = [ExpertCall { expert: &packed.1[usize::from(*expert)], pairs: &pairs }];
+                let mut out = [0.0; HIDDEN];
+                let (simd, pool) = (processor.simd(), processor.pool());
+                experts(simd, pool, &packed.0, &mut scratch, &calls, row, &mut out).unwrap();
+                cpu::add(sum, &out);
+            }
+        }
+    }
+    (program.logits(&mut space).to_vec(), chosen)
+}
+
+/// [`on_cpu`] on the GPU, in steps of these lengths.
+fn on_gpu(kind: Kind, pass: &GpuPass, steps: &[usize]) -> (Vec<f32>, Vec<u16>) {
+    let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
+    let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
+    let (ids, mut start, mut logits, mut chosen) = (ids(), 0, Vec::new(), Vec::new());
+    for n in steps {
+        assert!(kv.reserve(&mut table, start + n));
+        let span = Span { ids: &ids[start..start + n], start, table: &table, wanted: WantedLogits::All };
+        pass.step(&[span], &kv, &mut out).unwrap();
+        logits.extend_from_slice(&out.logits);
+        out.routing.iter().for_each(|of_layer| chosen.extend_from_slice(&of_layer.experts));
+        start += n;
+    }
+    (logits, chosen)
+}
+
+fn programs(kind: Kind) -> (Program, Packed, Arc<Processor>) {
+    let processor = Arc::new(Processor::new(Simd::detect(), 2));
+    let program = Program::simd(graph(kind), processor.clone(), None, || {}).unwrap();
+    (program, Packed::new(kind, &processor), processor)
+}
+
+#[test]
+fn a_pass_agrees_with_the_cpu_and_chooses_the_same_experts() {
+    let Some(device) = device() else { return };
+    for (format, second) in [
+        (WeightFormat::Q8_0, WeightFormat::Q8_0),
+        (WeightFormat::Q4K, WeightFormat::Q6K),
+        (WeightFormat::Int4G128, WeightFormat::Int4G128),
+        (WeightFormat::F32, WeightFormat::Bf16),
+    ] {
+        let kind = Kind::whole(format, second);
+        let (program, packed, processor) = programs(kind);
+        let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
+        let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+        let n_buffers = pass.buffers_created();
+        for steps in [&[N_TOKENS][..], &[1, 1, 63, 2, 23]] {
+            let (logits, ours) = on_gpu(kind, &pass, steps);
+            assert_eq!(ours, chosen, "{kind:?} {steps:?}");
+            // Sums run in another order, a millionth of their values. Now and then that takes a value to the next step of int8,
+            // 1/127 of its unit's largest, and the rows that attend to it change by as much: at most what int8 itself costs.
+            let rows = logits.chunks(VOCABULARY).zip(expected.chunks(VOCABULARY));
+            let errors: Vec<f64> = rows.map(|(ours, expected)| nmse(ours, expected)).collect();
+            let n_near = errors.iter().filter(|error| **error < 1e-9).count();
+            assert!(n_near >= N_TOKENS / 10, "{kind:?} {steps:?}: {errors:?}");
+            let error = nmse(&logits, &expected);
+            assert!(error < 1e-3, "{kind:?} {steps:?}: NMSE {error:e}");
+        }
+        assert_eq!(pass.buffers_created(), n_buffers);
+    }
+}
+
+#[test]
+fn products_and_experts_have_the_cpus_bits_in_every_format() {
+    let Some(device) = device() else { return };
+    for format in WeightFormat::ALL {
+        let kind = Kind::exact(format);
+        let (program, packed, processor) = programs(kind);
+        let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
+        let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        for steps in [[1, 64, 25]] {
+            let (logits, ours) = on_gpu(kind, &pass, &steps);
+            assert_eq!(ours, chosen, "{format} {steps:?}");
+            assert!(
+                bits(&logits) == bits(&expected),
+                "{format} {steps:?}: NMSE {:e}",
+                nmse(&logits, &expected)
+            );
+        }
+    }
+}
+
+#[test]
+fn sequences_share_a_step_and_a_copied_page_is_its_own() {
+    let Some(device) = device() else { return };
+    let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
+    let (program, packed, _) = programs(kind);
+    let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+    let (alone, _) = on_gpu(kind, &pass, &[N_TOKENS]);
+    let mut kv = pass.kv_pool(layout(kind), usize::MAX, 2);
+    let (mut a, mut b, mut out) = (KvTable::default(), KvTable::default(), DeviceOutput::default());
+    let ids = ids();
+    assert!(kv.reserve(&mut a, 20));
+    let span = |start, end, table| Span { ids: &ids[start..end], start, table, wanted: WantedLogits::Last };
+    pass.step(&[span(0, 20, &a)], &kv, &mut out).unwrap();
+    let page = a.pages().next().unwrap();
+    assert!(kv.copy(&mut b, page));
+    // The first sequence goes on with other tokens.
+    let others = Span { ids: &[1, 2, 3], start: 20, table: &a, wanted: WantedLogits::Nothing };
+    pass.step(&[others, span(20, 25, &b)], &kv, &mut out).unwrap();
+    let error = nmse(&out.logits, &alone[24 * VOCABULARY..][..VOCABULARY]);
+    assert!(error < 1e-5, "NMSE {error:e}");
+    let nothing = Span { ids: &[1, 2, 3], start: 23, table: &a, wanted: WantedLogits::Nothing };
+    pass.step(&[nothing], &kv, &mut out).unwrap();
+    assert!(out.logits.is_empty());
+}
+
+#[test]
+fn what_no_kernel_is_there_for_is_said_in_words() {
+    let Some(device) = device() else { return };
+    let kind = Kind::exact(WeightFormat::F32);
+    let mut pass = Pass { recorder: Recorder::default(), seed: 0 };
+    let table =
+        pass.recorder.matrix(Arc::new(Matrix::noise(1, WeightFormat::F32, 4, HIDDEN)), Rounding::Never);
+    let x = pass.recorder.embed(table);
+    let logits = pass.linear(x, "logits", WeightFormat::F32, (4, false));
+    pass.recorder.soft_cap(logits, 30.0);
+    let processor = Arc::new(Processor::new(Simd::detect(), 1));
+    let program = Program::simd(pass.recorder.finish(logits), processor.clone(), None, || {}).unwrap();
+    let refused = GpuPass::new(&device, &program, &Packed::new(kind, &processor), 128).unwrap_err();
+    assert_eq!(refused, "no kernel is there for capped logits");
+}

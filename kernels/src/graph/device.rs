@@ -1,0 +1,82 @@
+//! What a forward pass on another device looks like from here: it runs whole steps, experts included, and keeps keys and
+//! values in its own memory.
+
+use std::{any::Any, fmt};
+
+use super::{KvLayout, KvPool, Span};
+use crate::{cpu::OutOfVocabulary, simd::PackedExpertShape};
+
+/// A forward pass in a device's memory.
+pub trait DevicePass: fmt::Debug + Send + Sync {
+    /// A pool of pages in the device's memory: as many as fit into `budget_bytes` and that memory, at least one.
+    fn kv_pool(&self, layout: KvLayout, budget_bytes: usize, n_sequences: usize) -> KvPool;
+
+    /// Computes the rows of a step; the logits (W, V) of those that want them and the routers' choices go to `out`.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; the spans' rows then count as not cached.
+    ///
+    /// # Panics
+    /// If `kv` is not of [`Self::kv_pool`], or a span has no room reserved in it.
+    fn step(&self, spans: &[Span<'_>], kv: &KvPool, out: &mut DeviceOutput) -> Result<(), DeviceError>;
+
+    /// Dispatches that a step of one row takes.
+    fn n_dispatches(&self) -> usize;
+
+    /// Bytes of its weights.
+    fn weight_bytes(&self) -> u64;
+}
+
+/// Pages of keys and values in a device's memory.
+pub trait DevicePages: Any + fmt::Debug + Send + Sync {
+    /// Copies a page, after all steps that were begun before.
+    fn copy(&self, from: u32, to: u32);
+}
+
+/// Experts in panels, to be copied into a device's memory.
+pub trait PackedExperts {
+    /// How many a layer has; none in a dense one.
+    fn n_experts(&self, layer: usize) -> usize;
+
+    /// The shape of a layer's experts, if it has any.
+    fn shape(&self, layer: usize) -> Option<PackedExpertShape>;
+
+    /// Shows an expert's panels to `read`.
+    ///
+    /// # Errors
+    /// If there is no such expert, or it cannot be read.
+    fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String>;
+}
+
+/// What a step on a device gives, in memory that the next one reuses.
+#[derive(Debug, Default)]
+pub struct DeviceOutput {
+    /// (W, V).
+    pub logits: Vec<f32>,
+    /// Of each layer with experts.
+    pub routing: Vec<LayerRouting>,
+}
+
+/// A router's choices in a step.
+#[derive(Clone, Debug, Default)]
+pub struct LayerRouting {
+    /// The model's layer.
+    pub layer: usize,
+    /// K.
+    pub n_chosen: usize,
+    /// (T, K), the expert with the largest gate first.
+    pub experts: Vec<u16>,
+    /// (T, K).
+    pub gates: Vec<f32>,
+}
+
+/// Why a step on a device failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// A token outside the vocabulary.
+    #[error(transparent)]
+    Vocabulary(#[from] OutOfVocabulary),
+    /// The device's own failure, in one sentence.
+    #[error("{0}")]
+    Failed(String),
+}
