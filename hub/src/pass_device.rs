@@ -40,7 +40,10 @@ pub(crate) fn place(
     }
 }
 
-/// Why the forward pass cannot run on a GPU whatever GPU there is; none if it may.
+/// Refuses what no GPU does, whatever GPU there is.
+///
+/// # Errors
+/// If a GPU is asked for with f32 activations or with workers; with the flag to leave out.
 pub(crate) fn refusal(compute: &Compute, choice: DeviceChoice, has_workers: bool) -> anyhow::Result<()> {
     if choice == DeviceChoice::Gpu && matches!(compute, Compute::Exact) {
         anyhow::bail!("a GPU computes with int8 activations: leave out --activations f32");
@@ -88,7 +91,7 @@ fn on_gpu(
             DeviceChoice::Gpu => "it was asked for",
             _ => "it has memory of its own",
         },
-        pass.weight_bytes() as f64 / (1 << 20) as f64,
+        pass.weight_bytes() as f64 / 1_048_576.0,
     );
     model.run_on(Box::new(pass));
     Ok(Placed { panels, why })

@@ -251,7 +251,7 @@ mod tests {
         };
         let text = Arc::new(Text::load(&checkpoint).unwrap());
         let mut experts = LocalExperts::from_panels(Arc::new(placed.panels), moex_protocol::Dtype::F16);
-        let cases: Vec<_> = cases::read(CASES.as_ref()).unwrap().into_iter().step_by(25).collect();
+        let cases: Vec<_> = cases::read(CASES.as_ref()).unwrap().into_iter().step_by(60).collect();
         let report = answer(model, text, &mut experts, &cases, &ProgressBar::hidden()).unwrap();
         Some(report.results.into_iter().map(|answer| (answer.text, answer.right)).collect())
     }
@@ -264,10 +264,10 @@ mod tests {
         let Some(on_gpu) = answers_on(DeviceChoice::Gpu) else { return };
         let on_cpu = answers_on(DeviceChoice::Cpu).unwrap();
         let n_right = |answers: &[(String, bool)]| answers.iter().filter(|(_, right)| *right).count();
-        assert_eq!((on_gpu.len(), n_right(&on_gpu)), (12, n_right(&on_cpu)));
+        assert_eq!((on_gpu.len(), n_right(&on_gpu)), (5, n_right(&on_cpu)));
         // A story may go on otherwise where two tokens are within rounding of each other.
         let n_alike = on_gpu.iter().zip(&on_cpu).filter(|(gpu, cpu)| gpu == cpu).count();
-        assert!(n_alike >= 10, "{n_alike} of 12 texts are alike");
+        assert!(n_alike >= 4, "{n_alike} of 5 texts are alike");
     }
 
     #[test]
