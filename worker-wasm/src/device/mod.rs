@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use moex_kernels::engine::{ActivationFormat, EngineError, EnginePlan};
 #[cfg(feature = "gpu")]
 use moex_kernels::engine::{
-    Engine as KernelEngine, GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport,
+    ActivationFormat, Engine as KernelEngine, GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport,
 };
+use moex_kernels::engine::{EngineError, EnginePlan};
 use moex_protocol::{Join, SelfTest, WorkerKey, WorkerKind};
 use serde::Deserialize;
 
