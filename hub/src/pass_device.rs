@@ -2,7 +2,10 @@
 //!
 //! `auto` takes a GPU of its own memory (a discrete one): such a GPU reads weights several times as fast as any processor, while
 //! one that shares the processor's memory, or is made of software, reads them no faster. It leaves the processor what no kernel is
-//! there for, f32 activations, models beyond the GPU's memory, and hubs whose workers compute experts.
+//! there for, f32 activations, keys and values in other formats than f16, models beyond the GPU's memory, and hubs whose workers compute experts.
+
+#[cfg(feature = "gpu")]
+mod self_test;
 
 use std::{io, sync::Arc};
 
@@ -11,7 +14,7 @@ use moex_worker::device::DeviceChoice;
 
 /// Experts in panels, and the sentence that says where the forward pass runs and why.
 pub(crate) struct Placed {
-    pub(crate) panels: ExpertPanels,
+    pub(crate) panels: Arc<ExpertPanels>,
     pub(crate) why: String,
 }
 
@@ -26,7 +29,10 @@ pub(crate) fn place(
     panels: impl Fn(Keep) -> io::Result<ExpertPanels>,
 ) -> anyhow::Result<Placed> {
     if choice == DeviceChoice::Cpu {
-        return Ok(Placed { panels: panels(keep)?, why: "The forward pass runs on the CPU.".into() });
+        return Ok(Placed {
+            panels: Arc::new(panels(keep)?),
+            why: "The forward pass runs on the CPU.".into(),
+        });
     }
     match on_gpu(model, choice, &panels) {
         Ok(placed) => Ok(placed),
@@ -35,7 +41,7 @@ pub(crate) fn place(
         }
         Err(reason) => {
             let why = format!("The forward pass runs on the CPU: {reason:#}.");
-            Ok(Placed { panels: panels(keep)?, why })
+            Ok(Placed { panels: Arc::new(panels(keep)?), why })
         }
     }
 }
@@ -62,12 +68,16 @@ fn on_gpu(
     choice: DeviceChoice,
     panels: &dyn Fn(Keep) -> io::Result<ExpertPanels>,
 ) -> anyhow::Result<Placed> {
-    use anyhow::{anyhow, ensure};
+    use anyhow::{Context, anyhow, ensure};
     use moex_kernels::{
         engine::{GpuDevice, GpuPass, GpuSelect},
         graph::DevicePass,
+        simd::KvFormat,
     };
 
+    if let Compute::Fast(fast) = model.compute() {
+        ensure!(fast.kv == KvFormat::F16, "a GPU keeps keys and values in f16");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let open = |select| runtime.block_on(GpuDevice::open(select));
     let gpu = match open(GpuSelect::Auto) {
@@ -80,9 +90,10 @@ fn on_gpu(
         "{} shares its memory with the CPU (`--device gpu` takes it)",
         info.adapter
     );
-    let panels = panels(Keep::None)?;
+    let panels = Arc::new(panels(Keep::None)?);
     let pass =
-        GpuPass::new(&gpu, model.program(), &panels, model.spec().max_positions).map_err(|e| anyhow!(e))?;
+        GpuPass::new(&gpu, model.program(), &*panels, model.spec().max_positions).map_err(|e| anyhow!(e))?;
+    self_test::compare(model, &panels, &pass).with_context(|| info.adapter.clone())?;
     let why = format!(
         "The forward pass runs on the GPU {} ({}), experts included: {}, and its {:.0} MiB of weights fit.",
         info.adapter,

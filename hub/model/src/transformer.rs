@@ -5,8 +5,8 @@ use std::{fmt, sync::OnceLock};
 use moex_kernels::{
     cpu::OutOfVocabulary,
     graph::{
-        DeviceError, DeviceOutput, DevicePass, ExpertsWanted, KvPool, Pause, PlanBytes, Program, Span, Stage,
-        Workspace as Space,
+        DeviceError, DeviceOutput, DevicePass, ExpertsWanted, KvLayout, KvPool, Pause, PlanBytes, Program,
+        Span, Stage, Workspace as Space,
     },
 };
 use moex_protocol::Routing;
@@ -143,11 +143,15 @@ impl Model {
     /// Creates a KV pool with as many whole pages as fit into `budget_bytes`, at least one, and at most as many as
     /// `n_sequences` of full length need.
     pub fn kv_pool(&self, budget_bytes: usize, n_sequences: usize) -> KvPool {
-        let layout = self.compute.kv_layout(&self.spec);
         match self.device() {
-            Some(device) => device.kv_pool(layout, budget_bytes, n_sequences),
-            None => KvPool::new(layout, budget_bytes, n_sequences),
+            Some(device) => device.kv_pool(self.kv_layout(), budget_bytes, n_sequences),
+            None => KvPool::new(self.kv_layout(), budget_bytes, n_sequences),
         }
+    }
+
+    /// What a pool of this model's keys and values consists of.
+    pub fn kv_layout(&self) -> KvLayout {
+        self.compute.kv_layout(&self.spec)
     }
 
     /// Runs all further steps on a device, over pools made from now on. Its experts are computed there: [`Experts`] only learn

@@ -250,7 +250,7 @@ mod tests {
             placed => placed.unwrap(),
         };
         let text = Arc::new(Text::load(&checkpoint).unwrap());
-        let mut experts = LocalExperts::from_panels(Arc::new(placed.panels), moex_protocol::Dtype::F16);
+        let mut experts = LocalExperts::from_panels(placed.panels, moex_protocol::Dtype::F16);
         let cases: Vec<_> = cases::read(CASES.as_ref()).unwrap().into_iter().step_by(60).collect();
         let report = answer(model, text, &mut experts, &cases, &ProgressBar::hidden()).unwrap();
         Some(report.results.into_iter().map(|answer| (answer.text, answer.right)).collect())

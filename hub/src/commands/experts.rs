@@ -159,7 +159,7 @@ fn panel_experts(
         }
     };
     eprintln!("{}", placed.why);
-    Ok(LocalExperts::from_panels(Arc::new(placed.panels), args.wire))
+    Ok(LocalExperts::from_panels(placed.panels, args.wire))
 }
 
 /// A swarm of local workers that lives as long as the command.

@@ -196,8 +196,8 @@ impl ShardStore {
     }
 
     /// [`Self::computing_int8`] with these panels of its blocks.
-    pub(crate) fn with_panels(mut self, panels: ExpertPanels) -> Self {
-        self.panels = Some(Arc::new(panels));
+    pub(crate) fn with_panels(mut self, panels: Arc<ExpertPanels>) -> Self {
+        self.panels = Some(panels);
         self
     }
 
