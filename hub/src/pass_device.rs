@@ -95,7 +95,8 @@ fn on_gpu(
         GpuPass::new(&gpu, model.program(), &*panels, model.spec().max_positions).map_err(|e| anyhow!(e))?;
     self_test::compare(model, &panels, &pass).with_context(|| info.adapter.clone())?;
     let why = format!(
-        "The forward pass runs on the GPU {} ({}), experts included: {}, and its {:.0} MiB of weights fit.",
+        "The forward pass runs on the GPU {} ({}), experts included, so no worker is asked: {}, and its {:.0} MiB of \
+         weights fit.",
         info.adapter,
         info.backend,
         match choice {
