@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Measures servers of OpenAI's API with PyPI's llama-benchy, one after the other, at 1, 4 and 16 streams; by hand:
 #   llama_benchy.sh TOKENIZER_FOLDER http://127.0.0.1:8080/v1 http://127.0.0.1:8081/v1 ...
-# TOKENIZER_FOLDER has the tokenizer.json of the model that all of them serve. Prompts are cut from this project's own
-# pages, 256 tokens each, and answers are 64 tokens long. RUNS (3) sets how often each is measured.
+# TOKENIZER_FOLDER has the tokenizer.json of the model that all of them serve, under the name MODEL (moex-demo). Prompts
+# are cut from this project's own pages, 256 tokens each, and answers are 64 tokens long. RUNS (3) sets how often each is
+# measured. It counts tokens by pieces of text: for a model of random weights its rates of answers mean nothing.
 # Exit code 3: there is no Python, or pip could not fetch the package.
 set -euo pipefail
 package=llama-benchy==0.4.0
@@ -27,7 +28,7 @@ sleep 1
 
 export HF_HUB_OFFLINE=1 HOME=$book
 for url in "${@:2}"; do
-    "$venv/bin/llama-benchy" --base-url "$url" --served-model-name "${MODEL:-moex}" --model "${MODEL:-moex}" --tokenizer "$tokenizer" \
+    "$venv/bin/llama-benchy" --base-url "$url" --served-model-name "${MODEL:-moex-demo}" --model "${MODEL:-moex-demo}" --tokenizer "$tokenizer" \
         --book-url "http://127.0.0.1:$port/book.txt" --pp 256 --tg 64 --exact-tg --no-cache --skip-coherence \
         --concurrency 1 4 16 --runs "${RUNS:-3}"
 done

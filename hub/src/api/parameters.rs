@@ -104,7 +104,6 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     of("logits_processors", Refused(&["[]"], "")),
     of("mm_processor_kwargs", Refused(&["{}"], "it reads text only")),
     of("prompt_logprobs", Refused(&["0"], "")),
-    of("return_token_ids", Refused(&["false"], "")),
     of("return_tokens_as_token_ids", Refused(&["false"], "")),
     of("skip_special_tokens", Refused(&["true"], "")),
     of("stop_token_ids", Refused(&["[]"], "\"stop\" takes strings")),
