@@ -56,8 +56,8 @@ impl Hedge {
     }
 }
 
-/// What a worker may hold whose key has not proven itself, while proven workers have free memory: at most one replica of
-/// each block that [`Self::admits`]. All such workers share these blocks, so that many keys hold no more than one.
+/// What workers may hold whose keys have not proven themselves, while proven workers have free memory: one replica of one
+/// block in [`Self::every`]. All such workers share these blocks, so that many keys hold no more than one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probation {
     /// Work items that a key must have answered truly.
