@@ -15,6 +15,7 @@ use moex_worker::device::DeviceChoice;
 /// Experts in panels, and the sentence that says where the forward pass runs and why.
 pub(crate) struct Placed {
     pub(crate) panels: Arc<ExpertPanels>,
+    pub(crate) is_gpu: bool,
     pub(crate) why: String,
 }
 
@@ -31,6 +32,7 @@ pub(crate) fn place(
     if choice == DeviceChoice::Cpu {
         return Ok(Placed {
             panels: Arc::new(panels(keep)?),
+            is_gpu: false,
             why: "The forward pass runs on the CPU.".into(),
         });
     }
@@ -41,7 +43,7 @@ pub(crate) fn place(
         }
         Err(reason) => {
             let why = format!("The forward pass runs on the CPU: {reason:#}.");
-            Ok(Placed { panels: Arc::new(panels(keep)?), why })
+            Ok(Placed { panels: Arc::new(panels(keep)?), is_gpu: false, why })
         }
     }
 }
@@ -106,7 +108,7 @@ fn on_gpu(
         pass.weight_bytes() as f64 / 1_048_576.0,
     );
     model.run_on(Box::new(pass));
-    Ok(Placed { panels, why })
+    Ok(Placed { panels, is_gpu: true, why })
 }
 
 #[cfg(not(feature = "gpu"))]

@@ -247,14 +247,14 @@ async fn prepare(args: Args) -> anyhow::Result<Ready> {
         bar(done, total);
     };
     let hub = Hub::open(config, progress).await?;
-    let description = hub.description().to_owned();
+    let (description, asks_workers) = (hub.description().to_owned(), hub.asks_workers());
     let serving = server.ready(hub);
 
     let workers = WorkerProcesses::start(usize::from(args.workers), &opened.local_join(), None, busy_poll)?;
     if args.json {
         writeln!(stdout(), "{}", opened.json()).context("the addresses could not be printed")?;
     }
-    let next = next_step(workers.count(), args.no_hub_compute);
+    let next = next_step(asks_workers, workers.count(), args.no_hub_compute);
     eprintln!("{}", opened.greeting(&description, next));
     Ok(Ready { serving, workers, opened })
 }
@@ -308,8 +308,9 @@ fn packing_bar() -> anyhow::Result<impl Fn(usize, usize) + Send + Sync + 'static
 }
 
 /// What the user can do next.
-fn next_step(n_workers: usize, no_hub_compute: bool) -> &'static str {
+fn next_step(asks_workers: bool, n_workers: usize, no_hub_compute: bool) -> &'static str {
     match (n_workers, no_hub_compute) {
+        _ if !asks_workers => "The hub computes everything: no worker is needed.",
         (0, false) => {
             "Open a join address in a tab, or give it to `moex worker`, to lend a machine; until then the hub computes alone."
         }

@@ -241,6 +241,7 @@ pub struct Hub {
     pub(super) api: Api,
     pub(super) swarm: net::SwarmServer,
     description: String,
+    asks_workers: bool,
     reach: Reach,
 }
 
@@ -271,6 +272,11 @@ impl Hub {
     pub fn description(&self) -> &str {
         &self.description
     }
+
+    /// Whether workers compute experts of the model: if it has any, and no GPU of the hub computes them.
+    pub fn asks_workers(&self) -> bool {
+        self.asks_workers
+    }
 }
 
 /// The parts that take time to load.
@@ -283,8 +289,8 @@ struct Loaded {
     memory: MemoryPlan,
     /// The model's maximum context.
     most_positions: usize,
-    /// Where the forward pass runs, and why, if that was chosen.
-    device: Option<String>,
+    /// Whether the forward pass runs on a GPU, and the sentence that says why; if that was chosen.
+    device: Option<(bool, String)>,
 }
 
 impl Loaded {
@@ -328,7 +334,7 @@ impl Loaded {
             }
             let placed = placed.map_err(|error| OpenError::Device(format!("{error:#}")))?;
             store = store.with_panels(placed.panels);
-            device = Some(placed.why);
+            device = Some((placed.is_gpu, placed.why));
         }
         let store = Arc::new(store);
         Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most, device })
@@ -391,10 +397,18 @@ impl Loaded {
             0 => "no experts, so the hub computes alone".to_owned(),
             n => format!("{n} experts in {format}"),
         };
-        let device = device.map(|why| format!("\n{why}")).unwrap_or_default();
+        let (is_gpu, device) =
+            device.map_or_else(Default::default, |(is_gpu, why)| (is_gpu, format!("\n{why}")));
+        let asks_workers = n_experts > 0 && !is_gpu;
         let description =
             format!("{name}: {n_layers} layers, {experts}, context {context}{less}\n{arithmetic}{device}");
-        Ok(Hub { api: Api::new(parts).map_err(OpenError::Generation)?, swarm, description, reach })
+        Ok(Hub {
+            api: Api::new(parts).map_err(OpenError::Generation)?,
+            swarm,
+            description,
+            asks_workers,
+            reach,
+        })
     }
 }
 

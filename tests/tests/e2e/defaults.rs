@@ -130,7 +130,7 @@ async fn the_context_that_info_says_is_what_serve_gives() {
 }
 
 /// The content of the file once it is as expected, or when patience ends.
-async fn read_when(path: &Path, is_there: impl Fn(&str) -> bool) -> String {
+pub(crate) async fn read_when(path: &Path, is_there: impl Fn(&str) -> bool) -> String {
     let begun = Instant::now();
     loop {
         let text = std::fs::read_to_string(path).unwrap_or_default();

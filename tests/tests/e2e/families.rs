@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use moex_tests::{
-    hub::Hub,
+    hub::Moex,
     tensors::{Matrix, nmse},
 };
 
-use crate::{data, run, succeed};
+use crate::{data, defaults::read_when, run, succeed};
 
 /// Tokens of each of the reference's sequences.
 const LENGTH: usize = 48;
@@ -125,7 +125,11 @@ async fn a_model_without_experts_runs_on_the_hub_alone_and_says_so() {
         info.contains("3 layers (without experts)") && info.contains("The hub computes it alone"),
         "{info}"
     );
-    let hub = Hub::start(&["--model", &model]).unwrap();
+    let logs = tempfile::tempdir().unwrap();
+    let hub = Moex::under_test().logging_to(logs.path()).hub(&["--model", &model]).unwrap();
+    let said = "The hub computes everything: no worker is needed.";
+    let log = read_when(&logs.path().join("hub.log"), |log| log.contains(said)).await;
+    assert!(!log.contains("to lend a machine"), "{log}");
     let health = hub.get("/health").await.unwrap();
     assert_eq!(health["status"], "ok", "{health}");
     let models = hub.get("/v1/models").await.unwrap();
