@@ -14,10 +14,10 @@ use std::{
 use anyhow::{Context, ensure};
 use geometry::{Geometry, Like};
 use indicatif::{ProgressBar, ProgressStyle};
-use weights::Weights;
+use weights::{SpokenTokens, Weights};
 
 use super::safetensors_file::{Planned, SafetensorsFile};
-use moex_model::{Checkpoint, MAX_LAYERS, ModelSpec, TokenizerSource};
+use moex_model::{Checkpoint, MAX_LAYERS, ModelSpec, TokenizerSource, gguf::Vocabulary};
 
 /// Maximum bytes of a shard, as in published checkpoints.
 const SHARD_BYTES: usize = 4_000_000_000;
@@ -25,7 +25,8 @@ const SHARD_BYTES: usize = 4_000_000_000;
 /// Writes a random checkpoint with the geometry of a published model.
 ///
 /// It has the published model's shapes, names and files, in bf16 or as a GGUF in the chosen format, and the demo
-/// model's tokenizer. Its output is meaningless: use it to measure speed and memory before you download the real model.
+/// model's tokenizer. It answers with words that mean nothing: use it to measure speed and memory before you download the
+/// real model.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Model whose geometry to use.
@@ -102,11 +103,13 @@ fn write(
         fs::write(folder.join(name), bytes).with_context(|| folder.join(name).display().to_string())
     };
     let config = serde_json::to_vec_pretty(&geometry.config())?;
-    ModelSpec::from_json(&config).context("the geometry is not a valid model")?;
+    let spec = ModelSpec::from_json(&config).context("the geometry is not a valid model")?;
     put("config.json", &config)?;
     let text = Checkpoint::demo()?.text;
+    let tokenizer = tokenizer_json(text.tokenizer)?;
+    let spoken = SpokenTokens::of(&Vocabulary::from_tokenizer_json(&tokenizer, spec.vocab)?);
     let files = [
-        ("tokenizer.json", tokenizer_json(text.tokenizer)),
+        ("tokenizer.json", Some(tokenizer)),
         ("tokenizer_config.json", text.tokenizer_config),
         ("generation_config.json", text.generation_config),
     ];
@@ -123,7 +126,7 @@ fn write(
         let context = || folder.join(&name).display().to_string();
         let mut file = SafetensorsFile::create(&folder.join(&name), shard).with_context(context)?;
         for tensor in shard {
-            Weights::new(seed, &tensor.name, &tensor.shape)
+            Weights::new(seed, &tensor.name, &tensor.shape, &spoken)
                 .for_each(|values| {
                     progress.inc(2 * values.len() as u64);
                     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -140,10 +143,12 @@ fn write(
 }
 
 /// The demo model's `tokenizer.json`.
-fn tokenizer_json(source: Option<TokenizerSource>) -> Option<Cow<'static, [u8]>> {
+fn tokenizer_json(source: Option<TokenizerSource>) -> anyhow::Result<Cow<'static, [u8]>> {
     match source {
-        Some(TokenizerSource::Json(json)) => Some(json),
-        Some(TokenizerSource::Vocabulary(_) | TokenizerSource::Unknown(_)) | None => None,
+        Some(TokenizerSource::Json(json)) => Ok(json),
+        Some(TokenizerSource::Vocabulary(_) | TokenizerSource::Unknown(_)) | None => {
+            anyhow::bail!("the demo model has no tokenizer.json")
+        }
     }
 }
 
@@ -197,6 +202,19 @@ mod tests {
         // Neither flat nor wild: the model prefers some tokens.
         let mean_square = logits.iter().map(|l| l * l).sum::<f32>() / logits.len() as f32;
         assert!((0.1..100.0).contains(&mean_square), "{mean_square}");
+    }
+
+    #[test]
+    fn only_words_are_answered() {
+        let (_keep, checkpoint) = synth(2, 1);
+        let tokenizer = tokenizer_json(Checkpoint::demo().unwrap().text.tokenizer).unwrap();
+        let vocabulary = Vocabulary::from_tokenizer_json(&tokenizer, 1024).unwrap();
+        let logits = logits(&checkpoint);
+        let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
+        assert!(logits[best] > 0.0);
+        assert!(vocabulary.tokens[best].bytes().any(|byte| byte.is_ascii_alphanumeric()));
+        let end = vocabulary.id("<|im_end|>").unwrap() as usize;
+        assert_eq!((logits[end], logits[1023]), (0.0, 0.0), "an end, and an id without a token");
     }
 
     #[test]

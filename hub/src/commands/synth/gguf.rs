@@ -6,7 +6,10 @@ use anyhow::Context;
 use indicatif::ProgressBar;
 use moex_kernels::WeightFormat;
 
-use super::{Geometry, Weights, tokenizer_json};
+use super::{
+    Geometry, tokenizer_json,
+    weights::{SpokenTokens, Weights},
+};
 use crate::commands::part_file::PartFile;
 use moex_model::gguf::{Header, MetaValue, Vocabulary, padding};
 use moex_model::text::Text;
@@ -48,14 +51,19 @@ pub(super) fn write(
     let tensors = tensors(&spec);
     let formats: Vec<WeightFormat> =
         tensors.iter().map(|tensor| mix.format(tensor, spec.layers.len())).collect();
-    let header = header(&spec, &tensors, &formats)?;
+    let mut demo = Checkpoint::demo()?;
+    let template = Text::template_source(&demo.text)?.unwrap_or_default();
+    let tokenizer = tokenizer_json(demo.text.tokenizer.take())?;
+    let vocabulary = Vocabulary::from_tokenizer_json(&tokenizer, spec.vocab)?;
+    let spoken = SpokenTokens::of(&vocabulary);
+    let header = header(&spec, &tensors, &formats, vocabulary, template);
     let context = || path.display().to_string();
     let mut file = PartFile::create(path).with_context(context)?;
     file.write(&header.encode()).with_context(context)?;
     for (tensor, format) in tensors.iter().zip(formats) {
         let mut out = Quantizer::new(format, tensor, &mut file);
         for part in &tensor.parts {
-            Weights::new(seed, part, tensor.part_shape())
+            Weights::new(seed, part, tensor.part_shape(), &spoken)
                 .for_each(|values| {
                     progress.inc(2 * values.len() as u64);
                     out.push(values.iter().map(|value| value.to_f32()))
@@ -102,11 +110,13 @@ fn has_more_bits(name: &str, n_layers: usize) -> bool {
     (part("attn_v") || part("ffn_down") || part("ffn_down_exps")) && layer.is_some_and(is_chosen)
 }
 
-fn header(spec: &ModelSpec, tensors: &[GgufTensor], formats: &[WeightFormat]) -> anyhow::Result<Header> {
-    let mut demo = Checkpoint::demo()?;
-    let template = Text::template_source(&demo.text)?.unwrap_or_default();
-    let json = tokenizer_json(demo.text.tokenizer.take()).context("the demo model has a tokenizer.json")?;
-    let mut vocabulary = Vocabulary::from_tokenizer_json(&json, spec.vocab)?;
+fn header(
+    spec: &ModelSpec,
+    tensors: &[GgufTensor],
+    formats: &[WeightFormat],
+    mut vocabulary: Vocabulary,
+    template: String,
+) -> Header {
     vocabulary.eos = vocabulary.id("<|im_end|>");
     vocabulary.bos = vocabulary.id("<|endoftext|>");
     vocabulary.pad = vocabulary.bos;
@@ -118,7 +128,7 @@ fn header(spec: &ModelSpec, tensors: &[GgufTensor], formats: &[WeightFormat]) ->
     for (tensor, format) in tensors.iter().zip(formats) {
         header.tensor(tensor.name.as_str(), *format, &tensor.shape);
     }
-    Ok(header)
+    header
 }
 
 /// Takes a tensor's values in order, and quantises and writes whole rows on all threads.

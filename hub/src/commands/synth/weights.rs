@@ -1,25 +1,48 @@
 //! Random bf16 weights: norms are ones, and matrices keep products about as large as their input. A tensor's values
 //! depend only on the seed and its name, so they are the same in any file and order.
+//!
+//! The head's rows are zero for tokens that are no words: then answers are text, which clients and their users can count.
 
 use half::bf16;
+use moex_model::gguf::{TokenKind, Vocabulary};
 use rand::{Rng, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 /// Values written at a time.
 const CHUNK: usize = 1 << 18;
 
-/// The weights of one tensor.
-pub(super) struct Weights {
-    rng: Xoshiro256PlusPlus,
-    shape: Vec<usize>,
+/// Rows (V) of the head that are not zero.
+pub(super) struct SpokenTokens(Vec<bool>);
+
+impl SpokenTokens {
+    /// The tokens that are words of ASCII letters and digits, or parts of such.
+    pub(super) fn of(vocabulary: &Vocabulary) -> Self {
+        let is_spoken = |(token, kind): (&String, &TokenKind)| {
+            // `Ġ` is a space in a vocabulary of bytes.
+            let word = token.trim_start_matches('Ġ');
+            *kind == TokenKind::Normal
+                && !word.is_empty()
+                && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        };
+        Self(vocabulary.tokens.iter().zip(&vocabulary.kinds).map(is_spoken).collect())
+    }
 }
 
-impl Weights {
+/// The weights of one tensor.
+pub(super) struct Weights<'a> {
+    rng: Xoshiro256PlusPlus,
+    shape: Vec<usize>,
+    /// If this is the head.
+    spoken: Option<&'a SpokenTokens>,
+}
+
+impl<'a> Weights<'a> {
     /// Weights of the tensor that a folder calls `name`.
-    pub(super) fn new(seed: u64, name: &str, shape: &[usize]) -> Self {
+    pub(super) fn new(seed: u64, name: &str, shape: &[usize], spoken: &'a SpokenTokens) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_le_bytes()).update(name.as_bytes());
         let rng = Xoshiro256PlusPlus::from_seed(*hasher.finalize().as_bytes());
-        Self { rng, shape: shape.to_vec() }
+        let spoken = (name == "lm_head.weight").then_some(spoken);
+        Self { rng, shape: shape.to_vec(), spoken }
     }
 
     /// Passes the tensor's values to `out` in order, piece by piece.
@@ -37,6 +60,14 @@ impl Weights {
                 piece.resize(n, bf16::ONE);
             } else {
                 self.fill(n, half_width, &mut piece);
+            }
+            if let Some(SpokenTokens(spoken)) = self.spoken {
+                let done = self.shape.iter().product::<usize>() - left;
+                for (i, value) in piece.iter_mut().enumerate() {
+                    if !spoken.get((done + i) / columns).copied().unwrap_or_default() {
+                        *value = bf16::ZERO;
+                    }
+                }
             }
             out(&piece)?;
             left -= n;
