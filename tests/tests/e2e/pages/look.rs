@@ -85,6 +85,9 @@ async fn the_swarm_and_join_pages_look_right_everywhere() {
     let (tab, complaints) = browser.open_heard(&hub.join_url).await.unwrap();
     tab.until("!document.querySelector('#lend').disabled").await.unwrap();
     look(&tab, &axe, "join").await;
+    tab.click("#lend").await.unwrap();
+    tab.wait_until("serving", |status| status["state"] == "serving").await.unwrap();
+    look(&tab, &axe, "join-lending").await;
     assert_eq!(complaints.heard(), Vec::<String>::new());
     browser.close().await.unwrap();
 }
