@@ -15,6 +15,7 @@ static ALLOCATOR: Budgeted<MiMalloc> = Budgeted(MiMalloc);
 
 fn main() -> ExitCode {
     memory::give_back_at_once();
+    order_no_gpus();
     moex_worker::native::install_crypto();
     let command = Cli::parse().command;
     // Logs and progress go to stderr; stdout is for the command's result.
@@ -29,4 +30,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Turns off Mesa's Vulkan layer that puts a desktop's GPU first, and complains where there is no desktop: GPUs are chosen by
+/// their kind here.
+fn order_no_gpus() {
+    // SAFETY: no other thread runs yet that could read the environment.
+    unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
 }
