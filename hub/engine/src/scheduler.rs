@@ -299,6 +299,9 @@ impl Scheduler {
             } else if self.running.len() > 1 {
                 // Preempts the youngest sequence; it is recomputed later.
                 self.send_back();
+            } else if chunks[index] > PAGE_POSITIONS && self.kv.has_windows() {
+                // Shorter chunks need fewer pages before windows leave them; a page's positions fit into any pool.
+                chunks[index] = (chunks[index] / 2).max(PAGE_POSITIONS);
             } else {
                 // The whole pool holds only the oldest sequence: the system has no memory for more pages.
                 self.give_up();
@@ -386,6 +389,9 @@ fn deliver<'l>(
         } else if is_reading && failure.is_none() {
             // A prompt's full pages are shared at once with sequences that have the same prefix.
             cache.keep(sequence, sequence.cached / PAGE_POSITIONS * PAGE_POSITIONS);
+        }
+        if progress.is_continue() {
+            cache.kv.release_unseen(&mut sequence.table, sequence.cached);
         }
         progress.is_continue()
     });

@@ -17,6 +17,7 @@ mod early;
 mod prompt_logprobs;
 mod shared;
 mod turns;
+mod windows;
 
 use super::*;
 use crate::sampler::Sampling;

@@ -130,7 +130,7 @@ impl Compute {
             Mixer::DeltaNet(shape) => Some(shape.state_len()),
         };
         KvLayout {
-            n_layers: spec.attentions().count(),
+            windows: spec.attentions().map(|attention| attention.window).collect(),
             n_kv_heads: attention.n_kv_heads,
             head_width: attention.head_width,
             packed,

@@ -54,7 +54,7 @@ pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, LayerRequest, SwarmFailure, Ticket};
 pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
-    graph::{KvLayout, KvPool, KvTable, PageId, PlanBytes, Span, Stage, WantedLogits},
+    graph::{Block, KvLayout, KvPool, KvTable, PageId, PlanBytes, Span, Stage, WantedLogits},
     simd::PAGE_POSITIONS,
 };
 pub use moex_protocol::Routing;

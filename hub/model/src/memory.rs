@@ -6,7 +6,7 @@ use std::path::Path;
 use moex_kernels::{
     WeightFormat,
     graph::KvPool,
-    simd::{PAGE_POSITIONS, PackedExpertShape, PackedShape},
+    simd::{PackedExpertShape, PackedShape},
 };
 
 use super::{
@@ -102,10 +102,7 @@ impl MemoryPlan {
         asked: Option<usize>,
     ) -> Self {
         let layout = compute.kv_layout(spec);
-        let position_bytes = layout.position_bytes();
-        let kv_of =
-            |positions: usize| positions.next_multiple_of(PAGE_POSITIONS).saturating_mul(position_bytes);
-        let longest = kv_of(asked.unwrap_or(spec.max_positions));
+        let longest = layout.sequence_bytes(asked.unwrap_or(spec.max_positions));
         let rest = free_bytes
             .unwrap_or(UNKNOWN_FREE_BYTES)
             .saturating_sub(RESERVE_BYTES)

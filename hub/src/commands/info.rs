@@ -90,6 +90,10 @@ struct Hub {
     shared_bytes: u64,
     /// One position of the KV cache.
     kv_position_bytes: u64,
+    /// Positions after which layers with windows give their part of it back; none if no layer has one.
+    kv_window: Option<usize>,
+    /// What is left of a position then.
+    kv_lasting_position_bytes: u64,
     /// The KV cache of one sequence as long as the context.
     kv_context_bytes: u64,
     /// Bytes of intermediates in the longest step of `serve` and in a step of 512 rows.
@@ -147,7 +151,7 @@ impl Info {
         let n_blocks = sparse_layers * spec.moe.n_experts;
         let expert_bytes =
             spec.sparse_layers().flat_map(|layer| model.experts(layer)).map(|e| e.n_bytes() as u64);
-        let kv_position_bytes = compute.kv_layout(spec).position_bytes() as u64;
+        let kv = compute.kv_layout(spec);
         let blocks = if n_blocks == 0 { Vec::new() } else { packed(model)? };
         let packing = Packing::or_default(None, model);
         let EngineConfig { max_sequences: n_sequences, max_rows, .. } = EngineConfig::default();
@@ -170,8 +174,10 @@ impl Info {
             expert_parameters: 3 * (n_blocks * spec.hidden * spec.moe.inner) as u64,
             hub: Hub {
                 shared_bytes: model.shared_bytes() as u64,
-                kv_position_bytes,
-                kv_context_bytes: kv_position_bytes * spec.max_positions as u64,
+                kv_position_bytes: kv.position_bytes() as u64,
+                kv_window: kv.window(),
+                kv_lasting_position_bytes: kv.lasting_position_bytes() as u64,
+                kv_context_bytes: kv.sequence_bytes(spec.max_positions) as u64,
                 intermediates: [max_rows, LONG_STEP].map(|rows| StepBytes::of(model, compute, rows)).into(),
                 expert_bytes: expert_bytes.sum(),
             },
@@ -212,11 +218,15 @@ impl Info {
         let _ = writeln!(text, "checkpoint {}{of_experts}\n", size(self.checkpoint_bytes));
         let _ =
             writeln!(text, "Served on this machine with a context of {}, {}.\n", self.context, self.compute);
+        let lasting = hub.kv_window.map(|window| {
+            format!(" ({} once {window} tokens follow it)", size(hub.kv_lasting_position_bytes))
+        });
         let _ = writeln!(
             text,
-            "The hub holds {} of weights and {} of KV cache per token: {} for one sequence of full context.",
+            "The hub holds {} of weights and {} of KV cache per token{}: {} for one sequence of full context.",
             size(hub.shared_bytes),
             size(hub.kv_position_bytes),
+            lasting.unwrap_or_default(),
             size(hub.kv_context_bytes)
         );
         for StepBytes { rows, bytes, naive_bytes } in &hub.intermediates {

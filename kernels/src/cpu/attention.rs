@@ -37,6 +37,11 @@ impl Scores<'_> {
         Self { scale: 1.0 / (head_width as f32).sqrt(), softcap: None, window: None, sinks: &[] }
     }
 
+    /// The first of `positions` that the last of them sees.
+    fn first_seen(&self, positions: usize) -> usize {
+        self.window.map_or(0, |window| positions.saturating_sub(window))
+    }
+
     fn of(&self, product: f32) -> f32 {
         match self.softcap {
             None => product * self.scale,
@@ -50,9 +55,12 @@ pub fn soft_cap(x: f32, cap: f32) -> f32 {
     libm::tanhf(x / cap) * cap
 }
 
-/// The cached positions that one row attends to: the first `positions` of its sequence, its own included.
+/// The cached positions that one row attends to: the first `positions` of its sequence, its own included, as far as its
+/// window reaches.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedRows<'a> {
+    /// The position that the first page begins with: what is before it, the row does not see.
+    pub first: usize,
     /// Pages of (page_positions, G, C), in order.
     pub keys: &'a [&'a [f32]],
     /// Pages of (page_positions, G, C), in order.
@@ -65,7 +73,7 @@ pub struct CachedRows<'a> {
 /// Query head `h` reads key and value head `h / (H / G)`. The rows may be of different sequences.
 ///
 /// # Panics
-/// If lengths do not fit the shape, or a row attends to nothing or to more than its pages hold.
+/// If lengths do not fit the shape, or a row attends to nothing or to what its pages do not hold.
 pub fn attention(
     shape: &AttentionShape,
     scoring: &Scores<'_>,
@@ -80,8 +88,10 @@ pub fn attention(
     assert!(scoring.sinks.is_empty() || scoring.sinks.len() == n_heads, "a sink for each head");
     let widest = cached.iter().map(|row| row.positions).max().unwrap_or(0); // the largest S
     for row in cached {
-        let held = row.keys.len().min(row.values.len()) * page_positions;
+        let held = row.first + row.keys.len().min(row.values.len()) * page_positions;
         assert!((1..=held).contains(&row.positions), "{} positions of {held}", row.positions);
+        let seen = scoring.first_seen(row.positions);
+        assert!(row.first <= seen, "position {seen} is seen, and held from {} on", row.first);
     }
     let heads_per_task = (parallel::TASK_MULTIPLICATIONS / (2 * widest * head_width).max(1)).max(1);
     parallel::for_each_chunk(out, heads_per_task * head_width, |chunk, out| {
@@ -105,8 +115,8 @@ fn attend(
     out: &mut [f32],
 ) {
     let kv_head = head / (shape.n_heads / shape.n_kv_heads);
-    let first = scoring.window.map_or(0, |window| row.positions.saturating_sub(window));
-    let seen = |pages| positions(shape, pages, kv_head, first..row.positions);
+    let held = scoring.first_seen(row.positions) - row.first..row.positions - row.first;
+    let seen = |pages| positions(shape, pages, kv_head, held.clone());
     scores.clear();
     scores.extend(seen(row.keys).map(|key| scoring.of(dot(q, key))));
     scores.extend(scoring.sinks.get(head));
@@ -120,7 +130,7 @@ fn attend(
     }
 }
 
-/// Key or value head `kv_head` (C) of these positions.
+/// Key or value head `kv_head` (C) of these positions, counted from the first that `pages` hold.
 fn positions<'a>(
     shape: &AttentionShape,
     pages: &'a [&'a [f32]],
@@ -174,7 +184,7 @@ mod tests {
         let row_len = SHAPE.n_heads * SHAPE.head_width;
         let q = noise(3, 12 * row_len, 2.0);
         let cached: Vec<_> = (1..=12)
-            .map(|positions| CachedRows { keys: &key_pages, values: &value_pages, positions })
+            .map(|positions| CachedRows { first: 0, keys: &key_pages, values: &value_pages, positions })
             .collect();
         let mut out = vec![f32::NAN; q.len()];
         let plain = Scores::plain(SHAPE.head_width);
@@ -194,7 +204,7 @@ mod tests {
         let (key_pages, value_pages): (Vec<_>, Vec<_>) =
             (keys.chunks(page_len).collect(), values.chunks(page_len).collect());
         let q = noise(3, SHAPE.n_heads * SHAPE.head_width, 2.0);
-        let row = CachedRows { keys: &key_pages, values: &value_pages, positions: 11 };
+        let row = CachedRows { first: 0, keys: &key_pages, values: &value_pages, positions: 11 };
         let run = |scores: Scores<'_>| {
             let mut out = vec![f32::NAN; q.len()];
             attention(&SHAPE, &scores, &q, &[row], &mut out);
@@ -206,6 +216,11 @@ mod tests {
         let expected = plainly(&q, &keys[skip..], &values[skip..], 5);
         assert!(nmse(&run(Scores { window: Some(5), ..plain }), &expected) < 1e-10);
         assert_eq!(run(Scores { window: Some(11), ..plain }), run(plain), "as wide as the past");
+        // Without the first page, whose four positions no window of seven reaches.
+        let mut out = vec![f32::NAN; q.len()];
+        let held = CachedRows { first: 4, keys: &key_pages[1..], values: &value_pages[1..], positions: 11 };
+        attention(&SHAPE, &Scores { window: Some(7), ..plain }, &q, &[held], &mut out);
+        assert_eq!(out, run(Scores { window: Some(7), ..plain }));
         let capped = run(Scores { softcap: Some(1e4), ..plain });
         assert!(nmse(&capped, &run(plain)) < 1e-6, "a cap far above all scores");
         assert!(nmse(&run(Scores { softcap: Some(0.5), ..plain }), &run(plain)) > 1e-3);
@@ -214,11 +229,22 @@ mod tests {
         assert_eq!(far_below, run(plain));
         let keys_of_zero = [0.0; 240];
         let pages: Vec<&[f32]> = keys_of_zero.chunks(page_len).collect();
-        let row = CachedRows { keys: &[pages[0]; 3], values: &value_pages, positions: 8 };
+        let row = CachedRows { first: 0, keys: &[pages[0]; 3], values: &value_pages, positions: 8 };
         let (mut with, mut without) = (vec![0.0; q.len()], vec![0.0; q.len()]);
         attention(&SHAPE, &Scores { sinks: &[8.0_f32.ln(); 6], ..plain }, &q, &[row], &mut with);
         attention(&SHAPE, &plain, &q, &[row], &mut without);
         with.iter_mut().for_each(|x| *x *= 2.0);
         assert!(nmse(&with, &without) < 1e-10);
+    }
+
+    #[test]
+    #[should_panic(expected = "position 3 is seen, and held from 4 on")]
+    fn a_position_that_is_seen_must_be_held() {
+        let page = vec![0.0; SHAPE.page_positions * SHAPE.n_kv_heads * SHAPE.head_width];
+        let pages: [&[f32]; 2] = [&page; 2];
+        let row = CachedRows { first: 4, keys: &pages, values: &pages, positions: 11 };
+        let q = vec![0.0; SHAPE.n_heads * SHAPE.head_width];
+        let scores = Scores { window: Some(8), ..Scores::plain(SHAPE.head_width) };
+        attention(&SHAPE, &scores, &q, &[row], &mut q.clone());
     }
 }

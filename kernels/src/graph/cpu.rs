@@ -190,11 +190,12 @@ fn attend_exactly(
     q: &[f32],
     out: &mut [f32],
 ) {
-    let pages: Vec<_> = sequences.spans.iter().map(|span| kv.pages(slot, span.table)).collect();
+    let cached: Vec<_> = sequences.spans.iter().map(|span| kv.rows(slot, span.table)).collect();
     // Each row sees itself and what is before it.
     let of_row = |&(sequence, position): &(usize, usize)| CachedRows {
-        keys: &pages[sequence].0,
-        values: &pages[sequence].1,
+        first: cached[sequence].first,
+        keys: &cached[sequence].keys,
+        values: &cached[sequence].values,
         positions: position + 1,
     };
     let rows: Vec<CachedRows<'_>> = sequences.places.iter().map(of_row).collect(); // (T)

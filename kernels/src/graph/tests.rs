@@ -86,7 +86,7 @@ fn graph() -> Graph {
 
 fn layout(packed: Option<KvFormat>) -> KvLayout {
     KvLayout {
-        n_layers: 2,
+        windows: vec![None; 2],
         n_kv_heads: 1,
         head_width: WIDTH,
         packed,

@@ -432,7 +432,12 @@ mod tests {
                     AttentionShape { n_heads, n_kv_heads, head_width, page_positions: n_positions };
                 let (key_pages, value_pages) = ([keys.as_slice()], [values.as_slice()]);
                 let rows: Vec<_> = (cached.positions.iter())
-                    .map(|&positions| CachedRows { keys: &key_pages, values: &value_pages, positions })
+                    .map(|&positions| CachedRows {
+                        first: 0,
+                        keys: &key_pages,
+                        values: &value_pages,
+                        positions,
+                    })
                     .collect();
                 let mut twin = vec![f32::NAN; q.len()];
                 cpu::attention(&twin_shape, &Scores::plain(head_width), &q, &rows, &mut twin);

@@ -10,7 +10,6 @@
 use super::{Cache, Scheduler};
 use crate::request::Failure;
 use crate::sequence::Sequence;
-use moex_model::PAGE_POSITIONS;
 
 /// Last turns that are remembered.
 const MAX_TURNS: usize = 64;
@@ -62,8 +61,9 @@ impl Scheduler {
             && let Some(index) = self.next()
         {
             let next = &self.waiting[index];
-            // Reserves one more page per running sequence, or the next token would preempt the new one.
-            let needed = (next.ids.len() + 1).div_ceil(PAGE_POSITIONS) + self.running.len();
+            // Reserves one more block per running sequence, or the next token would preempt the new one.
+            let needed = self.kv.pages_of(next.ids.len() + 1, self.config.max_rows)
+                + self.running.len() * self.kv.pages_per_block();
             let free = || self.kv.free_pages() + self.kv.idle_pages();
             if !self.running.is_empty() && needed > free() {
                 return;

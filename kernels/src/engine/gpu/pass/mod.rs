@@ -262,7 +262,7 @@ impl GpuPass {
 impl DevicePass for GpuPass {
     fn kv_pool(&self, layout: KvLayout, budget_bytes: usize, n_sequences: usize) -> KvPool {
         let page_bytes = page_bytes(layout.n_kv_heads, layout.head_width);
-        let n_slots = layout.n_layers;
+        let n_slots = layout.windows.len();
         let pool = KvPool::new(layout, budget_bytes, n_sequences);
         let most = self.device.wgpu().limits().max_storage_buffer_binding_size / page_bytes.max(1);
         let mut n_pages = pool.max_pages().min(most as usize).max(1);

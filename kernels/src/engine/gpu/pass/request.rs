@@ -86,7 +86,7 @@ impl Request {
             }
             if !rows.is_empty() {
                 let n_pages = (span.start + rows.end - start).div_ceil(PAGE_POSITIONS);
-                self.pages.extend_from_slice(&span.table.numbers()[..n_pages]);
+                self.pages.extend(span.table.numbers().take(n_pages));
                 most_pages = most_pages.max(n_pages as u32);
             }
             start += span.ids.len();

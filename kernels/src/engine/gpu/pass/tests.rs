@@ -201,7 +201,7 @@ fn graph(kind: Kind) -> Graph {
 
 fn layout(kind: Kind) -> KvLayout {
     KvLayout {
-        n_layers: if kind.has_attention { 2 } else { 0 },
+        windows: vec![None; if kind.has_attention { 2 } else { 0 }],
         n_kv_heads: 2,
         head_width: WIDTH,
         packed: Some(KvFormat::F16),
@@ -324,8 +324,7 @@ fn sequences_share_a_step_and_a_copied_page_is_its_own() {
     assert!(kv.reserve(&mut a, 20));
     let span = |start, end, table| Span { ids: &ids[start..end], start, table, wanted: WantedLogits::Last };
     pass.step(&[span(0, 20, &a)], &kv, &mut out).unwrap();
-    let page = a.pages().next().unwrap();
-    assert!(kv.copy(&mut b, page));
+    assert!(kv.copy(&mut b, kv.block(&a, 0)));
     // The first sequence goes on with other tokens.
     let others = Span { ids: &[1, 2, 3], start: 20, table: &a, wanted: WantedLogits::Nothing };
     pass.step(&[others, span(20, 25, &b)], &kv, &mut out).unwrap();
