@@ -12,6 +12,9 @@
 //! Pages of layers with windows are optional: a sequence gives them back while it goes on, and they are evicted from the
 //! middle of a text too. A prefix is reused up to where the window of the next row has all of its pages.
 
+#[cfg(test)]
+mod tests;
+
 use std::slice;
 
 use moex_model::{Block, KvPool, KvTable, PAGE_POSITIONS, PageId};
@@ -252,73 +255,4 @@ impl PrefixCache {
 /// Length of the common prefix.
 pub(super) fn n_common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-#[cfg(test)]
-mod tests {
-    use moex_model::KvLayout;
-
-    use super::*;
-
-    const PAGE: u32 = PAGE_POSITIONS as u32;
-
-    fn pool(n_pages: usize) -> KvPool {
-        let layout = KvLayout {
-            windows: vec![None],
-            n_kv_heads: 1,
-            head_width: 1,
-            packed: None,
-            state_lens: Vec::new(),
-            max_positions: 1 << 20,
-        };
-        let budget = n_pages * PAGE_POSITIONS * layout.position_bytes();
-        KvPool::new(layout, budget, 1)
-    }
-
-    /// A text that comes and goes.
-    fn read(cache: &mut PrefixCache, kv: &mut KvPool, ids: &[u32]) -> usize {
-        let mut table = KvTable::default();
-        let n = cache.take_up(ids, kv, &mut table);
-        while !kv.reserve(&mut table, ids.len()) {
-            assert!(cache.let_one_go(kv), "room for {} tokens", ids.len());
-        }
-        cache.keep(ids, kv, &table);
-        kv.release(&mut table);
-        n
-    }
-
-    #[test]
-    fn a_text_takes_up_what_it_has_in_common_with_an_earlier_one() {
-        let (mut cache, mut kv) = (PrefixCache::default(), pool(64));
-        let first: Vec<u32> = (0..2 * PAGE + 7).collect();
-        assert_eq!(read(&mut cache, &mut kv, &first), 0);
-        assert_eq!(read(&mut cache, &mut kv, &first), first.len());
-        let longer: Vec<u32> = (0..3 * PAGE + 1).collect();
-        assert_eq!(read(&mut cache, &mut kv, &longer), first.len(), "to the middle of a page");
-        assert_eq!(read(&mut cache, &mut kv, &longer), longer.len(), "the fuller page is in its place");
-        let mut other = longer.clone();
-        other[40] = 9999;
-        assert_eq!(read(&mut cache, &mut kv, &other), 40);
-        assert_eq!(read(&mut cache, &mut kv, &other), other.len());
-        assert_eq!(read(&mut cache, &mut kv, &[5, 6]), 0);
-        assert_eq!(kv.free_pages(), 64 - 4 - 3 - 1, "the first page of `longer` and `other` is one");
-    }
-
-    #[test]
-    fn what_was_used_longest_ago_goes_first_and_ends_before_beginnings() {
-        let (mut cache, mut kv) = (PrefixCache::default(), pool(4));
-        let text = |first: u32| -> Vec<u32> { (first..first + 2 * PAGE).collect() };
-        read(&mut cache, &mut kv, &text(0));
-        read(&mut cache, &mut kv, &text(1000));
-        assert_eq!(read(&mut cache, &mut kv, &text(0)), 2 * PAGE_POSITIONS);
-        assert_eq!((kv.free_pages(), kv.idle_pages()), (0, 4));
-        assert!(cache.let_one_go(&mut kv));
-        let mut table = KvTable::default();
-        assert_eq!(cache.take_up(&text(1000), &mut kv, &mut table), PAGE_POSITIONS, "its end is gone");
-        assert_eq!(kv.idle_pages(), 2, "a page in use is not idle");
-        assert!(cache.let_one_go(&mut kv) && cache.let_one_go(&mut kv) && !cache.let_one_go(&mut kv));
-        kv.release(&mut table);
-        assert!(cache.let_one_go(&mut kv));
-        assert_eq!(kv.free_pages(), 4);
-    }
 }

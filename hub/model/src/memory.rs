@@ -264,6 +264,34 @@ mod tests {
     }
 
     #[test]
+    fn the_same_memory_holds_several_times_the_context_where_layers_have_windows() {
+        // Gemma 3 27b: five layers of six see 1,024 positions, and ten of 62 all of them.
+        let json = r#"{"model_type": "gemma3_text", "hidden_size": 5376, "num_hidden_layers": 62, "num_attention_heads": 32,
+            "num_key_value_heads": 16, "head_dim": 128, "vocab_size": 262208, "max_position_embeddings": 131072,
+            "intermediate_size": 21504, "sliding_window": 1024, "query_pre_attn_scalar": 168}"#;
+        let windowed = ModelSpec::from_json(json.as_bytes()).unwrap();
+        let mut without = windowed.clone();
+        without.attentions_mut().for_each(|attention| attention.window = None);
+        let compute = fast(KvFormat::F16);
+        let needs = MemoryNeeds {
+            shared_bytes: 27 * GIB,
+            expert_bytes: 0,
+            worker_bytes: 0,
+            check_bytes: 0,
+            n_sequences: 16,
+        };
+        let context =
+            |spec: &ModelSpec, free: usize| MemoryPlan::new(&needs, spec, &compute, Some(free), None).context;
+        assert_eq!(context(&without, 44 * GIB), 16_896, "a token takes 992 KiB in rows of f32");
+        assert_eq!(context(&windowed, 44 * GIB), 99_200, "160 KiB beyond the window");
+        assert_eq!(context(&windowed, 56 * GIB), 131_072);
+        // What was asked for is given: the least that holds it is what a pool needs for it.
+        let plan = MemoryPlan::new(&needs, &windowed, &compute, Some(0), Some(50_000));
+        assert_eq!(plan.kv_bytes, compute.kv_layout(&windowed).sequence_bytes(50_000));
+        assert_eq!(plan.context, 50_000);
+    }
+
+    #[test]
     fn many_conversations_get_half_of_what_is_left() {
         let plan = plan(58 * GIB, None);
         assert_eq!(plan.kv_bytes, 20 * GIB);

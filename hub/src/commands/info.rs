@@ -340,6 +340,21 @@ mod tests {
     }
 
     #[test]
+    fn windows_bound_what_a_long_context_takes() {
+        let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/families/gemma3");
+        let checkpoint = Checkpoint::open(data.as_ref()).unwrap();
+        let model = Model::load(&checkpoint).unwrap();
+        let windowed = Info::of(&checkpoint, &model, &Compute::Exact, &[1], 2, None).unwrap();
+        let Info { hub, .. } = &windowed;
+        // A key and a value of 32 floats in each of six layers, five of them with windows of 12.
+        assert_eq!((hub.kv_position_bytes, hub.kv_lasting_position_bytes), (6 * 256, 256));
+        // With a step of 32 rows, windows reach into three blocks of 32 at most.
+        assert_eq!(hub.kv_context_bytes, 256 * (4096 + 5 * 3 * 32));
+        assert!(windowed.text().contains("1.5 KiB of KV cache per token (256 B once 12 tokens follow it)"));
+        assert!(!info(&[1]).text().contains("follow it"), "the demo model has no windows");
+    }
+
+    #[test]
     fn workers_share_the_blocks() {
         let info = info(&[1, 4]);
         let int4 =
