@@ -3,7 +3,8 @@
 #   llama_benchy.sh TOKENIZER_FOLDER http://127.0.0.1:8080/v1 http://127.0.0.1:8081/v1 ...
 # TOKENIZER_FOLDER has the tokenizer.json of the model that all of them serve, under the name MODEL (moex-demo). Prompts
 # are cut from this project's own pages, 256 tokens each, and answers are 64 tokens long. RUNS (3) sets how often each is
-# measured. It counts tokens by pieces of text: for a model of random weights its rates of answers mean nothing.
+# measured. It counts pieces of text, so that every token has to be text: a model of `moex synth` answers with words, which it
+# repeats; --no-guesses, then, for a repeated text is guessed, and a piece has several tokens.
 # Exit code 3: there is no Python, or pip could not fetch the package.
 set -euo pipefail
 package=llama-benchy==0.4.0
