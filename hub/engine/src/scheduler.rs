@@ -296,12 +296,12 @@ impl Scheduler {
             } else if sequence.n_guesses() > 0 {
                 sequence.forget_guesses();
                 chunks[index] = 1;
+            } else if chunks[index] > PAGE_POSITIONS && self.kv.has_windows() {
+                // A shorter chunk needs fewer pages until windows leave them; one of a page's positions fits into any pool.
+                chunks[index] = (chunks[index] / 2).max(PAGE_POSITIONS);
             } else if self.running.len() > 1 {
                 // Preempts the youngest sequence; it is recomputed later.
                 self.send_back();
-            } else if chunks[index] > PAGE_POSITIONS && self.kv.has_windows() {
-                // Shorter chunks need fewer pages before windows leave them; a page's positions fit into any pool.
-                chunks[index] = (chunks[index] / 2).max(PAGE_POSITIONS);
             } else {
                 // The whole pool holds only the oldest sequence: the system has no memory for more pages.
                 self.give_up();
