@@ -59,7 +59,7 @@ impl KvPool {
         LayerRows { first: first * PAGE_POSITIONS, keys, values }
     }
 
-    /// Block `block` of `table` in a layer, as [`KvShape`] says; empty where pages are rows.
+    /// Block `block` of `table` in a layer, as [`KvShape`](crate::simd::KvShape) says; empty where pages are rows.
     pub(in crate::graph) fn packed_page(&self, layer: usize, table: &KvTable, block: usize) -> &[u8] {
         let place = self.paging.place(layer);
         let page = table.page(&self.paging, place, block);
