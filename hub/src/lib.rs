@@ -7,6 +7,7 @@ pub mod budget;
 pub mod commands;
 pub mod log;
 pub mod net;
+mod pace;
 mod pass_device;
 mod priority;
 pub mod pull;

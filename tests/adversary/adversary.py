@@ -70,7 +70,7 @@ async def run(name, hub, seconds):
     if name == "unread":
         return await under(name, hub, strangers.unread, seconds, Bounds(rate=0.0))
     if name == "together":
-        return await under(name, hub, together, seconds, Bounds(rate=0.3, health_millis=2000, yields=True))
+        return await under(name, hub, together, seconds, Bounds(rate=0.3, health_millis=2000, yields=True, beside=hub.is_long))
     if name == "slow_is_ended":
         return Verdict(name, True, await strangers.slow_is_ended(hub, 0))
     if name in LIES | AUDITED | AGREED:
@@ -128,7 +128,7 @@ async def suite(options):
 
     def start(*flags, files=None):
         hub = Hub.start(options.moex, *flags, files=files)
-        hub.n_answers = options.answers
+        hub.n_answers, hub.is_long = options.answers, options.seconds > 5
         hub.weights = None if {"--model", "--activations"} & {*flags} else weights
         return hub
 

@@ -5,7 +5,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from hub import QUESTIONS, Probe
+from hub import QUESTIONS, Probe, Sink
 from worker import Company, Honest
 
 # The promise for a hub that has the whole machine.
@@ -24,6 +24,7 @@ class Bounds:
     health_millis: float = 1500
     memory_mib: float = MEMORY_MIB
     yields: bool = False  # the attacker leaves the processor to the hub, as if it ran on another machine
+    beside: bool = False  # the same attack also on a server that only refuses, to measure what it costs the machine
 
 
 @dataclass
@@ -55,10 +56,14 @@ async def under(name, hub, attack, seconds, bounds=None):
         memory = hub.memory()
         before = time.monotonic()
         await asyncio.sleep(max(0.7, seconds / 3))
-        begin = time.monotonic()
-        watch = asyncio.create_task(peak(hub))
+        beside = time.monotonic()
         if bounds.yields:
             yield_to_others(19)
+        if bounds.beside:
+            async with Sink() as sink:
+                await attack(sink, time.monotonic() + seconds)
+        begin = time.monotonic()
+        watch = asyncio.create_task(peak(hub))
         try:
             figures = await attack(hub, begin + seconds) or {}
         except AssertionError as error:
@@ -69,12 +74,16 @@ async def under(name, hub, attack, seconds, bounds=None):
         await asyncio.sleep(max(0.7, seconds / 3))
         after = time.monotonic()
         await probe.end()
-    alone = (probe.rate(before, begin) * (begin - before) + probe.rate(end, after) * (after - end)) / (begin - before + after - end)
+    quiet = beside - before + after - end
+    alone = (probe.rate(before, beside) * (beside - before) + probe.rate(end, after) * (after - end)) / quiet
     rate, p99 = probe.rate(begin, end), probe.health_p99(begin, end)
     texts, errors = probe.wrong_texts()
     n_wrong = sum(n for text, n in texts.items() if text != expected)
-    shown = {"tokens/s": f"{rate:.0f} of {alone:.0f} ({rate / max(alone, 1e-9):.0%})",
-             "/health p99": f"{p99:.1f} ms (alone {probe.health_p99(before, begin):.1f})"}
+    shown = {"tokens/s": f"{rate:.0f} of {alone:.0f} ({rate / max(alone, 1e-9):.0%})"}
+    if bounds.beside:
+        machine = probe.rate(beside, begin)
+        shown["while another server is attacked"] = f"{machine:.0f} ({machine / max(alone, 1e-9):.0%})"
+    shown["/health p99"] = f"{p99:.1f} ms (alone {probe.health_p99(before, beside):.1f})"
     if memory is not None:
         grown = PEAKS.pop(id(hub), memory) - memory
         shown["memory"] = f"+{grown:.0f} MiB"

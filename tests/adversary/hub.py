@@ -27,6 +27,7 @@ class Hub:
         self.honest = None  # the worker that an attack targets
         self.weights = None  # its experts, if they are known beforehand
         self.n_answers = 0  # texts to be compared at least while workers lie
+        self.is_long = True  # attacks are measured, not only tried
 
     @classmethod
     def start(cls, moex, *flags, files=None):
@@ -132,6 +133,24 @@ def dechunked(data):
             return
         yield data[:n]
         data = data[n + 2:]
+
+
+class Sink(Hub):
+    """A server that only refuses, as `sink.py` says, in the place of a hub."""
+
+    def __init__(self):
+        command = [sys.executable, str(Path(__file__).with_name("sink.py"))]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        super().__init__(f"http://127.0.0.1:{int(process.stdout.readline())}/join#none", process=process)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
 
 class Probe:

@@ -27,7 +27,6 @@ mod metrics;
 mod openapi;
 mod output;
 mod own_machine;
-mod pace;
 mod parameters;
 mod prediction;
 mod prompts;

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::MAX_BODY_BYTES;
 use super::error::ApiError;
-use super::pace::Pace;
 use super::work::{Size, Work};
+use crate::pace::Pace;
 
 /// Total bytes of request bodies being read or waiting for the tokenizer.
 const MAX_BODIES_BYTES: usize = 16 * MAX_BODY_BYTES;
@@ -26,6 +26,9 @@ const MAX_DISCARDED_BYTES: usize = 4 * MAX_BODY_BYTES;
 const UNCOUNTED_BODY_BYTES: usize = 16 << 10;
 /// A longer body waits among its like to be parsed and tokenised: this is a long conversation, of some ten thousand tokens.
 const SMALL_BODY_BYTES: usize = 64 << 10;
+/// Bytes a second at which all large bodies together are read, after the first of the largest size: reading and parsing them takes
+/// processor time from the engine.
+const BODY_BYTES_PER_SECOND: f64 = 8e6;
 /// Values in the JSON of a body, more than a prompt of token ids has: a value takes up to a hundred times the bytes that it is
 /// written with.
 const MAX_JSON_VALUES: usize = 1 << 18;
@@ -56,7 +59,7 @@ pub(super) struct Room {
 impl Default for Prompts {
     fn default() -> Self {
         let bodies = Arc::new(Semaphore::new(MAX_BODIES_BYTES / KIB));
-        Self { bodies, pace: Pace::default(), work: Work::default() }
+        Self { bodies, pace: Pace::new(BODY_BYTES_PER_SECOND, MAX_BODY_BYTES), work: Work::default() }
     }
 }
 
@@ -80,7 +83,7 @@ impl Prompts {
             true => None,
             false => Some(self.room(n_bytes).await?),
         };
-        let body = self.body(request.into_body()).await?;
+        let body = self.body(request.into_body(), n_bytes).await?;
         let size = if body.len() <= SMALL_BODY_BYTES { Size::Small } else { Size::Large };
         let room = Room { client, size, share };
         let parse = move |body: Bytes| check_values(&body).and_then(|()| parse(&body));
@@ -91,10 +94,11 @@ impl Prompts {
         Ok((parsed?, room))
     }
 
-    /// Reads a body: the first part of it at once, the rest at the pace of all large bodies.
-    async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
+    /// Reads a body of `n_bytes`, if it is as announced: the first part of it at once, the rest at the pace of all large bodies.
+    async fn body(&self, body: Body, n_bytes: usize) -> Result<Bytes, ApiError> {
         let mut parts = body.into_data_stream();
-        let mut bytes = Vec::new();
+        // Memory that is not written takes none, and what grows is copied.
+        let mut bytes = Vec::with_capacity(n_bytes);
         while let Some(part) = parts.next().await {
             let part = part.map_err(|_| ApiError::malformed("The request body is incomplete."))?;
             bytes.extend_from_slice(&part);

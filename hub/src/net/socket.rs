@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,6 +15,7 @@ use futures_util::{Sink, SinkExt, StreamExt};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use moex_protocol::{SUBPROTOCOL, limits};
+use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -25,6 +27,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSoc
 use super::event::Event;
 use super::outbox::{Inbox, Outbox, Outgoing};
 use super::stream::{Opened, Stream};
+use crate::pace::Pace;
 use moex_swarm::ConnectionId;
 
 /// A connection's read buffer: half of a decode step's answer. It is zeroed before each read.
@@ -35,6 +38,11 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum bytes from a peer before it has joined: its JOIN, a frame's header, and a ping or two.
 const MAX_STRANGER_BYTES: usize = limits::MAX_JOIN_MESSAGE_BYTES + 1024;
+/// Bytes a second that are read of all peers together that have not joined, beyond what comes first: a thousand JOINs. They are
+/// read on the swarm's thread, which layers need.
+const STRANGERS_BYTES_PER_SECOND: f64 = 2e6;
+/// Bytes of strangers that are read at once after a pause: the longest JOIN of one.
+const STRANGERS_BURST_BYTES: usize = 2 * MAX_STRANGER_BYTES;
 /// Maximum pings and pongs of one connection in [`PING_WINDOW`].
 const MAX_PINGS: u32 = 32;
 /// Window over which pings are counted.
@@ -89,14 +97,24 @@ async fn hand_over(sockets: &mpsc::Sender<Opened>, upgraded: OnUpgrade, address:
     Ok(())
 }
 
+/// The pace of peers that have not joined, for [`serve`].
+pub(super) fn strangers_pace() -> Arc<Pace> {
+    Arc::new(Pace::new(STRANGERS_BYTES_PER_SECOND, STRANGERS_BURST_BYTES))
+}
+
 /// Carries messages between one worker and the driver until either ends.
-pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened: Opened) {
+pub(super) async fn serve(
+    id: ConnectionId,
+    events: mpsc::Sender<Event>,
+    opened: Opened,
+    strangers: Arc<Pace>,
+) {
     let Opened { stream, already_read, address } = opened;
     let mut stream = match stream.attach() {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, address, "taking over a worker's socket failed"),
     };
-    stream.allow(MAX_STRANGER_BYTES.saturating_sub(already_read.len()));
+    stream.allow(MAX_STRANGER_BYTES.saturating_sub(already_read.len()), strangers);
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(Some(limits::MAX_MESSAGE_BYTES))
@@ -124,10 +142,18 @@ pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened:
     // The driver is notified before the wait below, so that the worker's requests go to others at once. It is no error
     // if the driver has ended.
     let _ = events.send(Event::Disconnected(id)).await;
-    if matches!(end, End::Said) {
-        // Closing with unread bytes resets the connection, and the peer would lose the ERROR with the reason.
-        let _ = timeout(CLOSE_TIMEOUT, async { while let Some(Ok(_)) = socket.next().await {} }).await;
-    }
+    // Closing with unread bytes resets the connection, and the peer would lose the ERROR with the reason.
+    let _ = match end {
+        End::Said => timeout(CLOSE_TIMEOUT, async { while let Some(Ok(_)) = socket.next().await {} }).await,
+        End::Flooded => timeout(CLOSE_TIMEOUT, discard(socket.get_mut())).await,
+        End::Lost => Ok(()),
+    };
+}
+
+/// Reads to the end, whatever it is: thousands of pings are not worth being taken apart.
+async fn discard(stream: &mut Stream) {
+    let mut buffer = [0; 4096];
+    while stream.read(&mut buffer).await.is_ok_and(|n_bytes| n_bytes > 0) {}
 }
 
 type Socket = WebSocketStream<Stream>;
@@ -136,6 +162,8 @@ type Socket = WebSocketStream<Stream>;
 enum End {
     /// A close frame was sent.
     Said,
+    /// One was sent to a peer that sends more than it may.
+    Flooded,
     /// The peer cannot be reached.
     Lost,
 }
@@ -171,8 +199,8 @@ async fn greet(
                     }
                 }
                 Heard::Nothing => {}
-                Heard::TooMuch => return Some(close(socket, CloseCode::Policy).await),
-                Heard::TooLong => return Some(close(socket, CloseCode::Size).await),
+                Heard::TooMuch => return Some(close_flooded(socket, CloseCode::Policy).await),
+                Heard::TooLong => return Some(close_flooded(socket, CloseCode::Size).await),
                 Heard::End => return Some(End::Lost),
             },
         }
@@ -215,7 +243,7 @@ async fn carry(
         end = write => return end,
     };
     match code {
-        Some(code) => close(&mut sink, code).await,
+        Some(code) => close_flooded(&mut sink, code).await,
         None => End::Lost,
     }
 }
@@ -236,14 +264,14 @@ where
     }
 }
 
-/// Closes from this side.
-async fn close<S>(sink: &mut S, code: CloseCode) -> End
+/// Closes the connection of a peer that sends more than it may.
+async fn close_flooded<S>(sink: &mut S, code: CloseCode) -> End
 where
     S: Sink<Message> + Unpin,
 {
     // A failure is ignored: a peer that does not read is gone too.
     let _ = timeout(CLOSE_TIMEOUT, sink.send(close_frame(code))).await;
-    End::Said
+    End::Flooded
 }
 
 /// What a peer sent.

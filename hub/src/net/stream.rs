@@ -4,17 +4,19 @@ use std::future::Future;
 use std::io;
 use std::mem;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::connection_limit::{ConnectionPermit, Phase};
+use crate::pace::Pace;
 
 /// How long a peer may accept no bytes before the connection ends.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,10 +29,20 @@ const UNSENT_BYTES: u32 = 32 << 10;
 pub(super) struct Stream {
     transport: Transport,
     permit: ConnectionPermit,
-    /// Bytes that may still be read; none for no limit.
-    allowance: Option<usize>,
+    /// What may still be read; none for no limit.
+    allowance: Option<Allowance>,
     /// Runs while the peer accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
+}
+
+/// What may be read of a stranger.
+struct Allowance {
+    /// Bytes.
+    left: usize,
+    /// The pace of all strangers.
+    pace: Arc<Pace>,
+    /// Runs between two reads.
+    rest: Option<Pin<Box<Sleep>>>,
 }
 
 /// A [`Stream`] that is attached to no runtime.
@@ -100,12 +112,12 @@ impl Stream {
         Ok(DetachedStream(self))
     }
 
-    /// Limits the bytes that the peer may still send.
-    pub(super) fn allow(&mut self, n_bytes: usize) {
-        self.allowance = Some(n_bytes);
+    /// Limits the bytes that the peer may still send, and how fast they are read: at once what comes first, the rest at `pace`.
+    pub(super) fn allow(&mut self, n_bytes: usize, pace: Arc<Pace>) {
+        self.allowance = Some(Allowance { left: n_bytes, pace, rest: None });
     }
 
-    /// Removes the limit on bytes and keeps the peer's permit.
+    /// Removes the limits of a stranger and keeps the peer's permit.
     pub(super) fn trust(&mut self) {
         self.allowance = None;
         self.permit.enter(Phase::Joined);
@@ -164,16 +176,26 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Some(left) = self.allowance else { return self.transport().poll_read(cx, buffer) };
-        if left == 0 {
+        let Some(Allowance { left, rest, .. }) = &mut self.allowance else {
+            return self.transport().poll_read(cx, buffer);
+        };
+        if *left == 0 {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::FileTooLarge, "the peer sends too much")));
         }
-        let room = left.min(buffer.remaining());
+        if let Some(rest) = rest {
+            ready!(rest.as_mut().poll(cx));
+        }
+        let room = buffer.remaining().min(*left);
         let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
         ready!(self.transport().poll_read(cx, &mut part))?;
         let n_bytes = part.filled().len();
         buffer.advance(n_bytes);
-        self.allowance = Some(left - n_bytes);
+        if let Some(Allowance { left, pace, rest }) = &mut self.allowance {
+            *left -= n_bytes;
+            let now = Instant::now();
+            let due = pace.due(n_bytes, now);
+            *rest = (due > now).then(|| Box::pin(sleep_until(due)));
+        }
         Poll::Ready(Ok(()))
     }
 }
