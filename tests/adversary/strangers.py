@@ -26,7 +26,9 @@ async def crowd(n, until, one, ends=False):
 
     async def again():
         nonlocal done
-        while done < n and ends or time.monotonic() < until:
+        is_first = ends
+        while is_first or time.monotonic() < until:
+            is_first = False
             with contextlib.suppress(*GONE):
                 await (one() if ends else asyncio.wait_for(one(), max(0.1, until - time.monotonic())))
             done += 1
