@@ -53,9 +53,9 @@ struct Inner {
     poller: poller::Poller,
 }
 
-/// How many times [`GpuDevice::watch_closely`] polls: for less than a millisecond.
+/// How many times [`GpuDevice::watch_closely`] polls: for a few milliseconds.
 #[cfg(not(target_arch = "wasm32"))]
-const MAX_LOOKS: usize = 500;
+const MAX_LOOKS: usize = 5_000;
 
 impl GpuDevice {
     /// Finds and opens a GPU, with `shader-f16` and `subgroups` where it has them.

@@ -20,6 +20,8 @@ use crate::{
 const WORKGROUP: u32 = 64;
 /// A binding of a buffer may start at multiples of this, on every device.
 const BINDING_ALIGN: u64 = 256;
+/// A mapped buffer is written from multiples of this on.
+pub(super) const MAP_ALIGN: u64 = 8;
 /// Rows of x and h are padded to multiples of this, a chunk of int4: a kernel may read past their end.
 const ROW_ALIGN: usize = 32;
 /// The most steps that an expert is computed in.
@@ -115,6 +117,11 @@ impl Layout {
 
     fn is_int8(&self) -> bool {
         self.plan.activations == ActivationFormat::Int8
+    }
+
+    /// Bytes of a full message: its tables, and its rows for each shape, each where a mapped buffer may be written.
+    pub(super) fn upload_bytes(&self) -> u64 {
+        self.tables_bytes() + self.rows_bytes() + self.n_shapes() * MAP_ALIGN
     }
 
     /// Bytes of the rows (R, D), padded. With int8 activations they are stored once for each shape, since formats

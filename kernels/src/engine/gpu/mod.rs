@@ -1,9 +1,9 @@
 //! The engine on a GPU, one code for native adapters and for browsers. Only this folder knows wgpu.
 //!
-//! [`GpuEngine::new`] allocates everything: slabs of weights; the rows, tables, h and y of one message; and two rings
-//! of buffers that the CPU can map, for results and for staging weights. A message is one submission and one mapping.
-//! The queue runs submissions in order, so messages share all but the readback buffers, and several can be under way.
-//! be under way.
+//! [`GpuEngine::new`] allocates everything: slabs of weights; the rows, tables, h and y of one message; and rings of
+//! buffers that the CPU can map, for messages, for results and for staging weights. A message is one submission, which
+//! begins with its copies to the device and ends with that of its results, and one wait. The queue runs submissions in
+//! order, so messages share all but the mapped buffers, and several can be under way.
 
 #![cfg_attr(
     target_arch = "wasm32",
@@ -27,6 +27,7 @@ mod signal;
 mod structs;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 pub use device::{GpuDevice, GpuInfo, GpuSelect};
 #[cfg(not(target_arch = "wasm32"))]
@@ -46,6 +47,7 @@ use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
 use shaders::{Kernel, Resource, Shader, int8_shader, shader};
 use signal::lock;
+use upload::{Parcel, Upload};
 
 use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan};
 use crate::{
@@ -82,6 +84,7 @@ pub struct GpuEngine {
     y: wgpu::Buffer,
     /// For each of the plan's shapes.
     kernels: Vec<Kernels>,
+    upload: Upload,
     readback: Arc<Ring>,
     staging: Arc<Ring>,
     staging_bytes: u64,
@@ -218,6 +221,9 @@ impl GpuEngine {
         let h_rows = is_int8.then(|| buffer("h in int8", layout.h_rows_bytes(), Usage::STORAGE));
         let y_bytes = layout.y_bytes(plan.max_pairs as usize);
         let y = buffer("y", y_bytes, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
+        let upload = (0..upload::N_BUFFERS)
+            .map(|_| buffer("upload", layout.upload_bytes(), Usage::MAP_WRITE | Usage::COPY_SRC))
+            .collect();
         let readback_bytes = y_bytes + layout.products_bytes(plan.max_pairs as usize);
         let readback = (0..READBACK_BUFFERS)
             .map(|_| buffer("readback", readback_bytes, Usage::MAP_READ | Usage::COPY_DST))
@@ -291,6 +297,7 @@ impl GpuEngine {
             h,
             y,
             slabs,
+            upload: Upload::new(device, upload),
             readback: Ring::new(device, readback),
             staging: Ring::new(device, staging),
             staging_bytes,
@@ -386,6 +393,7 @@ impl GpuEngine {
         if y_bytes == 0 {
             return Ok(Vec::new());
         }
+        let mut parcel = self.upload.parcel().await?;
         let readback = self.readback.lend().await?;
         let submission = {
             let slots = lock(&self.slots);
@@ -393,21 +401,22 @@ impl GpuEngine {
                 return Err(EngineError::EmptySlot(call.slot));
             }
             let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
-            let queue = self.device.queue();
-            self.write_rows(batch, &tables);
-            queue.write_buffer(&self.tables, 0, &tables.bytes);
-            queue.submit([self.record(&tables, readback.buffer(), [y_bytes, products_bytes])])
+            parcel.put(&self.device, &self.tables, 0, &tables.bytes)?;
+            self.put_rows(&mut parcel, batch, &tables)?;
+            let commands = self.record(&parcel, &tables, readback.buffer(), [y_bytes, products_bytes]);
+            self.device.queue().submit([commands])
         };
+        parcel.submitted();
+        // This watches the submission for the parcel too.
         readback.read(&self.device, y_bytes + products_bytes, submission).await
     }
 
-    /// Writes the batch's rows in the form that its shapes need.
-    fn write_rows(&self, batch: &Batch, tables: &Tables) {
-        let queue = self.device.queue();
+    /// Adds the batch's rows in the form that its shapes need.
+    fn put_rows(&self, parcel: &mut Parcel, batch: &Batch, tables: &Tables) -> Result<(), EngineError> {
         let Some(int8) = &self.int8 else {
             let padded = self.layout.padded_rows(&batch.rows);
             let rows = padded.as_deref().unwrap_or(&batch.rows);
-            return queue.write_buffer(&self.rows, 0, bytemuck::cast_slice(rows));
+            return parcel.put(&self.device, &self.rows, 0, bytemuck::cast_slice(rows));
         };
         let Int8Rows { simd, pool, rows } = &mut *lock(int8);
         for (place, Kernels { shape, .. }) in (0..).zip(&self.kernels) {
@@ -415,22 +424,22 @@ impl GpuEngine {
                 continue;
             }
             fill(*simd, pool, rows, shape.format.gate_up, shape.hidden, &batch.rows);
-            queue.write_buffer(
-                &self.rows,
-                4 * self.layout.rows_start(place),
-                bytemuck::cast_slice(rows.words()),
-            );
+            let start = 4 * self.layout.rows_start(place);
+            parcel.put(&self.device, &self.rows, start, bytemuck::cast_slice(rows.words()))?;
         }
+        Ok(())
     }
 
-    /// Records all kernels over the tiles of each slab, and the copy of the results to `readback`.
+    /// Records the copies to the device, all kernels over the tiles of each slab, and the copy of the results to `readback`.
     fn record(
         &self,
+        parcel: &Parcel,
         tables: &Tables,
         readback: &wgpu::Buffer,
         [y_bytes, products_bytes]: [u64; 2],
     ) -> wgpu::CommandBuffer {
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
+        parcel.record(&mut encoder);
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for step in 0..self.kernels[0].steps.len() {
             for &TilesOf { slab, shape, n_tiles } in &tables.dispatches {

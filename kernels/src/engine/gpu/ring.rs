@@ -1,4 +1,4 @@
-//! Rings of buffers that the CPU maps: for reading results back and for staging weights.
+//! Rings of buffers that the CPU maps: for messages, for reading results back and for staging weights.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -94,20 +94,31 @@ impl Lease {
         Ok(bytemuck::pod_collect_to_vec(&view))
     }
 
-    /// Writes `bytes` to a buffer that is mapped for writing, and unmaps it.
-    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), EngineError> {
+    /// Writes `bytes` from `start` on, a multiple of 8, to a buffer that is mapped for writing; a multiple of 4.
+    pub(super) fn fill(&self, start: u64, bytes: &[u8]) -> Result<(), EngineError> {
         let mut view = self
             .buffer()
-            .get_mapped_range_mut(..bytes.len() as u64)
+            .get_mapped_range_mut(start..start + bytes.len() as u64)
             .map_err(|e| EngineError::Device(format!("staging: {e}")))?;
         view.copy_from_slice(bytes);
-        drop(view);
+        Ok(())
+    }
+
+    /// Writes `bytes` to a buffer that is mapped for writing, and unmaps it.
+    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), EngineError> {
+        self.fill(0, bytes)?;
         self.buffer().unmap();
         Ok(())
     }
 
     /// Gives the buffer back once it is mapped for writing again, after the submission that reads it.
     pub(super) fn map_again(self, device: &GpuDevice, after: wgpu::SubmissionIndex) {
+        self.map_after();
+        device.watch(after);
+    }
+
+    /// [`Self::map_again`] after a submission that somebody else watches.
+    pub(super) fn map_after(self) {
         let buffer = self.buffer().clone();
         buffer.map_async(wgpu::MapMode::Write, .., move |result| match result {
             Ok(()) => drop(self),
@@ -115,7 +126,6 @@ impl Lease {
                 self.ring.health.fail(EngineError::Device(format!("staging: {e}")));
             }
         });
-        device.watch(after);
     }
 }
 
