@@ -1,8 +1,10 @@
 //! How long a GPU takes for the experts of a layer: `cargo run --release --example gpu_layer --features gpu -- [PART OF A
 //! NAME]`. At the geometry of Qwen3-30B-A3B, eight experts for each row, medians; beside each the wait that any answer takes.
+//! Then the parts of a row's time, one after another, and with pauses between rows as a hub makes them.
 
 use std::{
     pin::pin,
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
@@ -10,7 +12,9 @@ use std::{
 
 use moex_kernels::{
     ExpertShape, WeightFormat,
-    engine::{ActivationFormat, Batch, Call, EngineError, EnginePlan, GpuDevice, GpuEngine, GpuSelect, Pair},
+    engine::{
+        ActivationFormat, Batch, Call, EngineError, EnginePlan, GpuDevice, GpuEngine, GpuSelect, Pair, Stage,
+    },
 };
 
 const HIDDEN: usize = 2048;
@@ -19,6 +23,12 @@ const INNER: usize = 768;
 const N_EXPERTS: u32 = 16;
 const CHOSEN: u32 = 8;
 const N_RUNS: usize = 41;
+/// Rows whose parts are measured, and the pauses between them.
+const N_ROWS: usize = 400;
+const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_micros(150), Duration::from_millis(2)];
+
+/// When each stage of the batch under way was reached.
+type Reached = Arc<Mutex<Vec<(Stage, Instant)>>>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1);
@@ -34,6 +44,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 async fn measure(name: Option<String>) -> Result<(), EngineError> {
     let device = GpuDevice::open(name.map_or(GpuSelect::Auto, GpuSelect::Named)).await?;
     println!("{}", device.info().adapter);
+    let reached = Reached::default();
+    let noted = reached.clone();
+    device.observe(move |stage| noted.lock().expect("nobody panics").push((stage, Instant::now())));
     for format in [WeightFormat::Q4_0, WeightFormat::Q4K, WeightFormat::Q8_0, WeightFormat::Int4G128] {
         for activations in [ActivationFormat::Int8, ActivationFormat::F32] {
             let shape = ExpertShape::uniform(HIDDEN, INNER, format);
@@ -51,19 +64,43 @@ async fn measure(name: Option<String>) -> Result<(), EngineError> {
                 print!(", {n_rows} rows {:?}", median(&engine, n_rows).await?);
             }
             println!();
+            for pause in PAUSES {
+                println!("    {pause:?} apart: {}", parts(&engine, &reached, pause).await?);
+            }
         }
     }
     Ok(())
 }
 
-async fn median(engine: &GpuEngine, n_rows: u32) -> Result<Duration, EngineError> {
-    let pairs = |slot: u32| {
-        let asks = move |row: &u32| (slot + N_EXPERTS - row % N_EXPERTS) % N_EXPERTS < CHOSEN;
-        (0..n_rows).filter(asks).map(|row| Pair { row, gate: 0.125 }).collect()
+/// The medians of the parts of one row's time, in words.
+async fn parts(engine: &GpuEngine, reached: &Reached, pause: Duration) -> Result<String, EngineError> {
+    let batch = batch(1);
+    let mut rows = Vec::new();
+    for _ in 0..N_ROWS {
+        reached.lock().expect("nobody panics").clear();
+        let start = Instant::now();
+        while start.elapsed() < pause {}
+        let mut last = Instant::now();
+        engine.compute_with_products(&batch).await?;
+        let took = last.elapsed();
+        let mut row = Vec::new();
+        for (stage, at) in reached.lock().expect("nobody panics").iter() {
+            row.push((format!("{stage:?}"), at.duration_since(last)));
+            last = *at;
+        }
+        row.push(("all".to_owned(), took));
+        rows.push(row);
+    }
+    let median = |part: usize| {
+        let mut times: Vec<_> = rows.iter().map(|row| row[part].1).collect();
+        times.sort_unstable();
+        format!("{} {:.1?}", rows[0][part].0, times[N_ROWS / 2])
     };
-    let calls = (0..N_EXPERTS).map(|slot| Call { slot, pairs: pairs(slot) }).collect();
-    let rows = (0..n_rows as usize * HIDDEN).map(|i| (i % 97) as f32 / 48.0 - 1.0).collect();
-    let batch = Batch { rows, calls };
+    Ok((0..rows[0].len()).map(median).collect::<Vec<_>>().join(", "))
+}
+
+async fn median(engine: &GpuEngine, n_rows: u32) -> Result<Duration, EngineError> {
+    let batch = batch(n_rows);
     let mut times = Vec::new();
     for _ in 0..N_RUNS {
         let start = Instant::now();
@@ -72,4 +109,15 @@ async fn median(engine: &GpuEngine, n_rows: u32) -> Result<Duration, EngineError
     }
     times.sort_unstable();
     Ok(times[N_RUNS / 2])
+}
+
+/// `n_rows` rows, each for eight experts.
+fn batch(n_rows: u32) -> Batch {
+    let pairs = |slot: u32| {
+        let asks = move |row: &u32| (slot + N_EXPERTS - row % N_EXPERTS) % N_EXPERTS < CHOSEN;
+        (0..n_rows).filter(asks).map(|row| Pair { row, gate: 0.125 }).collect()
+    };
+    let calls = (0..N_EXPERTS).map(|slot| Call { slot, pairs: pairs(slot) }).collect();
+    let rows = (0..n_rows as usize * HIDDEN).map(|i| (i % 97) as f32 / 48.0 - 1.0).collect();
+    Batch { rows, calls }
 }

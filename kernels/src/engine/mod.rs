@@ -7,6 +7,7 @@ mod cpu;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod panels;
+mod stage;
 
 pub use crate::batch::{Batch, Call, Computed, Pair};
 pub use cpu::CpuEngine;
@@ -14,6 +15,7 @@ pub use cpu::CpuEngine;
 pub use gpu::GpuPass;
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestReport};
+pub use stage::Stage;
 
 use std::{fmt, str::FromStr, time::Duration};
 

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+#[cfg(not(target_arch = "wasm32"))]
+use moex_kernels::engine::Stage;
 #[cfg(feature = "gpu")]
 use moex_kernels::engine::{
     ActivationFormat, Engine as KernelEngine, GpuDevice, GpuEngine, GpuInfo, GpuSelect, SelfTestReport,
@@ -223,6 +225,16 @@ impl Device {
             input_slots: identity.input_slots,
             gives_products: true,
         })
+    }
+
+    /// Calls `observer` at each stage of each batch on a GPU; a CPU has none.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn observe(&self, observer: impl Fn(Stage) + Send + Sync + 'static) {
+        match &self.kind {
+            Kind::Cpu(_) => drop(observer),
+            #[cfg(feature = "gpu")]
+            Kind::Gpu(gpu) => drop(gpu.observe(observer)),
+        }
     }
 
     /// Whether it is a GPU.

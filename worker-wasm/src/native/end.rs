@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::busy::{BusyPoll, poll_again};
 use super::fetch::Fetcher;
 use super::links::Links;
+use super::timing::{Point, Timing};
 use crate::core::{
     Connection, ConnectionError, Ending, HubId, MAX_LOADS_IN_FLIGHT, RENEWAL_PATIENCE, Status,
 };
@@ -44,6 +45,7 @@ pub(super) struct NativeEnd<'a, S> {
     in_place: VecDeque<Job<Fetcher>>,
     status: Option<watch::Sender<Vec<Status>>>,
     busy_poll: BusyPoll,
+    timing: Timing,
     shutdown: Option<Pin<&'a mut S>>,
 }
 
@@ -54,11 +56,21 @@ impl<'a, S: Future<Output = ()>> NativeEnd<'a, S> {
         links: Links,
         status: Option<watch::Sender<Vec<Status>>>,
         busy_poll: BusyPoll,
+        timing: Timing,
         shutdown: Pin<&'a mut S>,
     ) -> Self {
         // Room for a plan, a computation and the loads of each hub, so that sending an outcome never waits.
         let done = mpsc::channel(links.n_hubs() * (2 + MAX_LOADS_IN_FLIGHT));
-        Self { clock, links, done, in_place: VecDeque::new(), status, busy_poll, shutdown: Some(shutdown) }
+        Self {
+            clock,
+            links,
+            done,
+            in_place: VecDeque::new(),
+            status,
+            busy_poll,
+            timing,
+            shutdown: Some(shutdown),
+        }
     }
 }
 
@@ -76,6 +88,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     }
 
     fn send(&mut self, connection: Connection, message: bytes::Bytes) -> Result<(), String> {
+        self.timing.reach(Point::Encoded);
         self.links.send(connection, message)
     }
 
@@ -84,10 +97,11 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
     }
 
     fn start(&mut self, job: Job<Fetcher>) {
-        if let Job::Compute { batch, .. } = &job
-            && batch.n_pairs() <= MAX_PAIRS_IN_PLACE
-        {
-            return self.in_place.push_back(job);
+        if let Job::Compute { batch, .. } = &job {
+            self.timing.reach(Point::Parsed);
+            if batch.n_pairs() <= MAX_PAIRS_IN_PLACE {
+                return self.in_place.push_back(job);
+            }
         }
         let (sender, runtime) = (self.done.0.clone(), tokio::runtime::Handle::current());
         tokio::task::spawn_blocking(move || {
@@ -139,7 +153,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
             return Event::Done(job.run().await);
         }
         let deadline = deadline.map(|time| self.clock.0 + time);
-        let Self { links, done, busy_poll, shutdown, .. } = self;
+        let Self { links, done, busy_poll, timing, shutdown, .. } = self;
         loop {
             tokio::select! {
                 // In this order, a timer is never starved, and polling again comes last.
@@ -149,8 +163,13 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
                     return Event::Timer;
                 }
                 Some(done) = done.1.recv() => return Event::Done(done),
-                event = poll_fn(|context| links.poll(context)) => {
+                event = poll_fn(|context| {
+                    let event = links.poll(context);
+                    timing.reach(Point::Sent);
+                    event
+                }) => {
                     busy_poll.stir();
+                    timing.reach(Point::Received);
                     return event;
                 }
                 () = poll_again(), if busy_poll.is_awake() => {}

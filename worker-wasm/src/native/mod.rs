@@ -11,6 +11,7 @@ mod join_url;
 mod links;
 mod route;
 mod store;
+mod timing;
 mod tls;
 
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use self::hubs::Hub;
 pub use self::join_url::JoinUrl;
 use self::links::Links;
 use self::store::BlockStore;
+use self::timing::{Point, Timing};
 pub use self::tls::{Fingerprint, Trust, client_tls};
 use crate::core::{CoreConfig, Ending, HubConfig, Status};
 use crate::device::{Device, DeviceChoice, Identity, Threads};
@@ -137,6 +139,11 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
         if let Some(note) = device.note() {
             tracing::info!("{note}");
         }
+        let timing = Timing::new(clock);
+        if timing.is_on() {
+            let timing = timing.clone();
+            device.observe(move |stage| timing.reach(Point::of(stage)));
+        }
         let may_fall_back = choice == DeviceChoice::Auto && device.is_gpu();
         let identity = Identity {
             // Each hub gets its own token and share.
@@ -159,7 +166,8 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
                 let configs = hubs.iter().map(config).collect();
                 let links = Links::new(hubs.iter().map(|hub| hub.route.clone()).collect());
                 let status = options.status.clone();
-                let end = NativeEnd::new(clock, links, status, options.busy_poll, shutdown.as_mut());
+                let busy_poll = options.busy_poll;
+                let end = NativeEnd::new(clock, links, status, busy_poll, timing, shutdown.as_mut());
                 Driver::new(end, Shared::new(device), configs).run().await
             }
             Err(reason) => vec![Ending::DeviceFailed(reason); hubs.len()],

@@ -6,9 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     compiled::CompiledKernels,
+    observer::Observer,
     signal::{Health, Signal},
 };
-use crate::engine::EngineError;
+use crate::engine::{EngineError, Stage};
 
 /// Which adapter to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,7 @@ struct Inner {
     info: GpuInfo,
     health: Arc<Health>,
     compiled: CompiledKernels,
+    observer: Observer,
     #[cfg(not(target_arch = "wasm32"))]
     poller: poller::Poller,
 }
@@ -94,6 +96,7 @@ impl GpuDevice {
             info,
             health,
             compiled: CompiledKernels::default(),
+            observer: Observer::default(),
             #[cfg(not(target_arch = "wasm32"))]
             poller,
         })))
@@ -102,6 +105,12 @@ impl GpuDevice {
     /// What is known about it.
     pub fn info(&self) -> &GpuInfo {
         &self.0.info
+    }
+
+    /// Calls `observer` at each stage of each batch of every engine on this device, on the thread that computes the batch. A
+    /// device has one observer, the first; returns whether this one is.
+    pub fn observe(&self, observer: impl Fn(Stage) + Send + Sync + 'static) -> bool {
+        self.0.observer.set(Box::new(observer))
     }
 
     /// Submits an empty list of commands. Firefox completes what is mapped on a timer of 100 ms, sooner when something
@@ -125,6 +134,11 @@ impl GpuDevice {
 
     pub(super) fn compiled(&self) -> &CompiledKernels {
         &self.0.compiled
+    }
+
+    /// Tells the observer of a batch's progress.
+    pub(super) fn tell(&self, stage: Stage) {
+        self.0.observer.tell(stage);
     }
 
     pub(super) fn health(&self) -> &Arc<Health> {

@@ -17,6 +17,7 @@ mod compiled;
 mod device;
 mod int8;
 mod layout;
+mod observer;
 #[cfg(not(target_arch = "wasm32"))]
 mod pass;
 mod pipeline;
@@ -49,7 +50,7 @@ use shaders::{Kernel, Resource, Shader, int8_shader, shader};
 use signal::lock;
 use upload::{Parcel, Upload};
 
-use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan};
+use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan, Stage};
 use crate::{
     ExpertFormat, ExpertShape,
     pool::Pool,
@@ -403,8 +404,12 @@ impl GpuEngine {
             let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
             parcel.put(&self.device, &self.tables, 0, &tables.bytes)?;
             self.put_rows(&mut parcel, batch, &tables)?;
+            self.device.tell(Stage::Written);
             let commands = self.record(&parcel, &tables, readback.buffer(), [y_bytes, products_bytes]);
-            self.device.queue().submit([commands])
+            self.device.tell(Stage::Recorded);
+            let submission = self.device.queue().submit([commands]);
+            self.device.tell(Stage::Submitted);
+            submission
         };
         parcel.submitted();
         // This watches the submission for the parcel too.

@@ -6,7 +6,7 @@ use super::{
     device::GpuDevice,
     signal::{Health, Signal, lock},
 };
-use crate::engine::EngineError;
+use crate::engine::{EngineError, Stage};
 
 /// Buffers of one size, lent one at a time; a borrower waits until one is free.
 #[derive(Debug)]
@@ -89,9 +89,12 @@ impl Lease {
         // mapping.
         device.watch_closely(after, &signal);
         signal.wait().await?;
+        device.tell(Stage::Ready);
         let view = self.buffer().get_mapped_range(..n_bytes);
         let view = view.map_err(|e| EngineError::Device(format!("reading back: {e}")))?;
-        Ok(bytemuck::pod_collect_to_vec(&view))
+        let values = bytemuck::pod_collect_to_vec(&view);
+        device.tell(Stage::Read);
+        Ok(values)
     }
 
     /// Writes `bytes` from `start` on, a multiple of 8, to a buffer that is mapped for writing; a multiple of 4.
