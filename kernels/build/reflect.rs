@@ -13,6 +13,8 @@ pub(crate) struct Reflection {
     pub(crate) bindings: Vec<String>,
     /// Its constants that are u32, by name.
     pub(crate) constants: BTreeMap<String, u32>,
+    /// Threads of a workgroup.
+    pub(crate) threads: u32,
     /// Assertions on the engine's structs of the same names.
     pub(crate) layouts: Vec<String>,
 }
@@ -49,7 +51,8 @@ pub(crate) fn reflect(source: &str) -> Result<Reflection, String> {
             Expression::Literal(Literal::U32(value)) => Some((constant.name.clone()?, value)),
             _ => None,
         });
-    Ok(Reflection { bindings, constants: constants.collect(), layouts })
+    let threads = module.entry_points.first().map_or(0, |entry| entry.workgroup_size.iter().product());
+    Ok(Reflection { bindings, constants: constants.collect(), threads, layouts })
 }
 
 /// For a struct or an array of one: that the Rust struct of its name has its size and its members' offsets.

@@ -9,8 +9,8 @@ use crate::{compose::Composer, reflect};
 const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 /// Those of int8 activations: one text for all formats.
 const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
-/// Those of the hub's forward pass, besides: no browser runs them.
-const PASS_KERNELS: [&str; 8] = [
+/// Those of the hub's forward pass, besides, and of its measurements: no browser runs them.
+const PASS_KERNELS: [&str; 9] = [
     "norm_rows",
     "heads_to_cache",
     "attend",
@@ -19,6 +19,7 @@ const PASS_KERNELS: [&str; 8] = [
     "route",
     "group_pairs",
     "keep_rows",
+    "read_all",
 ];
 
 include!("../src/quant/list.rs");
@@ -61,8 +62,9 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
                     writeln!(
                         code,
                         "Shader {{ kernel: Some(Kernel::{kernel}), entry_point: {file:?}, format: Some(WeightFormat::{format}), \
-                         shader_f16: {shader_f16}, subgroups: {subgroups}, bindings: &[{}], \
+                         shader_f16: {shader_f16}, subgroups: {subgroups}, threads: {}, bindings: &[{}], \
                          source: &{source:?} }},",
+                        reflection.threads,
                         reflection.bindings.join(", "),
                     )?;
                 }
@@ -77,7 +79,8 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
         writeln!(
             code,
             "Shader {{ kernel: None, entry_point: {file:?}, format: None, shader_f16: false, \
-             subgroups: false, bindings: &[{}], source: &{:?} }},",
+             subgroups: false, threads: {}, bindings: &[{}], source: &{:?} }},",
+            reflection.threads,
             reflection.bindings.join(", "),
             pieces.numbers(source)?,
         )?;

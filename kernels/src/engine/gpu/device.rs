@@ -65,8 +65,21 @@ impl GpuDevice {
     /// # Errors
     /// [`EngineError::NoAdapter`] if there is none of this kind, or it refuses to be opened.
     pub async fn open(select: GpuSelect) -> Result<Self, EngineError> {
+        Self::open_with(select, wgpu::Features::empty()).await
+    }
+
+    /// [`Self::open`], with timestamps where it has them: for measurements.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    #[cfg(not(target_arch = "wasm32"))]
+    pub async fn open_timed(select: GpuSelect) -> Result<Self, EngineError> {
+        Self::open_with(select, TIMESTAMPS).await
+    }
+
+    async fn open_with(select: GpuSelect, also: wgpu::Features) -> Result<Self, EngineError> {
         let adapter = find(&select).await?;
-        let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
+        let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | also;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("moex"),
             required_features: adapter.features() & wanted,
@@ -172,6 +185,12 @@ impl GpuDevice {
         let _ = submission;
     }
 }
+
+/// What [`GpuDevice::open_timed`] asks for.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY
+    .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS)
+    .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
 
 /// The largest buffer that is requested. Some drivers count offsets with 31 bits, which those of larger buffers do not
 /// fit.

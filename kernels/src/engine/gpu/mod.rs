@@ -32,7 +32,7 @@ mod upload;
 
 pub use device::{GpuDevice, GpuInfo, GpuSelect};
 #[cfg(not(target_arch = "wasm32"))]
-pub use pass::GpuPass;
+pub use pass::{DispatchTime, GpuClock, GpuPass, Stamps, StepTime};
 pub use self_test::SelfTestReport;
 
 use std::{

@@ -20,6 +20,12 @@ pub(super) struct Shader {
     pub(super) format: Option<WeightFormat>,
     pub(super) shader_f16: bool,
     pub(super) subgroups: bool,
+    /// Of a workgroup.
+    #[cfg_attr(
+        target_arch = "wasm32",
+        expect(dead_code, reason = "only the hub's pass is measured by kernel")
+    )]
+    pub(super) threads: u32,
     pub(super) bindings: &'static [Binding],
     /// WGSL, as indices into [`PIECES`].
     source: &'static [u8],

@@ -36,6 +36,8 @@ pub enum Bench {
     /// The experts' kernels in every format: decode relative to the speed of memory, prefill relative to that of dot
     /// products.
     Cpu(kernels::Args),
+    /// The hub's forward pass on a GPU, dispatch by dispatch, by the GPU's own timestamps.
+    Gpu(kernels::GpuArgs),
     /// Tokens per second and the time of a layer, without and with workers.
     Swarm(swarm::Args),
     /// Tokens per second through `moex serve` relative to `moex bench`, without and with a worker.
@@ -69,6 +71,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Memory(args) => kernels::run("memory", args),
         Bench::Cpu(args) => kernels::run("cpu", args),
+        Bench::Gpu(args) => kernels::run_gpu(args),
         Bench::Swarm(args) => with_moex(async |moex| swarm::run(moex, args).await),
         Bench::Serve(args) => with_moex(async |moex| serve::run(moex, args).await),
         Bench::Verify(args) => with_moex(async |moex| verify::run(moex, args).await),

@@ -15,7 +15,7 @@ use crate::{
         compiled::Compiled,
         device::GpuDevice,
         int8,
-        shaders::{Constants, Resource, int8_shader},
+        shaders::{Constants, Resource, Shader, int8_shader},
         structs::Shape,
     },
     graph::{MatrixId, Op, PackedExperts, Program, RowCount, TensorId},
@@ -32,12 +32,26 @@ const MAX_STEPS_OF_OP: u64 = 8;
 /// One dispatch.
 #[derive(Debug)]
 pub(super) struct Step {
+    pub(super) kernel: &'static str,
+    /// What it gives.
+    pub(super) of: &'static str,
+    /// Threads of a workgroup.
+    pub(super) threads: u32,
+    pub(super) reads: Reads,
     pub(super) pipeline: wgpu::ComputePipeline,
     /// None where it reads or writes pages.
     pub(super) bind_group: Option<wgpu::BindGroup>,
     pub(super) paged: Option<Paged>,
     /// Workgroups in x, y and z.
     pub(super) grid: [Extent; 3],
+}
+
+/// Bytes of weights and of the cache that a dispatch reads for one row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reads {
+    pub(super) weights: usize,
+    /// For each position of the row's sequence.
+    pub(super) of_position: usize,
 }
 
 /// What a dispatch binds that reads or writes pages, but for the pages themselves.
@@ -291,11 +305,12 @@ impl<'a> Builder<'a> {
         parameters: &[u8],
         buffers: Vec<(Resource, wgpu::Buffer)>,
         grid: [Extent; 3],
-    ) {
+    ) -> &mut Step {
         let (compiled, entries) = self.prepare(shader, constants, parameters, &buffers);
         let bound = entries.iter().map(|(index, bound)| (*index, bound));
         let bind_group = Some(bind_group(self.device, &compiled.bind_group_layout, bound));
-        self.steps.push(Step { pipeline: compiled.pipeline, bind_group, paged: None, grid });
+        self.steps.push(Step::new(int8_shader(shader), compiled.pipeline, (bind_group, None), grid));
+        self.steps.last_mut().expect("it was just appended")
     }
 
     /// Appends a dispatch that reads or writes the pages of `slot`.
@@ -306,12 +321,13 @@ impl<'a> Builder<'a> {
         buffers: Vec<(Resource, wgpu::Buffer)>,
         grid: [Extent; 3],
         slot: usize,
-    ) {
+    ) -> &mut Step {
         let (compiled, entries) = self.prepare(shader, Vec::new(), parameters, &buffers);
         let pages = int8_shader(shader).bindings.iter().find(|binding| binding.resource == Resource::Pages);
         let binding = pages.expect("the shader binds pages").index;
         let paged = Some(Paged { slot, binding, layout: compiled.bind_group_layout, entries });
-        self.steps.push(Step { pipeline: compiled.pipeline, bind_group: None, paged, grid });
+        self.steps.push(Step::new(int8_shader(shader), compiled.pipeline, (None, paged), grid));
+        self.steps.last_mut().expect("it was just appended")
     }
 
     /// Compiles a shader, writes its parameters, and finds what it binds, but for pages.
@@ -339,6 +355,24 @@ impl<'a> Builder<'a> {
         };
         let bindings = shader.bindings.iter().filter(|binding| binding.resource != Resource::Pages);
         (compiled, bindings.map(|binding| (binding.index, bound(binding.resource))).collect())
+    }
+}
+
+impl Step {
+    fn new(
+        shader: &'static Shader,
+        pipeline: wgpu::ComputePipeline,
+        (bind_group, paged): (Option<wgpu::BindGroup>, Option<Paged>),
+        grid: [Extent; 3],
+    ) -> Self {
+        let (kernel, threads) = (shader.entry_point, shader.threads);
+        Self { kernel, of: "", threads, reads: Reads::default(), pipeline, bind_group, paged, grid }
+    }
+
+    /// Says for measurements what the dispatch gives, and the bytes of weights that it reads for one row.
+    pub(super) fn gives(&mut self, of: &'static str, weights: usize) {
+        self.of = of;
+        self.reads.weights = weights;
     }
 }
 

@@ -182,7 +182,9 @@ impl Builder<'_> {
         let [queries, result] = [queries, place].map(|place| self.places.get(place));
         let buffers = vec![(Resource::Q, queries), (Resource::Result, result)];
         let grid = [Extent::Fixed(n_heads as u32), Extent::Rows(RowCount::Step), Extent::Splits];
-        self.push_paged("attend", bytemuck::bytes_of(&parameters), buffers, grid, slot);
+        let of_position = 4 * parameters.n_kv_heads as usize * head_width;
+        self.push_paged("attend", bytemuck::bytes_of(&parameters), buffers, grid, slot).reads.of_position =
+            of_position;
         self.views.insert(out, View::Ranges { place, head_width });
     }
 
@@ -259,7 +261,7 @@ impl Builder<'_> {
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);
         let n_pairs = MAX_ROWS * n_chosen;
         let place = self.places.take(4 * n_pairs * shape.hidden);
-        self.expert_steps(shape, (slab, tiles_buffer), pairs, n_pairs, [activations, place]);
+        self.expert_steps(shape, (slab, tiles_buffer), (pairs, n_chosen), n_pairs, [activations, place]);
         self.places.release(tiles);
         self.views.insert(out, View::Pairs { place, of_rows, n_chosen });
         Ok(())

@@ -4,6 +4,7 @@
 //! Products with int8 activations have the CPU's bits, given the same rows. Norms, rotations, attention and gates are rounded in
 //! another order. Only the embedding is looked up on the CPU.
 
+mod clock;
 mod compile;
 mod layer;
 mod pages;
@@ -17,8 +18,11 @@ mod tests;
 mod tiles;
 mod weights;
 
+pub use clock::{DispatchTime, GpuClock, Stamps, StepTime};
+
 use std::{any::Any, fmt, sync::Mutex};
 
+use clock::Stamped;
 use compile::{Builder, MAX_ROWS, Routed, Step, View};
 use pages::{GpuPages, page_bytes, pollster};
 use request::Request;
@@ -175,16 +179,21 @@ impl GpuPass {
         Ok(counts)
     }
 
-    /// Records and submits the dispatches of a step and the copies of its results, `[logits, routing]` bytes.
-    fn submit(
-        &self,
-        pages: &GpuPages,
-        counts: &Counts,
-        [logits_bytes, routing_bytes]: [u64; 2],
-    ) -> wgpu::SubmissionIndex {
+    /// Bytes of a step's results, `[logits, routing]`.
+    fn result_bytes(&self, counts: &Counts) -> [u64; 2] {
+        let routed = self.routers.iter().map(|router| 8 * router.n_chosen as u64 * u64::from(counts.rows));
+        [4 * self.vocabulary as u64 * u64::from(counts.wanted), routed.sum()]
+    }
+
+    /// Records the dispatches of a step and the copies of its results.
+    fn record(&self, pages: &GpuPages, counts: &Counts, clock: Option<Stamped<'_>>) -> wgpu::CommandBuffer {
+        let [logits_bytes, routing_bytes] = self.result_bytes(counts);
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let timestamp_writes = clock.map(Stamped::ends);
+        let mut pass =
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
         let n_steps = if counts.wanted == 0 { self.steps_before_wanted } else { self.steps.len() };
+        let mut n_dispatches = 0;
         for (index, step) in self.steps[..n_steps].iter().enumerate() {
             let [x, y, z] = step.grid.map(|extent| extent.of(counts));
             if x * y * z == 0 {
@@ -193,8 +202,15 @@ impl GpuPass {
             pass.set_pipeline(&step.pipeline);
             pass.set_bind_group(0, step.bind_group.as_ref().or_else(|| pages.bind_group(index)), &[]);
             pass.dispatch_workgroups(x, y, z);
+            if let Some(clock) = clock {
+                clock.stamp(&mut pass, n_dispatches);
+            }
+            n_dispatches += 1;
         }
         drop(pass);
+        if let Some(clock) = clock {
+            clock.resolve(&mut encoder, n_dispatches);
+        }
         for (from, bytes, start) in
             [(&self.logits, logits_bytes, 0), (&self.routing, routing_bytes, logits_bytes)]
         {
@@ -202,7 +218,7 @@ impl GpuPass {
                 encoder.copy_buffer_to_buffer(from, 0, &self.readback, start, bytes);
             }
         }
-        self.device.queue().submit([encoder.finish()])
+        encoder.finish()
     }
 
     /// Waits for a submission and shows the first `n_bytes` of what it gave.
@@ -281,6 +297,47 @@ impl DevicePass for GpuPass {
     }
 
     fn step(&self, spans: &[Span<'_>], kv: &KvPool, out: &mut DeviceOutput) -> Result<(), DeviceError> {
+        self.run(spans, kv, out, None).map(|_| ())
+    }
+
+    fn n_dispatches(&self) -> usize {
+        let counts = Counts { rows: 1, wanted: 1, splits: 1 };
+        let is_there = |step: &&Step| step.grid.iter().all(|extent| extent.of(&counts) > 0);
+        self.steps.iter().filter(is_there).count()
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+}
+
+impl GpuPass {
+    /// [`DevicePass::step`] of up to 64 rows, and how long it took on the GPU.
+    ///
+    /// # Errors
+    /// As [`DevicePass::step`].
+    pub fn timed_step(
+        &self,
+        (clock, stamps): (&GpuClock, Stamps),
+        spans: &[Span<'_>],
+        kv: &KvPool,
+        out: &mut DeviceOutput,
+    ) -> Result<StepTime, DeviceError> {
+        let counts = self.run(spans, kv, out, Some(Stamped { clock, stamps }))?;
+        let n_steps = if counts.wanted == 0 { self.steps_before_wanted } else { self.steps.len() };
+        let n_positions = spans.iter().map(|span| span.start + span.ids.len()).sum();
+        let time = clock.step_time(stamps, &self.steps[..n_steps], &counts, n_positions);
+        time.map_err(|error| DeviceError::Failed(error.to_string()))
+    }
+
+    /// [`DevicePass::step`], with a clock that takes times, if there is one.
+    fn run(
+        &self,
+        spans: &[Span<'_>],
+        kv: &KvPool,
+        out: &mut DeviceOutput,
+        clock: Option<Stamped<'_>>,
+    ) -> Result<Counts, DeviceError> {
         self.device.health().check().map_err(|error| DeviceError::Failed(error.to_string()))?;
         let pages = kv.device().and_then(|pages| (pages as &dyn Any).downcast_ref::<GpuPages>());
         let pages = pages.expect("a step's pages are those of this device");
@@ -294,26 +351,16 @@ impl DevicePass for GpuPass {
         let state = &mut *lock(&self.state);
         let n_rows: usize = spans.iter().map(|span| span.ids.len()).sum();
         let mut done = 0;
+        let mut last = Counts { rows: 0, wanted: 0, splits: 0 };
         while done < n_rows {
             done += state.request.fill(spans, done, MAX_ROWS, &self.ropes, self.n_heads);
             let counts = self.write(state)?;
-            let routed =
-                self.routers.iter().map(|router| 8 * router.n_chosen as u64 * u64::from(counts.rows));
-            let sizes = [4 * self.vocabulary as u64 * u64::from(counts.wanted), routed.sum()];
-            let submission = self.submit(pages, &counts, sizes);
-            self.read(submission, sizes.iter().sum(), |bytes| self.append(&counts, bytes, out))?;
+            last = counts;
+            let submission = self.device.queue().submit([self.record(pages, &counts, clock)]);
+            let n_bytes = self.result_bytes(&counts).iter().sum();
+            self.read(submission, n_bytes, |bytes| self.append(&counts, bytes, out))?;
         }
-        Ok(())
-    }
-
-    fn n_dispatches(&self) -> usize {
-        let counts = Counts { rows: 1, wanted: 1, splits: 1 };
-        let is_there = |step: &&Step| step.grid.iter().all(|extent| extent.of(&counts) > 0);
-        self.steps.iter().filter(is_there).count()
-    }
-
-    fn weight_bytes(&self) -> u64 {
-        self.weight_bytes
+        Ok(last)
     }
 }
 

@@ -75,7 +75,8 @@ impl Builder<'_> {
                 (Resource::X, activations),
                 (Resource::Result, result),
             ];
-            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers, grid);
+            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers, grid)
+                .gives(program.graph.tensor(first.out).name, panel_bytes);
             let mut start = 0;
             for projection in group {
                 self.places.share(out);
@@ -102,20 +103,21 @@ impl Builder<'_> {
         let stride = row_stride(shape.format.gate_up.geometry(), shape.hidden);
         let tiles = self.tile_table(count, stride as u32);
         let place = self.rows_of(out);
-        self.expert_steps(*shape, (slab, tiles), Extent::Tiles(count), MAX_ROWS, [activations, place]);
+        self.expert_steps(*shape, (slab, tiles), (Extent::Tiles(count), 1), MAX_ROWS, [activations, place]);
         Ok(())
     }
 
-    /// The three steps of experts of `shape`, for up to `n_pairs` pairs: from activations to results.
+    /// The three steps of experts of `shape`, for up to `n_pairs` pairs, `n_chosen` of each row: from activations to results.
     pub(super) fn expert_steps(
         &mut self,
         shape: PackedExpertShape,
         (slab, tiles): (wgpu::Buffer, wgpu::Buffer),
-        extent: Extent,
+        (extent, n_chosen): (Extent, usize),
         n_pairs: usize,
         [x, y]: [PlaceId; 2],
     ) {
-        let PackedExpertShape { hidden, inner, format } = shape;
+        let packed = shape;
+        let PackedExpertShape { hidden, inner, format } = packed;
         let shape = ExpertShape { hidden, inner, format };
         let h_stride = row_stride(format.down.geometry(), inner);
         // The products of gate and up follow h.
@@ -137,7 +139,13 @@ impl Builder<'_> {
             ];
             let constants = step.constants(&shape, self.device.info().software);
             let grid = [Extent::Fixed(step.workgroups(&shape)), extent, Extent::Fixed(1)];
-            self.push(shader, constants, bytemuck::bytes_of(&parameters), buffers, grid);
+            let (gives, bytes) = match step {
+                Int8Step::GateUp => ("gate and up", packed.gate_up_bytes()),
+                Int8Step::Rows => ("h, rounded", 0),
+                Int8Step::Down => ("down", packed.bytes() - packed.gate_up_bytes()),
+            };
+            self.push(shader, constants, bytemuck::bytes_of(&parameters), buffers, grid)
+                .gives(gives, n_chosen * bytes);
         }
         self.places.release(h);
         self.places.release(h_rows);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{super::tests::device, *};
+use crate::engine::GpuSelect;
 use crate::{
     ExpertFormat, ExpertShape, MatrixView, WeightFormat,
     batch::Pair,
@@ -349,4 +350,39 @@ fn what_no_kernel_is_there_for_is_said_in_words() {
     let program = Program::simd(pass.recorder.finish(logits), processor.clone(), None, || {}).unwrap();
     let refused = GpuPass::new(&device, &program, &Packed::new(kind, &processor), 128).unwrap_err();
     assert_eq!(refused, "no kernel is there for capped logits");
+}
+
+#[test]
+fn a_timed_step_gives_the_same_bits_and_a_time_for_each_dispatch() {
+    if device().is_none() {
+        return;
+    }
+    let open = |select| pollster(GpuDevice::open_timed(select));
+    let device = open(GpuSelect::Auto).or_else(|_| open(GpuSelect::Software)).unwrap();
+    let Some(clock) = GpuClock::new(&device) else {
+        return eprintln!("SKIPPED, nothing was tested: this GPU has no timestamps");
+    };
+    let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
+    let (program, packed, _) = programs(kind);
+    let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+    let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
+    let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
+    assert!(kv.reserve(&mut table, 6));
+    let ids = ids();
+    let span = |start, end| Span { ids: &ids[start..end], start, table: &table, wanted: WantedLogits::Last };
+    pass.step(&[span(0, 5)], &kv, &mut out).unwrap();
+    pass.step(&[span(5, 6)], &kv, &mut out).unwrap();
+    let untimed = out.logits.clone();
+    for stamps in [Stamps::Ends, Stamps::Each] {
+        let time = pass.timed_step((&clock, stamps), &[span(5, 6)], &kv, &mut out).unwrap();
+        assert_eq!(out.logits, untimed);
+        let n = if stamps == Stamps::Each { pass.n_dispatches() } else { 0 };
+        assert_eq!(time.dispatches.len(), n);
+        let all: f64 = time.dispatches.iter().map(|dispatch| dispatch.micros).sum();
+        assert!(all <= time.micros, "{all} {}", time.micros);
+        let attend = time.dispatches.iter().find(|dispatch| dispatch.kernel == "attend");
+        // Six positions of keys and values: two heads of 32 columns, two bytes each.
+        assert!(attend.is_none_or(|attend| attend.bytes == 6 * 2 * 2 * WIDTH * 2));
+    }
+    assert!(clock.read_rate(16 << 20).unwrap() > 0.0 && clock.empty_dispatch().unwrap() > 0.0);
 }
