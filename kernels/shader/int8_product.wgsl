@@ -1,6 +1,6 @@
-// Two panels of sixteen rows of weights times int8 activations, for the pairs of one tile a workgroup: gate and up and what
-// joins them, or down. Panels lie as src/simd/format.rs draws them. Threads take units of columns apart, and their products
-// are added in the order of the columns. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
+// Panels of sixteen rows of weights times int8 activations, for the pairs of one tile a workgroup: one of gate and one of up and
+// what joins them, or one or two of down. Panels lie as src/simd/format.rs draws them. Threads take units of columns apart, and
+// their products are added in the order of the columns. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
 #import tile
 #import exact
 
@@ -32,9 +32,9 @@ override SCALES: u32;       // integer scales of groups; 0: none
 override MINS: u32;
 
 override CAPACITY: u32;     // products of a row that are kept at once
-
-const LANES: u32 = 8u;
-const ROWS: u32 = 32u;  // of two panels
+override ROWS: u32;         // of one panel or two
+override THREADS: u32;      // of a workgroup, at least eight a row
+override LANES: u32 = THREADS / ROWS;
 
 var<workgroup> products: array<f32, CAPACITY * ROWS>;
 
@@ -244,7 +244,7 @@ fn lowering(place: Place, parameters: u32, d: f32, terms: u32) -> f32 {
 
 // Four sums of every fourth column, for one pair and the second next.
 fn float_products(place: Place, lane: u32) {
-    for (var t = lane / 4u; t < place.n_pairs; t += 2u) {
+    for (var t = lane / 4u; t < place.n_pairs; t += LANES / 4u) {
         let at = place.rows[t];
         var sum = 0.0;
         for (var column = lane % 4u; column < shape.items; column += 4u) {
@@ -261,6 +261,25 @@ fn float_products(place: Place, lane: u32) {
         }
         put(place, 4u * t + lane % 4u, sum);
     }
+}
+
+// `sum` and `n` products, each `stride` behind the one before. Eight are read before they are added: reading takes longer.
+fn sum_in_order(start: f32, first: u32, stride: u32, n: u32) -> f32 {
+    var sum = start;
+    var at = first;
+    for (var i = 0u; i < n / 8u; i++) {
+        let a = vec4<f32>(products[at], products[at + stride], products[at + 2u * stride], products[at + 3u * stride]);
+        at += 4u * stride;
+        let b = vec4<f32>(products[at], products[at + stride], products[at + 2u * stride], products[at + 3u * stride]);
+        at += 4u * stride;
+        sum = sum_of(sum_of(sum_of(sum_of(sum, a.x), a.y), a.z), a.w);
+        sum = sum_of(sum_of(sum_of(sum_of(sum, b.x), b.y), b.z), b.w);
+    }
+    for (var i = 0u; i < n % 8u; i++) {
+        sum = sum_of(sum, products[at]);
+        at += stride;
+    }
+    return sum;
 }
 
 // `exp(x)`: `x = n ln 2 + r`, a polynomial in r, and n as exponent.
@@ -293,7 +312,7 @@ fn joined(block: u32, out: u32, gate: f32, up: f32) -> f32 {
     return product_of(sum_of(u, 1.0), quotient_of(g, denominator));
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn int8_product(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
@@ -307,7 +326,7 @@ fn int8_product(
     let row = thread % ROWS;
     let lane = thread / ROWS;
     let n_panels = (shape.out + 15u) / 16u * (2u - shape.is_down);
-    let panel = min(2u * group.x + row / 16u, n_panels - 1u);
+    let panel = min(ROWS / 16u * group.x + row / 16u, n_panels - 1u);
     var rows = tiles[tile].rows;
     if shape.is_down == 1u {
         rows = (tiles[tile].first_pair + vec4<u32>(0u, 1u, 2u, 3u)) * shape.x_stride;
@@ -319,11 +338,13 @@ fn int8_product(
     if FLOATS != 0u {
         float_products(place, lane);
         workgroupBarrier();
-        let first = 4u * lane * ROWS + row;
-        sum = sum_of(
-            sum_of(products[first], products[first + ROWS]),
-            sum_of(products[first + 2u * ROWS], products[first + 3u * ROWS]),
-        );
+        if lane < n_pairs {
+            let first = 4u * lane * ROWS + row;
+            sum = sum_of(
+                sum_of(products[first], products[first + ROWS]),
+                sum_of(products[first + 2u * ROWS], products[first + 3u * ROWS]),
+            );
+        }
         workgroupBarrier();
     } else {
         let at_once = CAPACITY / (ADDENDS * n_pairs);
@@ -334,9 +355,7 @@ fn int8_product(
             }
             workgroupBarrier();
             if lane < n_pairs {
-                for (var i = 0u; i < n * ADDENDS; i++) {
-                    sum = sum_of(sum, products[(i * n_pairs + lane) * ROWS + row]);
-                }
+                sum = sum_in_order(sum, lane * ROWS + row, n_pairs * ROWS, n * ADDENDS);
             }
             workgroupBarrier();
         }
@@ -355,7 +374,7 @@ fn int8_product(
         }
         return;
     }
-    let out = 32u * group.x + row;
+    let out = ROWS * group.x + row;
     if lane < n_pairs && out < shape.out {
         if shape.kind == 1u {
             sum = sum_of(sum, bias(block, shape.bias, out));

@@ -5,8 +5,6 @@
 #import round
 
 struct Norm {
-    columns: u32,    // D
-    n_addends: u32,  // rows of y that are added to a row of x
     has_places: u32, // whether places says which; else it is the row's own
     is_normed: u32,  // 0: only the sum is wanted
     is_rounded: u32,
@@ -23,13 +21,16 @@ struct Norm {
 @group(0) @binding(7) var<uniform> norm: Norm;
 @group(0) @binding(8) var<storage, read_write> normed: array<f32>;       // (T, stride)
 
-const THREADS: u32 = 256u;
+override THREADS: u32;
+// Known when the kernel is compiled, so that all of a thread's loads are under way at once.
+override COLUMNS: u32;    // D
+override N_ADDENDS: u32;  // rows of y that are added to a row of x
 
 var<workgroup> squares: array<f32, THREADS>;
 
 fn sum_with_y(row: u32, column: u32) -> f32 {
-    let at = row * norm.columns + column;
-    if norm.n_addends == 0u {
+    let at = row * COLUMNS + column;
+    if N_ADDENDS == 0u {
         return x[at];
     }
     if norm.has_places == 0u {
@@ -37,24 +38,24 @@ fn sum_with_y(row: u32, column: u32) -> f32 {
     }
     // As the hub sums what experts answer: first among themselves, in ascending order.
     var sum = 0.0;
-    for (var k = 0u; k < norm.n_addends; k++) {
-        sum += y[places[row * norm.n_addends + k] * norm.columns + column];
+    for (var k = 0u; k < N_ADDENDS; k++) {
+        sum += y[places[row * N_ADDENDS + k] * COLUMNS + column];
     }
     return x[at] + sum;
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn norm_rows(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let row = group.x;
     var square = 0.0;
-    for (var column = thread; column < norm.columns; column += THREADS) {
+    for (var column = thread; column < COLUMNS; column += THREADS) {
         let value = sum_with_y(row, column);
         square += value * value;
-        if norm.n_addends > 0u {
-            x[row * norm.columns + column] = value;
+        if N_ADDENDS > 0u {
+            x[row * COLUMNS + column] = value;
         }
     }
     if norm.is_normed == 0u {
@@ -69,13 +70,13 @@ fn norm_rows(
         workgroupBarrier();
     }
     storageBarrier();
-    let scale = 1.0 / sqrt(squares[0] / f32(norm.columns) + norm.eps);
-    for (var first = 0u; first < norm.columns; first += 4u * THREADS) {
+    let scale = 1.0 / sqrt(squares[0] / f32(COLUMNS) + norm.eps);
+    for (var first = 0u; first < COLUMNS; first += 4u * THREADS) {
         let column = first + 4u * thread;
         var values = vec4<u32>();
         for (var i = 0u; i < 4u; i++) {
-            if column + i < norm.columns {
-                let value = weights[column + i] * (x[row * norm.columns + column + i] * scale);
+            if column + i < COLUMNS {
+                let value = weights[column + i] * (x[row * COLUMNS + column + i] * scale);
                 let bits = bitcast<u32>(value);
                 // Tiny values are 0, as wherever a matrix of floats reads them.
                 values[i] = select(bits, 0u, (bits & 0x7fffffffu) < TINY);
@@ -83,7 +84,7 @@ fn norm_rows(
             }
         }
         if norm.is_rounded == 1u {
-            round_columns(row * norm.result_stride, norm.columns, column, thread, values);
+            round_columns(row * norm.result_stride, COLUMNS, column, thread, values);
         }
     }
 }

@@ -2,9 +2,10 @@
 // its tiles at once. CPU twin: src/cpu/router.rs, route.
 #import chosen
 
-@group(0) @binding(3) var<storage, read> x: array<f32>;  // logits (T, E)
+@group(0) @binding(3) var<storage, read> x: array<f32>;  // parts of logits (T, parts, E)
 
 const THREADS: u32 = 256u;
+override N_PARTS: u32;  // of each logit, which are added: known, so that all are under way at once
 
 var<workgroup> logits: array<f32, MOST_EXPERTS>;
 var<workgroup> experts: array<u32, 64>;
@@ -19,7 +20,15 @@ fn route(
     let row = group.x;
     let n = router.n_experts;
     for (var e = thread; e < n; e += THREADS) {
-        logits[e] = x[row * n + e];
+        var sum = 0.0;
+        for (var part = 0u; part < N_PARTS; part++) {
+            sum += x[(row * N_PARTS + part) * n + e];
+        }
+        logits[e] = sum;
+    }
+    // Where logits are not numbers, ranks are missing.
+    if thread < 64u {
+        experts[thread] = 0u;
     }
     workgroupBarrier();
     for (var e = thread; e < n; e += THREADS) {

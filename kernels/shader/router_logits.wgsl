@@ -1,10 +1,11 @@
-// A router's logits: a matrix of floats, in panels of sixteen experts, times rows of f32. A workgroup takes a panel and a row.
+// A router's logits: a matrix of floats, in panels of sixteen experts, times rows of f32. A workgroup takes a panel, a row, and one
+// of equal parts of the columns; route.wgsl adds what the parts give.
 // CPU twin: src/quant/dot.rs; sums run in another order than its.
 #import tile
 
 @group(0) @binding(2) var<storage, read> weights: array<u32>;
 @group(0) @binding(3) var<storage, read> x: array<f32>;             // (T, shape.x_stride)
-@group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, E)
+@group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, parts, E)
 
 override FLOATS: u32;  // 16, 32, or 17 for bf16
 
@@ -28,11 +29,14 @@ fn weight(panel: u32, i: u32) -> f32 {
 @compute @workgroup_size(256)
 fn router_logits(
     @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) n_groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let panel = group.x * shape.weight_stride;
     var sum = 0.0;
-    for (var column = thread / ROWS; column < shape.items; column += THREADS / ROWS) {
+    let n = (shape.items + n_groups.z - 1u) / n_groups.z;
+    let end = min((group.z + 1u) * n, shape.items);
+    for (var column = group.z * n + thread / ROWS; column < end; column += THREADS / ROWS) {
         sum += weight(panel, column * ROWS + thread % ROWS) * x[group.y * shape.x_stride + column];
     }
     sums[thread] = sum;
@@ -45,6 +49,6 @@ fn router_logits(
     }
     let expert = ROWS * group.x + thread;
     if thread < ROWS && expert < shape.out {
-        result[group.y * shape.out + expert] = sums[thread];
+        result[(group.y * n_groups.z + group.z) * shape.out + expert] = sums[thread];
     }
 }

@@ -196,16 +196,28 @@ pub(super) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY
 /// fit.
 const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
-/// The limits that every device offers, with larger buffers: one buffer holds a slab of experts, and each slab has its
+/// The most threads of a workgroup that are requested: those of the kernels of the forward pass that have few workgroups.
+const MAX_THREADS: u32 = 512;
+
+/// The limits that every device offers, with more threads and larger buffers: one buffer holds a slab of experts, and each slab has its
 /// own dispatches.
 fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
     let default = wgpu::Limits::default();
     let most = |offered: u64, default: u64| offered.min(MAX_BUFFER_BYTES).max(default);
+    let threads = |offered: u32, default: u32| offered.min(MAX_THREADS).max(default);
     wgpu::Limits {
         max_buffer_size: most(offered.max_buffer_size, default.max_buffer_size),
         max_storage_buffer_binding_size: most(
             offered.max_storage_buffer_binding_size,
             default.max_storage_buffer_binding_size,
+        ),
+        max_compute_invocations_per_workgroup: threads(
+            offered.max_compute_invocations_per_workgroup,
+            default.max_compute_invocations_per_workgroup,
+        ),
+        max_compute_workgroup_size_x: threads(
+            offered.max_compute_workgroup_size_x,
+            default.max_compute_workgroup_size_x,
         ),
         ..default
     }

@@ -39,12 +39,12 @@ impl Int8Step {
         n as u32
     }
 
-    /// The override constants for experts of `shape`; they follow from its format.
-    pub(super) fn constants(self, shape: &ExpertShape, is_software: bool) -> Constants {
+    /// The override constants for experts of `shape`, whose products are cut as `cut` says; they follow from its format.
+    pub(super) fn constants(self, shape: &ExpertShape, cut: Cut, is_software: bool) -> Constants {
         match self {
-            Self::GateUp => product(shape.format.gate_up, is_software),
+            Self::GateUp => product(shape.format.gate_up, cut, is_software),
             Self::Rows => rows(shape.format.down),
-            Self::Down => product(shape.format.down, is_software),
+            Self::Down => product(shape.format.down, cut, is_software),
         }
     }
 
@@ -101,17 +101,50 @@ fn place(bytes: usize) -> u32 {
     (bytes / 4) as u32
 }
 
-/// The override constants of products with matrices of `format`.
-pub(super) fn product(format: WeightFormat, is_software: bool) -> Constants {
+/// How products are cut into workgroups.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Rows of a workgroup: a panel's, or two panels', as gate and up always take.
+    pub(super) rows: usize,
+    /// Threads of a workgroup, at least eight for each row.
+    pub(super) threads: usize,
+    /// Products of a row that a workgroup keeps at once: for all its threads with any format and four pairs.
+    capacity: usize,
+}
+
+impl Cut {
+    /// For every shape: two panels, and as many threads as every device has.
+    pub(super) const PLAIN: Self = Self { rows: 2 * ROWS, threads: 256, capacity: 96 };
+
+    /// For one matrix of `format`, `cols` wide: about four units for each of at most `max_threads`, which are read one after
+    /// another, and no more memory than one row's products take, so that many workgroups run beside each other.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn of(format: WeightFormat, cols: usize, rows: usize, max_threads: usize) -> Self {
+        let lanes = (cols.div_ceil(4 * UNIT)).next_power_of_two().clamp(8, max_threads / rows);
+        let n_addends = format.definition().map_or(1, |definition| integer(definition)[0]);
+        let n_products = cols.div_ceil(UNIT).max(4 * lanes) * n_addends;
+        let capacity = n_products.min(MEMORY_BYTES / (size_of::<f32>() * rows));
+        Self { rows, threads: rows * lanes, capacity }
+    }
+}
+
+/// The override constants of products with matrices of `format`. A GPU made of software may set a workgroup's memory to zero once
+/// for each four threads, which takes ten times as long as the products do: there a workgroup keeps one for each thread of a row.
+pub(super) fn product(format: WeightFormat, cut: Cut, is_software: bool) -> Constants {
     // Float formats have none of these.
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
     let addends = numbers[0];
     let capacity = match format.definition() {
-        _ if !is_software => CAPACITY,
+        _ if !is_software => cut.capacity,
         None => FLOAT_CAPACITY,
-        Some(_) => LANES * addends,
+        Some(_) => cut.threads / cut.rows * addends,
     };
-    let given = [("FLOATS", float_bits(format)), ("CAPACITY", capacity)];
+    let given = [
+        ("FLOATS", float_bits(format)),
+        ("CAPACITY", capacity),
+        ("ROWS", cut.rows),
+        ("THREADS", cut.threads),
+    ];
     let constants = given.into_iter().chain(INTEGER.into_iter().zip(numbers));
     constants.map(|(name, value)| (name, value as f64)).collect()
 }
@@ -122,11 +155,9 @@ pub(super) fn router(format: WeightFormat) -> Constants {
     vec![("FLOATS", float_bits(format) as f64)]
 }
 
-/// Products of a row that a workgroup of `int8_product` keeps at once: for all its threads with any format and four pairs.
-const CAPACITY: usize = 96;
-/// The threads of a row. A GPU made of software sets a workgroup's memory to zero once for each four threads, which takes ten
-/// times as long as the products do: there it keeps one for each thread of a row and a pair.
-const LANES: usize = 8;
+/// The memory of a workgroup, as much as every device has.
+#[cfg(not(target_arch = "wasm32"))]
+const MEMORY_BYTES: usize = 16_384;
 /// As many as the products of floats need.
 const FLOAT_CAPACITY: usize = 32;
 

@@ -42,7 +42,7 @@ use std::{
     time::Duration,
 };
 
-use int8::Int8Step;
+use int8::{Cut, Int8Step};
 use layout::{Layout, Projection, Tables, TilesOf};
 use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
@@ -272,7 +272,12 @@ impl GpuEngine {
             let at = StepOf { place, step: step as usize, x, result };
             let told = step.shape(shape, layout.h_stride(), layout.products_start());
             (
-                pipeline(int8_shader(kernel), step.constants(shape, device.info().software), told, at),
+                pipeline(
+                    int8_shader(kernel),
+                    step.constants(shape, Cut::PLAIN, device.info().software),
+                    told,
+                    at,
+                ),
                 step.workgroups(shape),
             )
         };

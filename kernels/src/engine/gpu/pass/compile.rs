@@ -101,6 +101,8 @@ pub(super) struct Builder<'a> {
     pub(super) steps_before_wanted: usize,
     pub(super) tiles: Vec<TileTable>,
     pub(super) routers: Vec<Routed>,
+    /// How many parts of each of the last router's logits there are.
+    pub(super) n_logit_parts: usize,
     /// The embedding, its output and the factor of that.
     pub(super) embedding: Option<(MatrixId, PlaceId, f32)>,
     pub(super) step: wgpu::Buffer,
@@ -150,6 +152,7 @@ impl<'a> Builder<'a> {
             steps_before_wanted: 0,
             tiles: Vec::new(),
             routers: Vec::new(),
+            n_logit_parts: 1,
             embedding: None,
             step,
             routing,
@@ -306,10 +309,13 @@ impl<'a> Builder<'a> {
         buffers: Vec<(Resource, wgpu::Buffer)>,
         grid: [Extent; 3],
     ) -> &mut Step {
+        let threads = constants.iter().find(|(name, _)| *name == "THREADS").map(|(_, value)| *value as u32);
         let (compiled, entries) = self.prepare(shader, constants, parameters, &buffers);
         let bound = entries.iter().map(|(index, bound)| (*index, bound));
         let bind_group = Some(bind_group(self.device, &compiled.bind_group_layout, bound));
-        self.steps.push(Step::new(int8_shader(shader), compiled.pipeline, (bind_group, None), grid));
+        let mut step = Step::new(int8_shader(shader), compiled.pipeline, (bind_group, None), grid);
+        step.threads = threads.unwrap_or(step.threads);
+        self.steps.push(step);
         self.steps.last_mut().expect("it was just appended")
     }
 

@@ -43,8 +43,6 @@ impl Builder<'_> {
         let stride = row_stride(None, columns);
         let result_stride = row_stride(geometry, columns);
         let norm = Norm {
-            columns: columns as u32,
-            n_addends: n_addends as u32,
             has_places: u32::from(of_rows.is_some()),
             is_normed: u32::from(normed.is_some()),
             is_rounded: u32::from(geometry.is_some()),
@@ -78,7 +76,10 @@ impl Builder<'_> {
             (Resource::Places, buffer(of_rows.unwrap_or(read))),
             (Resource::Normed, buffer(out)),
         ];
-        let constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
+        let mut constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
+        constants.push(("COLUMNS", columns as f64));
+        constants.push(("N_ADDENDS", n_addends as f64));
+        constants.push(("THREADS", self.max_threads() as f64));
         self.push(
             "norm_rows",
             constants,
@@ -255,7 +256,8 @@ impl Builder<'_> {
         let written = vec![(Resource::Result, tiles_buffer.clone()), (Resource::Places, of_rows_buffer)];
         let with_logits = [written.clone(), vec![(Resource::X, logits)]].concat();
         let parameters = bytemuck::bytes_of(&router);
-        self.push("route", Vec::new(), parameters, with_logits, [Extent::Rows(count), ONE, ONE]);
+        let constants = vec![("N_PARTS", self.n_logit_parts as f64)];
+        self.push("route", constants, parameters, with_logits, [Extent::Rows(count), ONE, ONE]);
         self.push("group_pairs", Vec::new(), parameters, written, [Extent::OneIfSeveral(count), ONE, ONE]);
 
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);

@@ -1,7 +1,10 @@
 //! Keys and values in a GPU's memory: a buffer for each layer that has some, and the bind groups of the kernels that read and
 //! write them.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::compile::{Paged, Step, bind_group};
 use crate::{
@@ -13,6 +16,8 @@ use crate::{
 /// The pages of one pool.
 #[derive(Debug)]
 pub(super) struct GpuPages {
+    /// No other pages have the same number.
+    pub(super) number: u64,
     device: GpuDevice,
     page_bytes: u64,
     /// One for each slot of the cache.
@@ -55,7 +60,10 @@ impl GpuPages {
         };
         let bind_groups = steps.iter().map(bind).collect();
         let is_short = pollster(scope.pop()).is_some();
-        (!is_short).then(|| Arc::new(Self { device: device.clone(), page_bytes, slots, spare, bind_groups }))
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        (!is_short)
+            .then(|| Arc::new(Self { number, device: device.clone(), page_bytes, slots, spare, bind_groups }))
     }
 
     /// The bind group of step `index`, which reads or writes pages.

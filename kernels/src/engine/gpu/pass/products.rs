@@ -8,7 +8,7 @@ use super::{
 use crate::{
     ExpertShape,
     engine::gpu::{
-        int8::{self, Int8Step},
+        int8::{self, Cut, Int8Step},
         shaders::Resource,
         structs::Shape,
     },
@@ -16,6 +16,10 @@ use crate::{
     quant::row_stride,
     simd::{PackedExpertShape, PackedShape, ROWS},
 };
+
+/// Columns of a router's part, and the most parts.
+const ROUTER_COLS: usize = 64;
+const MAX_ROUTER_PARTS: usize = 16;
 
 impl Builder<'_> {
     /// Multiplies `x` by matrices: those of one format, one after another, as one.
@@ -48,7 +52,13 @@ impl Builder<'_> {
 
             let activations = self.activations(x, format, cols);
             let count = self.row_count(x);
-            let out = self.places.take(4 * MAX_ROWS * rows);
+            // A router's few rows leave a GPU idle unless its columns are shared by many threads and workgroups.
+            let is_router = format.geometry().is_none() && biases.is_none() && self.is_router(first);
+            let n_parts = if is_router { cols.div_ceil(ROUTER_COLS).min(MAX_ROUTER_PARTS) } else { 1 };
+            if self.is_router(first) {
+                self.n_logit_parts = n_parts;
+            }
+            let out = self.places.take(4 * MAX_ROWS * rows * n_parts);
             let shape = Shape {
                 kind: u32::from(biases.is_some()),
                 bias: (panel_bytes / 4) as u32,
@@ -56,16 +66,16 @@ impl Builder<'_> {
             };
             let tiles = self.tile_table(count, 0);
             let [activations, result] = [activations, out].map(|place| self.places.get(place));
-            // A router's few rows leave a GPU idle unless all threads share the columns of each.
-            let is_router = format.geometry().is_none() && biases.is_none() && self.is_router(first);
             let (shader, constants, grid) = match is_router {
                 true => {
                     let panels = Extent::Fixed(rows.div_ceil(ROWS) as u32);
-                    ("router_logits", int8::router(format), [panels, Extent::Rows(count), Extent::Fixed(1)])
+                    let parts = Extent::Fixed(n_parts as u32);
+                    ("router_logits", int8::router(format), [panels, Extent::Rows(count), parts])
                 }
                 false => {
-                    let panels = Extent::Fixed(rows.div_ceil(2 * ROWS) as u32);
-                    let constants = int8::product(format, self.device.info().software);
+                    let cut = Cut::of(format, cols, ROWS, self.max_threads());
+                    let panels = Extent::Fixed(rows.div_ceil(cut.rows) as u32);
+                    let constants = int8::product(format, cut, self.device.info().software);
                     ("int8_product", constants, [panels, Extent::Tiles(count), Extent::Fixed(1)])
                 }
             };
@@ -86,6 +96,11 @@ impl Builder<'_> {
             self.places.release(out);
         }
         Ok(())
+    }
+
+    /// The most threads of a workgroup.
+    pub(super) fn max_threads(&self) -> usize {
+        self.device.wgpu().limits().max_compute_invocations_per_workgroup as usize
     }
 
     fn is_router(&self, projection: &Projection) -> bool {
@@ -137,7 +152,12 @@ impl Builder<'_> {
                 (Resource::X, from),
                 (Resource::Result, to),
             ];
-            let constants = step.constants(&shape, self.device.info().software);
+            let (format, cols) = match step {
+                Int8Step::GateUp => (format.gate_up, hidden),
+                Int8Step::Rows | Int8Step::Down => (format.down, inner),
+            };
+            let cut = Cut::of(format, cols, 2 * ROWS, self.max_threads());
+            let constants = step.constants(&shape, cut, self.device.info().software);
             let grid = [Extent::Fixed(step.workgroups(&shape)), extent, Extent::Fixed(1)];
             let (gives, bytes) = match step {
                 Int8Step::GateUp => ("gate and up", packed.gate_up_bytes()),

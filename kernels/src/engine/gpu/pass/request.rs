@@ -9,7 +9,9 @@ use crate::{
 /// Tables of rotations that a step has room for.
 pub(super) const MAX_ROPES: usize = 8;
 /// The most workgroups that share the positions of a row.
-pub(super) const MAX_SPLITS: u32 = 16;
+pub(super) const MAX_SPLITS: u32 = 32;
+/// The fewest pages of a range: a workgroup takes four at once.
+const MIN_SPAN: u32 = 2;
 /// Words before the rows' places.
 const HEADER: usize = 4 + MAX_ROPES;
 /// Workgroups of attention that keep a GPU busy: beyond these, positions are shared no further.
@@ -97,7 +99,8 @@ impl Request {
 
     fn write(&mut self, ropes: &[Rope], n_heads: u32, most_pages: u32) {
         let n_rows = self.ids.len() as u32;
-        let splits = (BUSY / (n_heads * n_rows.max(1)).max(1)).clamp(1, MAX_SPLITS.min(most_pages));
+        let splits =
+            (BUSY / (n_heads * n_rows.max(1)).max(1)).clamp(1, MAX_SPLITS.min(most_pages.div_ceil(MIN_SPAN)));
         let span = most_pages.div_ceil(splits);
         self.n_splits = most_pages.div_ceil(span);
         let words = &mut self.words;

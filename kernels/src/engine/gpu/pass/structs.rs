@@ -14,8 +14,6 @@ pub(crate) struct Width {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Norm {
-    pub(crate) columns: u32,
-    pub(crate) n_addends: u32,
     pub(crate) has_places: u32,
     pub(crate) is_normed: u32,
     pub(crate) is_rounded: u32,

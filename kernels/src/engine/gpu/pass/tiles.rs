@@ -29,7 +29,7 @@ pub(super) enum Extent {
 }
 
 /// The counts of a step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     /// T.
     pub(super) rows: u32,
