@@ -213,7 +213,7 @@ impl Run {
 }
 
 fn id(position: usize) -> u32 {
-    ((position * 7919 + 17) % model::VOCABULARY) as u32
+    ((position * 7919 + 17) % model::LEAST_VOCABULARY) as u32
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -21,7 +21,10 @@ const CHOSEN: usize = 8;
 const N_HEADS: usize = 32;
 const N_KV_HEADS: usize = 4;
 const WIDTH: usize = 128;
-pub(crate) const VOCABULARY: usize = 151_936;
+/// Where the GPU binds as many rows of the head at once.
+const VOCABULARY: usize = 151_936;
+/// What the smallest limits of a GPU leave of it, and more.
+pub(crate) const LEAST_VOCABULARY: usize = 32_768;
 /// Rows of noise that larger matrices repeat.
 const NOISE_ROWS: usize = 1024;
 
@@ -73,8 +76,11 @@ impl Model {
             (packed, bytes)
         });
         let largest = experts.iter().map(|(_, bytes)| bytes.len()).max().unwrap_or(1);
+        // Up to a byte for each weight.
+        let vocabulary = VOCABULARY.min(most_bytes as usize / HIDDEN).max(LEAST_VOCABULARY);
         let n_experts = N_EXPERTS.min(most_bytes as usize / largest);
-        let program = Program::simd(graph(formats, n_layers, n_experts), processor.clone(), None, || {})?;
+        let program =
+            Program::simd(graph(formats, n_layers, [n_experts, vocabulary]), processor.clone(), None, || {})?;
         Ok(Self { program, experts: Experts(experts, n_experts), n_layers, max_positions })
     }
 
@@ -154,14 +160,14 @@ impl MatrixSource for Noise {
     }
 }
 
-fn graph(formats: Formats, n_layers: usize, n_experts: usize) -> Graph {
+fn graph(formats: Formats, n_layers: usize, [n_experts, vocabulary]: [usize; 2]) -> Graph {
     let mut recorder = Recorder::default();
     let linear = |recorder: &mut Recorder, name, x: TensorId, (format, rows)| {
         let matrix = Noise::matrix(format, rows, recorder.width(x));
         let matrix = recorder.matrix(matrix, Rounding::Never);
         recorder.linear(name, x, (matrix, None))
     };
-    let table = recorder.matrix(Noise::matrix(WeightFormat::Q4_0, VOCABULARY, HIDDEN), Rounding::Never);
+    let table = recorder.matrix(Noise::matrix(WeightFormat::Q4_0, vocabulary, HIDDEN), Rounding::Never);
     let mut x = recorder.embed(table);
     let weight = recorder.vector(vec![1.0; HIDDEN]);
     let of_head = recorder.vector(vec![1.0; WIDTH]);
@@ -191,6 +197,6 @@ fn graph(formats: Formats, n_layers: usize, n_experts: usize) -> Graph {
         recorder.add(x, sum);
     }
     let rows = recorder.norm(x, weight, 1e-6);
-    let logits = linear(&mut recorder, "logits", rows, (formats.head, VOCABULARY));
+    let logits = linear(&mut recorder, "logits", rows, (formats.head, vocabulary));
     recorder.finish(logits)
 }
