@@ -137,7 +137,7 @@ impl Run {
     fn new(settings: &Settings, device: &GpuDevice, model: &Model) -> Result<Self, Box<dyn Error>> {
         let pass = GpuPass::new(device, &model.program, &model.experts, settings.longest())?;
         let layout = model.kv_layout();
-        let (n_layers, mut table) = (layout.n_layers, KvTable::default());
+        let (n_layers, mut table) = (layout.windows.len(), KvTable::default());
         let mut kv = pass.kv_pool(layout, usize::MAX, 1);
         if !kv.reserve(&mut table, settings.longest()) {
             return Err("there is no memory for keys and values".into());

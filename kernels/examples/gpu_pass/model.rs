@@ -86,7 +86,7 @@ impl Model {
 
     pub(crate) fn kv_layout(&self) -> KvLayout {
         KvLayout {
-            n_layers: self.n_layers,
+            windows: vec![None; self.n_layers],
             n_kv_heads: N_KV_HEADS,
             head_width: WIDTH,
             packed: Some(KvFormat::F16),
