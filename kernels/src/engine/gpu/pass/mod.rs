@@ -267,9 +267,7 @@ impl GpuPass {
     /// Appends what a step of these counts gave.
     fn append(&self, counts: &Counts, bytes: &[u8], out: &mut DeviceOutput) {
         let (logits, routing) = bytes.split_at(4 * self.vocabulary * counts.wanted as usize);
-        let start = out.logits.len();
-        out.logits.resize(start + logits.len() / 4, 0.0);
-        bytemuck::cast_slice_mut(&mut out.logits[start..]).copy_from_slice(logits);
+        out.logits.extend(logits.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)));
         let words = routing.as_chunks().0;
         for (index, (router, of_layer)) in self.routers.iter().zip(&mut out.routing).enumerate() {
             let k = router.n_chosen;
