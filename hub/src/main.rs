@@ -1,6 +1,6 @@
 //! The `moex` binary.
 
-use std::process::ExitCode;
+use std::io::Write;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -13,7 +13,7 @@ mod memory;
 #[global_allocator]
 static ALLOCATOR: Budgeted<MiMalloc> = Budgeted(MiMalloc);
 
-fn main() -> ExitCode {
+fn main() {
     memory::give_back_at_once();
     order_no_gpus();
     moex_worker::native::install_crypto();
@@ -23,13 +23,14 @@ fn main() -> ExitCode {
         tracing_subscriber::EnvFilter::try_from_env("MOEX_LOG")
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(command.log_filter())),
     );
-    match command.run() {
-        Ok(()) => ExitCode::SUCCESS,
+    let code = match command.run() {
+        Ok(()) => 0,
         Err(error) => {
             eprintln!("moex: {}", sentence(&error));
-            ExitCode::FAILURE
+            1
         }
-    }
+    };
+    end(code)
 }
 
 /// Turns off Mesa's Vulkan layer that puts a desktop's GPU first, and complains where there is no desktop: GPUs are chosen by
@@ -37,4 +38,18 @@ fn main() -> ExitCode {
 fn order_no_gpus() {
     // SAFETY: no other thread runs yet that could read the environment.
     unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+}
+
+/// Ends the process without the exit handlers of libraries: in one of them NVIDIA's driver unloads itself, while threads that end
+/// with the process still give back what they have on the GPU, and that crashes.
+fn end(code: i32) -> ! {
+    // If nobody reads it any more, there is nobody to tell.
+    let _ = std::io::stdout().flush();
+    #[cfg(unix)]
+    // SAFETY: it only ends the process.
+    unsafe {
+        libc::_exit(code)
+    }
+    #[cfg(not(unix))]
+    std::process::exit(code)
 }
