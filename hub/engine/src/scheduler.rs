@@ -87,7 +87,7 @@ pub struct Scheduler {
     /// Whose turns the last ones were, the latest at the end.
     turns: VecDeque<Client>,
     /// As the experts said last.
-    n_wrong_used: u64,
+    n_doubts: u64,
 }
 
 impl Scheduler {
@@ -119,7 +119,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             unread: Vec::new(),
             turns: VecDeque::new(),
-            n_wrong_used: 0,
+            n_doubts: 0,
         }
     }
 

@@ -59,8 +59,8 @@ pub trait Experts: Send {
         Ok(())
     }
 
-    /// How many answers were found wrong so far after sums of them were used as right.
-    fn n_wrong_used(&self) -> u64 {
+    /// How often so far a wrong answer put in doubt what was computed before: others of its worker were used unchecked.
+    fn n_doubts(&self) -> u64 {
         0
     }
 
@@ -123,8 +123,8 @@ impl Experts for Box<dyn Experts> {
         (**self).confirm()
     }
 
-    fn n_wrong_used(&self) -> u64 {
-        (**self).n_wrong_used()
+    fn n_doubts(&self) -> u64 {
+        (**self).n_doubts()
     }
 
     fn max_in_flight(&self) -> usize {

@@ -89,7 +89,11 @@ pub(super) fn text(status: &SwarmStatus) -> String {
         ("compared_answers", "Parts of answers compared with another worker's or the hub's.", t.compared),
         ("checks", "Attempts that the hub computed too, to check the answer.", t.checks),
         ("mismatches", "Answers that differed beyond the tolerance.", t.mismatches),
-        ("wrong_used", "Wrong answers noticed after they were used: only with --verify audit.", t.wrong_used),
+        (
+            "doubts",
+            "Wrong answers of workers whose others were used unchecked: only with --verify audit.",
+            t.doubts,
+        ),
         ("quarantines", "Workers quarantined for wrong answers.", t.quarantined),
         ("refused_joins", "Connections and joins refused.", t.refused),
         ("limited_connections", "Connections refused or closed for exceeding a limit.", t.limited),

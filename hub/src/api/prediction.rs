@@ -177,13 +177,18 @@ fn room<'a>(since: &Moment, now: &Moment, status: &'a SwarmStatus) -> Result<(Ro
         return Err("No worker has joined: the hub computes alone.".to_owned());
     }
     if let Some(times) = status.hub.compared.filter(|times| times.is_hub_used) {
-        let ms = |micros: u64| micros as f64 / 1e3;
-        return Err(format!(
-            "The hub alone is faster than with its workers: a step takes {:.1} ms instead of {:.1}. \
-             While that is so, nothing but a faster hub would help.",
-            ms(times.own_micros),
-            ms(times.workers_micros)
-        ));
+        let ms = |micros: u64| format!("{:.1} ms", micros as f64 / 1e3);
+        let own = ms(times.own_micros);
+        return Err(match times.workers_micros {
+            Some(workers) => format!(
+                "The hub alone is faster than with its workers: a step takes {own} instead of {}. \
+                 While that is so, nothing but a faster hub would help.",
+                ms(workers)
+            ),
+            None => format!(
+                "No worker answered in the last step that asked them: the hub computes, {own} a step."
+            ),
+        });
     }
     let n_steps = now.steps - since.steps;
     let n_layers = now.layers.saturating_sub(since.layers) as f64;
@@ -386,7 +391,7 @@ mod tests {
         assert_eq!(reason(alone, &now), "No worker has joined: the hub computes alone.");
         let mut faster = status;
         faster.hub.compared =
-            Some(moex_swarm::StepTimes { own_micros: 2_000, workers_micros: 9_000, is_hub_used: true });
+            Some(moex_swarm::StepTimes { own_micros: 2_000, workers_micros: Some(9_000), is_hub_used: true });
         assert!(
             reason(faster, &now)
                 .starts_with("The hub alone is faster than with its workers: a step takes 2.0 ms")

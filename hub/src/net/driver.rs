@@ -231,7 +231,7 @@ impl Driver {
                 }
             }
         }
-        self.shared.n_wrong_used.store(self.swarm.n_wrong_used(), Ordering::Relaxed);
+        self.shared.n_doubts.store(self.swarm.n_doubts(), Ordering::Relaxed);
     }
 
     /// Publishes whether the hub is alone at once, and the readiness now or soon.

@@ -25,7 +25,8 @@ pub(super) enum Side {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Compared {
     pub own: Duration,
-    pub workers: Duration,
+    /// None if their last step failed, or if none of them answered anything in it.
+    pub workers: Option<Duration>,
     pub side: Side,
 }
 
@@ -53,7 +54,7 @@ const COST: u32 = 100;
 /// Least time from one look to the next, also when workers come.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What a step that failed counts as.
+/// What a step counts as that failed, or that workers computed nothing of.
 const FAILED: Duration = Duration::from_secs(3600);
 
 fn class_of(n_rows: usize) -> usize {
@@ -103,6 +104,11 @@ impl Faster {
         side
     }
 
+    /// Whether this step is a measurement of workers so far.
+    pub(super) fn looks_at_workers(&self) -> bool {
+        self.step.as_ref().is_some_and(|step| step.side == Side::Workers && !step.is_over_limit)
+    }
+
     /// Who computes the next layer of the step.
     pub(super) fn side(&mut self, now: Duration) -> Side {
         let Some(step) = &mut self.step else { return Side::Workers };
@@ -110,7 +116,7 @@ impl Faster {
         if step.is_over_limit { step.side.other() } else { step.side }
     }
 
-    /// A layer of the step failed: however soon that was, its side is no fast one.
+    /// A layer of the step failed, or its side computed none: however soon that was, this side is no fast one.
     pub(super) fn step_fails(&mut self) {
         if let Some(step) = &mut self.step {
             step.has_failed = true;
@@ -130,7 +136,7 @@ impl Faster {
     pub(super) fn compared(&self, n_rows: usize) -> Option<Compared> {
         let class = &self.classes[class_of(n_rows)];
         let (own, workers) = (class.own.best()?, class.workers.best()?);
-        Some(Compared { own, workers, side: class.faster()? })
+        Some(Compared { own, workers: (workers < FAILED).then_some(workers), side: class.faster()? })
     }
 
     /// More workers may be faster than those that were measured.
@@ -291,6 +297,10 @@ mod tests {
         assert_eq!(faster.step_begins(now, 1, 1), Side::Workers);
         faster.step_fails();
         faster.step_ends(now + MS / 100);
+        assert_eq!(
+            faster.compared(1).map(|compared| (compared.workers, compared.side)),
+            Some((None, Side::Own))
+        );
         assert_eq!(faster.step_begins(now, 1, 1), Side::Own);
         faster.step_ends(now + 5 * MS);
         // They answer again.

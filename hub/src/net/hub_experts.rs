@@ -82,8 +82,8 @@ impl Experts for HubExperts {
         self.learn_from(confirmed)
     }
 
-    fn n_wrong_used(&self) -> u64 {
-        self.swarm.n_wrong_used()
+    fn n_doubts(&self) -> u64 {
+        self.swarm.n_doubts()
     }
 
     fn max_in_flight(&self) -> usize {
@@ -103,6 +103,10 @@ impl Experts for HubExperts {
     fn step_ends(&mut self, n_rows: usize, n_tokens: usize) {
         self.swarm.step_ends(n_rows, n_tokens);
         if let Some(faster) = &mut self.faster {
+            // Slow ones are not asked: then the hub was measured, and not they.
+            if faster.looks_at_workers() && !self.swarm.has_worker_answered() {
+                faster.step_fails();
+            }
             faster.step_ends(self.handle.shared.now());
             self.handle.shared.publish_compared(faster.compared(n_rows));
         }

@@ -31,8 +31,8 @@ pub(super) struct Shared {
     pub served: ServedBytes,
     /// The invitations that admit nobody any more.
     pub revocations: Revocations,
-    /// See [`moex_model::Experts::n_wrong_used`].
-    pub n_wrong_used: AtomicU64,
+    /// See [`moex_model::Experts::n_doubts`].
+    pub n_doubts: AtomicU64,
     pub tracer: Option<Tracer>,
     pub busy_poll: BusyPoll,
     /// Origin of all times.
@@ -71,7 +71,7 @@ impl Shared {
             verifier,
             served: ServedBytes::default(),
             revocations,
-            n_wrong_used: AtomicU64::new(0),
+            n_doubts: AtomicU64::new(0),
             tracer,
             busy_poll,
             started: Instant::now(),
@@ -119,7 +119,7 @@ impl Shared {
         }
         status.hub.compared = lock(&self.compared).map(|compared| StepTimes {
             own_micros: compared.own.as_micros() as u64,
-            workers_micros: compared.workers.as_micros() as u64,
+            workers_micros: compared.workers.map(|workers| workers.as_micros() as u64),
             is_hub_used: compared.side == Side::Own,
         });
         status

@@ -33,6 +33,8 @@ pub struct SwarmExperts {
     swarm: SwarmHandle,
     /// When the engine's present step began.
     step_begun: Duration,
+    /// Whether a worker computed anything of it.
+    has_worker_answered: bool,
     /// Oldest first, at most [`MAX_IN_FLIGHT`].
     away: Vec<Away>,
     n_asked: u64,
@@ -47,7 +49,13 @@ impl SwarmExperts {
     /// Computes layers on this swarm.
     pub fn new(swarm: SwarmHandle) -> Self {
         let (away, space) = (Vec::with_capacity(MAX_IN_FLIGHT), VerifierSpace::default());
-        Self { swarm, step_begun: Duration::ZERO, away, n_asked: 0, space, early: None, n_wary: 0 }
+        let (step_begun, has_worker_answered) = (Duration::ZERO, false);
+        Self { swarm, step_begun, has_worker_answered, away, n_asked: 0, space, early: None, n_wary: 0 }
+    }
+
+    /// Whether a worker has computed anything of the engine's present step.
+    pub(super) fn has_worker_answered(&self) -> bool {
+        self.has_worker_answered
     }
 
     /// Puts the hub's own results in place of what workers answered wrong, if answers are to be checked; whether any was.
@@ -73,10 +81,14 @@ impl SwarmExperts {
     }
 
     /// Waits for a layer.
-    fn wait(&self, away: &Away) -> Result<LayerResult, ExpertsError> {
+    fn wait(&mut self, away: &Away) -> Result<LayerResult, ExpertsError> {
         let deadline = self.swarm.shared.config.coverage_wait + LAYER_DEADLINE;
         match away.result.recv_timeout(deadline) {
-            Ok(result) => result.map_err(|error| failed(&error)),
+            Ok(result) => {
+                let result = result.map_err(|error| failed(&error))?;
+                self.has_worker_answered |= result.unchecked().next().is_some();
+                Ok(result)
+            }
             Err(std_mpsc::RecvTimeoutError::Disconnected) => Err(failed(&JobError::ShuttingDown)),
             Err(std_mpsc::RecvTimeoutError::Timeout) => {
                 let message =
@@ -150,8 +162,8 @@ impl Experts for SwarmExperts {
         Err(ExpertsError::FalseAnswer)
     }
 
-    fn n_wrong_used(&self) -> u64 {
-        self.swarm.shared.n_wrong_used.load(Ordering::Relaxed)
+    fn n_doubts(&self) -> u64 {
+        self.swarm.shared.n_doubts.load(Ordering::Relaxed)
     }
 
     fn max_in_flight(&self) -> usize {
@@ -160,6 +172,7 @@ impl Experts for SwarmExperts {
 
     fn step_begins(&mut self, _n_rows: usize) {
         self.step_begun = self.swarm.shared.now();
+        self.has_worker_answered = false;
         self.n_wary = self.n_wary.saturating_sub(1);
     }
 

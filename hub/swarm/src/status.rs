@@ -154,8 +154,8 @@ pub struct HubShare {
 pub struct StepTimes {
     /// With the hub's own, in microseconds.
     pub own_micros: u64,
-    /// With its workers', in microseconds.
-    pub workers_micros: u64,
+    /// With its workers', in microseconds; none if their last step failed, or if none of them answered anything in it.
+    pub workers_micros: Option<u64>,
     /// Whether the hub computes, since it is faster.
     pub is_hub_used: bool,
 }
@@ -219,9 +219,10 @@ pub struct Totals {
     pub checks: u64,
     /// Answers that differed beyond the tolerance.
     pub mismatches: u64,
-    /// Wrong answers that were used, since `--verify audit` checks afterwards: texts of that time were begun again or aborted.
+    /// Wrong answers of workers whose other answers were used unchecked (`--verify audit`): what was computed with workers until
+    /// then is in doubt, and texts of that time began again or failed.
     #[serde(default)]
-    pub wrong_used: u64,
+    pub doubts: u64,
     /// Workers quarantined.
     pub quarantined: u64,
     /// Times that a worker became unhealthy.
@@ -280,7 +281,7 @@ impl Totals {
             compared: join(self.compared, other.compared),
             checks: join(self.checks, other.checks),
             mismatches: join(self.mismatches, other.mismatches),
-            wrong_used: join(self.wrong_used, other.wrong_used),
+            doubts: join(self.doubts, other.doubts),
             quarantined: join(self.quarantined, other.quarantined),
             unhealthy: join(self.unhealthy, other.unhealthy),
             refused: join(self.refused, other.refused),

@@ -72,7 +72,9 @@ async fn a_hub_that_is_faster_than_its_workers_computes_itself_and_says_the_same
     };
     let compared = &status["hub"]["compared"];
     assert_eq!(compared["is_hub_used"], true, "{status:#}");
-    assert!(compared["own_micros"].as_u64() < compared["workers_micros"].as_u64(), "{compared}");
+    // None if the hub itself has given up on the worker, which it measures apart.
+    let by_them = compared["workers_micros"].as_u64().unwrap_or(u64::MAX);
+    assert!(compared["own_micros"].as_u64() < Some(by_them), "{compared}");
     let by_hub = status["hub"]["rows"].as_u64().unwrap();
     assert!(
         0 < by_workers && 4 * by_workers < by_hub,

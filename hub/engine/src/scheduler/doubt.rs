@@ -1,5 +1,5 @@
-//! What happens when an answer is found wrong after it was used: nobody knows what else its worker has answered, so all that
-//! was computed with workers is in doubt.
+//! What happens when a worker is found to answer wrong after answers of its were used unchecked: nobody knows which of them were
+//! wrong, so all that was computed with workers is in doubt.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,8 @@ impl Scheduler {
     /// Whether such an answer was found since the last call. Then nothing stays cached, texts of which nobody has seen anything
     /// begin again, and the others fail.
     pub(super) fn is_in_doubt(&mut self, experts: &dyn Experts) -> bool {
-        let n = experts.n_wrong_used();
-        if std::mem::replace(&mut self.n_wrong_used, n) == n {
+        let n = experts.n_doubts();
+        if std::mem::replace(&mut self.n_doubts, n) == n {
             return false;
         }
         self.prefixes.clear(&mut self.kv);

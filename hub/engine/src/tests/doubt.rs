@@ -23,7 +23,7 @@ impl Experts for Late {
         self.experts.finish(ticket, sum)
     }
 
-    fn n_wrong_used(&self) -> u64 {
+    fn n_doubts(&self) -> u64 {
         u64::from(self.step >= self.found_in)
     }
 

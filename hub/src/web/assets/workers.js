@@ -64,6 +64,7 @@ export function hubShare({ workers, hub }, recentShare) {
 /** Who computes what the hub and workers both hold, and why. */
 function whoIsFaster(compared) {
   if (!compared) return "";
+  if (compared.workers_micros === null) return `A step takes ${micros(compared.own_micros)} with the hub's own experts, and no worker answered when asked, so the hub computes, and asks them now and then.`;
   const times = `A step takes ${micros(compared.own_micros)} with the hub's own experts and ${micros(compared.workers_micros)} with those of its workers`;
   return compared.is_hub_used ? `${times}, so the hub computes, and looks at its workers now and then.` : `${times}, so workers compute.`;
 }

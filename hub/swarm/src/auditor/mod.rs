@@ -11,7 +11,8 @@
 //! depends on them; what failed there and differs from the hub's own is a proof, and one is enough ([`crate::Swarm::caught`]).
 //!
 //! Limits: with [`Verify::Audit`](crate::Verify) a wrong answer that was used cannot be undone once its layer is finished, so
-//! a token may be wrong before the worker is found out; the engine learns of it then, and drops what it has computed. With
+//! a token may be wrong before the worker is found out; the engine learns of it with the first wrong answer found, whether or
+//! not that one was used, and drops what it has computed. With
 //! `check_every` 1 no answer is used before the hub agrees, and the hub computes everything. A quarantined worker may come
 //! back under another id; the join token is what keeps strangers out. Without hub compute nobody decides a disagreement: then
 //! a worker that disagrees with two others is quarantined, which is right as long as wrong workers are fewer than honest ones.
@@ -89,7 +90,7 @@ pub(crate) struct AuditCounts {
     pub compared: u64,
     pub checks: u64,
     pub mismatches: u64,
-    pub wrong_used: u64,
+    pub doubts: u64,
     pub quarantined: u64,
 }
 
@@ -108,11 +109,6 @@ impl Auditor {
 
     pub(crate) fn counts(&self) -> AuditCounts {
         self.counts
-    }
-
-    /// A wrong answer was used as it came, and others of its worker as well.
-    pub(crate) fn was_used_wrong(&mut self) {
-        self.counts.wrong_used += u64::from(self.config.verify == Verify::Audit);
     }
 
     /// Whether this worker's joins are refused.
@@ -269,6 +265,9 @@ impl Auditor {
     /// Counts a wrong answer against its worker, which has to prove itself again. True if the worker is quarantined by it.
     pub(crate) fn strike(&mut self, worker: WorkerId, address: &str, evidence: Evidence) -> bool {
         self.counts.mismatches += 1;
+        // Other answers of this worker were used as they came, and nobody knows which of them were wrong.
+        let uses_unchecked = self.config.verify == Verify::Audit && !self.config.checks_everything();
+        self.counts.doubts += u64::from(uses_unchecked);
         self.proofs.forget(worker);
         let max_strikes = if self.config.wants_products() { 1 } else { MAX_STRIKES };
         let is_quarantined = self.register.strike(worker, address, evidence, max_strikes);

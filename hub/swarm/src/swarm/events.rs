@@ -161,7 +161,6 @@ impl Swarm {
             match finding {
                 Finding::Wrong { worker, evidence } => self.on_wrong_answer(now, worker, evidence),
                 Finding::WrongAndUsed { worker, job, evidence } => {
-                    self.auditor.was_used_wrong();
                     self.dispatcher.retract(worker, self.fleet.connection_of(worker), job);
                     self.on_wrong_answer(now, worker, evidence);
                 }

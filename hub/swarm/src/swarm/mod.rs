@@ -87,9 +87,9 @@ impl Swarm {
         self.run(now);
     }
 
-    /// How many wrong answers were noticed after they were used.
-    pub fn n_wrong_used(&self) -> u64 {
-        self.auditor.counts().wrong_used
+    /// How often a worker was found to answer wrong after answers of its were used unchecked.
+    pub fn n_doubts(&self) -> u64 {
+        self.auditor.counts().doubts
     }
 
     /// Lets the invitation of this name admit nobody any more, and lets the worker go that it has admitted. A driver says it again

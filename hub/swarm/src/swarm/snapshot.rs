@@ -114,7 +114,7 @@ impl Swarm {
             compared: audit.compared,
             checks: audit.checks,
             mismatches: audit.mismatches,
-            wrong_used: audit.wrong_used,
+            doubts: audit.doubts,
             quarantined: audit.quarantined,
             unhealthy: dispatch.unhealthy,
             refused: fleet.refused,

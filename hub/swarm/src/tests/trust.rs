@@ -169,6 +169,32 @@ fn an_answer_that_is_late_and_not_finite_counts_too() {
 }
 
 #[test]
+fn a_wrong_answer_puts_those_in_doubt_that_its_worker_gave_before_even_if_it_was_not_used() {
+    let mut room = Room::new(SwarmConfig { hedge: Hedge::Fixed(2), check_every: 0, ..config() });
+    let (liar, honest) = (room.join(1), room.join(2));
+    let mut n_doubts = 0;
+    for n_found in 1..=2 {
+        let id = room.start(job());
+        let (attempt, dispatch) = room.take(liar).unwrap();
+        room.worker(liar).is_frozen = true;
+        room.complete(liar, attempt, scaled(&dispatch, f32::NAN));
+        room.answer(honest);
+        assert_right(&mut room, id);
+        assert_eq!(room.swarm.n_doubts(), n_doubts);
+        room.thaw(liar);
+        n_doubts = room.swarm.n_doubts();
+        assert_eq!(n_doubts, n_found);
+    }
+    let mut checked = Room::new(SwarmConfig { check_every: 1, ..config() });
+    let liar = checked.join(1);
+    checked.start(job());
+    lie_once(&mut checked, liar);
+    checked.compute_on_hub();
+    assert_eq!(checked.swarm.status().totals.mismatches, 1);
+    assert_eq!(checked.swarm.n_doubts(), 0, "nothing of its was used unchecked");
+}
+
+#[test]
 fn a_check_by_chance_finds_the_liar_in_time() {
     let mut room = Room::new(SwarmConfig { check_every: 8, seed: 7, ..config() });
     let a = room.join(1);
