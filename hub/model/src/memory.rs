@@ -31,6 +31,8 @@ const KV_STEP_BYTES: usize = 256 << 20;
 pub enum Keep {
     /// All of them stay in memory.
     All,
+    /// Those of this layer and of layers after it: a GPU has the others.
+    From(usize),
     /// None: an expert is repacked on each use, for models larger than memory.
     None,
 }

@@ -5,8 +5,8 @@ use std::{fmt, sync::OnceLock};
 use moex_kernels::{
     cpu::OutOfVocabulary,
     graph::{
-        DeviceError, DeviceOutput, DevicePass, ExpertsWanted, KvLayout, KvPool, Pause, PlanBytes, Program,
-        Span, Stage, Workspace as Space,
+        DeviceError, DeviceOutput, DevicePass, ExpertsWanted, KvLayout, KvPool, LayerRouting, Pause,
+        PlanBytes, Program, Span, Stage, Workspace as Space,
     },
 };
 use moex_protocol::Routing;
@@ -91,7 +91,7 @@ impl From<DeviceError> for StepError {
     fn from(error: DeviceError) -> Self {
         match error {
             DeviceError::Vocabulary(error) => Self::Vocabulary(error),
-            DeviceError::Failed(reason) => Self::Device(reason),
+            error @ (DeviceError::Experts | DeviceError::Failed(_)) => Self::Device(error.to_string()),
         }
     }
 }
@@ -154,7 +154,7 @@ impl Model {
         self.compute.kv_layout(&self.spec)
     }
 
-    /// Runs all further steps on a device, over pools made from now on. Its experts are computed there: [`Experts`] only learn
+    /// Runs all further steps on a device, over pools made from now on. Of layers whose experts it holds, [`Experts`] only learn
     /// what was chosen. The first device stays.
     pub fn run_on(&self, device: Box<dyn DevicePass>) {
         // A second one would find pools of the first.
@@ -228,7 +228,12 @@ impl Model {
         experts: &mut dyn Experts,
     ) -> Result<(), StepError> {
         if let Some(device) = self.device() {
-            return on_device(device, batches, kv, experts);
+            return match on_device(device, batches, kv, experts, Finish::Early) {
+                Err(StepError::Experts(ExpertsError::FalseAnswer)) => {
+                    on_device(device, batches, kv, experts, Finish::Checked)
+                }
+                done => done,
+            };
         }
         // A layer's state that has advanced cannot be restored.
         if !kv.has_states() {
@@ -333,16 +338,36 @@ impl Model {
     }
 }
 
-/// Runs groups of rows one after another on a device that computes their experts too.
+/// Runs groups of rows one after another on a device, with `experts` for layers whose experts it does not hold.
 fn on_device(
     device: &dyn DevicePass,
     batches: &mut [MicroBatch<'_>],
     kv: &KvPool,
     experts: &mut dyn Experts,
+    how: Finish,
 ) -> Result<(), StepError> {
     for batch in batches {
         let Workspace { on_device, routing, .. } = &mut *batch.workspace;
-        device.step(batch.spans, kv, on_device)?;
+        let mut failed = None;
+        let mut elsewhere = |chosen: &LayerRouting, rows: &[f32], sum: &mut [f32]| {
+            routing.k = chosen.n_chosen;
+            routing.experts.clone_from(&chosen.experts);
+            routing.gates.clone_from(&chosen.gates);
+            let asked = LayerRequest { layer: chosen.layer, rows, routing };
+            let computed = match (experts.begin(asked, sum), how) {
+                (Ok(Some(ticket)), Finish::Early) => experts.finish_early(ticket, sum),
+                (Ok(Some(ticket)), Finish::Checked) => experts.finish(ticket, sum),
+                (begun, _) => begun.map(drop),
+            };
+            computed.map_err(|error| {
+                failed = Some(error);
+                DeviceError::Experts
+            })
+        };
+        match (device.step(batch.spans, kv, &mut elsewhere, on_device), failed) {
+            (Err(DeviceError::Experts), Some(error)) => return Err(error.into()),
+            (stepped, _) => stepped?,
+        }
         for of_layer in &mut on_device.routing {
             routing.k = of_layer.n_chosen;
             std::mem::swap(&mut routing.experts, &mut of_layer.experts);
@@ -350,6 +375,7 @@ fn on_device(
             experts.computed_elsewhere(of_layer.layer, routing);
         }
     }
+    experts.confirm()?;
     Ok(mapped::check()?)
 }
 

@@ -79,7 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         args.device.compute(&args.compute, ActivationFormat::Int8, args.experts.workers.is_some())?;
     let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
     let max_rows = args.max_rows as usize;
-    let mut experts = experts_for(&args.experts, args.device.device, &checkpoint, &model, max_rows)?;
+    let mut experts = experts_for(&args.experts, args.device.wish(), &checkpoint, &model, max_rows)?;
     let load_seconds = started.elapsed().as_secs_f64();
 
     let deepest = args.depth.iter().copied().max().unwrap_or(0).max(args.prompt) as usize;

@@ -12,7 +12,7 @@ use moex_kernels::{
 use moex_model::{Compute, Fast, FloatWeights};
 use moex_worker::device::DeviceChoice;
 
-use crate::pass_device;
+use crate::pass_device::{self, DeviceWish};
 
 /// Formats and threads of the computation.
 #[derive(clap::Args, Debug)]
@@ -40,14 +40,24 @@ pub(super) struct ComputeArgs {
 /// Where the forward pass runs.
 #[derive(clap::Args, Debug)]
 pub(super) struct DeviceArgs {
-    /// Device of the forward pass and of all experts: gpu, with int8 activations and without workers, cpu, or auto, which takes a
-    /// GPU with memory of its own that can run the model.
+    /// Device of the forward pass: gpu, with int8 activations, cpu, or auto, which takes a GPU with memory of its own that can run the
+    /// model.
     #[arg(long, env = "MOEX_DEVICE", default_value = "auto", value_name = "auto|gpu|cpu",
           value_parser = str::parse::<DeviceChoice>)]
-    pub(super) device: DeviceChoice,
+    device: DeviceChoice,
+
+    /// With a GPU: the first N layers with experts have them in its memory, those of the others are computed by workers, or by the
+    /// hub's processor; 0 leaves them all to those. Default: as many as fit.
+    #[arg(long, env = "MOEX_GPU_LAYERS", value_name = "N")]
+    gpu_layers: Option<u16>,
 }
 
 impl DeviceArgs {
+    /// What the flags ask for.
+    pub(super) fn wish(&self) -> DeviceWish {
+        DeviceWish { choice: self.device, gpu_layers: self.gpu_layers.map(usize::from) }
+    }
+
     /// [`ComputeArgs::compute`] for this device: a GPU computes with int8 activations.
     ///
     /// # Errors
@@ -60,7 +70,7 @@ impl DeviceArgs {
     ) -> anyhow::Result<Compute> {
         let default = if self.device == DeviceChoice::Gpu { ActivationFormat::Int8 } else { default };
         let compute = args.compute(default)?;
-        pass_device::refusal(&compute, self.device, has_workers)?;
+        pass_device::refusal(&compute, self.wish(), has_workers)?;
         if let (DeviceChoice::Gpu, Some(KvFormat::F32)) = (self.device, args.kv) {
             bail!("a GPU keeps keys and values in f16: leave out --kv f32");
         }

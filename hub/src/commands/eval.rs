@@ -62,7 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     eprintln!("{}", describe(&args.experts, &model));
     let mut experts = experts_for(
         &args.experts,
-        args.device.device,
+        args.device.wish(),
         &checkpoint,
         &model,
         EngineConfig::default().max_rows,
@@ -227,10 +227,10 @@ mod tests {
         assert!(report.table().ends_with("278 of 300 right\n"));
     }
 
-    /// What the demo model answers to some cases on a device, experts included; none where there is no GPU, unless
+    /// What the demo model answers to some cases on a device; none where there is no GPU, unless
     /// `MOEX_REQUIRE_GPU=1` asks for one.
     #[cfg(feature = "gpu")]
-    fn answers_on(device: moex_worker::device::DeviceChoice) -> Option<Vec<(String, bool)>> {
+    fn answers_on(wish: crate::pass_device::DeviceWish) -> Option<Vec<(String, bool)>> {
         use moex_kernels::simd::{KvFormat, Processor, Simd};
         use moex_model::{Compute, Fast, FloatWeights, Keep, local_experts::ExpertPanels};
 
@@ -240,7 +240,7 @@ mod tests {
         let compute = Compute::Fast(Fast { processor: processor.clone(), weights, kv: KvFormat::F16 });
         let model = Arc::new(Model::load_for(&checkpoint, &compute).unwrap());
         let panels = |keep| ExpertPanels::new(model.clone(), processor.clone(), keep);
-        let placed = match crate::pass_device::place(&model, device, Keep::All, panels) {
+        let placed = match crate::pass_device::place(&model, wish, Keep::All, panels) {
             Err(error) if format!("{error:#}").contains("no GPU") => {
                 let required = std::env::var("MOEX_REQUIRE_GPU").is_ok_and(|value| value == "1");
                 assert!(!required, "MOEX_REQUIRE_GPU=1, but {error:#}");
@@ -259,15 +259,19 @@ mod tests {
     #[test]
     #[cfg(feature = "gpu")]
     fn a_gpu_answers_as_the_cpu_does() {
+        use crate::pass_device::DeviceWish;
         use moex_worker::device::DeviceChoice;
 
-        let Some(on_gpu) = answers_on(DeviceChoice::Gpu) else { return };
-        let on_cpu = answers_on(DeviceChoice::Cpu).unwrap();
-        let n_right = |answers: &[(String, bool)]| answers.iter().filter(|(_, right)| *right).count();
-        assert_eq!((on_gpu.len(), n_right(&on_gpu)), (5, n_right(&on_cpu)));
-        // A story may go on otherwise where two tokens are within rounding of each other.
-        let n_alike = on_gpu.iter().zip(&on_cpu).filter(|(gpu, cpu)| gpu == cpu).count();
-        assert!(n_alike >= 4, "{n_alike} of 5 texts are alike");
+        let on_cpu = answers_on(DeviceWish::CPU).unwrap();
+        for gpu_layers in [None, Some(2), Some(0)] {
+            let wish = DeviceWish { choice: DeviceChoice::Gpu, gpu_layers };
+            let Some(on_gpu) = answers_on(wish) else { return };
+            let n_right = |answers: &[(String, bool)]| answers.iter().filter(|(_, right)| *right).count();
+            assert_eq!((on_gpu.len(), n_right(&on_gpu)), (5, n_right(&on_cpu)), "{wish:?}");
+            // A story may go on otherwise where two tokens are within rounding of each other.
+            let n_alike = on_gpu.iter().zip(&on_cpu).filter(|(gpu, cpu)| gpu == cpu).count();
+            assert!(n_alike >= 4, "{wish:?}: {n_alike} of 5 texts are alike");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use moex_kernels::{ExpertFormat, simd::Processor};
 use moex_protocol::Dtype;
-use moex_worker::{device::DeviceChoice, native::BusyPoll};
+use moex_worker::native::BusyPoll;
 
 use super::{
     model_path,
@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     net::{LocalSwarm, LocalSwarmConfig, SwarmExperts},
-    pass_device, server,
+    pass_device::{self, DeviceWish},
+    server,
     shards::{ModelExperts, ShardStore},
 };
 use moex_model::{
@@ -100,7 +101,7 @@ impl ExpertArgs {
 /// If they cannot be packed or loaded, workers do not join, or the device cannot run the model.
 pub(super) fn experts_for(
     args: &ExpertArgs,
-    device: DeviceChoice,
+    device: DeviceWish,
     checkpoint: &Checkpoint,
     model: &Arc<Model>,
     max_rows: usize,
@@ -116,6 +117,7 @@ pub(super) fn experts_for(
         }
         (Some(n_workers), format) => Box::new(OwnSwarm::start(
             usize::from(n_workers),
+            device,
             Packing::or_default(format, model),
             args,
             checkpoint,
@@ -137,7 +139,7 @@ pub(super) fn describe(args: &ExpertArgs, model: &Model) -> String {
 /// Experts on this machine with int8 activations, as a hub without workers computes them.
 fn panel_experts(
     args: &ExpertArgs,
-    device: DeviceChoice,
+    device: DeviceWish,
     checkpoint: &Checkpoint,
     model: &Arc<Model>,
     processor: &Arc<Processor>,
@@ -172,6 +174,7 @@ struct OwnSwarm {
 impl OwnSwarm {
     fn start(
         n_workers: usize,
+        device: DeviceWish,
         packing: Packing,
         args: &ExpertArgs,
         checkpoint: &Checkpoint,
@@ -183,7 +186,13 @@ impl OwnSwarm {
         let mut store = ShardStore::open(&folder, &source, packing, &|_, _| {})?;
         if let Compute::Fast(fast) = model.compute() {
             // The workers hold every expert: the hub computes some only to check answers.
-            store = store.computing_int8(fast.processor.clone(), Keep::None)?;
+            let device = device.unless(true);
+            let panels = |keep| store.panels(fast.processor.clone(), keep);
+            let placed = pass_device::place(model, device, Keep::None, panels)?;
+            if device.gpu_layers.is_some() {
+                eprintln!("{}", placed.why);
+            }
+            store = store.asking_from(placed.first_away).with_panels(placed.panels);
         }
         let store = Arc::new(store);
         let summary = server::summary(checkpoint, &store, model.compute().activations(), max_rows);

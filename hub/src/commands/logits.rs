@@ -83,7 +83,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut file = file.transpose().with_context(|| name.clone())?;
 
     let mut experts = Recorded {
-        experts: experts_for(&args.experts, args.device.device, &checkpoint, &model, CHUNK_ROWS)?,
+        experts: experts_for(&args.experts, args.device.wish(), &checkpoint, &model, CHUNK_ROWS)?,
         chosen: vec![Vec::new(); spec.layers.len()],
     };
     let mut kv = model.kv_pool(usize::MAX, 1);

@@ -9,7 +9,7 @@ use clap::builder::FalseyValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype};
-use moex_worker::{device::DeviceChoice, native::BusyPoll};
+use moex_worker::native::BusyPoll;
 
 use super::access_args::{AccessArgs, Opened};
 use super::compute::{ComputeArgs, DeviceArgs};
@@ -200,11 +200,8 @@ async fn prepare(args: Args) -> anyhow::Result<Ready> {
         model: None,
         experts: args.experts,
         compute: args.device.compute(&args.compute, ActivationFormat::Int8, has_workers)?,
-        device: match args.device.device {
-            // Workers that are wanted are asked.
-            DeviceChoice::Auto if has_workers || prefer == Prefer::Workers => DeviceChoice::Cpu,
-            device => device,
-        },
+        // Workers that are wanted are asked.
+        device: args.device.wish().unless(has_workers || prefer == Prefer::Workers),
         wire: args.wire,
         compression: args.compress,
         replicas: usize::from(args.replicas),

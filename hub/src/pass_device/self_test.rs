@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 use moex_kernels::{
-    graph::{DeviceOutput, DevicePass, KvPool},
+    graph::{DeviceError, DeviceOutput, DevicePass, KvPool, LayerRouting},
     nmse,
 };
 use moex_model::{
-    KvTable, Model, Span, WantedLogits, local_experts::ExpertPanels, local_experts::LocalExperts,
+    Experts, KvTable, LayerRequest, Model, Routing, Span, WantedLogits,
+    local_experts::{ExpertPanels, LocalExperts},
 };
 use moex_protocol::Dtype;
 
@@ -34,14 +35,29 @@ pub(super) fn compare(
     let mut kv = model.kv_pool(0, 1);
     let expected = logits(&ids, &mut kv, |spans, kv| Ok(model.forward(spans, kv, &mut experts)?))?;
     let mut kv = pass.kv_pool(model.kv_layout(), 0, 1);
+    let mut elsewhere =
+        |chosen: &LayerRouting, rows: &[f32], sum: &mut [f32]| compute(&mut experts, chosen, rows, sum);
     let actual = logits(&ids, &mut kv, |spans, kv| {
         let mut out = DeviceOutput::default();
-        pass.step(spans, kv, &mut out).map_err(|error| anyhow!(error))?;
+        pass.step(spans, kv, &mut elsewhere, &mut out).map_err(|error| anyhow!(error))?;
         Ok(out.logits)
     })?;
     let error = nmse(&actual, &expected);
     ensure!(error <= MAX_NMSE, "its logits differ from the CPU's (NMSE {error:.1e})");
     Ok(())
+}
+
+/// Computes the experts of a layer that the device does not hold.
+pub(super) fn compute(
+    experts: &mut LocalExperts,
+    chosen: &LayerRouting,
+    rows: &[f32],
+    sum: &mut [f32],
+) -> Result<(), DeviceError> {
+    let routing =
+        Routing { k: chosen.n_chosen, experts: chosen.experts.clone(), gates: chosen.gates.clone() };
+    let asked = LayerRequest { layer: chosen.layer, rows, routing: &routing };
+    experts.apply_into(asked, sum).map_err(|error| DeviceError::Failed(error.to_string()))
 }
 
 /// The logits (rows, V) of `ids`, all but the last in one step.
@@ -62,7 +78,7 @@ fn logits(
 #[cfg(test)]
 mod tests {
     use moex_kernels::{
-        graph::{DeviceError, KvLayout},
+        graph::{ExpertsElsewhere, KvLayout, PlanBytes},
         simd::{KvFormat, Processor, Simd},
     };
     use moex_model::{Checkpoint, Compute, Fast, FloatWeights, Keep};
@@ -78,7 +94,13 @@ mod tests {
             KvPool::new(layout, budget_bytes, n_sequences)
         }
 
-        fn step(&self, spans: &[Span<'_>], _: &KvPool, out: &mut DeviceOutput) -> Result<(), DeviceError> {
+        fn step(
+            &self,
+            spans: &[Span<'_>],
+            _: &KvPool,
+            _: &mut ExpertsElsewhere<'_>,
+            out: &mut DeviceOutput,
+        ) -> Result<(), DeviceError> {
             let n_rows: usize = spans.iter().map(|span| span.ids.len()).sum();
             out.logits = vec![0.0; n_rows * self.0];
             Ok(())
@@ -90,6 +112,10 @@ mod tests {
 
         fn weight_bytes(&self) -> u64 {
             0
+        }
+
+        fn plan_bytes(&self) -> PlanBytes {
+            PlanBytes { planned: 0, naive: 0 }
         }
     }
 

@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
-use moex_worker::{device::DeviceChoice, native::BusyPoll};
+use moex_worker::native::BusyPoll;
 
 use super::{CorsOrigins, PublicUrl};
 use crate::access::revocations::Revocations;
 use crate::api::{Api, ApiKey, ApiParts};
+use crate::net;
+use crate::pass_device::{self, DeviceWish};
 use crate::shards::{ModelExperts, ShardError, ShardStore};
-use crate::{net, pass_device};
 use moex_engine::{Engine, EngineConfig};
 use moex_model::text::{Text, TextError};
-use moex_model::{Checkpoint, Compute, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes};
+use moex_model::{
+    Checkpoint, Compute, Keep, MemoryNeeds, MemoryPlan, Model, ModelError, Packing, free_bytes,
+};
 use moex_swarm::{Hedge, JoinToken, SwarmConfig, Verify, max_pairs_a_message};
 use tracing::warn;
 
@@ -30,7 +33,7 @@ pub struct HubConfig {
     /// Formats of the computation, on the hub and on workers.
     pub compute: Compute,
     /// Where the forward pass runs. On a GPU the hub computes all experts there, and asks no worker.
-    pub device: DeviceChoice,
+    pub device: DeviceWish,
     /// Format of rows on the wire.
     pub wire: Dtype,
     /// When messages are compressed.
@@ -89,7 +92,7 @@ impl Default for HubConfig {
             model: None,
             experts: None,
             compute: Compute::Exact,
-            device: DeviceChoice::Cpu,
+            device: DeviceWish::CPU,
             wire: Dtype::F16,
             compression: CompressionMode::Off,
             replicas: 2,
@@ -289,8 +292,9 @@ struct Loaded {
     memory: MemoryPlan,
     /// The model's maximum context.
     most_positions: usize,
-    /// Whether the forward pass runs on a GPU, and the sentence that says why; if that was chosen.
-    device: Option<(bool, String)>,
+    /// The first layer whose experts are on no GPU of the hub, and the sentence that says where the forward pass runs; if that was
+    /// chosen.
+    device: Option<(usize, String)>,
 }
 
 impl Loaded {
@@ -320,10 +324,13 @@ impl Loaded {
         let open = || ShardStore::open(&folder, &source, packing, progress);
         let mut store = open()?;
         let mut device = None;
-        if let (Compute::Fast(fast), true) = (&config.compute, config.hub_compute) {
+        let is_placed = config.hub_compute || config.device != DeviceWish::CPU;
+        // Nobody computes them here.
+        let keep = if config.hub_compute { memory.keep } else { Keep::From(usize::MAX) };
+        if let (Compute::Fast(fast), true) = (&config.compute, is_placed) {
             let place = |store: &ShardStore| {
                 let panels = |keep| store.panels(fast.processor.clone(), keep);
-                pass_device::place(&model, config.device, memory.keep, panels)
+                pass_device::place(&model, config.device, keep, panels)
             };
             let mut placed = place(&store);
             // A file can rot and keep its length and time of change: reading it shows that.
@@ -333,8 +340,11 @@ impl Loaded {
                 placed = place(&store);
             }
             let placed = placed.map_err(|error| OpenError::Device(format!("{error:#}")))?;
-            store = store.with_panels(placed.panels);
-            device = Some((placed.is_gpu, placed.why));
+            store = store.asking_from(placed.first_away);
+            if config.hub_compute {
+                store = store.with_panels(placed.panels);
+            }
+            device = Some((placed.first_away, placed.why));
         }
         let store = Arc::new(store);
         Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most, device })
@@ -397,9 +407,9 @@ impl Loaded {
             0 => "no experts, so the hub computes alone".to_owned(),
             n => format!("{n} experts in {format}"),
         };
-        let (is_gpu, device) =
-            device.map_or_else(Default::default, |(is_gpu, why)| (is_gpu, format!("\n{why}")));
-        let asks_workers = n_experts > 0 && !is_gpu;
+        let (first_away, device) =
+            device.map_or_else(Default::default, |(first_away, why)| (first_away, format!("\n{why}")));
+        let asks_workers = n_experts > 0 && first_away < checkpoint.spec.layers.len();
         let description =
             format!("{name}: {n_layers} layers, {experts}, context {context}{less}\n{arithmetic}{device}");
         Ok(Hub {

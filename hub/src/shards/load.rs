@@ -47,7 +47,8 @@ pub(super) fn load(folder: &Path, wanted: &Identity) -> Result<ShardStore, Strin
         file.version = hasher.finalize().to_hex()[..32].to_owned();
     }
     let right = blocks.iter().map(|_| AtomicBool::new(false)).collect();
-    let store = ShardStore { shapes, panels: None, files, blocks, right, folder: folder.to_owned() };
+    let store =
+        ShardStore { shapes, panels: None, files, blocks, right, folder: folder.to_owned(), first_asked: 0 };
     if read_stamps(folder).is_none_or(|stamps| stamps != current_stamps(folder, &manifest)) {
         verify(&store)?;
         write_stamps(folder, &manifest);

@@ -91,6 +91,8 @@ pub struct ShardStore {
     /// Whether each block's hash has been verified since the store was opened.
     right: Arc<[AtomicBool]>,
     folder: PathBuf,
+    /// Workers are asked for experts of this layer and of those after it.
+    first_asked: usize,
 }
 
 /// Why a block cannot be read.
@@ -256,9 +258,15 @@ impl ShardStore {
         self.find(block).map(|stored| self.source_of(stored))
     }
 
-    /// All blocks with their sources.
+    /// Asks workers for experts of layer `first` and of those after it: the hub has the others.
+    pub(crate) fn asking_from(self, first: usize) -> Self {
+        Self { first_asked: first, ..self }
+    }
+
+    /// The blocks that workers are asked for, with their sources.
     pub fn catalog(&self) -> BlockCatalog {
-        let sources = self.blocks.iter().map(|stored| self.source_of(stored)).collect();
+        let is_asked = |stored: &&StoredBlock| usize::from(stored.block.layer.0) >= self.first_asked;
+        let sources = self.blocks.iter().filter(is_asked).map(|stored| self.source_of(stored)).collect();
         BlockCatalog::new(sources, self.block_bytes() as u64)
     }
 

@@ -19,8 +19,8 @@ use std::{
 
 use model::{Formats, Model};
 use moex_kernels::{
-    engine::{DispatchTime, GpuClock, GpuDevice, GpuPass, GpuSelect, Stamps},
-    graph::{DeviceOutput, DevicePass, KvPool, KvTable, Span, WantedLogits},
+    engine::{DispatchTime, GpuClock, GpuDevice, GpuPass, GpuSelect, ResidentExperts, Stamps},
+    graph::{DeviceError, DeviceOutput, DevicePass, KvPool, KvTable, LayerRouting, Span, WantedLogits},
     simd::{Processor, Simd},
 };
 
@@ -135,7 +135,8 @@ struct Measured {
 
 impl Run {
     fn new(settings: &Settings, device: &GpuDevice, model: &Model) -> Result<Self, Box<dyn Error>> {
-        let pass = GpuPass::new(device, &model.program, &model.experts, settings.longest())?;
+        let all = ResidentExperts::First(usize::MAX);
+        let pass = GpuPass::new(device, &model.program, (&model.experts, all), settings.longest())?;
         let layout = model.kv_layout();
         let (n_layers, mut table) = (layout.windows.len(), KvTable::default());
         let mut kv = pass.kv_pool(layout, usize::MAX, 1);
@@ -173,7 +174,7 @@ impl Run {
         let ids: Vec<u32> = (0..n).map(id).collect();
         let started = Instant::now();
         let spans = [Span { ids: &ids, start: 0, table: &self.table, wanted: WantedLogits::Last }];
-        self.pass.step(&spans, &self.kv, &mut self.out)?;
+        self.pass.step(&spans, &self.kv, &mut nowhere, &mut self.out)?;
         Ok(started.elapsed().as_secs_f64())
     }
 
@@ -183,7 +184,7 @@ impl Run {
         for position in depth..depth + n {
             let ids = [id(position)];
             let spans = [Span { ids: &ids, start: position, table: &self.table, wanted: WantedLogits::Last }];
-            self.pass.step(&spans, &self.kv, &mut self.out)?;
+            self.pass.step(&spans, &self.kv, &mut nowhere, &mut self.out)?;
         }
         Ok(started.elapsed().as_secs_f64() / n as f64)
     }
@@ -283,4 +284,9 @@ fn table(dispatches: &[DispatchTime], n_layers: usize, resident: Option<u32>, ra
             format!("{} x {}", of.n_workgroups, of.n_threads),
         );
     }
+}
+
+/// All experts are on the GPU.
+fn nowhere(_: &LayerRouting, _: &[f32], _: &mut [f32]) -> Result<(), DeviceError> {
+    Err(DeviceError::Experts)
 }

@@ -1,9 +1,9 @@
-//! What a forward pass on another device looks like from here: it runs whole steps, experts included, and keeps keys and
-//! values in its own memory.
+//! What a forward pass on another device looks like from here: it runs whole steps, asks for the experts that it does not hold, and
+//! keeps keys and values in its own memory.
 
 use std::{any::Any, fmt};
 
-use super::{KvLayout, KvPool, Span};
+use super::{KvLayout, KvPool, PlanBytes, Span};
 use crate::{cpu::OutOfVocabulary, simd::PackedExpertShape};
 
 /// A forward pass in a device's memory.
@@ -11,21 +11,34 @@ pub trait DevicePass: fmt::Debug + Send + Sync {
     /// A pool of pages in the device's memory: as many as fit into `budget_bytes` and that memory, at least one.
     fn kv_pool(&self, layout: KvLayout, budget_bytes: usize, n_sequences: usize) -> KvPool;
 
-    /// Computes the rows of a step; the logits (W, V) of those that want them and the routers' choices go to `out`.
+    /// Computes the rows of a step; the logits (W, V) of those that want them and the choices of routers whose experts it holds go
+    /// to `out`. The others' experts are computed by `elsewhere`.
     ///
     /// # Errors
     /// [`DeviceError`]; the spans' rows then count as not cached.
     ///
     /// # Panics
     /// If `kv` is not of [`Self::kv_pool`], or a span has no room reserved in it.
-    fn step(&self, spans: &[Span<'_>], kv: &KvPool, out: &mut DeviceOutput) -> Result<(), DeviceError>;
+    fn step(
+        &self,
+        spans: &[Span<'_>],
+        kv: &KvPool,
+        elsewhere: &mut ExpertsElsewhere<'_>,
+        out: &mut DeviceOutput,
+    ) -> Result<(), DeviceError>;
 
     /// Dispatches that a step of one row takes.
     fn n_dispatches(&self) -> usize;
 
     /// Bytes of its weights.
     fn weight_bytes(&self) -> u64;
+
+    /// Bytes of its intermediates.
+    fn plan_bytes(&self) -> PlanBytes;
 }
+
+/// Computes the experts of a layer that a device does not hold: from what was chosen for rows (T, D), their gated sum (T, D).
+pub type ExpertsElsewhere<'a> = dyn FnMut(&LayerRouting, &[f32], &mut [f32]) -> Result<(), DeviceError> + 'a;
 
 /// Pages of keys and values in a device's memory.
 pub trait DevicePages: Any + fmt::Debug + Send + Sync {
@@ -53,7 +66,7 @@ pub trait PackedExperts {
 pub struct DeviceOutput {
     /// (W, V).
     pub logits: Vec<f32>,
-    /// Of each layer with experts.
+    /// Of each layer whose experts the device holds.
     pub routing: Vec<LayerRouting>,
 }
 
@@ -76,6 +89,9 @@ pub enum DeviceError {
     /// A token outside the vocabulary.
     #[error(transparent)]
     Vocabulary(#[from] OutOfVocabulary),
+    /// Experts that the device does not hold were not computed; whoever was to compute them knows why.
+    #[error("the experts that the device does not hold were not computed")]
+    Experts,
     /// The device's own failure, in one sentence.
     #[error("{0}")]
     Failed(String),

@@ -23,7 +23,9 @@ mod workspace;
 
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
 pub(crate) use cpu::Prepared;
-pub use device::{DeviceError, DeviceOutput, DevicePages, DevicePass, LayerRouting, PackedExperts};
+pub use device::{
+    DeviceError, DeviceOutput, DevicePages, DevicePass, ExpertsElsewhere, LayerRouting, PackedExperts,
+};
 pub use kv::{Block, KvLayout, KvPool, KvTable, PageId};
 pub use op::{Activation, Attention, Columns, DeltaNet, Heads, Op, Projection, RouterKind, Stage};
 pub use places::PlanBytes;

@@ -5,6 +5,8 @@ use std::process::{Child, Command};
 
 use moex_tests::browser::Browser;
 use moex_tests::hub::{Hub, Worker, workers};
+use moex_tests::liar::Lie;
+use moex_tests::peer::{Behaviour, Peer, PeerConfig};
 use serde_json::Value;
 
 use crate::data;
@@ -73,6 +75,37 @@ async fn a_tab_gives_the_hubs_bytes_on_any_number_of_threads_and_starts_over_whe
     browser.close().await.unwrap();
 }
 
+/// The GPU of the hub has the experts of two layers, and workers those of the two others.
+#[tokio::test]
+async fn a_gpu_hub_gives_the_same_text_whoever_computes_the_experts_that_it_does_not_hold() {
+    let gpu = ["--device", "gpu", "--gpu-layers", "2"];
+    let by_itself = texts(&Hub::start(&gpu).unwrap()).await;
+    for more in
+        [&["--prefer", "workers"][..], &["--no-hub-compute"], &["--prefer", "workers", "--verify", "audit"]]
+    {
+        let hub = Hub::start(&[&gpu[..], more].concat()).unwrap();
+        let _worker = Worker::start(&hub.join_url, &[]).unwrap();
+        hub.wait_for_workers(1).await.unwrap();
+        for (case, text) in &by_itself {
+            assert_eq!(hub.answer(case).await.unwrap(), *text, "{more:?}, case {}", case["id"]);
+        }
+        let status = hub.status().await.unwrap();
+        assert!(workers(&status).all(|worker| worker["rows"].as_u64() > Some(0)), "{more:?}: {status:#}");
+        assert_eq!(status["coverage"]["blocks"], 2 * 16, "{more:?}: nobody is asked for what the GPU holds");
+        assert_eq!(status["totals"]["mismatches"], 0, "{more:?}");
+    }
+    let hub = Hub::start(&[&gpu[..], &["--prefer", "workers"]].concat()).unwrap();
+    let _liar =
+        Peer::start(&hub.join_url, PeerConfig::new(1, Behaviour::Lies(Lie::Scaled(3.0, 100)))).unwrap();
+    hub.wait_for_workers(1).await.unwrap();
+    for (case, text) in &by_itself {
+        assert_eq!(hub.answer(case).await.unwrap(), *text, "beside a liar, case {}", case["id"]);
+    }
+    hub.wait_until("it is quarantined", |status| !status["quarantined"].as_array().unwrap().is_empty())
+        .await
+        .unwrap();
+}
+
 /// A hub that computes no expert itself.
 fn hub() -> Hub {
     Hub::start(&["--activations", "int8", "--no-hub-compute", "--replicas", "1"]).unwrap()
@@ -80,8 +113,12 @@ fn hub() -> Hub {
 
 /// Some cases and their texts from a hub without workers.
 async fn alone() -> Vec<(Value, String)> {
+    texts(&Hub::start(&["--activations", "int8"]).unwrap()).await
+}
+
+/// Some cases and their texts.
+async fn texts(hub: &Hub) -> Vec<(Value, String)> {
     let lines = std::fs::read_to_string(data("demo-cases.jsonl")).unwrap();
-    let hub = Hub::start(&["--activations", "int8"]).unwrap();
     let mut texts = Vec::new();
     for line in lines.lines().step_by(7).take(N_CASES) {
         let case: Value = serde_json::from_str(line).unwrap();

@@ -53,9 +53,14 @@ impl ExpertPanels {
                 continue;
             }
             let shape = PackedExpertShape::from(source.shape(layer).map_err(io::Error::other)?);
-            let kept = match keep {
-                Keep::None => None,
-                Keep::All => {
+            let is_kept = match keep {
+                Keep::None => false,
+                Keep::From(first) => layer >= first,
+                Keep::All => true,
+            };
+            let kept = match is_kept {
+                false => None,
+                true => {
                     let mut slab = Slab::new(n_experts.saturating_mul(shape.bytes()), PageSize::Huge)?;
                     for (expert, panels) in slab.chunks_exact_mut(shape.bytes()).enumerate() {
                         (source.read(layer, expert, &mut |view| shape.pack(processor.pool(), view, panels)))
@@ -82,8 +87,13 @@ impl ExpertPanels {
 
     /// Bytes of all experts in panels.
     pub fn n_bytes(&self) -> usize {
+        self.n_bytes_from(0)
+    }
+
+    /// Bytes of the experts of layer `first` and those after it, in panels.
+    pub fn n_bytes_from(&self, first: usize) -> usize {
         let bytes = |layer: &LayerPanels| layer.shape.map_or(0, |shape| layer.n_experts * shape.bytes());
-        self.layers.iter().map(bytes).sum()
+        self.layers.iter().skip(first).map(bytes).sum()
     }
 
     /// `gate * expert(row)` for every pair, expert after expert: `calls` are experts with the end of their pairs in

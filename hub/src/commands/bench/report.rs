@@ -20,7 +20,8 @@ pub(super) struct Report {
     at_depth: Vec<AtDepth>,
     /// Median time of each stage for single tokens: per layer, except `embed` and `head`, which run once a step.
     layer_micros: BTreeMap<&'static str, f64>,
-    /// On a GPU: dispatches of a token over the layers, and its time over the layers in microseconds, head and readback included.
+    /// On a GPU: dispatches of a token over the layers, its time over the layers in microseconds, head and readback included, and
+    /// bytes of intermediates.
     on_gpu: Option<OnGpu>,
     /// The hub's weights in the format they are computed with, and the experts as the checkpoint stores them.
     weight_bytes: usize,
@@ -41,6 +42,10 @@ struct AtDepth {
 struct OnGpu {
     dispatches_per_layer: f64,
     token_micros_per_layer: f64,
+    /// Of intermediates, as placed.
+    intermediate_bytes: usize,
+    /// Of intermediates, if each had a buffer of its own.
+    naive_intermediate_bytes: usize,
 }
 
 impl Report {
@@ -77,6 +82,8 @@ impl Report {
                 dispatches_per_layer: device.n_dispatches() as f64 / model.spec().layers.len() as f64,
                 token_micros_per_layer: runs.decode.as_secs_f64() * 1e6
                     / (lengths.generate * model.spec().layers.len()) as f64,
+                intermediate_bytes: device.plan_bytes().planned,
+                naive_intermediate_bytes: device.plan_bytes().naive,
             }),
             weight_bytes: model.shared_bytes() + experts.map(Expert::n_bytes).sum::<usize>(),
             kv_bytes: runs.kv_bytes(),
@@ -104,9 +111,11 @@ impl Report {
         for (stage, micros) in &self.layer_micros {
             line((*stage).to_owned(), *micros, "us");
         }
-        if let Some(OnGpu { dispatches_per_layer, token_micros_per_layer }) = self.on_gpu {
-            line("dispatches a layer".to_owned(), dispatches_per_layer, "");
-            line("a token, by layers".to_owned(), token_micros_per_layer, "us");
+        if let Some(gpu) = &self.on_gpu {
+            line("dispatches a layer".to_owned(), gpu.dispatches_per_layer, "");
+            line("a token, by layers".to_owned(), gpu.token_micros_per_layer, "us");
+            line("intermediates on the GPU".to_owned(), gpu.intermediate_bytes as f64 / MIB, "MiB");
+            line("each in its own buffer".to_owned(), gpu.naive_intermediate_bytes as f64 / MIB, "MiB");
         }
         line("weights".to_owned(), self.weight_bytes as f64 / MIB, "MiB");
         line("keys and values".to_owned(), self.kv_bytes as f64 / MIB, "MiB");

@@ -33,7 +33,7 @@ mod upload;
 
 pub use device::{GpuDevice, GpuInfo, GpuSelect};
 #[cfg(not(target_arch = "wasm32"))]
-pub use pass::{DispatchTime, GpuClock, GpuPass, Stamps, StepTime};
+pub use pass::{DispatchTime, GpuClock, GpuPass, ResidentExperts, Stamps, StepTime};
 pub use self_test::SelfTestReport;
 pub use tuning::GpuTuning;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    away::Pause,
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
     support::unsupported,
@@ -73,6 +74,8 @@ pub(super) struct Routed {
     pub(super) layer: usize,
     pub(super) n_chosen: usize,
     pub(super) rows: RowCount,
+    /// Whether the experts are on the GPU.
+    pub(super) is_resident: bool,
 }
 
 /// Where the values of a tensor are.
@@ -97,6 +100,9 @@ pub(super) struct Builder<'a> {
     /// Activations made of tensors so far.
     activations: Vec<(TensorId, Option<Geometry>, PlaceId)>,
     pub(super) steps: Vec<Step>,
+    /// Of so many layers the experts are on the GPU.
+    pub(super) n_resident: usize,
+    pub(super) pauses: Vec<Pause>,
     /// How many steps come before the rows whose logits are wanted are chosen.
     pub(super) steps_before_wanted: usize,
     pub(super) tiles: Vec<TileTable>,
@@ -120,7 +126,7 @@ impl<'a> Builder<'a> {
     pub(super) fn compile(
         device: &'a GpuDevice,
         program: &'a Program,
-        experts: &'a dyn PackedExperts,
+        (experts, n_resident): (&'a dyn PackedExperts, usize),
         max_positions: usize,
     ) -> Result<Self, String> {
         use wgpu::BufferUsages as Usage;
@@ -149,6 +155,8 @@ impl<'a> Builder<'a> {
             views: BTreeMap::new(),
             activations: Vec::new(),
             steps: Vec::new(),
+            n_resident,
+            pauses: Vec::new(),
             steps_before_wanted: 0,
             tiles: Vec::new(),
             routers: Vec::new(),

@@ -216,7 +216,7 @@ impl Builder<'_> {
         self.push("attend_rows", int8::rows(format), bytemuck::bytes_of(&joined), buffers, grid);
     }
 
-    /// Chooses experts by `logits`, and computes those of the layer that follows operation `index`.
+    /// Chooses experts by `logits`, and computes those of the layer that follows operation `index`, if they are here.
     pub(super) fn route(
         &mut self,
         index: usize,
@@ -231,7 +231,7 @@ impl Builder<'_> {
         let Some((layer, x, out)) = following else { return Ok(()) };
         let shape = self.experts.shape(layer).ok_or_else(|| format!("layer {layer} has no experts"))?;
         let n_experts = self.program.graph.width(logits);
-        let slab = self.weights.upload_experts(self.experts, layer, (n_experts, shape.bytes()))?;
+        let is_resident = self.routers.len() < self.n_resident;
         let count = self.row_count(x);
         let pairs = Extent::Pairs { rows: count, n_experts: n_experts as u32, n_chosen: n_chosen as u32 };
         let max_tiles = pairs.most(MAX_ROWS);
@@ -245,7 +245,7 @@ impl Builder<'_> {
             x_stride: row_stride(shape.format.gate_up.geometry(), shape.hidden) as u32,
             max_tiles,
         };
-        self.routers.push(Routed { layer, n_chosen, rows: count });
+        self.routers.push(Routed { layer, n_chosen, rows: count, is_resident });
         let tiles = self.places.take(max_tiles as usize * size_of::<Tile>());
         let of_rows = self.places.take(4 * MAX_ROWS * n_chosen);
         let View::Rows { place: logits, .. } = self.views[&logits] else {
@@ -258,8 +258,15 @@ impl Builder<'_> {
         let parameters = bytemuck::bytes_of(&router);
         let constants = vec![("N_PARTS", self.n_logit_parts as f64)];
         self.push("route", constants, parameters, with_logits, [Extent::Rows(count), ONE, ONE]);
+        if !is_resident {
+            self.places.release(tiles);
+            self.places.release(of_rows);
+            self.pause(x, out);
+            return Ok(());
+        }
         self.push("group_pairs", Vec::new(), parameters, written, [Extent::OneIfSeveral(count), ONE, ONE]);
 
+        let slab = self.weights.upload_experts(self.experts, layer, (n_experts, shape.bytes()))?;
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);
         let n_pairs = MAX_ROWS * n_chosen;
         let place = self.places.take(4 * n_pairs * shape.hidden);

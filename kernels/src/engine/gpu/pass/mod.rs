@@ -1,9 +1,10 @@
-//! The forward pass on a GPU, experts included: activations stay there between operations, weights are copied once, and a step
-//! of up to [`compile::MAX_ROWS`] rows is one submission and one mapping.
+//! The forward pass on a GPU: activations stay there between operations, weights are copied once, and a step of up to
+//! [`compile::MAX_ROWS`] rows is one submission and one mapping, and one more of each for every layer whose experts are elsewhere.
 //!
 //! Products with int8 activations have the CPU's bits, given the same rows. Norms, rotations, attention and gates are rounded in
 //! another order. Only the embedding is looked up on the CPU.
 
+mod away;
 mod clock;
 mod compile;
 mod layer;
@@ -11,6 +12,7 @@ mod pages;
 mod places;
 mod products;
 mod request;
+mod room;
 pub(super) mod structs;
 mod support;
 #[cfg(test)]
@@ -19,9 +21,11 @@ mod tiles;
 mod weights;
 
 pub use clock::{DispatchTime, GpuClock, Stamps, StepTime};
+pub use room::ResidentExperts;
 
-use std::{any::Any, fmt, sync::Mutex};
+use std::{any::Any, fmt, ops::Range, sync::Mutex};
 
+use away::{Asked, Pause};
 use clock::Stamped;
 use compile::{Builder, MAX_ROWS, Routed, Step, View};
 use pages::{GpuPages, page_bytes, pollster};
@@ -36,8 +40,8 @@ use super::{
 use crate::{
     cpu::{self, Rope},
     graph::{
-        DeviceError, DeviceOutput, DevicePass, KvLayout, KvPool, LayerRouting, MatrixSource, PackedExperts,
-        Program, Span,
+        DeviceError, DeviceOutput, DevicePass, ExpertsElsewhere, KvLayout, KvPool, LayerRouting,
+        MatrixSource, PackedExperts, PlanBytes, Program, Span,
     },
 };
 
@@ -48,6 +52,8 @@ const MAX_LOOKS: usize = 5_000;
 pub struct GpuPass {
     device: GpuDevice,
     steps: Vec<Step>,
+    /// Ascending.
+    pauses: Vec<Pause>,
     steps_before_wanted: usize,
     tiles: Vec<TileTable>,
     routers: Vec<Routed>,
@@ -65,6 +71,7 @@ pub struct GpuPass {
     routing: wgpu::Buffer,
     readback: wgpu::Buffer,
     weight_bytes: u64,
+    plan_bytes: PlanBytes,
     buffers_created: u64,
     /// Held from a step's first write until its result was read.
     state: Mutex<State>,
@@ -79,6 +86,7 @@ struct State {
     /// The counts that the tables of tiles were written for.
     counts: Option<(u32, u32)>,
     recorded: Option<Recorded>,
+    asked: Asked,
 }
 
 /// The commands of a step to come, recorded while the GPU computes one like it: recording takes as long as a small model's step.
@@ -86,12 +94,19 @@ struct Recorded {
     counts: Counts,
     /// The number of its pages.
     pages: u64,
-    commands: wgpu::CommandBuffer,
+    /// One for each segment.
+    commands: Vec<wgpu::CommandBuffer>,
+}
+
+/// Steps up to a pause, or to the end.
+struct Segment<'a> {
+    steps: Range<usize>,
+    pause: Option<&'a Pause>,
 }
 
 impl GpuPass {
-    /// Copies the weights of `program` and of all experts to the device and allocates all but the pages, for sequences of up to
-    /// `max_positions`.
+    /// Copies the weights of `program` and of the `resident` experts to the device and allocates all but the pages, for sequences
+    /// of up to `max_positions`.
     ///
     /// # Errors
     /// In one sentence: if the program has an operation that no kernel is there for, an expert cannot be read, or the device has
@@ -99,14 +114,15 @@ impl GpuPass {
     pub fn new(
         device: &GpuDevice,
         program: &Program,
-        experts: &dyn PackedExperts,
+        (experts, resident): (&dyn PackedExperts, ResidentExperts),
         max_positions: usize,
     ) -> Result<Self, String> {
         device.health().check().map_err(|error| error.to_string())?;
         let scopes =
             [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
                 .map(|filter| device.wgpu().push_error_scope(filter));
-        let pass = Builder::compile(device, program, experts, max_positions).map(Self::of);
+        let n_resident = resident.n_layers(device, program, experts);
+        let pass = Builder::compile(device, program, (experts, n_resident), max_positions).map(Self::of);
         let [internal, validation, memory] = scopes;
         let (memory, validation, internal) = (memory.pop(), validation.pop(), internal.pop());
         if pollster(memory).is_some() {
@@ -129,7 +145,8 @@ impl GpuPass {
         };
         let vocabulary = program.graph.width(logits);
         let routing_bytes = builder.routing.size();
-        let readback_bytes = (4 * MAX_ROWS * vocabulary) as u64 + routing_bytes;
+        let readback_bytes =
+            builder.most_paused_bytes().max((4 * MAX_ROWS * vocabulary) as u64 + routing_bytes);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let readback =
             allocate(builder.device, "readback", readback_bytes, usage, &mut builder.places.n_buffers);
@@ -143,7 +160,9 @@ impl GpuPass {
             logits: builder.places.get(logits_place),
             buffers_created: builder.places.n_buffers + builder.weights.n_buffers,
             weight_bytes: builder.weights.n_bytes,
+            plan_bytes: builder.places.plan_bytes(),
             steps: builder.steps,
+            pauses: builder.pauses,
             steps_before_wanted: builder.steps_before_wanted,
             tiles: builder.tiles,
             routers: builder.routers,
@@ -188,22 +207,48 @@ impl GpuPass {
         Ok(counts)
     }
 
-    /// Bytes of a step's results, `[logits, routing]`.
-    fn result_bytes(&self, counts: &Counts) -> [u64; 2] {
-        let routed = self.routers.iter().map(|router| 8 * router.n_chosen as u64 * u64::from(counts.rows));
-        [4 * self.vocabulary as u64 * u64::from(counts.wanted), routed.sum()]
+    /// Of how many layers the experts are on the GPU.
+    pub fn n_resident(&self) -> usize {
+        self.routers.iter().filter(|router| router.is_resident).count()
     }
 
-    /// Records the dispatches of a step and the copies of its results.
-    fn record(&self, pages: &GpuPages, counts: &Counts, clock: Option<Stamped<'_>>) -> wgpu::CommandBuffer {
-        let [logits_bytes, routing_bytes] = self.result_bytes(counts);
+    /// Bytes of a step's results, `[logits, routing]`.
+    fn result_bytes(&self, counts: &Counts) -> [u64; 2] {
+        let routing = self.routing_start(self.routers.len(), counts);
+        [4 * self.vocabulary as u64 * u64::from(counts.wanted), routing]
+    }
+
+    /// Bytes of a step's routing before that of a router.
+    fn routing_start(&self, router: usize, counts: &Counts) -> u64 {
+        let bytes = |router: &Routed| 8 * router.n_chosen as u64 * u64::from(counts.rows);
+        self.routers[..router].iter().map(bytes).sum()
+    }
+
+    /// The segments of a step of these counts.
+    fn segments(&self, counts: &Counts) -> impl Iterator<Item = Segment<'_>> {
+        let n_steps = if counts.wanted == 0 { self.steps_before_wanted } else { self.steps.len() };
+        let pauses = self.pauses.iter().take_while(move |pause| pause.step <= n_steps);
+        let ends = pauses.map(|pause| (pause.step, Some(pause))).chain([(n_steps, None)]);
+        ends.scan(0, |start, (end, pause)| {
+            let steps = std::mem::replace(start, end)..end;
+            Some(Segment { steps, pause })
+        })
+    }
+
+    /// Records the dispatches of a segment and the copies of its results.
+    fn record(
+        &self,
+        segment: &Segment<'_>,
+        (pages, counts): (&GpuPages, &Counts),
+        clock: Option<Stamped<'_>>,
+    ) -> wgpu::CommandBuffer {
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
         let timestamp_writes = clock.map(Stamped::ends);
         let mut pass =
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-        let n_steps = if counts.wanted == 0 { self.steps_before_wanted } else { self.steps.len() };
         let mut n_dispatches = 0;
-        for (index, step) in self.steps[..n_steps].iter().enumerate() {
+        for index in segment.steps.clone() {
+            let step = &self.steps[index];
             let [x, y, z] = step.grid.map(|extent| extent.of(counts));
             if x * y * z == 0 {
                 continue;
@@ -220,6 +265,11 @@ impl GpuPass {
         if let Some(clock) = clock {
             clock.resolve(&mut encoder, n_dispatches);
         }
+        if let Some(pause) = segment.pause {
+            self.record_pause(&mut encoder, pause, counts);
+            return encoder.finish();
+        }
+        let [logits_bytes, routing_bytes] = self.result_bytes(counts);
         for (from, bytes, start) in
             [(&self.logits, logits_bytes, 0), (&self.routing, routing_bytes, logits_bytes)]
         {
@@ -268,16 +318,11 @@ impl GpuPass {
     fn append(&self, counts: &Counts, bytes: &[u8], out: &mut DeviceOutput) {
         let (logits, routing) = bytes.split_at(4 * self.vocabulary * counts.wanted as usize);
         out.logits.extend(logits.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)));
-        let words = routing.as_chunks().0;
-        for (index, (router, of_layer)) in self.routers.iter().zip(&mut out.routing).enumerate() {
-            let k = router.n_chosen;
-            let first = index * 2 * k * counts.rows as usize;
-            let rows = words.get(first..).unwrap_or_default().chunks_exact(2 * k);
-            for row in rows.take(counts.of(router.rows) as usize) {
-                let (experts, gates) = row.split_at(k);
-                of_layer.experts.extend(experts.iter().map(|word| u32::from_le_bytes(*word) as u16));
-                of_layer.gates.extend(gates.iter().map(|word| f32::from_le_bytes(*word)));
-            }
+        let resident = self.routers.iter().enumerate().filter(|(_, router)| router.is_resident);
+        for ((index, router), of_layer) in resident.zip(&mut out.routing) {
+            let first = self.routing_start(index, counts) as usize;
+            let n_bytes = 8 * router.n_chosen * counts.of(router.rows) as usize;
+            of_layer.extend_from_words(routing[first..][..n_bytes].as_chunks().0);
         }
     }
 }
@@ -305,8 +350,14 @@ impl DevicePass for GpuPass {
         }
     }
 
-    fn step(&self, spans: &[Span<'_>], kv: &KvPool, out: &mut DeviceOutput) -> Result<(), DeviceError> {
-        self.run(spans, kv, out, None).map(|_| ())
+    fn step(
+        &self,
+        spans: &[Span<'_>],
+        kv: &KvPool,
+        elsewhere: &mut ExpertsElsewhere<'_>,
+        out: &mut DeviceOutput,
+    ) -> Result<(), DeviceError> {
+        self.run(spans, kv, elsewhere, (out, None)).map(|_| ())
     }
 
     fn n_dispatches(&self) -> usize {
@@ -318,10 +369,14 @@ impl DevicePass for GpuPass {
     fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
+
+    fn plan_bytes(&self) -> PlanBytes {
+        self.plan_bytes
+    }
 }
 
 impl GpuPass {
-    /// [`DevicePass::step`] of up to 64 rows, and how long it took on the GPU.
+    /// [`DevicePass::step`] of up to 64 rows with all experts on the GPU, and how long it took there.
     ///
     /// # Errors
     /// As [`DevicePass::step`].
@@ -332,7 +387,8 @@ impl GpuPass {
         kv: &KvPool,
         out: &mut DeviceOutput,
     ) -> Result<StepTime, DeviceError> {
-        let counts = self.run(spans, kv, out, Some(Stamped { clock, stamps }))?;
+        let mut nowhere = |_: &LayerRouting, _: &[f32], _: &mut [f32]| Err(DeviceError::Experts);
+        let counts = self.run(spans, kv, &mut nowhere, (out, Some(Stamped { clock, stamps })))?;
         let n_steps = if counts.wanted == 0 { self.steps_before_wanted } else { self.steps.len() };
         let n_positions = spans.iter().map(|span| span.start + span.ids.len()).sum();
         let time = clock.step_time(stamps, &self.steps[..n_steps], &counts, n_positions);
@@ -344,15 +400,16 @@ impl GpuPass {
         &self,
         spans: &[Span<'_>],
         kv: &KvPool,
-        out: &mut DeviceOutput,
-        clock: Option<Stamped<'_>>,
+        elsewhere: &mut ExpertsElsewhere<'_>,
+        (out, clock): (&mut DeviceOutput, Option<Stamped<'_>>),
     ) -> Result<Counts, DeviceError> {
         self.device.health().check().map_err(|error| DeviceError::Failed(error.to_string()))?;
         let pages = kv.device().and_then(|pages| (pages as &dyn Any).downcast_ref::<GpuPages>());
         let pages = pages.expect("a step's pages are those of this device");
         out.logits.clear();
-        out.routing.resize_with(self.routers.len(), LayerRouting::default);
-        for (router, of_layer) in self.routers.iter().zip(&mut out.routing) {
+        out.routing.resize_with(self.n_resident(), LayerRouting::default);
+        let resident = self.routers.iter().filter(|router| router.is_resident);
+        for (router, of_layer) in resident.zip(&mut out.routing) {
             (of_layer.layer, of_layer.n_chosen) = (router.layer, router.n_chosen);
             of_layer.experts.clear();
             of_layer.gates.clear();
@@ -366,17 +423,26 @@ impl GpuPass {
             let counts = self.write(state)?;
             last = counts;
             let is_it = |of: &Recorded| (of.counts, of.pages) == (counts, pages.number) && clock.is_none();
-            let commands = match state.recorded.take().filter(is_it) {
-                Some(recorded) => recorded.commands,
-                None => self.record(pages, &counts, clock),
-            };
-            let submission = self.device.queue().submit([commands]);
-            if clock.is_none() {
-                let commands = self.record(pages, &counts, None);
-                state.recorded = Some(Recorded { counts, pages: pages.number, commands });
+            let recorded = state.recorded.take().filter(is_it);
+            let mut recorded = recorded.into_iter().flat_map(|recorded| recorded.commands);
+            let mut next = Vec::new();
+            for segment in self.segments(&counts) {
+                let at = (pages, &counts);
+                let commands = recorded.next().unwrap_or_else(|| self.record(&segment, at, clock));
+                let submission = self.device.queue().submit([commands]);
+                if clock.is_none() {
+                    next.push(self.record(&segment, at, None));
+                }
+                match segment.pause {
+                    Some(pause) => self.ask((pause, submission), &counts, &mut state.asked, elsewhere)?,
+                    None => {
+                        let n_bytes = self.result_bytes(&counts).iter().sum();
+                        self.read(submission, n_bytes, |bytes| self.append(&counts, bytes, out))?;
+                    }
+                }
             }
-            let n_bytes = self.result_bytes(&counts).iter().sum();
-            self.read(submission, n_bytes, |bytes| self.append(&counts, bytes, out))?;
+            state.recorded =
+                (clock.is_none()).then_some(Recorded { counts, pages: pages.number, commands: next });
         }
         Ok(last)
     }

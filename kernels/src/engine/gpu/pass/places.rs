@@ -1,6 +1,9 @@
 //! Buffers of intermediates: one that is released is the next of its size.
 
-use crate::engine::gpu::{device::GpuDevice, pipeline::allocate};
+use crate::{
+    engine::gpu::{device::GpuDevice, pipeline::allocate},
+    graph::PlanBytes,
+};
 
 /// A place of a [`Places`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +15,7 @@ pub(super) struct Places<'a> {
     places: Vec<Place>,
     /// Buffers made so far, others than places included.
     pub(super) n_buffers: u64,
+    naive_bytes: u64,
 }
 
 struct Place {
@@ -22,7 +26,7 @@ struct Place {
 
 impl<'a> Places<'a> {
     pub(super) fn new(device: &'a GpuDevice) -> Self {
-        Self { device, places: Vec::new(), n_buffers: 0 }
+        Self { device, places: Vec::new(), n_buffers: 0, naive_bytes: 0 }
     }
 
     /// A buffer that is no place.
@@ -36,6 +40,7 @@ impl<'a> Places<'a> {
 
         // A vector of four words is the smallest that a kernel binds.
         let bytes = (bytes as u64).next_multiple_of(16).max(64);
+        self.naive_bytes += bytes;
         let free = self.places.iter().position(|place| place.n_users == 0 && place.bytes == bytes);
         let index = free.unwrap_or_else(|| {
             let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST;
@@ -55,6 +60,12 @@ impl<'a> Places<'a> {
     /// One user less.
     pub(super) fn release(&mut self, place: PlaceId) {
         self.places[place.0].n_users -= 1;
+    }
+
+    /// Bytes of all places, and those of as many buffers as were taken.
+    pub(super) fn plan_bytes(&self) -> PlanBytes {
+        let planned: u64 = self.places.iter().map(|place| place.bytes).sum();
+        PlanBytes { planned: planned as usize, naive: self.naive_bytes as usize }
     }
 
     pub(super) fn get(&self, place: PlaceId) -> wgpu::Buffer {

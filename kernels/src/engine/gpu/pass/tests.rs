@@ -23,6 +23,7 @@ const WIDTH: usize = 32;
 const N_EXPERTS: usize = 10;
 const VOCABULARY: usize = 40;
 const N_TOKENS: usize = 90;
+const ALL: ResidentExperts = ResidentExperts::First(usize::MAX);
 
 /// What a model of these tests has.
 #[derive(Clone, Copy, Debug)]
@@ -215,45 +216,70 @@ fn ids() -> Vec<u32> {
     (0..N_TOKENS as u32).map(|i| i * 7 % VOCABULARY as u32).collect()
 }
 
+/// What the vector kernels give for the experts chosen for `rows` (T, D): their gated sum (T, D).
+fn experts_on_cpu(
+    (packed, processor): (&Packed, &Processor),
+    (n_chosen, experts_of, gates): (usize, &[u16], &[f32]),
+    rows: &[f32],
+    sum: &mut [f32],
+) {
+    let mut scratch = ExpertScratch::default();
+    sum.fill(0.0);
+    for (t, (row, sum)) in rows.chunks(HIDDEN).zip(sum.chunks_mut(HIDDEN)).enumerate() {
+        let of_row = t * n_chosen..(t + 1) * n_chosen;
+        let mut pairs: Vec<_> = experts_of[of_row.clone()].iter().zip(&gates[of_row]).collect();
+        pairs.sort_by_key(|(expert, _)| **expert);
+        for (expert, gate) in pairs {
+            let pairs = [Pair { row: 0, gate: *gate }];
+            let calls = [ExpertCall { expert: &packed.1[usize::from(*expert)], pairs: &pairs }];
+            let mut out = [0.0; HIDDEN];
+            let (simd, pool) = (processor.simd(), processor.pool());
+            experts(simd, pool, &packed.0, &mut scratch, &calls, row, &mut out).unwrap();
+            cpu::add(sum, &out);
+        }
+    }
+}
+
 /// Logits of all rows, and the chosen experts, by the vector kernels.
 fn on_cpu(kind: Kind, program: &Program, packed: &Packed, processor: &Processor) -> (Vec<f32>, Vec<u16>) {
     let mut kv = KvPool::new(layout(kind), usize::MAX, 1);
     let (mut table, mut space) = (KvTable::default(), Workspace::default());
-    let (mut scratch, mut chosen) = (ExpertScratch::default(), Vec::new());
+    let mut chosen = Vec::new();
     assert!(kv.reserve(&mut table, N_TOKENS));
     let spans = [Span { ids: &ids(), start: 0, table: &table, wanted: WantedLogits::All }];
     program.begin(&spans, &mut space);
     while let Pause::Experts(wanted) = program.advance(&spans, &mut kv, &mut space).unwrap() {
         let call = program.experts(&mut space, wanted);
         chosen.extend_from_slice(call.experts);
-        for t in 0..N_TOKENS {
-            let (row, sum) = (&call.rows[t * HIDDEN..][..HIDDEN], &mut call.sum[t * HIDDEN..][..HIDDEN]);
-            sum.fill(0.0);
-            let of_row = t * call.n_chosen..(t + 1) * call.n_chosen;
-            let mut pairs: Vec<_> = call.experts[of_row.clone()].iter().zip(&call.gates[of_row]).collect();
-            pairs.sort_by_key(|(expert, _)| **expert);
-            for (expert, gate) in pairs {
-                let pairs = [Pair { row: 0, gate: *gate }];
-                let calls = [ExpertCall { expert: &packed.1[usize::from(*expert)], pairs: &pairs }];
-                let mut out = [0.0; HIDDEN];
-                let (simd, pool) = (processor.simd(), processor.pool());
-                experts(simd, pool, &packed.0, &mut scratch, &calls, row, &mut out).unwrap();
-                cpu::add(sum, &out);
-            }
-        }
+        let routing = (call.n_chosen, call.experts, call.gates);
+        experts_on_cpu((packed, processor), routing, call.rows, call.sum);
     }
     (program.logits(&mut space).to_vec(), chosen)
 }
 
+/// Experts elsewhere, where there are none.
+fn nowhere(_: &LayerRouting, _: &[f32], _: &mut [f32]) -> Result<(), DeviceError> {
+    Err(DeviceError::Experts)
+}
+
 /// [`on_cpu`] on the GPU, in steps of these lengths.
 fn on_gpu(kind: Kind, pass: &GpuPass, steps: &[usize]) -> (Vec<f32>, Vec<u16>) {
+    on_gpu_with(kind, pass, steps, &mut nowhere)
+}
+
+fn on_gpu_with(
+    kind: Kind,
+    pass: &GpuPass,
+    steps: &[usize],
+    elsewhere: &mut ExpertsElsewhere<'_>,
+) -> (Vec<f32>, Vec<u16>) {
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
     let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
     let (ids, mut start, mut logits, mut chosen) = (ids(), 0, Vec::new(), Vec::new());
     for n in steps {
         assert!(kv.reserve(&mut table, start + n));
         let span = Span { ids: &ids[start..start + n], start, table: &table, wanted: WantedLogits::All };
-        pass.step(&[span], &kv, &mut out).unwrap();
+        pass.step(&[span], &kv, elsewhere, &mut out).unwrap();
         logits.extend_from_slice(&out.logits);
         out.routing.iter().for_each(|of_layer| chosen.extend_from_slice(&of_layer.experts));
         start += n;
@@ -279,7 +305,7 @@ fn a_pass_agrees_with_the_cpu_and_chooses_the_same_experts() {
         let kind = Kind::whole(format, second);
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
-        let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+        let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
         let n_buffers = pass.buffers_created();
         for steps in [&[N_TOKENS][..], &[1, 1, 63, 2, 23]] {
             let (logits, ours) = on_gpu(kind, &pass, steps);
@@ -304,7 +330,7 @@ fn products_and_experts_have_the_cpus_bits_in_every_format() {
         let kind = Kind::exact(format);
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
-        let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+        let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
         let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         let (logits, ours) = on_gpu(kind, &pass, &[1, 64, 25]);
         assert_eq!(ours, chosen, "{format}");
@@ -313,26 +339,97 @@ fn products_and_experts_have_the_cpus_bits_in_every_format() {
 }
 
 #[test]
+fn experts_elsewhere_give_the_bits_of_experts_on_the_gpu() {
+    let Some(device) = device() else { return };
+    let none = ResidentExperts::First(0);
+    for (kind, n_calls) in
+        [(Kind::exact(WeightFormat::Q8_0), 3), (Kind::whole(WeightFormat::Q4K, WeightFormat::Q6K), 4)]
+    {
+        let (program, packed, processor) = programs(kind);
+        let here = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
+        let away = GpuPass::new(&device, &program, (&packed, none), 128).unwrap();
+        assert_eq!((here.n_resident(), away.n_resident()), (1, 0));
+        assert!(away.weight_bytes() + packed.1.concat().len() as u64 <= here.weight_bytes());
+        let n_buffers = away.buffers_created();
+        let steps: &[usize] = if n_calls == 3 { &[1, 64, 25] } else { &[1, 66, 23] };
+        let (expected, chosen) = on_gpu(kind, &here, steps);
+        let (mut n, mut chosen_away) = (0, Vec::new());
+        let mut elsewhere = |routing: &LayerRouting, rows: &[f32], sum: &mut [f32]| {
+            n += 1;
+            chosen_away.extend_from_slice(&routing.experts);
+            let chosen = (routing.n_chosen, &routing.experts[..], &routing.gates[..]);
+            experts_on_cpu((&packed, &processor), chosen, rows, sum);
+            Ok(())
+        };
+        let (logits, ours) = on_gpu_with(kind, &away, steps, &mut elsewhere);
+        assert!(ours.is_empty(), "the GPU computes none");
+        assert_eq!((n, &chosen_away), (n_calls, &chosen), "{kind:?}");
+        assert!(logits.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{kind:?}");
+        assert_eq!(away.buffers_created(), n_buffers);
+    }
+}
+
+#[test]
+fn a_pass_whose_experts_fail_elsewhere_fails_and_goes_on() {
+    let Some(device) = device() else { return };
+    let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
+    let (program, packed, processor) = programs(kind);
+    let pass = GpuPass::new(&device, &program, (&packed, ResidentExperts::First(0)), 128).unwrap();
+    let mut elsewhere = |routing: &LayerRouting, rows: &[f32], sum: &mut [f32]| {
+        let chosen = (routing.n_chosen, &routing.experts[..], &routing.gates[..]);
+        experts_on_cpu((&packed, &processor), chosen, rows, sum);
+        Ok(())
+    };
+    let (expected, _) = on_gpu_with(kind, &pass, &[N_TOKENS], &mut elsewhere);
+    let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
+    let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
+    assert!(kv.reserve(&mut table, N_TOKENS));
+    let spans = [Span { ids: &ids(), start: 0, table: &table, wanted: WantedLogits::All }];
+    let failed = pass.step(&spans, &kv, &mut nowhere, &mut out).unwrap_err();
+    assert_eq!(failed, DeviceError::Experts);
+    pass.step(&spans, &kv, &mut elsewhere, &mut out).unwrap();
+    assert_eq!(out.logits, expected);
+    let unread = [Span { wanted: WantedLogits::Nothing, ..spans[0] }];
+    pass.step(&unread, &kv, &mut elsewhere, &mut out).unwrap();
+    assert!(out.logits.is_empty());
+}
+
+#[test]
+fn as_many_layers_as_fit_are_on_the_gpu() {
+    let Some(device) = device() else { return };
+    let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
+    let (program, packed, _) = programs(kind);
+    for (resident, n) in [
+        (ResidentExperts::AsFit { beside: 0 }, 1),
+        (ResidentExperts::First(7), 1),
+        (ResidentExperts::First(0), 0),
+    ] {
+        let pass = GpuPass::new(&device, &program, (&packed, resident), 128).unwrap();
+        assert_eq!(pass.n_resident(), n, "{resident:?}");
+    }
+}
+
+#[test]
 fn sequences_share_a_step_and_a_copied_page_is_its_own() {
     let Some(device) = device() else { return };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, _) = programs(kind);
-    let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+    let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
     let (alone, _) = on_gpu(kind, &pass, &[N_TOKENS]);
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 2);
     let (mut a, mut b, mut out) = (KvTable::default(), KvTable::default(), DeviceOutput::default());
     let ids = ids();
     assert!(kv.reserve(&mut a, 20));
     let span = |start, end, table| Span { ids: &ids[start..end], start, table, wanted: WantedLogits::Last };
-    pass.step(&[span(0, 20, &a)], &kv, &mut out).unwrap();
+    pass.step(&[span(0, 20, &a)], &kv, &mut nowhere, &mut out).unwrap();
     assert!(kv.copy(&mut b, kv.block(&a, 0)));
     // The first sequence goes on with other tokens.
     let others = Span { ids: &[1, 2, 3], start: 20, table: &a, wanted: WantedLogits::Nothing };
-    pass.step(&[others, span(20, 25, &b)], &kv, &mut out).unwrap();
+    pass.step(&[others, span(20, 25, &b)], &kv, &mut nowhere, &mut out).unwrap();
     let error = nmse(&out.logits, &alone[24 * VOCABULARY..][..VOCABULARY]);
     assert!(error < 1e-5, "NMSE {error:e}");
     let nothing = Span { ids: &[1, 2, 3], start: 23, table: &a, wanted: WantedLogits::Nothing };
-    pass.step(&[nothing], &kv, &mut out).unwrap();
+    pass.step(&[nothing], &kv, &mut nowhere, &mut out).unwrap();
     assert!(out.logits.is_empty());
 }
 
@@ -348,7 +445,7 @@ fn what_no_kernel_is_there_for_is_said_in_words() {
     pass.recorder.soft_cap(logits, 30.0);
     let processor = Arc::new(Processor::new(Simd::detect(), 1));
     let program = Program::simd(pass.recorder.finish(logits), processor.clone(), None, || {}).unwrap();
-    let refused = GpuPass::new(&device, &program, &Packed::new(kind, &processor), 128).unwrap_err();
+    let refused = GpuPass::new(&device, &program, (&Packed::new(kind, &processor), ALL), 128).unwrap_err();
     assert_eq!(refused, "no kernel is there for capped logits");
 }
 
@@ -364,14 +461,14 @@ fn a_timed_step_gives_the_same_bits_and_a_time_for_each_dispatch() {
     };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, _) = programs(kind);
-    let pass = GpuPass::new(&device, &program, &packed, 128).unwrap();
+    let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
     let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
     assert!(kv.reserve(&mut table, 6));
     let ids = ids();
     let span = |start, end| Span { ids: &ids[start..end], start, table: &table, wanted: WantedLogits::Last };
-    pass.step(&[span(0, 5)], &kv, &mut out).unwrap();
-    pass.step(&[span(5, 6)], &kv, &mut out).unwrap();
+    pass.step(&[span(0, 5)], &kv, &mut nowhere, &mut out).unwrap();
+    pass.step(&[span(5, 6)], &kv, &mut nowhere, &mut out).unwrap();
     let untimed = out.logits.clone();
     for stamps in [Stamps::Ends, Stamps::Each] {
         let time = pass.timed_step((&clock, stamps), &[span(5, 6)], &kv, &mut out).unwrap();
