@@ -11,9 +11,9 @@ use crate::frame::{Frame, decode_message};
 use crate::limits::{MAX_CONTROL_BYTES, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
 use crate::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
-    Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
-    Pair, Products, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent,
-    WorkerKey, WorkerKind, WorkerSession, cancel,
+    DigestKey, Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId,
+    ModelSummary, Pair, Products, Reply, SelfTest, SessionConfig, State, Visibility, WeightSync,
+    WorkerConfig, WorkerEvent, WorkerKey, WorkerKind, WorkerSession, cancel, digests,
 };
 
 /// Any bytes as a message: decoding ends without a panic, and what decodes encodes to a message that says the same.
@@ -51,6 +51,7 @@ fn encode(frame: &Frame) -> Bytes {
     match frame {
         Frame::Dispatch(attempt, dispatch) => dispatch.encode(*attempt, Compression::Off).expect(SOUND),
         Frame::Result(attempt, answer) => answer.encode(*attempt, Compression::Off).expect(SOUND),
+        Frame::Digests(attempt, digests) => digests::encode(*attempt, digests),
         Frame::Cancel(attempt) => cancel::encode(*attempt),
         Frame::Heartbeat(heartbeat) => heartbeat.encode(Compression::Off),
         Frame::WeightSync(sync) => sync.encode(Compression::Off),
@@ -243,7 +244,7 @@ impl World {
                 }
                 HubEvent::Closed { .. } => self.hub_closed = true,
                 // Owed still, if the session had to forget it.
-                HubEvent::Late { attempt, .. } => {
+                HubEvent::Late { attempt, .. } | HubEvent::Digested { attempt, .. } => {
                     self.owed.remove(&attempt);
                 }
                 HubEvent::Joined(_) | HubEvent::Beat { .. } | HubEvent::Blocks(_) => {}
@@ -289,6 +290,7 @@ fn join(input_slots: u8) -> Join {
         teraflops: 0.0,
         input_slots,
         gives_products: true,
+        gives_digests: true,
     }
 }
 
@@ -301,6 +303,7 @@ fn accepted() -> Accepted {
         dispatch_timeout_millis: 500,
         model,
         wants_products: true,
+        digest_key: Some(DigestKey([1; 32]).to_hex()),
     }
 }
 
@@ -333,7 +336,7 @@ fn dispatch(input: &mut Input<'_>) -> Dispatch {
         form,
         rows: vec![0; usize::from(n_rows) * dtype.row_bytes(usize::from(HIDDEN))].into(),
         calls: vec![Call { expert: ExpertId(expert), pairs }],
-        wants_products: row == 1,
+        reply: [Reply::Rows, Reply::RowsAndProducts, Reply::Digests][usize::from(row % 3)],
     }
 }
 
@@ -347,7 +350,7 @@ fn answer_to(dispatch: &Dispatch, choice: u8) -> Answer {
         layer: shape.layer,
         hidden: shape.hidden,
         dtype: shape.dtype,
-        products: shape.has_products.then(|| Products {
+        products: (shape.reply == Reply::RowsAndProducts).then(|| Products {
             inner: INNER,
             payload: vec![0; dispatch.n_pairs() * Products::row_bytes(usize::from(INNER))].into(),
         }),

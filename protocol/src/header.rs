@@ -3,7 +3,7 @@
 //! ```text
 //! 0x00  4  magic           4D 6F 45 78, "MoEx"
 //! 0x04  2  version         1
-//! 0x06  2  type            1 DISPATCH, 2 RESULT, 3 CANCEL, 4 HEARTBEAT, 5 WEIGHT_SYNC, 6 ERROR, 8 PRODUCTS
+//! 0x06  2  type            1 DISPATCH, 2 RESULT, 3 CANCEL, 4 HEARTBEAT, 5 WEIGHT_SYNC, 6 ERROR, 8 PRODUCTS, 9 DIGESTS
 //! 0x08  4  payload length  bytes after the header
 //! 0x0C  4  sequence id     the attempt; 0 where there is none
 //! 0x10  2  layer           DISPATCH, RESULT and PRODUCTS only from here on; 0 elsewhere
@@ -11,7 +11,7 @@
 //! 0x14  4  tokens          rows, or (row, gate) pairs
 //! 0x18  2  hidden width    in PRODUCTS the inner width
 //! 0x1A  1  dtype           1 f16, 2 bf16, 3 int8, 4 int4; in PRODUCTS 0
-//! 0x1B  1  flags           bit 0 compressed, bit 2 by-row, bit 3 products wanted; the others must be 0
+//! 0x1B  1  flags           bit 0 compressed, bit 2 by-row, bit 3 products wanted, bit 4 digests wanted; the others must be 0
 //! ```
 //!
 //! The magic is those four bytes in that order; every other field is little-endian. What follows a header, and whether
@@ -48,6 +48,8 @@ pub enum FrameType {
     Error,
     /// By what a result can be checked.
     Products,
+    /// What stands for results.
+    Digests,
 }
 
 impl FrameType {
@@ -61,6 +63,7 @@ impl FrameType {
             Self::WeightSync => 5,
             Self::Error => 6,
             Self::Products => 8,
+            Self::Digests => 9,
         }
     }
 
@@ -74,6 +77,7 @@ impl FrameType {
             5 => Some(Self::WeightSync),
             6 => Some(Self::Error),
             8 => Some(Self::Products),
+            9 => Some(Self::Digests),
             _ => None,
         }
     }
@@ -90,9 +94,10 @@ impl Flags {
     pub const COMPRESSED: Self = Self(1);
     /// The payload is (row, gate) pairs into the message's rows.
     pub const BY_ROW: Self = Self(1 << 2);
-
     /// The answer is to come with products.
     pub const PRODUCTS: Self = Self(1 << 3);
+    /// The answer is to be digests of the results.
+    pub const DIGESTS: Self = Self(1 << 4);
 
     /// The flags set in either.
     pub const fn with(self, other: Self) -> Self {
@@ -156,7 +161,7 @@ pub struct Header {
     pub tensor: Option<TensorFields>,
     /// Of PRODUCTS, and of nothing else.
     pub products: Option<ProductFields>,
-    /// Compressed, by-row, products wanted.
+    /// Compressed, by-row, products or digests wanted.
     pub flags: Flags,
 }
 
@@ -250,9 +255,11 @@ impl Header {
 
 const fn allowed_flags(frame_type: FrameType) -> Flags {
     match frame_type {
-        FrameType::Dispatch => Flags::COMPRESSED.with(Flags::BY_ROW).with(Flags::PRODUCTS),
+        FrameType::Dispatch => {
+            Flags::COMPRESSED.with(Flags::BY_ROW).with(Flags::PRODUCTS).with(Flags::DIGESTS)
+        }
         FrameType::Result | FrameType::Products => Flags::COMPRESSED,
-        FrameType::Cancel => Flags::NONE,
+        FrameType::Cancel | FrameType::Digests => Flags::NONE,
         FrameType::Heartbeat | FrameType::WeightSync | FrameType::Error => Flags::COMPRESSED,
     }
 }

@@ -33,12 +33,14 @@ pub use dtype::Dtype;
 pub use error::{Blame, DecodeError, ShapeError};
 pub use error_code::ErrorCode;
 pub use frame::cancel;
+pub use frame::digests::{self, Digest, DigestKey};
 pub use frame::dispatch::{Call, Dispatch, Form, Pair};
 pub use frame::error::WireError;
 pub use frame::heartbeat::{
     Accepted, Beat, Heartbeat, INT8_EXACT, Join, ModelSummary, Ping, SelfTest, Visibility, WorkerKind,
 };
 pub use frame::products::Products;
+pub use frame::reply::Reply;
 pub use frame::result::{Answer, AnswerPart, AnswerShape};
 pub use frame::weight_sync::{BlockReport, BlockSource, WeightSync, WeightSyncFrame};
 pub use frame::{Frame, decode_message};

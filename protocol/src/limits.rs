@@ -13,6 +13,9 @@ pub const MAX_CONTROL_BYTES: usize = 1024 * 1024;
 /// Frames in one message, skipped ones included: a rows-once dispatch to 1023 experts fits.
 pub const MAX_FRAMES_PER_MESSAGE: usize = 1024;
 
+/// Digests in one frame: one for each expert of a dispatch.
+pub const MAX_DIGESTS: usize = MAX_FRAMES_PER_MESSAGE;
+
 /// Rows in one frame, and rows of one dispatch, so that a u16 can index them.
 pub const MAX_ROWS: u32 = 65_535;
 

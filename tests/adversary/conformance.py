@@ -21,7 +21,7 @@ class Compressing(Honest):
         await super().beat(ping)
 
     async def send_rows(self, asked, parts):
-        if not self.may_compress or self.n_answers % 4:
+        if not self.may_compress or self.n_answers % 4 or asked.wants_digests:
             return await super().send_rows(asked, parts)
         self.seen.add("compressed result")
         message = b"".join(
@@ -106,7 +106,18 @@ class Unasked(Honest):
     """Sends products that nobody asked for."""
 
     async def send_rows(self, asked, parts):
-        asked.wants_products = not asked.wants_products
+        asked.wants_products, asked.wants_digests = not asked.wants_products, False
+        await super().send_rows(asked, parts)
+
+
+class Rows(Honest):
+    """Sends rows where digests were asked for."""
+
+    n_wrong = 0
+
+    async def send_rows(self, asked, parts):
+        self.n_wrong += asked.wants_digests
+        asked.wants_digests = False
         await super().send_rows(asked, parts)
 
 
@@ -171,7 +182,8 @@ async def frames(hub, alone=None):
 
 
 async def agreement(hub):
-    """Where two addresses have to agree: uses nothing of two workers at one address, and both of two at two."""
+    """Where two addresses have to agree: uses nothing of two workers at one address, and both of two at two. One of the two is
+    asked for digests, if it gives any; rows in place of them are not used."""
     expected = await hub.complete(STORY, SHORT)
     weights = hub.weights or Weights()
     pair = [Honest(hub.join_url, weights=weights) for _ in range(2)]
@@ -190,6 +202,14 @@ async def agreement(hub):
             await asked_until(hub, used, STORY, expected, max_tokens=SHORT)
             status = await hub.status()
     assert status["totals"]["mismatches"] == 0, status["totals"]
+    assert "dispatch, digests" in set().union(*(worker.seen for worker in (*pair, other))), "nobody was asked for digests"
+    old, stubborn = Honest(hub.join_url, weights=weights, gives_digests=False), Rows(hub.join_url, weights=weights)
+    stubborn.source = "127.0.0.10"
+    async with Company(old, stubborn):
+        await hub.serving([old.id, stubborn.id])
+        await asked_until(hub, lambda _: stubborn.n_wrong > 0, STORY, expected, max_tokens=SHORT)
+    assert old.digest_key is None and "dispatch, digests" not in old.seen, "digests of one that gives none"
+    assert stubborn.n_wrong > 0, "nobody was asked for digests"
     return ", ".join(f"{worker['rows']} rows from {worker['address'].partition(':')[0]}" for worker in status["workers"])
 
 

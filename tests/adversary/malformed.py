@@ -219,6 +219,13 @@ def malformed_answers():
         "products of half the width": with_products(lambda r, frame, a, rows: [*r, frame([row[::2] for row in rows])]),
         "products of twice the rows": with_products(
             lambda r, frame, a, rows: [*r, frame(tokens=2 * len(rows), hidden=len(rows[0]) // 4)]),
+        "digests for rows": lambda a, _t: Frame(wire.DIGESTS, bytes(16 * len(a.calls)), a.attempt).encode(),
+        "half a digest": lambda a, _t: Frame(wire.DIGESTS, bytes(8), a.attempt).encode(),
+        "no digests": lambda a, _t: Frame(wire.DIGESTS, b"", a.attempt).encode(),
+        "digests beyond all experts": lambda a, _t: Frame(wire.DIGESTS, bytes(16 * 1025), a.attempt).encode(),
+        "digests of another attempt": lambda a, _t: Frame(wire.DIGESTS, bytes(16), a.attempt + 1).encode(),
+        "compressed digests": lambda a, _t: Frame(wire.DIGESTS, wire.compress(bytes(16 * len(a.calls))), a.attempt,
+                                                  flags=COMPRESSED).encode(),
         "NaN in products": numbers(float("nan")), "infinity in products": numbers(float("inf")), "large products": numbers(3e38),
         "a bomb of products": with_products(lambda r, frame, a, rows: [
             *r, Frame(PRODUCTS, wire.bomb(4 * len(rows) * len(rows[0])), a.attempt, a.layer, NO_EXPERT, len(rows), len(rows[0]) // 2, 0,

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 SUBPROTOCOL = "moex.v1"
 MAGIC = b"MoEx"
 VERSION = 1
-DISPATCH, RESULT, CANCEL, HEARTBEAT, WEIGHT_SYNC, ERROR, PADDING, PRODUCTS = range(1, 9)
+DISPATCH, RESULT, CANCEL, HEARTBEAT, WEIGHT_SYNC, ERROR, PADDING, PRODUCTS, DIGESTS = range(1, 10)
 F16, BF16, INT8, INT4 = range(1, 5)
-COMPRESSED, BY_ROW, PRODUCTS_WANTED = 1, 4, 8
+COMPRESSED, BY_ROW, PRODUCTS_WANTED, DIGESTS_WANTED = 1, 4, 8, 16
+DIGEST_BYTES = 16
 NO_EXPERT = 0xFFFF
 HEADER = struct.Struct("<4sHHIIHHIHBB")
 CONTROL = (HEARTBEAT, WEIGHT_SYNC, ERROR)
@@ -95,6 +96,7 @@ class Dispatch:
     calls: list = field(default_factory=list)
     form: str = "plain"
     wants_products: bool = False
+    wants_digests: bool = False
 
 
 def dispatches(frames):
@@ -105,7 +107,8 @@ def dispatches(frames):
             continue
         if not found or found[-1].attempt != frame.sequence:
             found.append(Dispatch(frame.sequence, frame.layer, frame.hidden, frame.dtype,
-                                  wants_products=bool(frame.flags & PRODUCTS_WANTED)))
+                                  wants_products=bool(frame.flags & PRODUCTS_WANTED),
+                                  wants_digests=bool(frame.flags & DIGESTS_WANTED)))
         asked, size = found[-1], row_bytes(frame.dtype, frame.hidden)
         if frame.flags & BY_ROW:
             pairs = [(struct.unpack_from("<H", frame.payload, 4 * i)[0], frame.payload[4 * i + 2:4 * i + 4])
@@ -124,9 +127,18 @@ def dispatches(frames):
 
 def results(asked, parts):
     """The answer to a dispatch: `parts` holds for each expert the bytes of its rows, in the order of its pairs."""
-    return b"".join(
-        Frame(RESULT, b"".join(rows), asked.attempt, asked.layer, expert, len(rows), asked.hidden, asked.dtype).encode()
-        for (expert, _), rows in zip(asked.calls, parts))
+    return b"".join(result_frames(asked, parts))
+
+
+def result_frames(asked, parts):
+    return [Frame(RESULT, b"".join(rows), asked.attempt, asked.layer, expert, len(rows), asked.hidden, asked.dtype).encode()
+            for (expert, _), rows in zip(asked.calls, parts)]
+
+
+def digests(asked, parts, key, blake3):
+    """What stands for the results on request: 16 bytes for each."""
+    made = [bytes.fromhex(blake3(frame, key))[:DIGEST_BYTES] for frame in result_frames(asked, parts)]
+    return Frame(DIGESTS, b"".join(made), asked.attempt).encode()
 
 
 def products(asked, rows, **other):

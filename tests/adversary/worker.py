@@ -79,13 +79,14 @@ class Honest:
         return blake3(bytes.fromhex(self.key))[:32]
 
     def begin(self):
-        self.held, self.cancelled, self.model, self.bytes_total = {}, set(), None, 0
+        self.held, self.cancelled, self.model, self.bytes_total, self.digest_key = {}, set(), None, 0, None
 
     def join(self):
         return {"type": "join", "token": self.url.token, "key": self.key, "kind": "native", "build": "adversary",
                 "adapter": "Python", "backend": "cpu", "memory_budget_bytes": 1 << 30,
                 "self_test": {"passed": True, "worst_nmse": 0.0}, "gigabytes_per_second": 10.0, "teraflops": 0.1,
-                "input_slots": 4, "gives_products": True, **self.said}
+                "input_slots": 4, "gives_products": True, "gives_digests": True,
+                **self.said}
 
     async def live(self, forever=True):
         """Joins, and joins again whenever it is thrown out; ends if it is refused before it was ever accepted."""
@@ -119,6 +120,7 @@ class Honest:
                 self.seen.add(body["type"])
                 if body["type"] == "accepted":
                     self.model, self.is_accepted = body["model"], True
+                    self.digest_key = bytes.fromhex(body["digest_key"]) if "digest_key" in body else None
                 else:
                     await self.beat(body)
             elif frame.type == WEIGHT_SYNC:
@@ -132,6 +134,9 @@ class Honest:
                 self.cancelled.add(frame.sequence)
         for asked in wire.dispatches(frames):
             self.seen.add(f"dispatch, {asked.form}")
+            if asked.wants_digests:
+                assert self.digest_key and not asked.wants_products, "digests are asked for as was agreed"
+                self.seen.add("dispatch, digests")
             await self.answer(asked)
 
     async def beat(self, ping):
@@ -207,6 +212,8 @@ class Honest:
 
     async def send_rows(self, asked, parts):
         encoded = [[encode_row(asked.dtype, told.row) for told in part] for part in parts]
+        if asked.wants_digests:
+            return await self.socket.send(wire.digests(asked, encoded, self.digest_key, blake3))
         message = wire.results(asked, encoded)
         if asked.wants_products:
             message += wire.products(asked, [told.products for part in parts for told in part]).encode()

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use moex_kernels::engine::{ActivationFormat, Batch, Call, Computed, CpuEngine, EnginePlan, Pair};
 use moex_kernels::{ExpertFormat, ExpertShapes};
 use moex_protocol::{
-    Answer, AnswerPart, Block, BlockReport, BlockSource, Dispatch, ModelSummary, Products, WeightSync, tensor,
+    Answer, AnswerPart, Block, BlockReport, BlockSource, Dispatch, ModelSummary, Products, Reply, WeightSync,
+    tensor,
 };
 
 /// How an answer differs from the truth.
@@ -121,8 +122,8 @@ impl Liar {
             AnswerPart { expert: call.expert, rows: call.pairs.len() as u32, payload: payload.into() }
         });
         let parts = parts.collect();
-        let products =
-            Products::new(self.model.inner as usize, &products).filter(|_| dispatch.wants_products);
+        let is_checked = dispatch.reply == Reply::RowsAndProducts;
+        let products = Products::new(self.model.inner as usize, &products).filter(|_| is_checked);
         let Dispatch { layer, hidden, dtype, .. } = *dispatch;
         Ok(Answer { layer, hidden, dtype, parts, products })
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, Products,
-    SUBPROTOCOL, SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerKey,
+    Reply, SUBPROTOCOL, SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerKey,
     WorkerKind, WorkerSession, limits,
 };
 use moex_worker::native::{BusyPoll, poll_again};
@@ -259,6 +259,7 @@ fn introduction(join: &JoinAddress, config: &PeerConfig) -> Join {
         teraflops: config.teraflops,
         input_slots: 4,
         gives_products: true,
+        gives_digests: false,
     }
 }
 
@@ -402,6 +403,7 @@ fn answer_of(dispatch: &Dispatch, half: [u8; 2], inner: u16) -> Answer {
     });
     let parts = parts.collect();
     let n_bytes = dispatch.n_pairs() * Products::row_bytes(inner.into());
-    let products = shape.has_products.then(|| Products { inner, payload: vec![0; n_bytes].into() });
+    let products =
+        (shape.reply == Reply::RowsAndProducts).then(|| Products { inner, payload: vec![0; n_bytes].into() });
     Answer { layer: shape.layer, hidden: shape.hidden, dtype: shape.dtype, parts, products }
 }

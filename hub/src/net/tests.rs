@@ -305,6 +305,7 @@ fn join(token: &str) -> Message {
         teraflops: 1.0,
         input_slots: 1,
         gives_products: true,
+        gives_digests: true,
     };
     Message::Binary(Heartbeat::Join(join).encode(Compression::Off))
 }

@@ -16,9 +16,10 @@
 //! payload  P pairs: row index u16, gate f16
 //! ```
 //!
-//! With flag products, on every frame or on none, the answer is to come with what it can be checked by.
+//! With flag products, on every frame or on none, the answer is to come with what it can be checked by. With flag digests, on
+//! every frame or on none and never beside products, it is [`super::digests`].
 //!
-//! The answer to both is one tensor for each expert, [`super::result`].
+//! Else the answer to both is one tensor for each expert, [`super::result`].
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use half::f16;
@@ -26,6 +27,7 @@ use half::f16;
 use crate::compression::Compression;
 use crate::dtype::Dtype;
 use crate::error::{DecodeError, ShapeError};
+use crate::frame::reply::Reply;
 use crate::frame::result::AnswerShape;
 use crate::frame::{MessageWriter, RawFrame};
 use crate::header::{Flags, FrameType, HEADER_BYTES, TensorFields};
@@ -51,8 +53,8 @@ pub struct Dispatch {
     pub rows: Bytes,
     /// One for each expert, in ascending order.
     pub calls: Vec<Call>,
-    /// Whether the answer is to come with products.
-    pub wants_products: bool,
+    /// What it is to be answered with.
+    pub reply: Reply,
 }
 
 /// How a dispatch is written. It is answered alike: the sum at the hub does not depend on who computed what.
@@ -109,8 +111,7 @@ impl Dispatch {
     /// The shape of the answer that it asks for.
     pub fn answer_shape(&self) -> AnswerShape {
         let parts = self.calls.iter().map(|call| (call.expert, call.pairs.len() as u32)).collect();
-        let has_products = self.wants_products;
-        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts, has_products }
+        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts, reply: self.reply }
     }
 
     /// Checks that it can be sent and answered: everything that decoding it at the other end will check.
@@ -165,11 +166,11 @@ impl Dispatch {
     /// payloads are of the lengths that [`implied_bytes`] gives.
     pub(crate) fn from_frames(frames: &[RawFrame]) -> Result<Self, DecodeError> {
         let head = tensor_of(&frames[0])?;
-        let wants_products = frames[0].header.flags.has(Flags::PRODUCTS);
+        let reply = Reply::of(frames[0].header.flags)?;
         for frame in frames {
             let tensor = tensor_of(frame)?;
-            if frame.header.flags.has(Flags::PRODUCTS) != wants_products {
-                return Err(DecodeError::Mixed { reason: "products wanted in some frames only" });
+            if Reply::of(frame.header.flags)? != reply {
+                return Err(DecodeError::Mixed { reason: "products or digests wanted in some frames only" });
             }
             if (tensor.layer, tensor.hidden, tensor.dtype) != (head.layer, head.hidden, head.dtype) {
                 return Err(DecodeError::Mixed { reason: "layer, width or dtype differ" });
@@ -178,18 +179,13 @@ impl Dispatch {
         let (form, rows, calls) =
             if head.expert == ExpertId::NONE { read_rows_once(frames)? } else { read_plain(frames)? };
         let (layer, hidden, dtype) = (head.layer, head.hidden, head.dtype);
-        let dispatch = Self { layer, hidden, dtype, form, rows, calls, wants_products };
+        let dispatch = Self { layer, hidden, dtype, form, rows, calls, reply };
         dispatch.check()?;
         Ok(dispatch)
     }
 
     fn row_bytes(&self) -> usize {
         self.dtype.row_bytes(usize::from(self.hidden))
-    }
-
-    /// What all its frames say.
-    fn flags(&self) -> Flags {
-        if self.wants_products { Flags::PRODUCTS } else { Flags::NONE }
     }
 
     fn n_frames(&self) -> usize {
@@ -243,7 +239,7 @@ impl Dispatch {
         for Call { expert, pairs } in &self.calls {
             let tensor = self.tensor(*expert, pairs.len());
             let payload_bytes = pairs.len() * (row_bytes + GATE_BYTES);
-            writer.frame(FrameType::Dispatch, attempt, tensor, self.flags(), payload_bytes, |out| {
+            writer.frame(FrameType::Dispatch, attempt, tensor, self.reply.flags(), payload_bytes, |out| {
                 for pair in pairs {
                     let at = usize::from(pair.row) * row_bytes;
                     out.put_slice(&self.rows[at..at + row_bytes]);
@@ -257,13 +253,13 @@ impl Dispatch {
 
     fn write_rows_once(&self, attempt: AttemptId, writer: &mut MessageWriter) {
         let union = self.tensor(ExpertId::NONE, self.n_rows());
-        writer.frame(FrameType::Dispatch, attempt, union, self.flags(), self.rows.len(), |out| {
+        writer.frame(FrameType::Dispatch, attempt, union, self.reply.flags(), self.rows.len(), |out| {
             out.put_slice(&self.rows);
         });
         for Call { expert, pairs } in &self.calls {
             let tensor = self.tensor(*expert, pairs.len());
             let payload_bytes = pairs.len() * PAIR_BYTES;
-            let flags = self.flags().with(Flags::BY_ROW);
+            let flags = self.reply.flags().with(Flags::BY_ROW);
             writer.frame(FrameType::Dispatch, attempt, tensor, flags, payload_bytes, |out| {
                 for pair in pairs {
                     out.put_u16_le(pair.row);
@@ -371,7 +367,7 @@ mod tests {
                 Call { expert: ExpertId(5), pairs: vec![pair(1, 0.5)] },
                 Call { expert: ExpertId(42), pairs: vec![pair(1, 1.0), pair(0, 2.0)] },
             ],
-            wants_products: false,
+            reply: Reply::Rows,
         }
     }
 
@@ -384,7 +380,7 @@ mod tests {
             form: Form::Plain,
             rows: vec![0x11; 4096].into(),
             calls: vec![Call { expert: ExpertId(42), pairs: vec![Pair { row: 0, gate: f16::ONE }] }],
-            wants_products: false,
+            reply: Reply::Rows,
         };
         let message = dispatch.encode(AttemptId(7), Compression::Off).unwrap();
         let header: String = message[..28].iter().map(|byte| format!("{byte:02X}")).collect();
@@ -435,26 +431,35 @@ mod tests {
     }
 
     #[test]
-    fn products_are_wanted_by_every_frame_or_by_none() {
-        for (form, first_flags) in [(Form::Plain, 8), (Form::RowsOnce, 8)] {
-            let dispatch = Dispatch { wants_products: true, ..sample(form) };
+    fn products_or_digests_are_wanted_by_every_frame_or_by_none() {
+        for (form, reply, flags) in [
+            (Form::Plain, Reply::RowsAndProducts, 8),
+            (Form::RowsOnce, Reply::RowsAndProducts, 8),
+            (Form::Plain, Reply::Digests, 16),
+            (Form::RowsOnce, Reply::Digests, 16),
+        ] {
+            let dispatch = Dispatch { reply, ..sample(form) };
             let message = dispatch.encode(AttemptId(1), Compression::Off).unwrap();
-            assert_eq!(message[0x1B], first_flags);
+            assert_eq!(message[0x1B], flags);
             assert_eq!(decode_message(&message), Ok(vec![Frame::Dispatch(AttemptId(1), decoded(&dispatch))]));
             let mut message = message.to_vec();
             message[0x1B] = 0;
-            let refused = decode_message(&message.into());
-            assert_eq!(refused, Err(DecodeError::Mixed { reason: "products wanted in some frames only" }));
+            let refused = decode_message(&message.clone().into());
+            let reason = "products or digests wanted in some frames only";
+            assert_eq!(refused, Err(DecodeError::Mixed { reason }));
+            message[0x1B] = 8 + 16;
+            let reason = "products and digests wanted";
+            assert_eq!(decode_message(&message.into()), Err(DecodeError::Mixed { reason }));
         }
     }
 
     /// A plain dispatch is read back with a row for each pair.
     fn decoded(dispatch: &Dispatch) -> Dispatch {
-        let plain = Dispatch { wants_products: false, ..dispatch.clone() };
+        let plain = Dispatch { reply: Reply::Rows, ..dispatch.clone() };
         let message = plain.encode(AttemptId(1), Compression::Off).unwrap();
         let frames = decode_message(&message).unwrap();
         let [Frame::Dispatch(_, plain)] = frames.as_slice() else { panic!("one dispatch") };
-        Dispatch { wants_products: true, ..plain.clone() }
+        Dispatch { reply: dispatch.reply, ..plain.clone() }
     }
 
     #[test]

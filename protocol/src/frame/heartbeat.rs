@@ -84,6 +84,9 @@ pub struct Join {
     /// Whether it answers with products where a dispatch asks for them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gives_products: bool,
+    /// Whether it answers with digests where a dispatch asks for them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gives_digests: bool,
 }
 
 /// The feature of a GPU whose answers with int8 activations are the CPU's to the bit.
@@ -133,6 +136,9 @@ pub struct Accepted {
     /// Whether dispatches ask for products: who cannot give them is not asked.
     #[serde(default, skip_serializing_if = "is_false")]
     pub wants_products: bool,
+    /// By what digests are keyed, in 64 hex digits. Without it no dispatch asks for digests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_key: Option<String>,
 }
 
 /// What a worker must know of the model.

@@ -4,8 +4,10 @@
 //! Decoding is total: any bytes give frames or a [`DecodeError`], and nothing is allocated before its size has been
 //! checked. Consecutive DISPATCH frames of one attempt are one [`Dispatch`], consecutive RESULT frames one [`Answer`].
 
+pub mod digests;
 pub mod dispatch;
 pub mod products;
+pub mod reply;
 pub mod result;
 
 pub mod cancel;
@@ -24,6 +26,7 @@ use crate::header::{Decoded, Flags, FrameType, HEADER_BYTES, Header, ProductFiel
 use crate::id::AttemptId;
 use crate::limits::{MAX_CONTROL_BYTES, MAX_FRAMES_PER_MESSAGE, MAX_MESSAGE_BYTES};
 
+use digests::Digest;
 use dispatch::Dispatch;
 use error::WireError;
 use heartbeat::Heartbeat;
@@ -37,6 +40,8 @@ pub enum Frame {
     Dispatch(AttemptId, Dispatch),
     /// RESULT, all consecutive ones of an attempt, and the PRODUCTS behind them, if there are any.
     Result(AttemptId, Answer),
+    /// DIGESTS, one for each expert of the attempt.
+    Digests(AttemptId, Vec<Digest>),
     /// CANCEL.
     Cancel(AttemptId),
     /// HEARTBEAT.
@@ -71,6 +76,7 @@ pub(crate) fn decode_message_within(message: &Bytes, limit: usize) -> Result<Vec
         frames.push(match header.frame_type {
             FrameType::Dispatch => Frame::Dispatch(header.attempt, Dispatch::from_frames(these)?),
             FrameType::Result => Frame::Result(header.attempt, Answer::from_frames(these)?),
+            FrameType::Digests => Frame::Digests(header.attempt, digests::read(first)?),
             FrameType::Cancel => Frame::Cancel(header.attempt),
             FrameType::Heartbeat => Frame::Heartbeat(Heartbeat::from_payload(&first.payload)?),
             FrameType::WeightSync => Frame::WeightSync(WeightSyncFrame::from_payload(&first.payload)?),

@@ -13,7 +13,9 @@ use bytes::{BufMut, Bytes};
 use crate::compression::Compression;
 use crate::dtype::Dtype;
 use crate::error::{DecodeError, ShapeError};
+use crate::frame::digests::{Digest, DigestKey};
 use crate::frame::products::{self, Products};
+use crate::frame::reply::Reply;
 use crate::frame::{MessageWriter, RawFrame};
 use crate::header::{Flags, FrameType, HEADER_BYTES, TensorFields};
 use crate::id::{AttemptId, ExpertId, LayerId};
@@ -58,22 +60,22 @@ pub struct AnswerShape {
     pub dtype: Dtype,
     /// Expert and rows of each part, in order.
     pub parts: Vec<(ExpertId, u32)>,
-    /// Whether there are products beside them.
-    pub has_products: bool,
+    /// What stands beside them or for them.
+    pub reply: Reply,
 }
 
 impl Answer {
     /// Its shape, to compare with [`Dispatch::answer_shape`](super::dispatch::Dispatch::answer_shape).
     pub fn shape(&self) -> AnswerShape {
         let parts = self.parts.iter().map(|part| (part.expert, part.rows)).collect();
-        let has_products = self.products.is_some();
-        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts, has_products }
+        let reply = if self.products.is_some() { Reply::RowsAndProducts } else { Reply::Rows };
+        AnswerShape { layer: self.layer, hidden: self.hidden, dtype: self.dtype, parts, reply }
     }
 
-    /// Whether it is of `shape`. Allocates nothing.
+    /// Whether it is of `shape`, or what digests of that shape are of. Allocates nothing.
     pub fn has_shape(&self, shape: &AnswerShape) -> bool {
         (self.layer, self.hidden, self.dtype) == (shape.layer, shape.hidden, shape.dtype)
-            && self.products.is_some() == shape.has_products
+            && self.products.is_some() == (shape.reply == Reply::RowsAndProducts)
             && self.parts.iter().map(|part| (part.expert, part.rows)).eq(shape.parts.iter().copied())
     }
 
@@ -131,13 +133,7 @@ impl Answer {
         let payload_bytes = self.message_bytes() as usize - self.n_frames() * HEADER_BYTES;
         let mut writer = MessageWriter::new(self.n_frames(), payload_bytes, compression);
         for AnswerPart { expert, rows, payload } in &self.parts {
-            let tensor = TensorFields {
-                layer: self.layer,
-                expert: *expert,
-                rows: *rows,
-                hidden: self.hidden,
-                dtype: self.dtype,
-            };
+            let tensor = self.tensor(*expert, *rows);
             let write = |out: &mut bytes::BytesMut| out.put_slice(payload);
             writer.frame(FrameType::Result, attempt, Some(tensor), Flags::NONE, payload.len(), write);
         }
@@ -145,6 +141,17 @@ impl Answer {
             products.write(attempt, self.layer, &mut writer);
         }
         Ok(writer.finish())
+    }
+
+    /// What stands for its rows as the answer to `attempt`.
+    pub fn digests(&self, attempt: AttemptId, key: &DigestKey) -> Vec<Digest> {
+        let digest =
+            |part: &AnswerPart| key.digest(attempt, self.tensor(part.expert, part.rows), &part.payload);
+        self.parts.iter().map(digest).collect()
+    }
+
+    fn tensor(&self, expert: ExpertId, rows: u32) -> TensorFields {
+        TensorFields { layer: self.layer, expert, rows, hidden: self.hidden, dtype: self.dtype }
     }
 
     /// The answer that consecutive frames of one attempt make up. `frames` is not empty, all are RESULT but perhaps the last,

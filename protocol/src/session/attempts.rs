@@ -85,6 +85,7 @@ impl Attempts {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
+    use crate::frame::reply::Reply;
     use crate::id::{ExpertId, LayerId};
 
     fn shape() -> AnswerShape {
@@ -93,7 +94,7 @@ mod tests {
             hidden: 1,
             dtype: Dtype::F16,
             parts: vec![(ExpertId(0), 1)],
-            has_products: false,
+            reply: Reply::Rows,
         }
     }
 

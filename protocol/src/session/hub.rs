@@ -11,16 +11,19 @@ use bytes::Bytes;
 use super::attempts::{Attempts, Lookup};
 use super::compressor::Compressor;
 use super::error::{CloseReason, SendError};
+pub use super::hub_event::HubEvent;
 use super::link_rate::{LinkRate, Probe};
 use super::{Channel, State, heartbeat_interval};
 use crate::compression::CompressionMode;
 use crate::error_code::ErrorCode;
+use crate::frame::digests::Digest;
 use crate::frame::dispatch::Dispatch;
 use crate::frame::error::WireError;
-use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Ping, Visibility};
+use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Ping, Visibility};
 use crate::frame::padding::{self, MAX_PADDING_BYTES};
+use crate::frame::reply::Reply;
 use crate::frame::result::Answer;
-use crate::frame::weight_sync::{BlockReport, WeightSync, WeightSyncFrame};
+use crate::frame::weight_sync::{WeightSync, WeightSyncFrame};
 use crate::frame::{Frame, cancel, decode_message_within};
 use crate::id::AttemptId;
 use crate::limits::{MAX_JOIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES};
@@ -53,54 +56,6 @@ impl Default for SessionConfig {
             compression: CompressionMode::Off,
         }
     }
-}
-
-/// An event of the worker.
-#[derive(Clone, Debug, PartialEq)]
-pub enum HubEvent {
-    /// It asks to join: answer with [`HubSession::accept`] or [`HubSession::reject`].
-    Joined(Join),
-    /// It reports its state. The round trip is known if this answers one of the last pings.
-    Beat {
-        /// How it is.
-        beat: Beat,
-        /// From the ping to this, the worker's loop included; if it brought padding, the shortest of those without.
-        round_trip: Option<Duration>,
-    },
-    /// Its blocks changed.
-    Blocks(BlockReport),
-    /// An answer of the shape that its attempt asked for; all values finite, unless products come with it for a check.
-    Answered {
-        /// The attempt, now settled.
-        attempt: AttemptId,
-        /// Its answer.
-        answer: Answer,
-    },
-    /// The same with a value that is not finite. A worker answers what it cannot compute with an ERROR, never so.
-    NotFinite {
-        /// The attempt, now settled.
-        attempt: AttemptId,
-    },
-    /// The attempt failed: the worker said so, or answered in another shape (`bad_frame`).
-    Failed {
-        /// The attempt, now settled.
-        attempt: AttemptId,
-        /// Why.
-        error: WireError,
-    },
-    /// An answer to an attempt that was settled or cancelled, counted in [`HubSession::late_answers`]. Its shape is not
-    /// checked: nothing is known of the attempt any more.
-    Late {
-        /// The attempt.
-        attempt: AttemptId,
-        /// What it says.
-        answer: Answer,
-    },
-    /// The session is over. The last event; attempts still owed will not be answered.
-    Closed {
-        /// Why.
-        reason: CloseReason,
-    },
 }
 
 /// The hub's end of one connection.
@@ -384,6 +339,7 @@ impl HubSession {
                 self.emit(HubEvent::Blocks(report));
             }
             (_, Frame::Result(attempt, answer)) => self.handle_answer(attempt, answer),
+            (_, Frame::Digests(attempt, digests)) => self.handle_digests(attempt, digests),
             (_, Frame::Heartbeat(Heartbeat::Join(_))) => self.close(CloseReason::Unexpected("a second join")),
             (_, Frame::Heartbeat(_) | Frame::WeightSync(_) | Frame::Dispatch(..) | Frame::Cancel(_)) => {
                 self.close(CloseReason::Unexpected("a frame that only a hub sends"));
@@ -414,19 +370,37 @@ impl HubSession {
     }
 
     fn handle_answer(&mut self, attempt: AttemptId, answer: Answer) {
-        let failed = match self.attempts.settle(attempt) {
+        let event = match self.attempts.settle(attempt) {
             Lookup::NeverSent => return self.close(CloseReason::NeverSent(attempt)),
             Lookup::Late => {
                 self.late_answers += 1;
-                return self.emit(HubEvent::Late { attempt, answer });
+                HubEvent::Late { attempt, answer }
             }
-            Lookup::Settled(shape) if !answer.has_shape(&shape) => "the answer is not of the shape asked for",
+            Lookup::Settled(shape) if shape.reply == Reply::Digests || !answer.has_shape(&shape) => {
+                return self.other_shape(attempt);
+            }
             Lookup::Settled(_) if !self.wants_products && answer.has_non_finite() => {
-                return self.emit(HubEvent::NotFinite { attempt });
+                HubEvent::NotFinite { attempt }
             }
-            Lookup::Settled(_) => return self.emit(HubEvent::Answered { attempt, answer }),
+            Lookup::Settled(_) => HubEvent::Answered { attempt, answer },
         };
-        let error = WireError { code: ErrorCode::BadFrame, message: failed.into(), attempt: Some(attempt) };
+        self.emit(event);
+    }
+
+    fn handle_digests(&mut self, attempt: AttemptId, digests: Vec<Digest>) {
+        match self.attempts.settle(attempt) {
+            Lookup::NeverSent => return self.close(CloseReason::NeverSent(attempt)),
+            Lookup::Late => self.late_answers += 1,
+            Lookup::Settled(shape) if shape.reply == Reply::Digests && shape.parts.len() == digests.len() => {
+            }
+            Lookup::Settled(_) => return self.other_shape(attempt),
+        }
+        self.emit(HubEvent::Digested { attempt, digests });
+    }
+
+    fn other_shape(&mut self, attempt: AttemptId) {
+        let message = "the answer is not of the shape asked for".into();
+        let error = WireError { code: ErrorCode::BadFrame, message, attempt: Some(attempt) };
         self.emit(HubEvent::Failed { attempt, error });
     }
 

@@ -22,6 +22,7 @@ pub mod worker;
 
 mod attempts;
 mod compressor;
+mod hub_event;
 mod link_rate;
 mod state;
 

@@ -14,10 +14,12 @@ use super::error::{CloseReason, SendError};
 use super::{Channel, State, heartbeat_interval};
 use crate::compression::{Compression, CompressionMode};
 use crate::error_code::ErrorCode;
+use crate::frame::digests::{self, DigestKey};
 use crate::frame::dispatch::Dispatch;
 use crate::frame::error::WireError;
 use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Visibility};
 use crate::frame::padding;
+use crate::frame::reply::Reply;
 use crate::frame::result::{Answer, AnswerShape};
 use crate::frame::weight_sync::{BlockReport, WeightSync, WeightSyncFrame};
 use crate::frame::{Frame, decode_message};
@@ -94,6 +96,7 @@ struct Terms {
     hidden: u32,
     max_rows: u32,
     max_pairs: u32,
+    digest_key: Option<DigestKey>,
 }
 
 impl WorkerSession {
@@ -184,7 +187,8 @@ impl WorkerSession {
         None
     }
 
-    /// Answers a started attempt. One that was cancelled meanwhile is dropped silently.
+    /// Answers a started attempt, with digests of `answer` if those were asked for. One that was cancelled meanwhile is
+    /// dropped silently.
     ///
     /// # Errors
     /// When the answer contradicts itself or is not of the shape asked for: nothing is sent and the attempt is still
@@ -195,7 +199,10 @@ impl WorkerSession {
             return Err(SendError::AnswerShape(attempt));
         }
         let encode = |compression| answer.encode(attempt, compression);
-        let message = self.channel.encode(answer.message_bytes(), encode)?;
+        let message = match self.digest_key().filter(|_| shape.reply == Reply::Digests) {
+            Some(key) => digests::encode(attempt, &answer.digests(attempt, &key)),
+            None => self.channel.encode(answer.message_bytes(), encode)?,
+        };
         self.started.remove(&attempt);
         self.send(message);
         self.finish_draining();
@@ -318,7 +325,7 @@ impl WorkerSession {
                 }
                 self.emit(WorkerEvent::Sync(sync));
             }
-            (_, Frame::Heartbeat(_) | Frame::WeightSync(_) | Frame::Result(..)) => {
+            (_, Frame::Heartbeat(_) | Frame::WeightSync(_) | Frame::Result(..) | Frame::Digests(..)) => {
                 self.close(CloseReason::Unexpected(
                     "a frame that only a worker sends, or a second acceptance",
                 ));
@@ -356,9 +363,19 @@ impl WorkerSession {
             let message = format!("{n_rows} rows, {n_pairs} pairs; agreed were {max_rows} and {max_pairs}");
             return Err((ErrorCode::TooLarge, message));
         }
+        if dispatch.reply == Reply::Digests && terms.digest_key.is_none() {
+            return Err((ErrorCode::BadFrame, "digests were not agreed on".into()));
+        }
         match self.missing_block(dispatch) {
             Some(block) => Err((ErrorCode::NotResident, block.to_string())),
             None => Ok(()),
+        }
+    }
+
+    fn digest_key(&self) -> Option<DigestKey> {
+        match &self.phase {
+            Phase::Joining { .. } => None,
+            Phase::Accepted(terms) | Phase::Draining(terms) => terms.digest_key,
         }
     }
 
@@ -457,6 +474,7 @@ impl Terms {
             hidden: model.hidden,
             max_rows: model.max_rows,
             max_pairs: model.max_pairs,
+            digest_key: accepted.digest_key.as_deref().and_then(DigestKey::from_hex),
         }
     }
 }

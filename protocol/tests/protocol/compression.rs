@@ -6,7 +6,7 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
     Accepted, AttemptId, Beat, BlockReport, Call, Compression, CompressionMode, Dispatch, Dtype, ExpertId,
-    Form, Heartbeat, HubEvent, HubSession, LayerId, ModelSummary, Pair, SessionConfig, WorkerConfig,
+    Form, Heartbeat, HubEvent, HubSession, LayerId, ModelSummary, Pair, Reply, SessionConfig, WorkerConfig,
     WorkerSession,
 };
 
@@ -105,7 +105,7 @@ impl Line {
             form: Form::Plain,
             rows: (0..dtype.row_bytes(HIDDEN.into())).map(byte).collect::<Vec<_>>().into(),
             calls: vec![Call { expert: ExpertId(3), pairs }],
-            wants_products: false,
+            reply: Reply::Rows,
         };
         self.attempts += 1;
         self.hub.dispatch(self.now, AttemptId(self.attempts), &dispatch).expect("the worker serves");

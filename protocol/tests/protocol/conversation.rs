@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use moex_protocol::session::worker::SILENT_BEATS;
 use moex_protocol::{
-    Answer, Beat, CloseReason, ErrorCode, Form, HubEvent, SendError, State, Visibility, WeightSync,
-    WorkerEvent,
+    Accepted, Answer, Beat, CloseReason, Compression, Dispatch, ErrorCode, Form, HubEvent, Reply, SendError,
+    State, Visibility, WeightSync, WorkerEvent, digests,
 };
 
 use crate::pair::{LATENCY, Pair};
-use crate::samples::{accepted, answer_to, block, dispatch, join, report};
+use crate::samples::{DIGEST_KEY, accepted, answer_to, block, dispatch, join, report};
 
 /// The codes of the attempts that failed, in order.
 fn failures(pair: &Pair) -> Vec<(u32, ErrorCode)> {
@@ -64,6 +64,61 @@ fn a_worker_joins_loads_serves_and_answers() {
         assert_eq!(answers(&pair).last(), Some(&(attempt.0, &answer_to(&asked))));
         assert_eq!(pair.hub.outstanding(), 0);
     }
+}
+
+#[test]
+fn digests_are_of_the_answer_that_would_have_been_sent() {
+    let mut pair = Pair::serving(2);
+    let asked = Dispatch { reply: Reply::Digests, ..dispatch(Form::RowsOnce, &[1, 3]) };
+    let attempt = pair.dispatch_this(&asked);
+    pair.drive_for(LATENCY);
+    let (started, work) = pair.worker.next_work(pair.now).unwrap();
+    pair.worker.complete(pair.now, started, answer_to(&work)).unwrap();
+    pair.drive_for(LATENCY);
+    let digests = answer_to(&asked).digests(attempt, &DIGEST_KEY);
+    assert_eq!(digests.len(), 2);
+    assert_eq!(pair.hub_events, [HubEvent::Digested { attempt, digests }]);
+    assert_eq!(pair.hub.outstanding(), 0);
+}
+
+#[test]
+fn who_was_asked_for_digests_sends_digests_and_nobody_else() {
+    let mut pair = Pair::serving(2);
+    let rows = dispatch(Form::Plain, &[1, 3]);
+    let asked = Dispatch { reply: Reply::Digests, ..rows.clone() };
+    let sent =
+        |attempt, n: usize| digests::encode(attempt, &answer_to(&rows).digests(attempt, &DIGEST_KEY)[..n]);
+    let attempt = pair.dispatch_this(&asked);
+    pair.inject_to_hub(answer_to(&rows).encode(attempt, Compression::Off).unwrap());
+    let attempt = pair.dispatch_this(&rows);
+    pair.inject_to_hub(sent(attempt, 2));
+    let attempt = pair.dispatch_this(&asked);
+    pair.inject_to_hub(sent(attempt, 1));
+    pair.drive_for(LATENCY);
+    assert_eq!(failures(&pair), [1, 2, 3].map(|attempt| (attempt, ErrorCode::BadFrame)));
+
+    // What comes late is only counted, what was never asked for ends the session.
+    pair.inject_to_hub(sent(attempt, 1));
+    pair.drive_for(LATENCY);
+    assert!(matches!(pair.hub_events.last(), Some(HubEvent::Digested { .. })));
+    assert_eq!(pair.hub.late_answers(), 1);
+    pair.inject_to_hub(sent(attempt.next(), 1));
+    pair.drive_for(LATENCY);
+    assert_eq!(pair.hub.state(), State::Closed);
+}
+
+#[test]
+fn a_worker_without_a_key_refuses_to_give_digests() {
+    let mut pair = Pair::with_slots(2);
+    pair.drive_for(LATENCY);
+    pair.hub.accept(pair.now, Accepted { digest_key: None, ..accepted() });
+    pair.drive_for(LATENCY);
+    pair.worker.report_blocks(pair.now, report());
+    pair.drive_for(LATENCY);
+    pair.dispatch_this(&Dispatch { reply: Reply::Digests, ..dispatch(Form::Plain, &[3]) });
+    pair.drive_for(LATENCY);
+    pair.drive_for(LATENCY);
+    assert_eq!(failures(&pair), [(1, ErrorCode::BadFrame)]);
 }
 
 #[test]
@@ -155,11 +210,11 @@ fn answers_of_another_shape_or_with_non_finite_values_fail_their_attempt() {
     let refused = pair.worker.complete(pair.now, first, other.clone());
     assert_eq!(refused, Err(SendError::AnswerShape(first)), "an honest worker cannot send it");
     pair.worker.fail(pair.now, first, ErrorCode::OutOfMemory, "no room");
-    pair.inject_to_hub(other.encode(attempts[1], moex_protocol::Compression::Off).unwrap());
+    pair.inject_to_hub(other.encode(attempts[1], Compression::Off).unwrap());
 
     let mut infinite = answer_to(&work);
     infinite.parts[0].payload = [0x00, 0x7C].repeat(8).into();
-    pair.inject_to_hub(infinite.encode(attempts[2], moex_protocol::Compression::Off).unwrap());
+    pair.inject_to_hub(infinite.encode(attempts[2], Compression::Off).unwrap());
     pair.drive_for(LATENCY);
     let mut failed = failures(&pair);
     failed.sort_by_key(|(attempt, _)| *attempt);

@@ -47,7 +47,7 @@ fn bad_frames_end_the_session_with_1002_and_say_why() {
     let cases: [(&str, Bytes, ErrorCode, u16); 7] = [
         ("magic", patched(0, b"moex"), ErrorCode::BadFrame, 1002),
         ("version", patched(4, &[2, 0]), ErrorCode::Version, 1002),
-        ("reserved flag", patched(0x1B, &[16]), ErrorCode::BadFrame, 1002),
+        ("reserved flag", patched(0x1B, &[32]), ErrorCode::BadFrame, 1002),
         ("dtype", patched(0x1A, &[9]), ErrorCode::BadFrame, 1002),
         ("length", patched(0x14, &[3]), ErrorCode::BadFrame, 1002),
         ("hidden", patched(0x18, &[0xFF, 0xFF]), ErrorCode::TooLarge, 1009),

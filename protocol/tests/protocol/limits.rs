@@ -8,7 +8,7 @@ use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::limits::*;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, BlockReport, Call, CloseReason, Compression, DecodeError, Dispatch, Dtype,
-    ExpertId, Form, Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, Products,
+    ExpertId, Form, Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, Products, Reply,
     SendError, SessionConfig, ShapeError, State, Visibility, WeightSync, WeightSyncFrame, WireError,
     WorkerConfig, WorkerSession, cancel, decode_message,
 };
@@ -20,6 +20,7 @@ const DISPATCH: u16 = 1;
 const RESULT: u16 = 2;
 const HEARTBEAT: u16 = 4;
 const PRODUCTS: u16 = 8;
+const DIGESTS: u16 = 9;
 const UNKNOWN: u16 = 99;
 const COMPRESSED: u8 = 1;
 const BY_ROW: u8 = 4;
@@ -113,7 +114,7 @@ fn max_message_bytes_of_the_answer_asked_for() {
     let calls = (0..4).map(call).collect();
     let hidden = hidden as u16;
     let (layer, dtype, form) = (LayerId(0), Dtype::F16, Form::RowsOnce);
-    let asked = Dispatch { layer, hidden, dtype, form, rows, calls, wants_products: true };
+    let asked = Dispatch { layer, hidden, dtype, form, rows, calls, reply: Reply::RowsAndProducts };
     assert!(matches!(asked.check(), Err(ShapeError::TooLarge { .. })));
 }
 
@@ -231,6 +232,17 @@ fn max_inner() {
     let (layer, dtype) = (LayerId(0), Dtype::F16);
     let answer = Answer { layer, hidden: 1, dtype, parts: vec![part], products };
     assert_eq!(answer.check(), Err(ShapeError::Inner { inner: MAX_INNER + 1 }));
+}
+
+#[test]
+fn max_digests() {
+    let of = |n: usize| {
+        let bytes = vec![0; 16 * n];
+        Raw { kind: DIGESTS, ..Raw::control(bytes.len() as u32, 0) }.message(&bytes)
+    };
+    let bytes = 16 * (MAX_DIGESTS + 1);
+    assert_eq!(refusal(&of(MAX_DIGESTS + 1)), DecodeError::Digests { bytes });
+    assert!(decode_message(&of(MAX_DIGESTS)).is_ok());
 }
 
 #[test]

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::{
-    Answer, AnswerPart, AttemptId, Call, Compression, Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat,
-    LayerId, Pair, Ping, Products, WeightSync, WeightSyncFrame, WireError, cancel,
+    Answer, AnswerPart, AttemptId, Call, Compression, DigestKey, Dispatch, Dtype, ErrorCode, ExpertId, Form,
+    Heartbeat, LayerId, Pair, Ping, Products, Reply, WeightSync, WeightSyncFrame, WireError, cancel, digests,
 };
 
 use crate::samples::block;
@@ -23,7 +23,7 @@ fn messages() -> Vec<Bytes> {
         form,
         rows: rows.clone(),
         calls: vec![Call { expert: ExpertId(42), pairs: vec![Pair { row: 0, gate: f16::ONE }] }],
-        wants_products: false,
+        reply: Reply::Rows,
     };
     let dispatched = |form| dispatch(form).encode(attempt, Compression::Off).expect("well formed");
     let answered = |has_products: bool| {
@@ -32,6 +32,11 @@ fn messages() -> Vec<Bytes> {
         let answer = Answer { layer: LayerId(3), hidden: 2, dtype: Dtype::F16, parts, products };
         answer.encode(attempt, Compression::Off).expect("well formed")
     };
+    let key = DigestKey([7; 32]);
+    let part = AnswerPart { expert: ExpertId(42), rows: 1, payload: rows.clone() };
+    let (layer, dtype, parts) = (LayerId(3), Dtype::F16, vec![part]);
+    let of = Answer { layer, hidden: 2, dtype, parts, products: None };
+    let digested = digests::encode(attempt, &of.digests(attempt, &key));
     let sync = WeightSync { epoch: 1, hold: Vec::new(), drop: vec![block(3, 42)] };
     let error =
         WireError { code: ErrorCode::Preempted, message: "newer work".into(), attempt: Some(attempt) };
@@ -40,6 +45,7 @@ fn messages() -> Vec<Bytes> {
         answered(false),
         dispatched(Form::RowsOnce),
         answered(true),
+        digested,
         cancel::encode(attempt),
         Heartbeat::Ping(Ping { hub_micros: 15, ..Ping::default() }).encode(Compression::Off),
         WeightSyncFrame::Sync(sync).encode(Compression::Off),

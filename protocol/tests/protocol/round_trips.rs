@@ -6,7 +6,7 @@ use half::f16;
 use moex_protocol::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Call, Compression,
     CompressionMode, Dispatch, Dtype, ErrorCode, ExpertId, Form, Frame, Heartbeat, Join, LayerId, Pair, Ping,
-    SelfTest, Visibility, WeightSync, WeightSyncFrame, WireError, WorkerKey, WorkerKind, cancel,
+    Reply, SelfTest, Visibility, WeightSync, WeightSyncFrame, WireError, WorkerKey, WorkerKind, cancel,
     decode_message,
 };
 use proptest::collection::{btree_map, vec};
@@ -18,9 +18,11 @@ use crate::samples;
 /// Both, so that every property holds in both.
 const COMPRESSIONS: [Compression; 2] = [Compression::Off, Compression::Lz4];
 
+const REPLIES: [Reply; 3] = [Reply::Rows, Reply::RowsAndProducts, Reply::Digests];
+
 fn any_dispatch() -> impl Strategy<Value = Dispatch> {
-    let size = (1..200_u16, 1..8_usize, select(Dtype::ALL.as_slice()), any::<bool>());
-    size.prop_flat_map(|(hidden, n_rows, dtype, wants_products)| {
+    let size = (1..200_u16, 1..8_usize, select(Dtype::ALL.as_slice()), select(REPLIES.as_slice()));
+    size.prop_flat_map(|(hidden, n_rows, dtype, reply)| {
         let pair = (0..n_rows as u16, any::<i16>())
             .prop_map(|(row, gate)| Pair { row, gate: f16::from_f32(f32::from(gate) / 256.0) });
         (
@@ -31,7 +33,7 @@ fn any_dispatch() -> impl Strategy<Value = Dispatch> {
         )
             .prop_map(move |(layer, form, rows, calls)| {
                 let calls = calls.into_iter().map(|(expert, pairs)| Call { expert, pairs }).collect();
-                Dispatch { layer, hidden, dtype, form, rows, calls, wants_products }
+                Dispatch { layer, hidden, dtype, form, rows, calls, reply }
             })
     })
 }
@@ -81,6 +83,7 @@ fn any_join() -> impl Strategy<Value = Join> {
             teraflops: f32::from(half) * 2.0,
             input_slots,
             gives_products: browser,
+            gives_digests: half % 2 == 0,
         }
     })
 }
@@ -97,6 +100,7 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
             dispatch_timeout_millis: timeout,
             model,
             wants_products,
+            digest_key: (block_bytes % 2 == 0).then(|| samples::DIGEST_KEY.to_hex()),
         }
     });
     let visibility =

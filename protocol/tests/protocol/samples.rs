@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
-    Accepted, Answer, AnswerPart, Block, BlockReport, Call, Compression, Dispatch, Dtype, ExpertId, Form,
-    Join, LayerId, ModelSummary, Pair, Products, SelfTest, WorkerKey, WorkerKind,
+    Accepted, Answer, AnswerPart, Block, BlockReport, Call, Compression, DigestKey, Dispatch, Dtype,
+    ExpertId, Form, Join, LayerId, ModelSummary, Pair, Products, Reply, SelfTest, WorkerKey, WorkerKind,
 };
 
 /// D of the samples.
 pub(crate) const HIDDEN: u16 = 4;
 /// F of the samples.
 pub(crate) const INNER: usize = 8;
+/// By what digests of the samples are keyed.
+pub(crate) const DIGEST_KEY: DigestKey = DigestKey([7; 32]);
 
 pub(crate) fn join() -> Join {
     Join {
@@ -32,6 +34,7 @@ pub(crate) fn join() -> Join {
         teraflops: 0.5,
         input_slots: 2,
         gives_products: true,
+        gives_digests: true,
     }
 }
 
@@ -55,6 +58,7 @@ pub(crate) fn accepted() -> Accepted {
             max_pairs: 32,
         },
         wants_products: false,
+        digest_key: Some(DIGEST_KEY.to_hex()),
     }
 }
 
@@ -85,7 +89,7 @@ pub(crate) fn dispatch(form: Form, experts: &[u16]) -> Dispatch {
             .iter()
             .map(|&expert| Call { expert: ExpertId(expert), pairs: pairs.clone() })
             .collect(),
-        wants_products: false,
+        reply: Reply::Rows,
     }
 }
 
@@ -102,7 +106,7 @@ pub(crate) fn answer_to(dispatch: &Dispatch) -> Answer {
         layer: shape.layer,
         hidden: shape.hidden,
         dtype: shape.dtype,
-        products: shape.has_products.then(|| products(dispatch.n_pairs())),
+        products: (shape.reply == Reply::RowsAndProducts).then(|| products(dispatch.n_pairs())),
         parts: shape.parts.into_iter().map(part).collect(),
     }
 }

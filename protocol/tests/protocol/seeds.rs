@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use moex_protocol::{
-    AttemptId, Beat, Compression, Dispatch, ErrorCode, Form, Heartbeat, Ping, Visibility, WeightSync,
-    WeightSyncFrame, WireError, cancel, fuzzing,
+    AttemptId, Beat, Compression, Dispatch, ErrorCode, Form, Heartbeat, Ping, Reply, Visibility, WeightSync,
+    WeightSyncFrame, WireError, cancel, digests, fuzzing,
 };
 
-use crate::samples::{accepted, answer_to, block, dispatch, join, report};
+use crate::samples::{DIGEST_KEY, accepted, answer_to, block, dispatch, join, report};
 
 fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target)
@@ -57,9 +57,12 @@ fn decoder_seeds() -> Vec<(&'static str, Bytes)> {
         let answer = answer_to(&dispatch(form, &[1, 3]));
         answer.encode(attempt, Compression::Off).expect("samples are well formed")
     };
-    let wanting = Dispatch { wants_products: true, ..dispatch(Form::RowsOnce, &[1, 3]) };
+    let wanting = Dispatch { reply: Reply::RowsAndProducts, ..dispatch(Form::RowsOnce, &[1, 3]) };
     let asking = wanting.encode(attempt, Compression::Off).expect("samples are well formed");
     let checkable = answer_to(&wanting).encode(attempt, Compression::Off).expect("samples are well formed");
+    let asking_digests = Dispatch { reply: Reply::Digests, ..dispatch(Form::Plain, &[1, 3]) };
+    let digesting = asking_digests.encode(attempt, Compression::Off).expect("samples are well formed");
+    let digested = digests::encode(attempt, &answer_to(&asking_digests).digests(attempt, &DIGEST_KEY));
     let sync = WeightSync { epoch: 1, hold: Vec::new(), drop: vec![block(0, 1)] };
     let error = WireError { code: ErrorCode::Preempted, message: "newer".into(), attempt: Some(attempt) };
     let beat = Beat { echo: Some(1), visibility: Visibility::Hidden, ..Beat::default() };
@@ -71,6 +74,8 @@ fn decoder_seeds() -> Vec<(&'static str, Bytes)> {
         ("result-plain", answer(Form::Plain)),
         ("dispatch-products", asking),
         ("result-products", checkable),
+        ("dispatch-digests", digesting),
+        ("digests", digested),
         ("cancel", cancel::encode(attempt)),
         ("join", heartbeat(Heartbeat::Join(join()))),
         ("accepted", heartbeat(Heartbeat::Accepted(accepted()))),

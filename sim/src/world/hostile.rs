@@ -210,6 +210,7 @@ impl Hostile {
             teraflops: self.spec.teraflops,
             input_slots: limits::MAX_SLOTS,
             gives_products: true,
+            gives_digests: false,
         }
     }
 }

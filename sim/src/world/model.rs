@@ -6,7 +6,7 @@ use half::f16;
 use moex_kernels::{ExpertFormat, ExpertShape, cpu};
 use moex_protocol::{
     Answer, AnswerPart, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, LayerId, ModelSummary,
-    Pair, Products, tensor,
+    Pair, Products, Reply, tensor,
 };
 use moex_swarm::{BlockCatalog, LayerJob};
 use moex_worker::core::answer::{self, ComputeError};
@@ -112,7 +112,7 @@ impl Model {
             false => answer::answer(&self.shape, |block| self.block(block), dispatch)?,
         };
         // The hub's check is simulated by its result (`hub_machine`); the products that it would read are not.
-        if dispatch.wants_products {
+        if dispatch.reply == Reply::RowsAndProducts {
             let inner = self.shape.inner;
             answer.products = Products::new(inner, &vec![0.0; dispatch.n_pairs() * 2 * inner]);
         }
@@ -139,7 +139,7 @@ impl Model {
             form: Form::RowsOnce,
             calls,
             rows: rows.into(),
-            wants_products: false,
+            reply: Reply::Rows,
         };
         let answer = self.answer(&dispatch)?;
         let mut sum = vec![0.0; job.rows.len()]; // (T, D)

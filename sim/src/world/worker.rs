@@ -146,6 +146,7 @@ impl Worker {
             teraflops: spec.teraflops,
             input_slots: spec.input_slots,
             gives_products: true,
+            gives_digests: true,
         }
     }
 }

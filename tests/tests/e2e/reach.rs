@@ -82,5 +82,6 @@ fn join() -> Join {
         teraflops: 0.0,
         input_slots: 1,
         gives_products: true,
+        gives_digests: true,
     }
 }

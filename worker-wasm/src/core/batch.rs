@@ -4,7 +4,7 @@
 
 use moex_kernels::engine::{self, Batch, Computed};
 use moex_protocol::tensor::{self, TensorError};
-use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, Products};
+use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, Products, Reply};
 
 /// `dispatch` in the engine's form: rows (R, D) and gates in f32, experts as slots.
 ///
@@ -33,11 +33,11 @@ pub(super) fn to_answer(dispatch: &Dispatch, computed: &Computed) -> Option<Answ
         return None;
     }
     let products = match &computed.products {
-        Some(values) if dispatch.wants_products => {
+        Some(values) if dispatch.reply == Reply::RowsAndProducts => {
             let inner = values.len() / (2 * n_pairs).max(1);
             Some(Products::new(inner, values).filter(|_| values.len() == 2 * inner * n_pairs)?)
         }
-        None if dispatch.wants_products => return None,
+        None if dispatch.reply == Reply::RowsAndProducts => return None,
         _ => None,
     };
     let mut rest = computed.rows.as_slice();

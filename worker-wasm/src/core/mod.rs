@@ -36,7 +36,7 @@ use moex_kernels::{
 };
 use moex_protocol::{
     Accepted, AttemptId, Beat, Block, BlockReport, BlockSource, Call, CloseReason, Dispatch, ErrorCode, Join,
-    Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
+    Reply, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
 };
 
 pub use self::blocks::MAX_LOADS_IN_FLIGHT;
@@ -386,7 +386,7 @@ impl Core {
         match self.batch(&dispatch) {
             Ok((slots, batch)) => {
                 self.blocks.pin(slots);
-                let wants_products = dispatch.wants_products;
+                let wants_products = dispatch.reply == Reply::RowsAndProducts;
                 self.running = Some(Running { attempt, dispatch, since: now, cancelled: false });
                 self.tasks.push_back(Task::Compute { attempt, batch, wants_products });
             }
@@ -399,7 +399,7 @@ impl Core {
 
     /// The slots a dispatch reads and the batch for the engine.
     fn batch(&self, dispatch: &Dispatch) -> Result<(Vec<u32>, Batch), (ErrorCode, String)> {
-        if dispatch.wants_products && !self.wants_products {
+        if dispatch.reply == Reply::RowsAndProducts && !self.wants_products {
             return Err((ErrorCode::BadFrame, "products were not agreed on".into()));
         }
         let resident = |call: &Call| {

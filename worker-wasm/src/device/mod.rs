@@ -224,6 +224,7 @@ impl Device {
             teraflops: speed.teraflops,
             input_slots: identity.input_slots,
             gives_products: true,
+            gives_digests: true,
         })
     }
 

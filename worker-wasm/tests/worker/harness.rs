@@ -7,12 +7,15 @@ use half::f16;
 use moex_kernels::engine::{Batch, Computed, CpuEngine};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{
-    Accepted, AttemptId, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, HubEvent, HubSession,
-    Join, LayerId, ModelSummary, Pair, SelfTest, SessionConfig, WeightSync, WorkerKey, WorkerKind, tensor,
+    Accepted, AttemptId, Block, BlockSource, Call, DigestKey, Dispatch, Dtype, ExpertId, Form, HubEvent,
+    HubSession, Join, LayerId, ModelSummary, Pair, Reply, SelfTest, SessionConfig, WeightSync, WorkerKey,
+    WorkerKind, tensor,
 };
 use moex_worker::core::{Core, CoreConfig, Loaded, Task};
 
 pub(crate) const HIDDEN: usize = 40;
+/// By what the worker's digests are keyed.
+pub(crate) const DIGEST_KEY: DigestKey = DigestKey([7; 32]);
 pub(crate) const SHAPE: ExpertShape = ExpertShape::uniform(HIDDEN, 24, WeightFormat::Int4G128);
 pub(crate) const LAYER: LayerId = LayerId(1);
 const MAX_ROWS: u32 = 16;
@@ -90,6 +93,7 @@ impl World {
             dispatch_timeout_millis: 500,
             model: self.model.clone(),
             wants_products: self.wants_products,
+            digest_key: Some(DIGEST_KEY.to_hex()),
         };
         self.hub.accept(self.now, accepted);
         self.drive();
@@ -230,6 +234,7 @@ pub(crate) fn join(memory_budget_bytes: u64) -> Join {
         teraflops: 1.0,
         input_slots: 2,
         gives_products: true,
+        gives_digests: true,
     }
 }
 
@@ -276,7 +281,7 @@ pub(crate) fn dispatch(form: Form, dtype: Dtype, n_rows: u16, experts: &[u16]) -
     };
     let calls = experts.iter().enumerate().map(call).collect();
     let (layer, hidden, rows) = (LAYER, HIDDEN as u16, encoded.into());
-    Dispatch { layer, hidden, dtype, form, rows, calls, wants_products: false }
+    Dispatch { layer, hidden, dtype, form, rows, calls, reply: Reply::Rows }
 }
 
 /// Values in -1..1 from a linear congruential generator.

@@ -2,9 +2,9 @@
 
 use moex_kernels::cpu;
 use moex_kernels::engine::Pair;
-use moex_protocol::{Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, Products, tensor};
+use moex_protocol::{Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, Products, Reply, tensor};
 
-use crate::harness::{HIDDEN, SHAPE, World, block, block_bytes, dispatch};
+use crate::harness::{DIGEST_KEY, HIDDEN, SHAPE, World, block, block_bytes, dispatch};
 
 /// gate x expert(row) for each pair of each call, as the wire carries it: (P, D) per call.
 fn expected(dispatch: &Dispatch) -> Vec<Vec<f32>> {
@@ -173,13 +173,30 @@ fn a_wrong_amount_of_output_is_never_sent() {
 }
 
 #[test]
+fn digests_are_of_the_rows_that_would_have_been_sent() {
+    let mut world = World::serving(8, &[0, 1]);
+    let rows = dispatch(Form::RowsOnce, Dtype::F16, 2, &[0, 1]);
+    world.dispatch(1, &rows);
+    let (_, answer) = answers(&mut world).pop().unwrap();
+    world.dispatch(2, &Dispatch { reply: Reply::Digests, ..rows });
+    let digested = world.take_events().into_iter().find_map(|event| match event {
+        HubEvent::Digested { attempt, digests } => Some((attempt, digests)),
+        _ => None,
+    });
+    let (attempt, digests) = digested.expect("digests were asked for");
+    assert_eq!((attempt, digests.len()), (AttemptId(2), 2));
+    assert_eq!(digests, answer.digests(attempt, &DIGEST_KEY));
+}
+
+#[test]
 fn products_come_with_the_answer_where_they_were_agreed_on_and_asked_for() {
     let mut world = World::new(8);
     world.wants_products = true;
     world.drive();
     world.accept();
     world.hold(1, &[0, 1]);
-    let asking = Dispatch { wants_products: true, ..dispatch(Form::RowsOnce, Dtype::F16, 2, &[0, 1]) };
+    let asking =
+        Dispatch { reply: Reply::RowsAndProducts, ..dispatch(Form::RowsOnce, Dtype::F16, 2, &[0, 1]) };
     world.dispatch(1, &asking);
     let (_, answer) = answers(&mut world).pop().unwrap();
     let products = answer.products.expect("they were asked for");
@@ -189,6 +206,9 @@ fn products_come_with_the_answer_where_they_were_agreed_on_and_asked_for() {
     assert_eq!(answers(&mut world).pop().unwrap().1.products, None, "nobody asked");
 
     let mut world = World::serving(8, &[0]);
-    world.dispatch(1, &Dispatch { wants_products: true, ..dispatch(Form::Plain, Dtype::F16, 1, &[0]) });
+    world.dispatch(
+        1,
+        &Dispatch { reply: Reply::RowsAndProducts, ..dispatch(Form::Plain, Dtype::F16, 1, &[0]) },
+    );
     assert_eq!(failures(&mut world), [(AttemptId(1), ErrorCode::BadFrame)], "not agreed on");
 }

@@ -5,6 +5,9 @@
 //!            |yes, with the same bits: the item is settled
 //!            |yes, with others: disputed; the hub computes the item, and who answered otherwise was wrong
 //! ```
+//!
+//! One of the two may be a digest of the rows (`replies` chooses whose): it agrees with rows of which it is the digest. Two
+//! digests say nothing about each other, and wait for rows.
 
 use std::sync::Arc;
 
@@ -28,18 +31,30 @@ impl Job {
                 acceptance.redundant.push(part);
                 continue;
             }
-            let differs = self.held_of(item).any(|held| held.part.payload() != part.payload());
-            let has_other = self.held_of(item).any(|held| held.host != *host);
+            let has_bits = |held: &PendingAnswer| held.part.has_bits_of(&part);
+            let differs = self.held_of(item).any(|held| has_bits(held) == Some(false));
+            let agrees = self.held_of(item).any(|held| held.host != *host && has_bits(held) == Some(true));
             self.items[item].is_disputed |= differs;
-            let is_agreed = has_other && !self.items[item].is_disputed;
-            if is_agreed {
-                let held = self.held.extract_if(.., |held| held.part.item == item);
-                acceptance.agreed.extend(held.map(|held| (held.worker, item)));
+            self.held.push(PendingAnswer { worker, host: host.clone(), part });
+            if !agrees || self.items[item].is_disputed {
+                continue;
+            }
+            let mut used = None;
+            for PendingAnswer { worker: its, part, .. } in
+                self.held.extract_if(.., |held| held.part.item == item)
+            {
+                if its != worker {
+                    acceptance.agreed.push((its, item));
+                }
+                if !part.is_digest() {
+                    used = Some(Winner { source: Source::Worker(its), part });
+                }
+            }
+            // There are rows: two digests do not agree.
+            if let Some(used) = used {
                 acceptance.settled.push(item);
                 self.items[item].is_settled = true;
-                self.push_winner(Winner { source: Source::Worker(worker), part });
-            } else {
-                self.held.push(PendingAnswer { worker, host: host.clone(), part });
+                self.push_winner(used);
             }
         }
         acceptance
@@ -48,6 +63,11 @@ impl Job {
     /// The answers held for an item.
     pub(super) fn held_of(&self, item: usize) -> impl Iterator<Item = &PendingAnswer> {
         self.held.iter().filter(move |held| held.part.item == item)
+    }
+
+    /// Whether an answer with rows is held for an item.
+    pub(super) fn holds_rows(&self, item: usize) -> bool {
+        self.held_of(item).any(|held| !held.part.is_digest())
     }
 
     /// Takes the answers that wait for the hub to compute these items.

@@ -12,17 +12,27 @@
 
 use std::time::Duration;
 
-use moex_protocol::{Answer, AttemptId, Block, ErrorCode, WireError, WorkerId, peer_text};
+use moex_protocol::{Answer, AttemptId, Block, Digest, ErrorCode, Reply, WireError, WorkerId, peer_text};
 use tracing::{info, warn};
 
 use super::attempts::Kind;
 use super::error::JobError;
 use super::hub_replica::HubResult;
 use super::job::{Acceptance, HubWork, Source, WorkerAnswer};
+use super::layer::EncodedLayer;
 use super::parts::Part;
 use super::trace_recorder::answer_bytes;
 use super::{Dispatcher, Order};
 use crate::{ComputeId, ConnectionId, JobId};
+
+/// What a worker sent for an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Received<'a> {
+    /// Rows, with products where they were asked for.
+    Answer(&'a Answer),
+    /// A digest for each item.
+    Digests(&'a [Digest]),
+}
 
 /// A timely answer of the right shape. Pass it to [`Dispatcher::accept`].
 #[derive(Debug)]
@@ -135,11 +145,13 @@ impl Dispatcher {
         now: Duration,
         from: ConnectionId,
         id: AttemptId,
-        answer: &Answer,
+        received: Received<'_>,
     ) -> Option<ValidAnswer> {
         let attempt = self.attempts.get(id)?;
         let job = self.jobs.get(&attempt.job)?;
-        let Some(parts) = job.layer.read(&attempt.items, answer) else {
+        let is_asked_for = matches!(received, Received::Digests(_)) == (attempt.reply == Reply::Digests);
+        let parts = self.read(&job.layer, &attempt.items, (from, id), received);
+        let Some(parts) = parts.filter(|_| is_asked_for) else {
             warn!(connection = from.0, attempt = id.0, "an answer has the wrong shape");
             self.worker_failed(now, from);
             self.attempt_failed(now, id, true);
@@ -152,7 +164,7 @@ impl Dispatcher {
         self.workers.timed(from, attempt.kind, n_pairs, now.saturating_sub(attempt.sent));
         self.answered_since(from, attempt.sent);
         self.classify(from);
-        let answer_bytes = answer_bytes(answer);
+        let answer_bytes = answer_bytes(received);
         let answer = WorkerAnswer { worker, parts };
         if self.config.checks_everything() {
             self.record(|recorder| recorder.answered(now, attempt.job, id, answer_bytes, 0));
@@ -163,6 +175,22 @@ impl Dispatcher {
         }
         let (job, items, copies) = (attempt.job, attempt.items, attempt.copies);
         Some(ValidAnswer { job, items, answer, attempt: id, copies, n_bytes: answer_bytes })
+    }
+
+    /// What a worker sent for these items, as one part per item. None if its shape differs from the request.
+    fn read(
+        &self,
+        layer: &EncodedLayer,
+        items: &[usize],
+        (from, id): (ConnectionId, AttemptId),
+        received: Received<'_>,
+    ) -> Option<Vec<Part>> {
+        match received {
+            Received::Answer(answer) => layer.read(items, answer),
+            Received::Digests(digests) => {
+                layer.read_digests(items, digests, (self.workers.get(from)?.digest_key?, id))
+            }
+        }
     }
 
     /// Uses a valid answer. Returns the parts whose items were settled before, for the auditor to compare;
@@ -227,7 +255,7 @@ impl Dispatcher {
         now: Duration,
         from: ConnectionId,
         id: AttemptId,
-        answer: &Answer,
+        received: Received<'_>,
     ) -> LateAnswer {
         let Some(abandoned) = self.late_answers.take(id, from) else {
             self.counts.late += 1;
@@ -248,13 +276,13 @@ impl Dispatcher {
             return LateAnswer::Incomparable;
         };
         // The session already scanned answers that were in time.
-        if answer.has_non_finite() {
+        if matches!(received, Received::Answer(answer) if answer.has_non_finite()) {
             let block = abandoned.items.first().map(|item| layer.block(*item));
             return block.map_or(LateAnswer::Incomparable, |block| {
                 LateAnswer::NotFinite(NotFinite { worker, block })
             });
         }
-        match layer.read(&abandoned.items, answer) {
+        match self.read(layer, &abandoned.items, (from, id), received) {
             Some(parts) => {
                 let answer = WorkerAnswer { worker, parts };
                 LateAnswer::Duplicate { job: abandoned.job, answer, sent: abandoned.sent }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use moex_protocol::AttemptId;
+use moex_protocol::{AttemptId, Reply};
 
 use crate::{ConnectionId, JobId};
 
@@ -26,6 +26,8 @@ pub(crate) struct Attempt {
     /// Those of the items that another worker was asked for already.
     pub copies: Vec<usize>,
     pub kind: Kind,
+    /// What the worker is to answer with.
+    pub reply: Reply,
     /// Whether it repeats a request of an earlier attempt.
     pub is_retry: bool,
     pub sent: Duration,
@@ -156,6 +158,7 @@ mod tests {
             items: vec![0],
             copies: Vec::new(),
             kind: Kind::Ask,
+            reply: Reply::Rows,
             is_retry: false,
             sent: Duration::ZERO,
             hedge_at: None,

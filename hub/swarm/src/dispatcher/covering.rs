@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moex_protocol::{AttemptId, Dispatch};
+use moex_protocol::{AttemptId, Dispatch, Reply};
 use tracing::debug;
 
 use super::asked_workers::AskedWorkers;
@@ -76,6 +76,7 @@ impl Dispatcher {
         let mut asked = self.asked(id, job);
         for item in job.hub.iter().flat_map(|work| &work.items) {
             asked.n_in_time[*item] += self.config.needed_answers();
+            asked.n_with_rows[*item] += 1;
         }
         let mut is_withheld = vec![false; job.items.len()];
         for part in job.withheld.iter().flat_map(|answer| &answer.parts) {
@@ -110,13 +111,16 @@ impl Dispatcher {
             share.copies.clone_from(&share.items);
             probes.insert(worker, share);
         }
-        let shares = group_by_worker(choice.candidates);
+        let shares = self.replies(job, choice.candidates, |item| asked.has_rows(job, item, 0));
+        let shares = group_by_worker(shares);
+        let rows = job.layer.reply();
         if let Some(job) = self.jobs.get_mut(&id) {
             job.is_waiting = is_waiting;
             job.uncovered_since = is_uncovered.then(|| job.uncovered_since.unwrap_or(now));
         }
         self.ask_hub(now, id, for_hub, Kind::Ask);
         self.ask_workers(now, id, shares, Kind::Ask);
+        let probes = probes.into_iter().map(|(worker, share)| ((worker, rows), share)).collect();
         self.ask_workers(now, id, probes, Kind::Probe);
     }
 
@@ -137,10 +141,13 @@ impl Dispatcher {
                 .collect();
             let choice = self.chooser(fleet).choose(job, &open, &asked);
             let mut shares = BTreeMap::new();
-            for (worker, share) in group_by_worker(choice.candidates) {
-                if self.budget.spend(job.layer.message_bytes(&share.items)) {
+            // The late one may never answer: its rows are asked for again.
+            let n_late = usize::from(attempt.reply != Reply::Digests);
+            let candidates = self.replies(job, choice.candidates, |item| asked.has_rows(job, item, n_late));
+            for ((worker, reply), share) in group_by_worker(candidates) {
+                if self.budget.spend(job.layer.message_bytes(&share.items, reply)) {
                     let copies = share.items.clone();
-                    shares.insert(worker, Share { copies, ..share });
+                    shares.insert((worker, reply), Share { copies, ..share });
                 } else {
                     self.counts.hedges_denied += 1;
                 }
@@ -160,11 +167,14 @@ impl Dispatcher {
     /// The workers that are asked for each item of a job. Probes do not count as in time, since nothing waits for them.
     fn asked(&self, id: JobId, job: &Job) -> AskedWorkers {
         let n = job.items.len();
-        let mut asked = AskedWorkers { by: vec![Vec::new(); n], n_in_time: vec![0; n] };
+        let mut asked =
+            AskedWorkers { by: vec![Vec::new(); n], n_in_time: vec![0; n], n_with_rows: vec![0; n] };
         for (_, attempt) in self.attempts.iter().filter(|(_, attempt)| attempt.job == id) {
+            let is_in_time = !attempt.is_overdue && attempt.kind != Kind::Probe;
             for item in &attempt.items {
                 asked.by[*item].push(attempt.worker);
-                asked.n_in_time[*item] += usize::from(!attempt.is_overdue && attempt.kind != Kind::Probe);
+                asked.n_in_time[*item] += usize::from(is_in_time);
+                asked.n_with_rows[*item] += usize::from(is_in_time && attempt.reply != Reply::Digests);
             }
         }
         asked
@@ -214,9 +224,18 @@ impl Dispatcher {
         [hub, self.workers.usual(n_pairs)].into_iter().flatten().min()
     }
 
-    fn ask_workers(&mut self, now: Duration, id: JobId, shares: BTreeMap<ConnectionId, Share>, kind: Kind) {
+    fn ask_workers(
+        &mut self,
+        now: Duration,
+        id: JobId,
+        shares: BTreeMap<(ConnectionId, Reply), Share>,
+        kind: Kind,
+    ) {
         let flops_per_pair = self.config.flops_per_pair();
         let Some(layer) = self.layer_of(id).cloned() else { return };
+        // Before any of these: two that are asked at once do not repeat each other.
+        let Some(job) = self.jobs.get(&id) else { return };
+        let was_asked: Vec<bool> = job.items.iter().map(|item| item.was_asked).collect();
         let messages = shares.into_iter().flat_map(|(to, share)| {
             let by_message = layer.by_message(&share.items).into_iter();
             by_message.map(move |items| {
@@ -224,16 +243,16 @@ impl Dispatcher {
                 (to, Share { items, copies })
             })
         });
-        for (to, Share { items, copies }) in messages {
+        for ((to, reply), Share { items, copies }) in messages {
             let Some(n_pairs) = self.jobs.get(&id).map(|job| job.layer.n_pairs(&items)) else { return };
             let usual = self.usual(n_pairs);
             let Some(job) = self.jobs.get_mut(&id) else { return };
             let Some(worker) = self.workers.get(to) else { continue };
             let flops = n_pairs as f64 * flops_per_pair;
             let timeout = worker.timeout(self.config.timeout, n_pairs, flops, usual);
-            let dispatch = job.layer.dispatch(&items);
+            let dispatch = Dispatch { reply, ..job.layer.dispatch(&items) };
             let is_retry =
-                kind == Kind::Ask && copies.is_empty() && items.iter().any(|item| job.items[*item].was_asked);
+                kind == Kind::Ask && copies.is_empty() && items.iter().any(|item| was_asked[*item]);
             for item in &items {
                 job.items[*item].was_asked = true;
             }
@@ -245,6 +264,7 @@ impl Dispatcher {
                 items,
                 copies,
                 kind,
+                reply,
                 is_retry,
                 sent: now,
                 hedge_at: delay.filter(|delay| *delay < timeout).map(|delay| now + delay),
@@ -273,14 +293,14 @@ impl Dispatcher {
         self.counts.dispatches += 1;
         self.counts.retries += u64::from(attempt.is_retry);
         if has_copies {
-            self.counts.duplicate_bytes += job.layer.message_bytes(&attempt.copies);
+            self.counts.duplicate_bytes += job.layer.message_bytes(&attempt.copies, attempt.reply);
         }
         match attempt.kind {
             Kind::Probe => self.counts.probes += 1,
             Kind::Ask | Kind::Hedge => self.counts.hedges += u64::from(has_copies),
         }
         if attempt.kind == Kind::Ask {
-            self.budget.earn(job.layer.message_bytes(&attempt.items));
+            self.budget.earn(job.layer.message_bytes(&attempt.items, attempt.reply));
         }
     }
 

@@ -143,6 +143,7 @@ mod tests {
             items: vec![0],
             copies: Vec::new(),
             kind: Kind::Ask,
+            reply: moex_protocol::Reply::Rows,
             is_retry: false,
             sent: Duration::ZERO,
             hedge_at: None,

@@ -6,14 +6,15 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
+use moex_protocol::header::TensorFields;
 use moex_protocol::{
-    Answer, AnswerPart, Block, Call, Dispatch, Dtype, ExpertId, Form, LayerId, Pair, Products, Routing,
-    limits, tensor,
+    Answer, AnswerPart, AttemptId, Block, Call, Digest, DigestKey, Dispatch, Dtype, ExpertId, Form, LayerId,
+    Pair, Products, Reply, Routing, digests, limits, tensor,
 };
 
 use super::error::JobError;
-use super::parts::{Part, wire_gate};
-use crate::{ConnectionId, SwarmConfig};
+use super::parts::{KeyedDigest, Part, wire_gate};
+use crate::SwarmConfig;
 
 /// Header bytes of a frame, for choosing the smaller form.
 const FRAME_BYTES: usize = 28;
@@ -140,7 +141,12 @@ impl EncodedLayer {
         let calls: Vec<Call> = items.iter().map(|item| here(&self.items[*item])).collect();
         let form = shorter_form(row_bytes, usize::from(n_rows), &calls);
         let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
-        Dispatch { layer, hidden, dtype, form, rows, calls, wants_products: self.inner.is_some() }
+        Dispatch { layer, hidden, dtype, form, rows, calls, reply: self.reply() }
+    }
+
+    /// What its rows come with.
+    pub(super) fn reply(&self) -> Reply {
+        if self.inner.is_some() { Reply::RowsAndProducts } else { Reply::Rows }
     }
 
     /// Divides items, in their order, so that each part's answer fits into a message.
@@ -195,6 +201,22 @@ impl EncodedLayer {
         items.iter().zip(&answer.parts).map(&mut read).collect()
     }
 
+    /// The digests that one worker sent for `items`, as one part per item. None if their number differs from the request.
+    pub(super) fn read_digests(
+        &self,
+        items: &[usize],
+        digests: &[Digest],
+        (key, attempt): (DigestKey, AttemptId),
+    ) -> Option<Vec<Part>> {
+        let part = |(&item, &digest): (&usize, &Digest)| {
+            let Call { expert, pairs } = &self.items[item];
+            let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
+            let tensor = TensorFields { layer, expert: *expert, rows: pairs.len() as u32, hidden, dtype };
+            Part::of_digest(item, KeyedDigest { digest, key, attempt, tensor })
+        };
+        (digests.len() == items.len()).then(|| items.iter().zip(digests).map(part).collect())
+    }
+
     /// The block that a work item needs.
     pub(crate) fn block(&self, item: usize) -> Block {
         Block { layer: self.layer, expert: self.items[item].expert }
@@ -212,12 +234,16 @@ impl EncodedLayer {
     }
 
     /// Bytes of these items' request and answer: the cost of a copy.
-    pub(super) fn message_bytes(&self, items: &[usize]) -> u64 {
+    pub(super) fn message_bytes(&self, items: &[usize], reply: Reply) -> u64 {
         let row_bytes = self.dtype.row_bytes(self.hidden);
         let n_pairs = self.n_pairs(items);
         let there = self.rows_of(items).len() * row_bytes + n_pairs * PAIR_BYTES;
-        let row_bytes = row_bytes + self.inner.map_or(0, Products::row_bytes);
-        (there + n_pairs * row_bytes + 2 * items.len() * FRAME_BYTES) as u64
+        let back = match reply {
+            Reply::Rows => n_pairs * row_bytes,
+            Reply::RowsAndProducts => n_pairs * (row_bytes + self.inner.map_or(0, Products::row_bytes)),
+            Reply::Digests => items.len() * digests::DIGEST_BYTES,
+        };
+        (there + back + 2 * items.len() * FRAME_BYTES) as u64
     }
 
     /// The rows that any of these items touches, ascending.
@@ -247,11 +273,11 @@ pub(super) struct Share {
     pub copies: Vec<usize>,
 }
 
-/// Groups ascending work items by worker: one message per worker.
-pub(super) fn group_by_worker(
-    items: impl IntoIterator<Item = (usize, Vec<ConnectionId>)>,
-) -> BTreeMap<ConnectionId, Share> {
-    let mut shares: BTreeMap<ConnectionId, Share> = BTreeMap::new();
+/// Groups ascending work items by worker, or by worker and what it is to answer: one message for each.
+pub(super) fn group_by_worker<To: Ord>(
+    items: impl IntoIterator<Item = (usize, Vec<To>)>,
+) -> BTreeMap<To, Share> {
+    let mut shares: BTreeMap<To, Share> = BTreeMap::new();
     for (item, workers) in items {
         for (copy, worker) in workers.into_iter().enumerate() {
             let share = shares.entry(worker).or_default();
@@ -268,6 +294,7 @@ pub(super) fn group_by_worker(
 mod tests {
     use super::super::LayerJob;
     use super::*;
+    use crate::ConnectionId;
 
     /// Up to eight rows of `hidden` values.
     fn encoding(hidden: usize) -> LayerEncoding {

@@ -3,9 +3,10 @@
 
 use bytes::Bytes;
 use half::f16;
-use moex_protocol::{AnswerPart, Dtype, tensor};
+use moex_protocol::header::TensorFields;
+use moex_protocol::{AnswerPart, AttemptId, Digest, DigestKey, Dtype, tensor};
 
-/// An answer's rows for one work item, still in the wire's number format, with gates applied.
+/// An answer's rows for one work item, still in the wire's number format, with gates applied; or a digest of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     /// Index of the job's work item.
@@ -14,10 +15,20 @@ pub(crate) struct Part {
     rows: Vec<u16>,
     hidden: usize,
     dtype: Dtype,
-    /// (rows, D) in `dtype`: a slice of the message.
+    /// (rows, D) in `dtype`: a slice of the message. Empty if there is a digest.
     payload: Bytes,
     /// (rows, 2F) in f32: a slice of the message, where the answer is to be checked.
     products: Option<Bytes>,
+    digest: Option<KeyedDigest>,
+}
+
+/// A worker's digest of its rows for one work item, and what it takes to compare it with rows.
+#[derive(Clone, Debug)]
+pub(super) struct KeyedDigest {
+    pub digest: Digest,
+    pub key: DigestKey,
+    pub attempt: AttemptId,
+    pub tensor: TensorFields,
 }
 
 impl Part {
@@ -33,7 +44,32 @@ impl Part {
         let payload = &answer.payload;
         let fits =
             answer.rows as usize == rows.len() && payload.len() == rows.len() * dtype.row_bytes(hidden);
-        fits.then(|| Self { item, rows, hidden, dtype, payload: payload.clone(), products })
+        fits.then(|| Self { item, rows, hidden, dtype, payload: payload.clone(), products, digest: None })
+    }
+
+    /// A digest in place of this item's rows.
+    pub(super) fn of_digest(item: usize, digest: KeyedDigest) -> Self {
+        let TensorFields { hidden, dtype, .. } = digest.tensor;
+        let (rows, payload) = (Vec::new(), Bytes::new());
+        Self { item, rows, hidden: hidden.into(), dtype, payload, products: None, digest: Some(digest) }
+    }
+
+    /// Whether it is a digest, which cannot be summed.
+    pub(crate) fn is_digest(&self) -> bool {
+        self.digest.is_some()
+    }
+
+    /// Whether it has the same bits as another part for the same item. None of two digests, which nobody can compare.
+    pub(crate) fn has_bits_of(&self, other: &Self) -> Option<bool> {
+        let is_of = |digest: &KeyedDigest, payload: &[u8]| {
+            digest.key.digest(digest.attempt, digest.tensor, payload) == digest.digest
+        };
+        match (&self.digest, &other.digest) {
+            (None, None) => Some(self.payload == other.payload),
+            (Some(digest), None) => Some(is_of(digest, &other.payload)),
+            (None, Some(digest)) => Some(is_of(digest, &self.payload)),
+            (Some(_), Some(_)) => None,
+        }
     }
 
     /// (rows, D)

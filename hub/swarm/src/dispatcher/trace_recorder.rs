@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use moex_protocol::{Answer, AttemptId, Dispatch, Form, Join, WorkerId};
+use moex_protocol::{AttemptId, Dispatch, Form, Join, WorkerId, digests};
 
+use super::answers::Received;
 use super::attempts::{Attempt, Kind};
 use super::covering::MAX_JOBS;
 use super::layer::EncodedLayer;
@@ -193,7 +194,11 @@ fn dispatch_bytes(dispatch: &Dispatch) -> u64 {
 }
 
 /// Bytes of a message that answers.
-pub(super) fn answer_bytes(answer: &Answer) -> u64 {
+pub(super) fn answer_bytes(received: Received<'_>) -> u64 {
+    let answer = match received {
+        Received::Answer(answer) => answer,
+        Received::Digests(digests) => return FRAME_BYTES + (digests.len() * digests::DIGEST_BYTES) as u64,
+    };
     let products = answer.products.as_ref().map_or(0, |products| FRAME_BYTES + products.payload.len() as u64);
     answer.parts.iter().map(|part| FRAME_BYTES + part.payload.len() as u64).sum::<u64>() + products
 }

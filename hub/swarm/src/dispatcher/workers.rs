@@ -37,7 +37,9 @@ impl Workers {
         (member, host): (&Member, &str),
         max_failures: u32,
     ) {
-        self.workers.insert(id, Performance::new(now, member.id, host, &member.join, max_failures));
+        let mut worker = Performance::new(now, member.id, host, &member.join, max_failures);
+        worker.digest_key = member.digest_key;
+        self.workers.insert(id, worker);
         self.connections.insert(member.id, id);
     }
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use moex_protocol::{Answer, AttemptId, Blame, ErrorCode, HubEvent, Join, WorkerId, peer_text};
+use moex_protocol::{AttemptId, Blame, ErrorCode, HubEvent, Join, WorkerId, peer_text};
 use tracing::{info, warn};
 
 use super::Swarm;
 use crate::auditor::{Check, Evidence, Finding};
-use crate::dispatcher::{HubResult, LateAnswer, NotFinite, WorkerAnswer};
+use crate::dispatcher::{HubResult, LateAnswer, NotFinite, Received, WorkerAnswer};
 use crate::fleet::{JoinOutcome, QUARANTINED, close_code};
 use crate::{Action, ComputeId, ConnectionId, JobId};
 
@@ -32,7 +32,12 @@ impl Swarm {
                     self.dispatcher.cover_waiting();
                 }
             }
-            HubEvent::Answered { attempt, answer } => self.on_answer(now, id, attempt, &answer),
+            HubEvent::Answered { attempt, answer } => {
+                self.on_answer(now, id, attempt, Received::Answer(&answer));
+            }
+            HubEvent::Digested { attempt, digests } => {
+                self.on_answer(now, id, attempt, Received::Digests(&digests));
+            }
             HubEvent::NotFinite { attempt } => match self.dispatcher.not_finite(now, id, attempt) {
                 Some(NotFinite { worker, block }) => {
                     self.on_wrong_answer(now, worker, Evidence::not_finite(block));
@@ -40,7 +45,9 @@ impl Swarm {
                 None => self.dispatcher.worker_failed(now, id),
             },
             HubEvent::Failed { attempt, error } => self.dispatcher.refused(now, id, attempt, &error),
-            HubEvent::Late { attempt, answer } => self.on_late_answer(now, id, attempt, &answer),
+            HubEvent::Late { attempt, answer } => {
+                self.on_late_answer(now, id, attempt, Received::Answer(&answer));
+            }
             HubEvent::Closed { reason } => {
                 let address = self.fleet.address(id);
                 let said = reason.to_string();
@@ -86,11 +93,11 @@ impl Swarm {
         }
     }
 
-    fn on_answer(&mut self, now: Duration, from: ConnectionId, id: AttemptId, answer: &Answer) {
+    fn on_answer(&mut self, now: Duration, from: ConnectionId, id: AttemptId, received: Received<'_>) {
         if !self.dispatcher.is_out(from, id) {
-            return self.on_late_answer(now, from, id, answer);
+            return self.on_late_answer(now, from, id, received);
         }
-        let Some(valid) = self.dispatcher.answered(now, from, id, answer) else { return };
+        let Some(valid) = self.dispatcher.answered(now, from, id, received) else { return };
         let job = valid.job;
         if self.auditor.draws_check() {
             self.start_check(now, job, valid.items.clone(), vec![valid.answer.clone()]);
@@ -100,8 +107,8 @@ impl Swarm {
         self.dispatcher.after_answer(now, job);
     }
 
-    fn on_late_answer(&mut self, now: Duration, from: ConnectionId, id: AttemptId, answer: &Answer) {
-        match self.dispatcher.answered_late(now, from, id, answer) {
+    fn on_late_answer(&mut self, now: Duration, from: ConnectionId, id: AttemptId, received: Received<'_>) {
+        match self.dispatcher.answered_late(now, from, id, received) {
             LateAnswer::Incomparable => {}
             LateAnswer::Duplicate { job, answer, sent } => {
                 self.cross_check(now, job, &answer);

@@ -137,8 +137,17 @@ impl Swarm {
         member: &Member,
         performance: &Performance,
     ) -> WorkerStatus {
-        let Member { id, join, invitation, residency, standing, visibility, queue_depth, bytes_downloaded } =
-            member;
+        let Member {
+            id,
+            join,
+            invitation,
+            residency,
+            standing,
+            visibility,
+            queue_depth,
+            bytes_downloaded,
+            ..
+        } = member;
         let (latency, counts) = (performance.usual_latency(), &performance.counts);
         let blocks_resident = residency.n_resident();
         WorkerStatus {

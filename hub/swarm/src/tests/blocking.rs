@@ -1,6 +1,6 @@
 //! Answers that are checked before they are used: what whoever checks is given, and what follows from what it finds.
 
-use moex_protocol::{Answer, Dispatch, ErrorCode, Products, WorkerId};
+use moex_protocol::{Answer, Dispatch, ErrorCode, Products, Reply, WorkerId};
 
 use super::room::*;
 use super::trust::{lie, scaled};
@@ -23,12 +23,12 @@ fn workers_are_asked_for_products_and_not_asked_without() {
     assert_eq!(room.worker(old).rejected, Some(ErrorCode::SelfTest));
     let new = room.join(2);
     room.start(job());
-    assert!(room.take(new).unwrap().1.wants_products);
+    assert!(room.take(new).unwrap().1.reply == Reply::RowsAndProducts);
 
     let mut room = Room::new(config());
     let old = room.join_with(1, |join| join.gives_products = false, true);
     room.start(job());
-    assert!(!room.take(old).unwrap().1.wants_products);
+    assert!(room.take(old).unwrap().1.reply == Reply::Rows);
 }
 
 #[test]

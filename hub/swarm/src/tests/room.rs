@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Dispatch, ErrorCode, ExpertId,
-    Join, LayerId, ModelSummary, Products, SelfTest, Visibility, WeightSync, WorkerConfig, WorkerEvent,
-    WorkerId, WorkerKey, WorkerKind, WorkerSession, tensor,
+    Join, LayerId, ModelSummary, Products, Reply, SelfTest, Visibility, WeightSync, WorkerConfig,
+    WorkerEvent, WorkerId, WorkerKey, WorkerKind, WorkerSession, tensor,
 };
 
 use crate::*;
@@ -106,7 +106,8 @@ pub(super) fn answer(dispatch: &Dispatch) -> Answer {
         parts.push(part(dispatch, call.expert, &out));
     }
     let Dispatch { layer, hidden, dtype, .. } = *dispatch;
-    let products = dispatch.wants_products.then(|| vec![1.0; dispatch.n_pairs() * 2 * INNER]);
+    let products =
+        (dispatch.reply == Reply::RowsAndProducts).then(|| vec![1.0; dispatch.n_pairs() * 2 * INNER]);
     let products = products.and_then(|values| Products::new(INNER, &values));
     Answer { layer, hidden, dtype, parts, products }
 }
@@ -179,6 +180,7 @@ impl Room {
             teraflops: 1.0,
             input_slots: 4,
             gives_products: true,
+            gives_digests: true,
         };
         edit(&mut join);
         self.connections += 1;
