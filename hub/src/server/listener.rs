@@ -48,9 +48,9 @@ pub struct PlainPort {
 }
 
 /// Paths that a tab or a native worker needs to join.
-const JOINING: [&str; 5] = ["/join", "/api/terms", "/ws", "/health", "/worker"];
+const JOINING: [&str; 6] = ["/join", "/bench", "/api/terms", "/ws", "/health", "/worker"];
 /// Folders that they need.
-const JOINING_FOLDERS: [&str; 4] = ["/join/", "/worker/", "/assets/", "/shards/"];
+const JOINING_FOLDERS: [&str; 5] = ["/join/", "/bench/", "/worker/", "/assets/", "/shards/"];
 /// Paths for programs, not for browsers.
 const FOR_PROGRAMS: [&str; 3] = ["/v1/", "/api/", "/metrics"];
 

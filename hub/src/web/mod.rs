@@ -21,6 +21,11 @@ struct Assets;
 #[folder = "src/web/join"]
 struct Join;
 
+/// The page that measures a browser.
+#[derive(Embed)]
+#[folder = "src/web/bench"]
+struct Bench;
+
 /// The worker bundle, built by `cargo xtask worker`; the build warns if it is missing.
 #[derive(Embed)]
 #[folder = "src/web/worker"]
@@ -33,6 +38,7 @@ pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/", page::<Assets, S>("index.html"))
         .route("/swarm", page::<Assets, S>("swarm.html"))
         .route("/join", page::<Join, S>("index.html"))
+        .route("/bench", page::<Bench, S>("index.html"))
 }
 
 /// The page shown while the hub is loading; the text takes the place of `{progress}`.
@@ -45,6 +51,7 @@ pub fn files<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/assets/{*path}", folder::<Assets, S>())
         .route("/join/{*path}", folder::<Join, S>())
+        .route("/bench/{*path}", folder::<Bench, S>())
         .route("/worker/{*path}", folder::<Worker, S>())
         .route("/reached", get(reached))
 }
@@ -140,6 +147,23 @@ mod tests {
         for path in ["../../lib.rs", "/etc/passwd", "..", "", "absent.js"] {
             assert!(Assets::get(path).is_none(), "{path}");
         }
+    }
+
+    #[test]
+    fn a_browser_is_measured_with_the_experts_of_qwen3_30b_a3b() {
+        use moex_kernels::{ExpertShape, WeightFormat};
+
+        let shape = ExpertShape::uniform(2048, 768, WeightFormat::Int4G128);
+        let number = WeightFormat::ALL.iter().position(|format| *format == WeightFormat::Int4G128).unwrap();
+        let layer = format!(
+            "{{ nExperts: 8, hidden: {}, inner: {}, blockBytes: {}, format: {} }}",
+            shape.hidden,
+            shape.inner,
+            shape.block_bytes(),
+            number | number << 8
+        );
+        let script = Bench::get("cpu.js").unwrap();
+        assert!(std::str::from_utf8(&script.data).unwrap().contains(&layer), "{layer}");
     }
 
     #[test]

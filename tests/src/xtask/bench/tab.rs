@@ -41,7 +41,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             let script = format!(
                 "({})({})",
                 SCRIPT.trim_end().trim_end_matches(';'),
-                arguments(n_threads, args.batches)
+                json!({"nThreads": n_threads, "nRows": 1, "nBatches": args.batches})
             );
             let times = tab.eval(&script).await?;
             let mut times: Vec<f64> =
@@ -61,22 +61,4 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     }
     println!("{table}");
     browser.close().await
-}
-
-/// The script's arguments. Plan and format are the words of `worker-wasm/src/threads/message.rs`.
-fn arguments(n_threads: u32, n_batches: usize) -> serde_json::Value {
-    const IS_INT8: u32 = 1;
-    let number = WeightFormat::ALL.iter().position(|format| *format == WeightFormat::Int4G128).unwrap_or(0);
-    let format = number | number << 8;
-    let sizes = [SHAPE.hidden, SHAPE.inner].map(|size| size as u32);
-    let plan = [IS_INT8, sizes[0], sizes[1], N_EXPERTS.div_ceil(n_threads), 1, N_EXPERTS, format as u32];
-    json!({
-        "nThreads": n_threads,
-        "nExperts": N_EXPERTS,
-        "hidden": SHAPE.hidden,
-        "blockBytes": SHAPE.block_bytes(),
-        "plan": plan,
-        "format": format,
-        "nBatches": n_batches,
-    })
 }
