@@ -86,12 +86,6 @@ pub enum DecodeError {
     /// An ERROR whose header and text name different attempts.
     #[error("an ERROR's header and body name different attempts")]
     ErrorAttempt,
-    /// A frame of digests that are not whole, or too many.
-    #[error("{bytes} bytes of digests: each has 16, and there are at most {}", limits::MAX_DIGESTS)]
-    Digests {
-        /// How many there are.
-        bytes: usize,
-    },
     /// Frames of one dispatch or answer that do not belong together.
     #[error("frames of one attempt do not fit together: {reason}")]
     Mixed {

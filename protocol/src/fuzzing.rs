@@ -11,9 +11,9 @@ use crate::frame::{Frame, decode_message};
 use crate::limits::{MAX_CONTROL_BYTES, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
 use crate::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
-    DigestKey, Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId,
-    ModelSummary, Pair, Products, Reply, SelfTest, SessionConfig, State, Visibility, WeightSync,
-    WorkerConfig, WorkerEvent, WorkerKey, WorkerKind, WorkerSession, cancel, digests,
+    Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
+    Pair, Products, Reply, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent,
+    WorkerKey, WorkerKind, WorkerSession, cancel, digests,
 };
 
 /// Any bytes as a message: decoding ends without a panic, and what decodes encodes to a message that says the same.
@@ -303,7 +303,6 @@ fn accepted() -> Accepted {
         dispatch_timeout_millis: 500,
         model,
         wants_products: true,
-        digest_key: Some(DigestKey([1; 32]).to_hex()),
     }
 }
 

@@ -33,7 +33,7 @@ pub use dtype::Dtype;
 pub use error::{Blame, DecodeError, ShapeError};
 pub use error_code::ErrorCode;
 pub use frame::cancel;
-pub use frame::digests::{self, Digest, DigestKey};
+pub use frame::digests::{self, Digest};
 pub use frame::dispatch::{Call, Dispatch, Form, Pair};
 pub use frame::error::WireError;
 pub use frame::heartbeat::{

@@ -197,16 +197,15 @@ class Expert:
         return f32(map(mul, y, [gate] * len(y)))
 
 
-def blake3(data, key=None):
-    """BLAKE3 of some bytes, https://github.com/BLAKE3-team/BLAKE3-specs, 32 bytes in hex; keyed, if there is a key of 32."""
-    start, mode = (struct.unpack("<8I", key), 16) if key else (IV, 0)
+def blake3(data):
+    """BLAKE3 of some bytes, https://github.com/BLAKE3-team/BLAKE3-specs, 32 bytes in hex."""
     chunks = [data[i:i + 1024] for i in range(0, len(data), 1024)] or [b""]
 
     def chunk(index, last):
         blocks = [chunks[index][i:i + 64] for i in range(0, len(chunks[index]), 64)] or [b""]
-        value = start
+        value = IV
         for i, block in enumerate(blocks):
-            flags = mode | (1 if i == 0 else 0) | (2 if i + 1 == len(blocks) else 0)
+            flags = (1 if i == 0 else 0) | (2 if i + 1 == len(blocks) else 0)
             if i + 1 == len(blocks) and last:
                 flags |= 8
             value = squeezed(value, struct.unpack("<16I", block.ljust(64, b"\0")), index, len(block), flags)
@@ -217,7 +216,7 @@ def blake3(data, key=None):
             return chunk(first, root)
         left = 1 << (n - 1).bit_length() - 1
         words = tree(first, left, False) + tree(first + left, n - left, False)
-        return squeezed(start, words, 0, 64, mode | 4 | (8 if root else 0))
+        return squeezed(IV, words, 0, 64, 4 | (8 if root else 0))
 
     return struct.pack("<8I", *tree(0, len(chunks), True)).hex()
 

@@ -135,9 +135,9 @@ def result_frames(asked, parts):
             for (expert, _), rows in zip(asked.calls, parts)]
 
 
-def digests(asked, parts, key, blake3):
+def digests(asked, parts, blake3):
     """What stands for the results on request: 16 bytes for each."""
-    made = [bytes.fromhex(blake3(frame, key))[:DIGEST_BYTES] for frame in result_frames(asked, parts)]
+    made = [bytes.fromhex(blake3(frame))[:DIGEST_BYTES] for frame in result_frames(asked, parts)]
     return Frame(DIGESTS, b"".join(made), asked.attempt).encode()
 
 

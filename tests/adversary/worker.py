@@ -79,7 +79,7 @@ class Honest:
         return blake3(bytes.fromhex(self.key))[:32]
 
     def begin(self):
-        self.held, self.cancelled, self.model, self.bytes_total, self.digest_key = {}, set(), None, 0, None
+        self.held, self.cancelled, self.model, self.bytes_total = {}, set(), None, 0
 
     def join(self):
         return {"type": "join", "token": self.url.token, "key": self.key, "kind": "native", "build": "adversary",
@@ -120,7 +120,6 @@ class Honest:
                 self.seen.add(body["type"])
                 if body["type"] == "accepted":
                     self.model, self.is_accepted = body["model"], True
-                    self.digest_key = bytes.fromhex(body["digest_key"]) if "digest_key" in body else None
                 else:
                     await self.beat(body)
             elif frame.type == WEIGHT_SYNC:
@@ -135,7 +134,7 @@ class Honest:
         for asked in wire.dispatches(frames):
             self.seen.add(f"dispatch, {asked.form}")
             if asked.wants_digests:
-                assert self.digest_key and not asked.wants_products, "digests are asked for as was agreed"
+                assert not asked.wants_products, "digests are asked for as was agreed"
                 self.seen.add("dispatch, digests")
             await self.answer(asked)
 
@@ -213,7 +212,7 @@ class Honest:
     async def send_rows(self, asked, parts):
         encoded = [[encode_row(asked.dtype, told.row) for told in part] for part in parts]
         if asked.wants_digests:
-            return await self.socket.send(wire.digests(asked, encoded, self.digest_key, blake3))
+            return await self.socket.send(wire.digests(asked, encoded, blake3))
         message = wire.results(asked, encoded)
         if asked.wants_products:
             message += wire.products(asked, [told.products for part in parts for told in part]).encode()

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use moex_kernels::engine::ActivationFormat;
-use moex_protocol::DigestKey;
 use moex_swarm::{Swarm, SwarmConfig, Verify};
 use moex_worker::native::BusyPoll;
 use tokio::sync::{mpsc, oneshot};
@@ -54,9 +53,7 @@ impl SwarmServer {
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(MAX_WAITING_EVENTS);
         let compute = compute::start(store.clone(), events.clone())?;
-        let mut digest_secret = DigestKey([0; 32]);
-        getrandom::fill(&mut digest_secret.0).map_err(std::io::Error::other)?;
-        let config = SwarmConfig { is_traced: tracer.is_some(), digest_secret, ..config };
+        let config = SwarmConfig { is_traced: tracer.is_some(), ..config };
         let swarm = Swarm::new(config.clone(), store.catalog());
         let verifier = match config.verify {
             Verify::Audit => None,

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use moex_protocol::{CompressionMode, DigestKey, Dtype, Join, ModelSummary, WorkerId, WorkerKey};
+use moex_protocol::{CompressionMode, Dtype, Join, ModelSummary, WorkerId, WorkerKey};
 
-use super::ConnectionId;
 use super::policy::{Hedge, Probation, Verify};
 use super::token::JoinToken;
 
@@ -37,8 +36,6 @@ pub struct SwarmConfig {
     pub probation: Probation,
     /// Seed for the choice of answers to check. Workers must not be able to guess it.
     pub seed: u64,
-    /// From which the keys of workers' digests follow. Workers must not be able to guess it.
-    pub digest_secret: DigestKey,
     /// How long a job waits for a holder if the hub does not compute.
     pub coverage_wait: Duration,
     /// How often workers are pinged.
@@ -55,8 +52,8 @@ pub struct SwarmConfig {
 
 impl SwarmConfig {
     /// The paper's numbers where it has them (500 ms, three failures), two replicas, adaptive hedging, the hub as last
-    /// replica, each answer checked before it is used, and one in 256 computed by the hub as well. `seed` and
-    /// `digest_secret` are 0: a driver sets them to secrets.
+    /// replica, each answer checked before it is used, and one in 256 computed by the hub as well. `seed` is 0: a
+    /// driver sets it to a secret.
     pub fn new(token: JoinToken, model: ModelSummary) -> Self {
         Self {
             replicas: 2,
@@ -70,7 +67,6 @@ impl SwarmConfig {
             check_every: 256,
             probation: Probation::default(),
             seed: 0,
-            digest_secret: DigestKey([0; 32]),
             coverage_wait: Duration::from_secs(30),
             heartbeat_interval: Duration::from_secs(2),
             token,
@@ -100,13 +96,11 @@ impl SwarmConfig {
         self.verify == Verify::Exact && self.hub_compute
     }
 
-    /// By what the digests of this worker are keyed on this connection, if it is asked for any: where two have to agree, and
-    /// honest workers give the same bits.
-    pub(crate) fn digest_key(&self, id: ConnectionId, join: &Join) -> Option<DigestKey> {
+    /// Whether this worker may be asked for digests: where two have to agree, and honest workers give the same bits.
+    pub(crate) fn asks_for_digests(&self, join: &Join) -> bool {
         // Where the hub computes all before it is used, nobody waits for a second worker.
         let is_wanted = self.wants_agreement() && !self.checks_everything() && self.is_exact();
-        let key = || blake3::keyed_hash(&self.digest_secret.0, &id.0.to_le_bytes());
-        (is_wanted && join.gives_digests && join.is_exact()).then(|| DigestKey(key().into()))
+        is_wanted && join.gives_digests && join.is_exact()
     }
 
     /// Answers that settle a work item.

@@ -5,9 +5,9 @@
 //! payload  16 bytes for each expert of the dispatch, in their order
 //! ```
 //!
-//! A digest is the first half of the keyed BLAKE3 of the RESULT frame that it stands for, its 28 bytes of header and its
-//! payload, uncompressed. The frame names the attempt, and the key is the session's: no digest is worth anything at another
-//! attempt or from another worker.
+//! A digest is the first half of the BLAKE3 of the RESULT frame that it stands for, its 28 bytes of header and its payload,
+//! uncompressed. The frame names the attempt, which is one worker's alone: no digest is worth anything at another attempt or from
+//! another worker.
 
 use bytes::{BufMut, Bytes};
 
@@ -25,40 +25,18 @@ pub const DIGEST_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest(pub [u8; DIGEST_BYTES]);
 
-/// By what a worker's digests are keyed: drawn by the hub for each session, and said in `accepted`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct DigestKey(pub [u8; 32]);
-
-impl DigestKey {
-    /// The key in 64 hex digits, if it is one.
-    pub fn from_hex(hex: &str) -> Option<Self> {
-        blake3::Hash::from_hex(hex).ok().map(|bytes| Self(bytes.into()))
-    }
-
-    /// 64 hex digits.
-    pub fn to_hex(self) -> String {
-        blake3::Hash::from_bytes(self.0).to_hex().to_string()
-    }
-
+impl Digest {
     /// The digest of the RESULT frame that answers `attempt` with `payload`, (rows, D) of this `tensor`.
-    pub fn digest(&self, attempt: AttemptId, tensor: TensorFields, payload: &[u8]) -> Digest {
+    pub fn of(attempt: AttemptId, tensor: TensorFields, payload: &[u8]) -> Self {
         let (frame_type, payload_bytes) = (FrameType::Result, payload.len() as u32);
         let (tensor, flags) = (Some(tensor), Flags::NONE);
-        let mut header = [0; HEADER_BYTES];
-        Header { frame_type, payload_bytes, attempt, tensor, products: None, flags }
-            .encode(&mut &mut header[..]);
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        let hash = hasher.update(&header).update(payload).finalize();
+        // In one piece: a tab's bundle has no hasher of several.
+        let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len());
+        Header { frame_type, payload_bytes, attempt, tensor, products: None, flags }.encode(&mut frame);
+        frame.extend_from_slice(payload);
         let mut digest = [0; DIGEST_BYTES];
-        digest.copy_from_slice(&hash.as_bytes()[..DIGEST_BYTES]);
-        Digest(digest)
-    }
-}
-
-/// Never the secret.
-impl core::fmt::Debug for DigestKey {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("DigestKey")
+        digest.copy_from_slice(&blake3::hash(&frame).as_bytes()[..DIGEST_BYTES]);
+        Self(digest)
     }
 }
 
@@ -72,12 +50,15 @@ pub fn encode(attempt: AttemptId, digests: &[Digest]) -> Bytes {
     writer.finish()
 }
 
-/// The digests of a frame.
+/// The digests of a frame: whole ones, and at most [`MAX_DIGESTS`].
 pub(crate) fn read(frame: &RawFrame) -> Result<Vec<Digest>, DecodeError> {
     match frame.payload.as_chunks::<DIGEST_BYTES>() {
         ([], []) => Err(DecodeError::Empty),
         (digests, []) if digests.len() <= MAX_DIGESTS => Ok(digests.iter().copied().map(Digest).collect()),
-        _ => Err(DecodeError::Digests { bytes: frame.payload.len() }),
+        (digests, _) => {
+            let (bytes, whole) = (frame.payload.len() as u64, digests.len().min(MAX_DIGESTS));
+            Err(DecodeError::Length { bytes, implied: (whole * DIGEST_BYTES) as u64 })
+        }
     }
 }
 
@@ -88,8 +69,6 @@ mod tests {
     use crate::frame::{Frame, decode_message};
     use crate::id::{ExpertId, LayerId};
     use crate::{Answer, AnswerPart};
-
-    const KEY: DigestKey = DigestKey([7; 32]);
 
     fn tensor() -> TensorFields {
         TensorFields { layer: LayerId(3), expert: ExpertId(42), rows: 1, hidden: 2, dtype: Dtype::F16 }
@@ -117,30 +96,21 @@ mod tests {
         let (layer, dtype, parts) = (LayerId(3), Dtype::F16, vec![part]);
         let answer = Answer { layer, hidden: 2, dtype, parts, products: None };
         let message = answer.encode(AttemptId(7), Compression::Off).unwrap();
-        let digest = KEY.digest(AttemptId(7), tensor(), &payload);
-        assert_eq!(digest.0[..], blake3::keyed_hash(&KEY.0, &message).as_bytes()[..16]);
-        assert_eq!(answer.digests(AttemptId(7), &KEY), [digest]);
+        let digest = Digest::of(AttemptId(7), tensor(), &payload);
+        assert_eq!(digest.0[..], blake3::hash(&message).as_bytes()[..16]);
+        assert_eq!(answer.digests(AttemptId(7)), [digest]);
     }
 
     #[test]
-    fn a_digest_depends_on_all_that_its_frame_says_and_on_the_key() {
+    fn a_digest_depends_on_all_that_its_frame_says() {
         let payload = [0x00, 0x3C, 0x00, 0xC0];
-        let of = |attempt, tensor, payload: &[u8]| KEY.digest(AttemptId(attempt), tensor, payload);
+        let of = |attempt, tensor, payload: &[u8]| Digest::of(AttemptId(attempt), tensor, payload);
         let digest = of(7, tensor(), &payload);
         assert_ne!(digest, of(8, tensor(), &payload));
         assert_ne!(digest, of(7, TensorFields { layer: LayerId(4), ..tensor() }, &payload));
         assert_ne!(digest, of(7, TensorFields { expert: ExpertId(43), ..tensor() }, &payload));
         assert_ne!(digest, of(7, TensorFields { rows: 2, ..tensor() }, &payload));
         assert_ne!(digest, of(7, tensor(), &[0x01, 0x3C, 0x00, 0xC0]));
-        assert_ne!(digest, DigestKey([8; 32]).digest(AttemptId(7), tensor(), &payload));
-    }
-
-    #[test]
-    fn keys_are_64_hex_digits() {
-        assert_eq!(KEY.to_hex(), "07".repeat(32));
-        assert_eq!(DigestKey::from_hex(&KEY.to_hex()), Some(KEY));
-        assert_eq!((DigestKey::from_hex("07"), DigestKey::from_hex(&"xy".repeat(32))), (None, None));
-        assert_eq!(format!("{KEY:?}"), "DigestKey");
     }
 
     #[test]
@@ -155,7 +125,7 @@ mod tests {
             message[8] = 15;
             message.pop();
         };
-        assert_eq!(refused(&short), DecodeError::Digests { bytes: 15 });
+        assert_eq!(refused(&short), DecodeError::Length { bytes: 15, implied: 0 });
         let none = |message: &mut Vec<u8>| {
             message[8] = 0;
             message.truncate(28);

@@ -136,9 +136,6 @@ pub struct Accepted {
     /// Whether dispatches ask for products: who cannot give them is not asked.
     #[serde(default, skip_serializing_if = "is_false")]
     pub wants_products: bool,
-    /// By what digests are keyed, in 64 hex digits. Without it no dispatch asks for digests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest_key: Option<String>,
 }
 
 /// What a worker must know of the model.

@@ -14,7 +14,7 @@ use super::error::{CloseReason, SendError};
 use super::{Channel, State, heartbeat_interval};
 use crate::compression::{Compression, CompressionMode};
 use crate::error_code::ErrorCode;
-use crate::frame::digests::{self, DigestKey};
+use crate::frame::digests;
 use crate::frame::dispatch::Dispatch;
 use crate::frame::error::WireError;
 use crate::frame::heartbeat::{Accepted, Beat, Heartbeat, Join, Visibility};
@@ -96,7 +96,6 @@ struct Terms {
     hidden: u32,
     max_rows: u32,
     max_pairs: u32,
-    digest_key: Option<DigestKey>,
 }
 
 impl WorkerSession {
@@ -199,9 +198,9 @@ impl WorkerSession {
             return Err(SendError::AnswerShape(attempt));
         }
         let encode = |compression| answer.encode(attempt, compression);
-        let message = match self.digest_key().filter(|_| shape.reply == Reply::Digests) {
-            Some(key) => digests::encode(attempt, &answer.digests(attempt, &key)),
-            None => self.channel.encode(answer.message_bytes(), encode)?,
+        let message = match shape.reply {
+            Reply::Digests => digests::encode(attempt, &answer.digests(attempt)),
+            _ => self.channel.encode(answer.message_bytes(), encode)?,
         };
         self.started.remove(&attempt);
         self.send(message);
@@ -363,19 +362,9 @@ impl WorkerSession {
             let message = format!("{n_rows} rows, {n_pairs} pairs; agreed were {max_rows} and {max_pairs}");
             return Err((ErrorCode::TooLarge, message));
         }
-        if dispatch.reply == Reply::Digests && terms.digest_key.is_none() {
-            return Err((ErrorCode::BadFrame, "digests were not agreed on".into()));
-        }
         match self.missing_block(dispatch) {
             Some(block) => Err((ErrorCode::NotResident, block.to_string())),
             None => Ok(()),
-        }
-    }
-
-    fn digest_key(&self) -> Option<DigestKey> {
-        match &self.phase {
-            Phase::Joining { .. } => None,
-            Phase::Accepted(terms) | Phase::Draining(terms) => terms.digest_key,
         }
     }
 
@@ -474,7 +463,6 @@ impl Terms {
             hidden: model.hidden,
             max_rows: model.max_rows,
             max_pairs: model.max_pairs,
-            digest_key: accepted.digest_key.as_deref().and_then(DigestKey::from_hex),
         }
     }
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use moex_protocol::session::worker::SILENT_BEATS;
 use moex_protocol::{
-    Accepted, Answer, Beat, CloseReason, Compression, Dispatch, ErrorCode, Form, HubEvent, Reply, SendError,
-    State, Visibility, WeightSync, WorkerEvent, digests,
+    Answer, Beat, CloseReason, Compression, Dispatch, ErrorCode, Form, HubEvent, Reply, SendError, State,
+    Visibility, WeightSync, WorkerEvent, digests,
 };
 
 use crate::pair::{LATENCY, Pair};
-use crate::samples::{DIGEST_KEY, accepted, answer_to, block, dispatch, join, report};
+use crate::samples::{accepted, answer_to, block, dispatch, join, report};
 
 /// The codes of the attempts that failed, in order.
 fn failures(pair: &Pair) -> Vec<(u32, ErrorCode)> {
@@ -75,7 +75,7 @@ fn digests_are_of_the_answer_that_would_have_been_sent() {
     let (started, work) = pair.worker.next_work(pair.now).unwrap();
     pair.worker.complete(pair.now, started, answer_to(&work)).unwrap();
     pair.drive_for(LATENCY);
-    let digests = answer_to(&asked).digests(attempt, &DIGEST_KEY);
+    let digests = answer_to(&asked).digests(attempt);
     assert_eq!(digests.len(), 2);
     assert_eq!(pair.hub_events, [HubEvent::Digested { attempt, digests }]);
     assert_eq!(pair.hub.outstanding(), 0);
@@ -86,8 +86,7 @@ fn who_was_asked_for_digests_sends_digests_and_nobody_else() {
     let mut pair = Pair::serving(2);
     let rows = dispatch(Form::Plain, &[1, 3]);
     let asked = Dispatch { reply: Reply::Digests, ..rows.clone() };
-    let sent =
-        |attempt, n: usize| digests::encode(attempt, &answer_to(&rows).digests(attempt, &DIGEST_KEY)[..n]);
+    let sent = |attempt, n: usize| digests::encode(attempt, &answer_to(&rows).digests(attempt)[..n]);
     let attempt = pair.dispatch_this(&asked);
     pair.inject_to_hub(answer_to(&rows).encode(attempt, Compression::Off).unwrap());
     let attempt = pair.dispatch_this(&rows);
@@ -105,20 +104,6 @@ fn who_was_asked_for_digests_sends_digests_and_nobody_else() {
     pair.inject_to_hub(sent(attempt.next(), 1));
     pair.drive_for(LATENCY);
     assert_eq!(pair.hub.state(), State::Closed);
-}
-
-#[test]
-fn a_worker_without_a_key_refuses_to_give_digests() {
-    let mut pair = Pair::with_slots(2);
-    pair.drive_for(LATENCY);
-    pair.hub.accept(pair.now, Accepted { digest_key: None, ..accepted() });
-    pair.drive_for(LATENCY);
-    pair.worker.report_blocks(pair.now, report());
-    pair.drive_for(LATENCY);
-    pair.dispatch_this(&Dispatch { reply: Reply::Digests, ..dispatch(Form::Plain, &[3]) });
-    pair.drive_for(LATENCY);
-    pair.drive_for(LATENCY);
-    assert_eq!(failures(&pair), [(1, ErrorCode::BadFrame)]);
 }
 
 #[test]

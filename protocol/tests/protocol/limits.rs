@@ -240,8 +240,8 @@ fn max_digests() {
         let bytes = vec![0; 16 * n];
         Raw { kind: DIGESTS, ..Raw::control(bytes.len() as u32, 0) }.message(&bytes)
     };
-    let bytes = 16 * (MAX_DIGESTS + 1);
-    assert_eq!(refusal(&of(MAX_DIGESTS + 1)), DecodeError::Digests { bytes });
+    let (bytes, implied) = (16 * (MAX_DIGESTS as u64 + 1), 16 * MAX_DIGESTS as u64);
+    assert_eq!(refusal(&of(MAX_DIGESTS + 1)), DecodeError::Length { bytes, implied });
     assert!(decode_message(&of(MAX_DIGESTS)).is_ok());
 }
 

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::{
-    Answer, AnswerPart, AttemptId, Call, Compression, DigestKey, Dispatch, Dtype, ErrorCode, ExpertId, Form,
-    Heartbeat, LayerId, Pair, Ping, Products, Reply, WeightSync, WeightSyncFrame, WireError, cancel, digests,
+    Answer, AnswerPart, AttemptId, Call, Compression, Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat,
+    LayerId, Pair, Ping, Products, Reply, WeightSync, WeightSyncFrame, WireError, cancel, digests,
 };
 
 use crate::samples::block;
@@ -32,11 +32,10 @@ fn messages() -> Vec<Bytes> {
         let answer = Answer { layer: LayerId(3), hidden: 2, dtype: Dtype::F16, parts, products };
         answer.encode(attempt, Compression::Off).expect("well formed")
     };
-    let key = DigestKey([7; 32]);
     let part = AnswerPart { expert: ExpertId(42), rows: 1, payload: rows.clone() };
     let (layer, dtype, parts) = (LayerId(3), Dtype::F16, vec![part]);
     let of = Answer { layer, hidden: 2, dtype, parts, products: None };
-    let digested = digests::encode(attempt, &of.digests(attempt, &key));
+    let digested = digests::encode(attempt, &of.digests(attempt));
     let sync = WeightSync { epoch: 1, hold: Vec::new(), drop: vec![block(3, 42)] };
     let error =
         WireError { code: ErrorCode::Preempted, message: "newer work".into(), attempt: Some(attempt) };

@@ -100,7 +100,6 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
             dispatch_timeout_millis: timeout,
             model,
             wants_products,
-            digest_key: (block_bytes % 2 == 0).then(|| samples::DIGEST_KEY.to_hex()),
         }
     });
     let visibility =

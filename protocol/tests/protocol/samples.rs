@@ -5,17 +5,14 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
-    Accepted, Answer, AnswerPart, Block, BlockReport, Call, Compression, DigestKey, Dispatch, Dtype,
-    ExpertId, Form, Join, LayerId, ModelSummary, Pair, Products, Reply, SelfTest, WorkerKey, WorkerKind,
+    Accepted, Answer, AnswerPart, Block, BlockReport, Call, Compression, Dispatch, Dtype, ExpertId, Form,
+    Join, LayerId, ModelSummary, Pair, Products, Reply, SelfTest, WorkerKey, WorkerKind,
 };
 
 /// D of the samples.
 pub(crate) const HIDDEN: u16 = 4;
 /// F of the samples.
 pub(crate) const INNER: usize = 8;
-/// By what digests of the samples are keyed.
-pub(crate) const DIGEST_KEY: DigestKey = DigestKey([7; 32]);
-
 pub(crate) fn join() -> Join {
     Join {
         token: "secret".into(),
@@ -58,7 +55,6 @@ pub(crate) fn accepted() -> Accepted {
             max_pairs: 32,
         },
         wants_products: false,
-        digest_key: Some(DIGEST_KEY.to_hex()),
     }
 }
 

@@ -10,7 +10,7 @@ use moex_protocol::{
     WeightSyncFrame, WireError, cancel, digests, fuzzing,
 };
 
-use crate::samples::{DIGEST_KEY, accepted, answer_to, block, dispatch, join, report};
+use crate::samples::{accepted, answer_to, block, dispatch, join, report};
 
 fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target)
@@ -62,7 +62,7 @@ fn decoder_seeds() -> Vec<(&'static str, Bytes)> {
     let checkable = answer_to(&wanting).encode(attempt, Compression::Off).expect("samples are well formed");
     let asking_digests = Dispatch { reply: Reply::Digests, ..dispatch(Form::Plain, &[1, 3]) };
     let digesting = asking_digests.encode(attempt, Compression::Off).expect("samples are well formed");
-    let digested = digests::encode(attempt, &answer_to(&asking_digests).digests(attempt, &DIGEST_KEY));
+    let digested = digests::encode(attempt, &answer_to(&asking_digests).digests(attempt));
     let sync = WeightSync { epoch: 1, hold: Vec::new(), drop: vec![block(0, 1)] };
     let error = WireError { code: ErrorCode::Preempted, message: "newer".into(), attempt: Some(attempt) };
     let beat = Beat { echo: Some(1), visibility: Visibility::Hidden, ..Beat::default() };

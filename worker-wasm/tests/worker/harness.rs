@@ -7,15 +7,13 @@ use half::f16;
 use moex_kernels::engine::{Batch, Computed, CpuEngine};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{
-    Accepted, AttemptId, Block, BlockSource, Call, DigestKey, Dispatch, Dtype, ExpertId, Form, HubEvent,
-    HubSession, Join, LayerId, ModelSummary, Pair, Reply, SelfTest, SessionConfig, WeightSync, WorkerKey,
-    WorkerKind, tensor,
+    Accepted, AttemptId, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, HubEvent, HubSession,
+    Join, LayerId, ModelSummary, Pair, Reply, SelfTest, SessionConfig, WeightSync, WorkerKey, WorkerKind,
+    tensor,
 };
 use moex_worker::core::{Core, CoreConfig, Loaded, Task};
 
 pub(crate) const HIDDEN: usize = 40;
-/// By what the worker's digests are keyed.
-pub(crate) const DIGEST_KEY: DigestKey = DigestKey([7; 32]);
 pub(crate) const SHAPE: ExpertShape = ExpertShape::uniform(HIDDEN, 24, WeightFormat::Int4G128);
 pub(crate) const LAYER: LayerId = LayerId(1);
 const MAX_ROWS: u32 = 16;
@@ -93,7 +91,6 @@ impl World {
             dispatch_timeout_millis: 500,
             model: self.model.clone(),
             wants_products: self.wants_products,
-            digest_key: Some(DIGEST_KEY.to_hex()),
         };
         self.hub.accept(self.now, accepted);
         self.drive();

@@ -80,7 +80,6 @@ impl Peer {
                         dispatch_timeout_millis: 500,
                         model: self.model(),
                         wants_products: false,
-                        digest_key: None,
                     };
                     self.session.accept(now, accepted);
                 }

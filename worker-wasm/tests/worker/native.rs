@@ -166,7 +166,6 @@ impl Shared {
                             dispatch_timeout_millis: 500,
                             model: self.model.clone(),
                             wants_products: false,
-                            digest_key: None,
                         };
                         hub.accept(start.elapsed(), accepted);
                         hub.sync_weights(start.elapsed(), self.blocks()).unwrap();

@@ -4,7 +4,7 @@ use moex_kernels::cpu;
 use moex_kernels::engine::Pair;
 use moex_protocol::{Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, Products, Reply, tensor};
 
-use crate::harness::{DIGEST_KEY, HIDDEN, SHAPE, World, block, block_bytes, dispatch};
+use crate::harness::{HIDDEN, SHAPE, World, block, block_bytes, dispatch};
 
 /// gate x expert(row) for each pair of each call, as the wire carries it: (P, D) per call.
 fn expected(dispatch: &Dispatch) -> Vec<Vec<f32>> {
@@ -185,7 +185,7 @@ fn digests_are_of_the_rows_that_would_have_been_sent() {
     });
     let (attempt, digests) = digested.expect("digests were asked for");
     assert_eq!((attempt, digests.len()), (AttemptId(2), 2));
-    assert_eq!(digests, answer.digests(attempt, &DIGEST_KEY));
+    assert_eq!(digests, answer.digests(attempt));
 }
 
 #[test]

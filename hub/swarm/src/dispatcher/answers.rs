@@ -34,6 +34,16 @@ pub(crate) enum Received<'a> {
     Digests(&'a [Digest]),
 }
 
+impl Received<'_> {
+    /// One part per item of an attempt. None if the shape differs from the request.
+    fn read(self, layer: &EncodedLayer, items: &[usize], attempt: AttemptId) -> Option<Vec<Part>> {
+        match self {
+            Self::Answer(answer) => layer.read(items, answer),
+            Self::Digests(digests) => layer.read_digests(items, digests, attempt),
+        }
+    }
+}
+
 /// A timely answer of the right shape. Pass it to [`Dispatcher::accept`].
 #[derive(Debug)]
 pub(crate) struct ValidAnswer {
@@ -150,7 +160,7 @@ impl Dispatcher {
         let attempt = self.attempts.get(id)?;
         let job = self.jobs.get(&attempt.job)?;
         let is_asked_for = matches!(received, Received::Digests(_)) == (attempt.reply == Reply::Digests);
-        let parts = self.read(&job.layer, &attempt.items, (from, id), received);
+        let parts = received.read(&job.layer, &attempt.items, id);
         let Some(parts) = parts.filter(|_| is_asked_for) else {
             warn!(connection = from.0, attempt = id.0, "an answer has the wrong shape");
             self.worker_failed(now, from);
@@ -175,22 +185,6 @@ impl Dispatcher {
         }
         let (job, items, copies) = (attempt.job, attempt.items, attempt.copies);
         Some(ValidAnswer { job, items, answer, attempt: id, copies, n_bytes: answer_bytes })
-    }
-
-    /// What a worker sent for these items, as one part per item. None if its shape differs from the request.
-    fn read(
-        &self,
-        layer: &EncodedLayer,
-        items: &[usize],
-        (from, id): (ConnectionId, AttemptId),
-        received: Received<'_>,
-    ) -> Option<Vec<Part>> {
-        match received {
-            Received::Answer(answer) => layer.read(items, answer),
-            Received::Digests(digests) => {
-                layer.read_digests(items, digests, (self.workers.get(from)?.digest_key?, id))
-            }
-        }
     }
 
     /// Uses a valid answer. Returns the parts whose items were settled before, for the auditor to compare;
@@ -282,7 +276,7 @@ impl Dispatcher {
                 LateAnswer::NotFinite(NotFinite { worker, block })
             });
         }
-        match self.read(layer, &abandoned.items, (from, id), received) {
+        match received.read(layer, &abandoned.items, id) {
             Some(parts) => {
                 let answer = WorkerAnswer { worker, parts };
                 LateAnswer::Duplicate { job: abandoned.job, answer, sent: abandoned.sent }

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 use moex_protocol::header::TensorFields;
 use moex_protocol::{
-    Answer, AnswerPart, AttemptId, Block, Call, Digest, DigestKey, Dispatch, Dtype, ExpertId, Form, LayerId,
-    Pair, Products, Reply, Routing, digests, limits, tensor,
+    Answer, AnswerPart, AttemptId, Block, Call, Digest, Dispatch, Dtype, ExpertId, Form, LayerId, Pair,
+    Products, Reply, Routing, digests, limits, tensor,
 };
 
 use super::error::JobError;
-use super::parts::{KeyedDigest, Part, wire_gate};
+use super::parts::{AttemptDigest, Part, wire_gate};
 use crate::SwarmConfig;
 
 /// Header bytes of a frame, for choosing the smaller form.
@@ -206,13 +206,13 @@ impl EncodedLayer {
         &self,
         items: &[usize],
         digests: &[Digest],
-        (key, attempt): (DigestKey, AttemptId),
+        attempt: AttemptId,
     ) -> Option<Vec<Part>> {
         let part = |(&item, &digest): (&usize, &Digest)| {
             let Call { expert, pairs } = &self.items[item];
             let (layer, hidden, dtype) = (self.layer, self.hidden as u16, self.dtype);
             let tensor = TensorFields { layer, expert: *expert, rows: pairs.len() as u32, hidden, dtype };
-            Part::of_digest(item, KeyedDigest { digest, key, attempt, tensor })
+            Part::of_digest(item, AttemptDigest { digest, attempt, tensor })
         };
         (digests.len() == items.len()).then(|| items.iter().zip(digests).map(part).collect())
     }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use half::f16;
 use moex_protocol::header::TensorFields;
-use moex_protocol::{AnswerPart, AttemptId, Digest, DigestKey, Dtype, tensor};
+use moex_protocol::{AnswerPart, AttemptId, Digest, Dtype, tensor};
 
 /// An answer's rows for one work item, still in the wire's number format, with gates applied; or a digest of them.
 #[derive(Clone, Debug)]
@@ -19,14 +19,13 @@ pub(crate) struct Part {
     payload: Bytes,
     /// (rows, 2F) in f32: a slice of the message, where the answer is to be checked.
     products: Option<Bytes>,
-    digest: Option<KeyedDigest>,
+    digest: Option<AttemptDigest>,
 }
 
 /// A worker's digest of its rows for one work item, and what it takes to compare it with rows.
 #[derive(Clone, Debug)]
-pub(super) struct KeyedDigest {
+pub(super) struct AttemptDigest {
     pub digest: Digest,
-    pub key: DigestKey,
     pub attempt: AttemptId,
     pub tensor: TensorFields,
 }
@@ -48,7 +47,7 @@ impl Part {
     }
 
     /// A digest in place of this item's rows.
-    pub(super) fn of_digest(item: usize, digest: KeyedDigest) -> Self {
+    pub(super) fn of_digest(item: usize, digest: AttemptDigest) -> Self {
         let TensorFields { hidden, dtype, .. } = digest.tensor;
         let (rows, payload) = (Vec::new(), Bytes::new());
         Self { item, rows, hidden: hidden.into(), dtype, payload, products: None, digest: Some(digest) }
@@ -61,8 +60,8 @@ impl Part {
 
     /// Whether it has the same bits as another part for the same item. None of two digests, which nobody can compare.
     pub(crate) fn has_bits_of(&self, other: &Self) -> Option<bool> {
-        let is_of = |digest: &KeyedDigest, payload: &[u8]| {
-            digest.key.digest(digest.attempt, digest.tensor, payload) == digest.digest
+        let is_of = |digest: &AttemptDigest, payload: &[u8]| {
+            Digest::of(digest.attempt, digest.tensor, payload) == digest.digest
         };
         match (&self.digest, &other.digest) {
             (None, None) => Some(self.payload == other.payload),

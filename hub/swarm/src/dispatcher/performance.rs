@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use moex_protocol::{AttemptId, DigestKey, Join, Visibility, WorkerId};
+use moex_protocol::{AttemptId, Join, Visibility, WorkerId};
 
 use super::health::Health;
 use super::latency::{Latencies, Latency};
@@ -30,8 +30,8 @@ pub(crate) struct Performance {
     id: WorkerId,
     /// Its address, without the port.
     host: Arc<str>,
-    /// By what its digests are keyed, if it may be asked for them.
-    pub digest_key: Option<DigestKey>,
+    /// Whether it may be asked for digests.
+    pub gives_digests: bool,
     /// Messages that it can queue or compute without preempting one; at least 1.
     input_slots: usize,
     /// Time of one GPU sync, measured at its join.
@@ -73,7 +73,7 @@ impl Performance {
         Self {
             id,
             host: host.into(),
-            digest_key: None,
+            gives_digests: false,
             input_slots: usize::from(join.input_slots.max(1)),
             sync_latency,
             teraflops: f64::from(join.teraflops),

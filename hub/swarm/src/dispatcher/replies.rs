@@ -20,7 +20,7 @@ impl Dispatcher {
         items: Vec<(usize, Vec<ConnectionId>)>,
         has_rows: impl Fn(usize) -> bool,
     ) -> Vec<(usize, Vec<(ConnectionId, Reply)>)> {
-        let gives_digests = |id| self.workers.get(id).is_some_and(|worker| worker.digest_key.is_some());
+        let gives_digests = |id| self.workers.get(id).is_some_and(|worker| worker.gives_digests);
         choose(items, has_rows, gives_digests, job.layer.reply())
     }
 }

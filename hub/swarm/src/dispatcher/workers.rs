@@ -38,7 +38,7 @@ impl Workers {
         max_failures: u32,
     ) {
         let mut worker = Performance::new(now, member.id, host, &member.join, max_failures);
-        worker.digest_key = member.digest_key;
+        worker.gives_digests = member.gives_digests;
         self.workers.insert(id, worker);
         self.connections.insert(member.id, id);
     }

@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_protocol::{
-    Accepted, DigestKey, ErrorCode, HubSession, Join, SessionConfig, Visibility, WorkerId, peer_text,
-};
+use moex_protocol::{Accepted, ErrorCode, HubSession, Join, SessionConfig, Visibility, WorkerId, peer_text};
 use tracing::warn;
 
 use super::connection::{Connection, Member, Standing};
@@ -156,14 +154,13 @@ impl Fleet {
             self.counts.refused += 1;
             return JoinOutcome::Refused;
         }
-        let digest_key = self.config.digest_key(id, &join);
+        let gives_digests = self.config.asks_for_digests(&join);
         let terms = Accepted {
             session: id.0,
             heartbeat_interval_millis: self.config.heartbeat_interval.as_millis() as u64,
             dispatch_timeout_millis: self.config.timeout.as_millis() as u64,
             model: self.config.model.clone(),
             wants_products: self.config.wants_products(),
-            digest_key: digest_key.map(DigestKey::to_hex),
         };
         connection.session.accept(now, terms);
         connection.member = Some(Member {
@@ -171,7 +168,7 @@ impl Fleet {
             join,
             invitation: admitted.unwrap_or_default(),
             residency: Residency::new(id, capacity),
-            digest_key,
+            gives_digests,
             standing: if is_early { Standing::Early } else { Standing::Probation },
             visibility: Visibility::Visible,
             queue_depth: 0,

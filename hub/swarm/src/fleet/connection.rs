@@ -1,6 +1,6 @@
 //! A connection, and its worker once it has joined.
 
-use moex_protocol::{DigestKey, HubSession, Join, Visibility, WorkerId};
+use moex_protocol::{HubSession, Join, Visibility, WorkerId};
 
 use super::limits::Allowance;
 use super::residency::Residency;
@@ -35,8 +35,8 @@ pub(crate) struct Member {
     /// The invitation that admitted it, if it was not the hub's token.
     pub invitation: Option<String>,
     pub residency: Residency,
-    /// By what its digests are keyed, if it may be asked for them.
-    pub digest_key: Option<DigestKey>,
+    /// Whether it may be asked for digests.
+    pub gives_digests: bool,
     pub standing: Standing,
     pub visibility: Visibility,
     /// Dispatches it had waiting at its last heartbeat.
