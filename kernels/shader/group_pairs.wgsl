@@ -1,69 +1,92 @@
-// The tiles of a step of several rows: pairs of the same expert together, experts and rows ascending. One workgroup does all.
-// CPU twin: Layout::tables in src/engine/gpu/layout.rs.
+// The tiles of a step of several rows: pairs of the same expert together, experts ascending. Steps of many rows have wide tiles,
+// and a list of pairs. One workgroup does all. CPU twin: Layout::tables in src/engine/gpu/layout.rs.
 #import chosen
 
-const THREADS: u32 = 256u;
+@group(0) @binding(3) var<storage, read_write> pairs: array<vec2<u32>>;  // (P): where each one's row of x starts, and its gate
 
+const THREADS: u32 = 256u;
+override FEW_ROWS: u32;   // of a step that has tiles of four
+override WIDE_TILE: u32;  // pairs of a wide tile
+
+var<workgroup> n_pairs: array<atomic<u32>, MOST_EXPERTS>;  // then: how many are placed
 var<workgroup> first_pair: array<u32, MOST_EXPERTS>;
 var<workgroup> first_tile: array<u32, MOST_EXPERTS>;
-var<workgroup> n_tiles: u32;
+var<workgroup> sums: array<vec2<u32>, THREADS>;  // pairs and tiles of each thread's experts, and of those before them
 
 @compute @workgroup_size(256)
 fn group_pairs(@builtin(local_invocation_index) thread: u32) {
     let k = router.n_chosen;
     let n_rows = step[select(STEP_ROWS, STEP_WANTED, router.of_wanted == 1u)];
+    let is_wide = n_rows > FEW_ROWS;
+    let size = select(4u, WIDE_TILE, is_wide);
     for (var e = thread; e < router.n_experts; e += THREADS) {
-        var n = 0u;
-        for (var row = 0u; row < n_rows; row++) {
-            for (var i = 0u; i < k; i++) {
-                n += select(0u, 1u, routing[routing_at(row) + i] == e);
-            }
-        }
-        first_pair[e] = n;
+        atomicStore(&n_pairs[e], 0u);
     }
     workgroupBarrier();
-    if thread == 0u {
-        var pairs = 0u;
-        var tiles = 0u;
-        for (var e = 0u; e < router.n_experts; e++) {
-            let n = first_pair[e];
-            first_pair[e] = pairs;
-            first_tile[e] = tiles;
-            pairs += n;
-            tiles += (n + 3u) / 4u;
-        }
-        n_tiles = tiles;
+    for (var i = thread; i < n_rows * k; i += THREADS) {
+        atomicAdd(&n_pairs[routing[routing_at(i / k) + i % k]], 1u);
     }
     workgroupBarrier();
-    for (var e = thread; e < router.n_experts; e += THREADS) {
-        var pair = first_pair[e];
-        var tile = Tile();
-        for (var row = 0u; row < n_rows; row++) {
-            let at = routing_at(row);
-            for (var i = 0u; i < k; i++) {
-                if routing[at + i] != e {
-                    continue;
-                }
-                let n_before = pair - first_pair[e];
-                let slot = n_before % 4u;
-                if slot == 0u {
-                    tile = Tile(e * router.block, 0u, pair, 0u, vec4<u32>(), vec4<f32>());
-                }
-                tile.n_pairs = slot + 1u;
-                tile.rows[slot] = row * router.x_stride;
-                tile.gates[slot] = bitcast<f32>(routing[at + k + i]);
-                result[first_tile[e] + n_before / 4u] = tile;
-                var place = 0u;
-                for (var j = 0u; j < k; j++) {
-                    place += select(0u, 1u, routing[at + j] < e);
-                }
-                places[row * k + place] = pair;
-                pair++;
-            }
+
+    // Each thread's experts are neighbours.
+    let n_each = (router.n_experts + THREADS - 1u) / THREADS;
+    let first = min(thread * n_each, router.n_experts);
+    let end = min(first + n_each, router.n_experts);
+    var sum = vec2<u32>();
+    for (var e = first; e < end; e++) {
+        let n = atomicLoad(&n_pairs[e]);
+        sum += vec2<u32>(n, (n + size - 1u) / size);
+    }
+    sums[thread] = sum;
+    workgroupBarrier();
+    for (var back = 1u; back < THREADS; back *= 2u) {
+        var before = vec2<u32>();
+        if thread >= back {
+            before = sums[thread - back];
         }
+        workgroupBarrier();
+        sums[thread] += before;
+        workgroupBarrier();
+    }
+    var next = sums[thread] - sum;
+    for (var e = first; e < end; e++) {
+        let n = atomicLoad(&n_pairs[e]);
+        first_pair[e] = next.x;
+        first_tile[e] = next.y;
+        for (var i = 0u; i < n; i += size) {
+            let tile = next.y + i / size;
+            result[tile].block = e * router.block;
+            result[tile].n_pairs = min(size, n - i);
+            result[tile].first_pair = next.x + i;
+        }
+        next += vec2<u32>(n, (n + size - 1u) / size);
+        atomicStore(&n_pairs[e], 0u);
     }
     // Workgroups beyond these find no pairs.
-    for (var tile = n_tiles + thread; tile < router.max_tiles; tile += THREADS) {
-        result[tile] = Tile();
+    for (var tile = sums[THREADS - 1u].y + thread; tile < router.max_tiles; tile += THREADS) {
+        result[tile].n_pairs = 0u;
+    }
+    workgroupBarrier();
+
+    for (var i = thread; i < n_rows * k; i += THREADS) {
+        let row = i / k;
+        let at = routing_at(row);
+        let e = routing[at + i % k];
+        let gate = routing[at + k + i % k];
+        // Whichever order pairs of an expert have, their results are the same.
+        let of_expert = atomicAdd(&n_pairs[e], 1u);
+        let pair = first_pair[e] + of_expert;
+        if is_wide {
+            pairs[pair] = vec2<u32>(row * router.x_stride, gate);
+        } else {
+            let tile = first_tile[e] + of_expert / 4u;
+            result[tile].rows[of_expert % 4u] = row * router.x_stride;
+            result[tile].gates[of_expert % 4u] = bitcast<f32>(gate);
+        }
+        var place = 0u;
+        for (var j = 0u; j < k; j++) {
+            place += select(0u, 1u, routing[at + j] < e);
+        }
+        places[row * k + place] = pair;
     }
 }

@@ -3,33 +3,12 @@
 // their products are added in the order of the columns. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
 #import tile
 #import exact
+#import panels
+#import joined
 
 @group(0) @binding(2) var<storage, read> weights: array<u32>;
 @group(0) @binding(3) var<storage, read> x: array<u32>;
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;
-
-override FLOATS: u32;       // 0: integers, else the bits of a float, 17 for bf16
-override UNITS: u32;        // units in a block
-override CODE_UNITS: u32;   // 32 columns each in a unit
-override BLOCK_WORDS: u32;  // of a block of activations
-override COLUMNS_AT: u32;
-override TERMS: u32;        // 0: a bias a group, 1: the sum, 2: groups' sums in i16
-override HALVES: u32;       // groups in a unit: 1 or 2
-override ADDENDS: u32;      // products of a unit, and what lowers a block
-override BITS: u32;         // of a code
-override IS_WIDE: u32;      // whether codes take the eighth bit: then they count from 128
-override HAS_TABLE: u32;
-override TABLE_0: u32;      // what codes stand for
-override TABLE_1: u32;
-override TABLE_2: u32;
-override TABLE_3: u32;
-override CODES: u32;        // of a block
-override PARAMETER_WORDS: u32;  // of a block
-override IS_POWER: u32;     // whether scales are powers of two
-override DEPTH: u32;        // where m, or zero points, lie
-override HAS_ZEROS: u32;
-override SCALES: u32;       // integer scales of groups; 0: none
-override MINS: u32;
 
 override CAPACITY: u32;     // products of a row that are kept at once
 override ROWS: u32;         // of one panel or two
@@ -44,81 +23,6 @@ struct Place {
     column: u32,       // of products
     rows: vec4<u32>,   // of x, one for each pair
     n_pairs: u32,
-}
-
-fn byte_at(words: u32, i: u32) -> u32 {
-    return (weights[words + i / 4u] >> (8u * (i % 4u))) & 255u;
-}
-
-fn signed_at(words: u32, i: u32) -> f32 {
-    return f32(bitcast<i32>(byte_at(words, i) << 24u) >> 24u);
-}
-
-fn half_at(words: u32, i: u32) -> f32 {
-    return half_value((weights[words + i / 2u] >> (16u * (i % 2u))) & 0xffffu);
-}
-
-// What the four codes of a word stand for.
-fn looked_up(word: u32) -> u32 {
-    let places = vec4<u32>(0u, 8u, 16u, 24u);
-    let codes = (vec4<u32>(word) >> places) & vec4<u32>(15u);
-    let second = (codes & vec4<u32>(4u)) != vec4<u32>(0u);
-    let low = select(vec4<u32>(TABLE_0), vec4<u32>(TABLE_1), second);
-    let high = select(vec4<u32>(TABLE_2), vec4<u32>(TABLE_3), second);
-    let four = select(low, high, (codes & vec4<u32>(8u)) != vec4<u32>(0u));
-    let bytes = ((four >> (8u * (codes & vec4<u32>(3u)))) & vec4<u32>(255u)) << places;
-    return bytes.x | bytes.y | bytes.z | bytes.w;
-}
-
-// Eight quads of codes.
-struct Codes {
-    a: vec4<u32>,
-    b: vec4<u32>,
-}
-
-fn words_at(at: u32) -> vec4<u32> {
-    return vec4<u32>(weights[at], weights[at + 16u], weights[at + 32u], weights[at + 48u]);
-}
-
-fn codes_at(at: u32) -> Codes {
-    let each = vec4<u32>(0u, 1u, 2u, 3u);
-    let one = vec4<u32>(0x01010101u);
-    let three = vec4<u32>(0x03030303u);
-    var codes: Codes;
-    if BITS < 4u {
-        codes.a = (vec4<u32>(weights[at]) >> (2u * each)) & three;
-        codes.b = (vec4<u32>(weights[at + 16u]) >> (2u * each)) & three;
-        if BITS == 3u {
-            let high = vec4<u32>(weights[at + 32u]);
-            codes.a |= ((high >> each) & one) << vec4<u32>(2u);
-            codes.b |= ((high >> (each + 4u)) & one) << vec4<u32>(2u);
-        }
-        return codes;
-    }
-    let words = words_at(at);
-    if BITS == 8u {
-        codes = Codes(words, words_at(at + 64u));
-    } else {
-        codes = Codes(words & vec4<u32>(0x0f0f0f0fu), (words >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu));
-        if BITS == 5u {
-            let high = vec4<u32>(weights[at + 64u]);
-            codes.a |= ((high >> each) & one) << vec4<u32>(4u);
-            codes.b |= ((high >> (each + 4u)) & one) << vec4<u32>(4u);
-        }
-        if BITS == 6u {
-            codes.a |= ((vec4<u32>(weights[at + 64u]) >> (2u * each)) & three) << vec4<u32>(4u);
-            codes.b |= ((vec4<u32>(weights[at + 80u]) >> (2u * each)) & three) << vec4<u32>(4u);
-        }
-        if HAS_TABLE == 1u {
-            codes.a = vec4<u32>(looked_up(codes.a.x), looked_up(codes.a.y), looked_up(codes.a.z), looked_up(codes.a.w));
-            codes.b = vec4<u32>(looked_up(codes.b.x), looked_up(codes.b.y), looked_up(codes.b.z), looked_up(codes.b.w));
-        }
-    }
-    if IS_WIDE == 1u {
-        let middle = vec4<u32>(0x80808080u);
-        codes = Codes(codes.a ^ middle, codes.b ^ middle);
-    }
-    return codes;
 }
 
 fn dot_half(codes: vec4<u32>, at: u32) -> i32 {
@@ -144,20 +48,8 @@ fn unit_products(place: Place, item: u32, slot: u32) {
     let block = item / UNITS;
     let number = item % UNITS;
     let parameters = place.panel + shape.scales + block * PARAMETER_WORDS;
-    var d = 0.0;
-    if IS_POWER == 1u {
-        d = bitcast<f32>((byte_at(parameters, place.row) - 1u) << 23u);
-    } else {
-        d = half_at(parameters, place.row);
-    }
-    var scales = vec2<f32>(d);
-    if SCALES != 0u {
-        let first = number * HALVES * 16u + place.row;
-        scales.x = product_of(d, signed_at(parameters + SCALES, first));
-        if HALVES == 2u {
-            scales.y = product_of(d, signed_at(parameters + SCALES, first + 16u));
-        }
-    }
+    let d = block_scale(parameters, place.row);
+    let scales = unit_scales(parameters, place.row, number, d);
     let unit = Unit(parameters, number, d, scales, slot);
     let first = place.panel + block * CODES + number * CODE_UNITS * BITS * 16u + place.row;
     let blocks = place.rows + block * BLOCK_WORDS;
@@ -215,31 +107,10 @@ fn scaled(place: Place, unit: Unit, t: u32, words: u32, a: i32, b: i32) {
     if TERMS != 0u {
         var lowered = 0.0;
         if unit.number + 1u == UNITS {
-            lowered = lowering(place, unit.parameters, unit.d, terms);
+            lowered = lowering(unit.parameters, place.row, unit.d, terms);
         }
         put(place, slot + (ADDENDS - 1u) * place.n_pairs, lowered);
     }
-}
-
-// What a block is lowered by, negated.
-fn lowering(place: Place, parameters: u32, d: f32, terms: u32) -> f32 {
-    var depth = 0.0;
-    if HAS_ZEROS == 1u {
-        depth = product_of(d, f32(byte_at(parameters + DEPTH, place.row)));
-    } else {
-        depth = half_at(parameters + DEPTH, place.row);
-    }
-    let step = product_of(depth, bitcast<f32>(x[terms]));
-    if TERMS == 1u {
-        return -step;
-    }
-    var lowered = 0;
-    for (var pair = 0u; pair < UNITS * HALVES / 2u; pair++) {
-        let word = bitcast<i32>(x[terms + 1u + pair]);
-        let two = weights[parameters + MINS + pair * 8u + place.row / 2u] >> (16u * (place.row % 2u));
-        lowered += i32(two & 255u) * ((word << 16u) >> 16u) + i32((two >> 8u) & 255u) * (word >> 16u);
-    }
-    return -product_of(f32(lowered), step);
 }
 
 // Four sums of every fourth column, for one pair and the second next.
@@ -280,36 +151,6 @@ fn sum_in_order(start: f32, first: u32, stride: u32, n: u32) -> f32 {
         at += stride;
     }
     return sum;
-}
-
-// `exp(x)`: `x = n ln 2 + r`, a polynomial in r, and n as exponent.
-fn exp_of(value: f32) -> f32 {
-    let x = at_most(at_least(value, -87.0), 88.0);
-    let rounded = sum_of(product_of(x, 1.4426950408889634), ROUNDER);
-    let n = sum_of(rounded, -ROUNDER);
-    let r = sum_of(sum_of(x, -product_of(n, 0.6933594)), -product_of(n, -2.1219444e-4));
-    var sum = 1.9875691e-4;
-    sum = sum_of(product_of(sum, r), 1.3981999e-3);
-    sum = sum_of(product_of(sum, r), 8.333452e-3);
-    sum = sum_of(product_of(sum, r), 4.1665796e-2);
-    sum = sum_of(product_of(sum, r), 1.6666665e-1);
-    sum = sum_of(product_of(sum, r), 0.5);
-    sum = sum_of(product_of(product_of(sum, r), r), sum_of(r, 1.0));
-    return product_of(sum, bitcast<f32>(bitcast<u32>(sum_of(rounded, 127.0)) << 23u));
-}
-
-fn bias(block: u32, start: u32, out: u32) -> f32 {
-    return bitcast<f32>(weights[block + start + out]);
-}
-
-fn joined(block: u32, out: u32, gate: f32, up: f32) -> f32 {
-    if shape.kind == 0u {
-        return product_of(quotient_of(gate, sum_of(1.0, exp_of(-gate))), up);
-    }
-    let g = at_most(sum_of(gate, bias(block, shape.bias, out)), 7.0);
-    let u = at_most(at_least(sum_of(up, bias(block, shape.up_bias, out)), -7.0), 7.0);
-    let denominator = sum_of(1.0, exp_of(product_of(-1.702, g)));
-    return product_of(sum_of(u, 1.0), quotient_of(g, denominator));
 }
 
 @compute @workgroup_size(THREADS)

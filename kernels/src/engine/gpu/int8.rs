@@ -149,6 +149,14 @@ pub(super) fn product(format: WeightFormat, cut: Cut, is_software: bool) -> Cons
     constants.map(|(name, value)| (name, value as f64)).collect()
 }
 
+/// The override constants of products with matrices of an integer `format` in steps of many rows.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn matrix(format: WeightFormat, is_in_order: bool) -> Constants {
+    let numbers = format.definition().map_or([1; INTEGER.len()], integer);
+    let constants = INTEGER.into_iter().zip(numbers).map(|(name, value)| (name, value as f64));
+    constants.chain([("FLOATS", 0.0), ("IN_ORDER", f64::from(u8::from(is_in_order)))]).collect()
+}
+
 /// The override constants of a router whose weights are floats.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn router(format: WeightFormat) -> Constants {

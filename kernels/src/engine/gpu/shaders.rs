@@ -99,6 +99,8 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Pages,
     #[cfg(not(target_arch = "wasm32"))]
+    Pairs,
+    #[cfg(not(target_arch = "wasm32"))]
     Places,
     #[cfg(not(target_arch = "wasm32"))]
     Q,

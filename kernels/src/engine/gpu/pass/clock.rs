@@ -174,9 +174,9 @@ impl GpuClock {
         counts: &Counts,
         n_positions: usize,
     ) -> Result<StepTime, EngineError> {
-        let grid = |step: &Step| step.grid.map(|extent| extent.of(counts)).iter().product::<u32>();
-        let dispatched: Vec<_> =
-            steps.iter().map(|step| (step, grid(step))).filter(|(_, n)| *n > 0).collect();
+        let n_workgroups = |step: &Step| step.workgroups(counts).map(|grid| grid.iter().product());
+        let dispatched: Vec<(&Step, u32)> =
+            steps.iter().filter_map(|step| Some((step, n_workgroups(step)?))).collect();
         let n_stamps = if stamps == Stamps::Each { 2 + dispatched.len() as u32 } else { 2 };
         let times = self.read(n_stamps.min(MAX_STAMPS))?;
         let mut before = 0.0;

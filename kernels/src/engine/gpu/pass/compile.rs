@@ -7,7 +7,7 @@ use super::{
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
     support::unsupported,
-    tiles::{Extent, TileTable},
+    tiles::{Counts, Extent, InOrder, TileTable, When},
     weights::Weights,
 };
 use crate::{
@@ -23,8 +23,10 @@ use crate::{
     quant::{Geometry, row_stride},
 };
 
-/// Rows that a pass computes at once; longer steps take several.
-pub(super) const MAX_ROWS: usize = 64;
+/// Rows that a pass computes at once; longer steps take several. Each weight is read once for all of them.
+pub(super) const MAX_ROWS: usize = 512;
+/// Rows of them whose logits are wanted.
+pub(super) const MAX_WANTED: usize = 64;
 /// A binding of a buffer may start at multiples of this, on every device.
 const BINDING_ALIGN: u64 = 256;
 /// More dispatches than any operation takes.
@@ -45,6 +47,7 @@ pub(super) struct Step {
     pub(super) paged: Option<Paged>,
     /// Workgroups in x, y and z.
     pub(super) grid: [Extent; 3],
+    pub(super) when: When,
 }
 
 /// Bytes of weights and of the cache that a dispatch reads for one row.
@@ -239,14 +242,14 @@ impl<'a> Builder<'a> {
                     result_stride: result_stride as u32,
                     ..Shape::default()
                 };
-                let tiles = self.tile_table(count, 0);
+                let in_order = InOrder::few(count, 0);
                 let buffers = vec![
-                    (Resource::Tiles, tiles),
+                    (Resource::Tiles, self.tile_table(in_order)),
                     (Resource::X, self.places.get(place)),
                     (Resource::Result, result),
                 ];
                 let grid =
-                    [Extent::Fixed(4 * cols.div_ceil(256) as u32), Extent::Tiles(count), Extent::Fixed(1)];
+                    [Extent::Fixed(4 * cols.div_ceil(256) as u32), in_order.extent(), Extent::Fixed(1)];
                 self.push("int8_rows", int8::rows(format), bytemuck::bytes_of(&shape), buffers, grid);
             }
             View::Ranges { place, head_width } => {
@@ -263,12 +266,12 @@ impl<'a> Builder<'a> {
         self.activations.push((x, geometry, place));
     }
 
-    /// The table of tiles of all rows in order, with rows of x `stride` words apart.
-    pub(super) fn tile_table(&mut self, rows: RowCount, stride: u32) -> wgpu::Buffer {
-        if let Some(known) = self.tiles.iter().find(|table| table.is_for(rows, stride)) {
+    /// The table of tiles in order.
+    pub(super) fn tile_table(&mut self, of: InOrder) -> wgpu::Buffer {
+        if let Some(known) = self.tiles.iter().find(|table| table.is_of(of)) {
             return known.buffer().clone();
         }
-        self.tiles.push(TileTable::new(&mut self.places, rows, stride));
+        self.tiles.push(TileTable::new(&mut self.places, of, MAX_ROWS));
         self.tiles[self.tiles.len() - 1].buffer().clone()
     }
 
@@ -278,6 +281,14 @@ impl<'a> Builder<'a> {
         let place = self.places.take(4 * MAX_ROWS * stride);
         self.views.insert(out, View::Rows { place, start: 0, stride });
         place
+    }
+
+    /// The most rows of `x` in a step.
+    pub(super) fn max_rows(&self, x: TensorId) -> usize {
+        match self.row_count(x) {
+            RowCount::Step => MAX_ROWS,
+            RowCount::WantedLogits => MAX_WANTED,
+        }
     }
 
     pub(super) fn row_count(&self, x: TensorId) -> RowCount {
@@ -380,13 +391,27 @@ impl Step {
         grid: [Extent; 3],
     ) -> Self {
         let (kernel, threads) = (shader.entry_point, shader.threads);
-        Self { kernel, of: "", threads, reads: Reads::default(), pipeline, bind_group, paged, grid }
+        let (reads, when) = (Reads::default(), When::default());
+        Self { kernel, of: "", threads, reads, pipeline, bind_group, paged, grid, when }
     }
 
     /// Says for measurements what the dispatch gives, and the bytes of weights that it reads for one row.
-    pub(super) fn gives(&mut self, of: &'static str, weights: usize) {
+    pub(super) fn gives(&mut self, of: &'static str, weights: usize) -> &mut Self {
         self.of = of;
         self.reads.weights = weights;
+        self
+    }
+
+    /// Only some steps have the dispatch.
+    pub(super) fn only(&mut self, when: When) -> &mut Self {
+        self.when = when;
+        self
+    }
+
+    /// Workgroups in x, y and z in a step of these counts; none where a step does not have the dispatch.
+    pub(super) fn workgroups(&self, counts: &Counts) -> Option<[u32; 3]> {
+        let grid = self.grid.map(|extent| extent.of(counts));
+        (self.when.holds(counts) && grid.iter().all(|extent| *extent > 0)).then_some(grid)
     }
 }
 

@@ -3,13 +3,18 @@
 use super::{
     compile::{Builder, MAX_ROWS, Routed, View, ranges_bytes},
     places::PlaceId,
+    products::{Pairs, few_rows},
     structs::{Attend, Heads, Joined, Norm, Router, Width},
-    tiles::Extent,
+    tiles::{Extent, InOrder, WIDE_TILE, When},
 };
 use crate::{
     WeightFormat,
     cpu::{Renormalise, RopePairs},
-    engine::gpu::{int8, shaders::Resource, structs::Tile},
+    engine::gpu::{
+        int8,
+        shaders::Resource,
+        structs::{TILE_PAIRS, Tile},
+    },
     graph::{self, Attention, Op, Prepared, RowCount, TensorId, VectorId},
     quant::row_stride,
 };
@@ -233,8 +238,11 @@ impl Builder<'_> {
         let n_experts = self.program.graph.width(logits);
         let is_resident = self.routers.len() < self.n_resident;
         let count = self.row_count(x);
-        let pairs = Extent::Pairs { rows: count, n_experts: n_experts as u32, n_chosen: n_chosen as u32 };
-        let max_tiles = pairs.most(MAX_ROWS);
+        let pairs_of =
+            |size| Extent::Pairs { rows: count, n_experts: n_experts as u32, n_chosen: n_chosen as u32, size };
+        let (few, many) = (pairs_of(TILE_PAIRS as u32), pairs_of(WIDE_TILE));
+        let few_rows = few_rows(shape.format);
+        let max_tiles = few.most(few_rows as usize).max(many.most(MAX_ROWS));
         let router = Router {
             n_experts: n_experts as u32,
             n_chosen: n_chosen as u32,
@@ -248,11 +256,12 @@ impl Builder<'_> {
         self.routers.push(Routed { layer, n_chosen, rows: count, is_resident });
         let tiles = self.places.take(max_tiles as usize * size_of::<Tile>());
         let of_rows = self.places.take(4 * MAX_ROWS * n_chosen);
+        let pairs = self.places.take(8 * MAX_ROWS * n_chosen);
         let View::Rows { place: logits, .. } = self.views[&logits] else {
             unreachable!("logits lie in rows");
         };
-        let [tiles_buffer, of_rows_buffer, logits] =
-            [tiles, of_rows, logits].map(|place| self.places.get(place));
+        let [tiles_buffer, of_rows_buffer, pairs_buffer, logits] =
+            [tiles, of_rows, pairs, logits].map(|place| self.places.get(place));
         let written = vec![(Resource::Result, tiles_buffer.clone()), (Resource::Places, of_rows_buffer)];
         let with_logits = [written.clone(), vec![(Resource::X, logits)]].concat();
         let parameters = bytemuck::bytes_of(&router);
@@ -261,17 +270,30 @@ impl Builder<'_> {
         if !is_resident {
             self.places.release(tiles);
             self.places.release(of_rows);
+            self.places.release(pairs);
             self.pause(x, out);
             return Ok(());
         }
-        self.push("group_pairs", Vec::new(), parameters, written, [Extent::OneIfSeveral(count), ONE, ONE]);
+        let constants = vec![("FEW_ROWS", f64::from(few_rows)), ("WIDE_TILE", f64::from(WIDE_TILE))];
+        let grouped = [written, vec![(Resource::Pairs, pairs_buffer.clone())]].concat();
+        self.push("group_pairs", constants, parameters, grouped, [ONE; 3]).only(When::Several(count));
 
         let slab = self.weights.upload_experts(self.experts, layer, (n_experts, shape.bytes()))?;
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);
         let n_pairs = MAX_ROWS * n_chosen;
         let place = self.places.take(4 * n_pairs * shape.hidden);
-        self.expert_steps(shape, (slab, tiles_buffer), (pairs, n_chosen), n_pairs, [activations, place]);
+        let pairs_of_experts = Pairs {
+            most: n_pairs,
+            n_chosen,
+            rows: count,
+            in_order: InOrder::pairs(count, n_chosen),
+            few: (few, tiles_buffer.clone()),
+            many: (many, tiles_buffer),
+            list: Some(pairs_buffer),
+        };
+        self.expert_steps(shape, slab, &pairs_of_experts, [activations, place]);
         self.places.release(tiles);
+        self.places.release(pairs);
         self.views.insert(out, View::Pairs { place, of_rows, n_chosen });
         Ok(())
     }

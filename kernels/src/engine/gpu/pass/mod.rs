@@ -27,7 +27,7 @@ use std::{any::Any, fmt, ops::Range, sync::Mutex};
 
 use away::{Asked, Pause};
 use clock::Stamped;
-use compile::{Builder, MAX_ROWS, Routed, Step, View};
+use compile::{Builder, MAX_ROWS, MAX_WANTED, Routed, Step, View};
 use pages::{GpuPages, page_bytes, pollster};
 use request::Request;
 use tiles::{Counts, TileTable};
@@ -146,7 +146,7 @@ impl GpuPass {
         let vocabulary = program.graph.width(logits);
         let routing_bytes = builder.routing.size();
         let readback_bytes =
-            builder.most_paused_bytes().max((4 * MAX_ROWS * vocabulary) as u64 + routing_bytes);
+            builder.most_paused_bytes().max((4 * MAX_WANTED * vocabulary) as u64 + routing_bytes);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let readback =
             allocate(builder.device, "readback", readback_bytes, usage, &mut builder.places.n_buffers);
@@ -249,10 +249,7 @@ impl GpuPass {
         let mut n_dispatches = 0;
         for index in segment.steps.clone() {
             let step = &self.steps[index];
-            let [x, y, z] = step.grid.map(|extent| extent.of(counts));
-            if x * y * z == 0 {
-                continue;
-            }
+            let Some([x, y, z]) = step.workgroups(counts) else { continue };
             pass.set_pipeline(&step.pipeline);
             pass.set_bind_group(0, step.bind_group.as_ref().or_else(|| pages.bind_group(index)), &[]);
             pass.dispatch_workgroups(x, y, z);
@@ -362,7 +359,7 @@ impl DevicePass for GpuPass {
 
     fn n_dispatches(&self) -> usize {
         let counts = Counts { rows: 1, wanted: 1, splits: 1 };
-        let is_there = |step: &&Step| step.grid.iter().all(|extent| extent.of(&counts) > 0);
+        let is_there = |step: &&Step| step.workgroups(&counts).is_some();
         self.steps.iter().filter(is_there).count()
     }
 
@@ -376,7 +373,7 @@ impl DevicePass for GpuPass {
 }
 
 impl GpuPass {
-    /// [`DevicePass::step`] of up to 64 rows with all experts on the GPU, and how long it took there.
+    /// [`DevicePass::step`] of up to 512 rows, of which the logits of up to 64 are wanted, with all experts on the GPU, and how long it took there.
     ///
     /// # Errors
     /// As [`DevicePass::step`].
@@ -419,7 +416,7 @@ impl GpuPass {
         let mut done = 0;
         let mut last = Counts { rows: 0, wanted: 0, splits: 0 };
         while done < n_rows {
-            done += state.request.fill(spans, done, MAX_ROWS, &self.ropes, self.n_heads);
+            done += state.request.fill(spans, done, [MAX_ROWS, MAX_WANTED], &self.ropes, self.n_heads);
             let counts = self.write(state)?;
             last = counts;
             let is_it = |of: &Recorded| (of.counts, of.pages) == (counts, pages.number) && clock.is_none();

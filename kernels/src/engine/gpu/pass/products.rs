@@ -3,16 +3,16 @@
 use super::{
     compile::{Builder, MAX_ROWS, View},
     places::PlaceId,
-    tiles::Extent,
+    tiles::{Extent, FEW_ROWS, InOrder, When},
 };
 use crate::{
-    ExpertShape,
+    ExpertFormat, ExpertShape, WeightFormat,
     engine::gpu::{
         int8::{self, Cut, Int8Step},
         shaders::Resource,
         structs::Shape,
     },
-    graph::{MatrixId, Op, Prepared, Projection, TensorId},
+    graph::{MatrixId, Op, Prepared, Projection, RowCount, TensorId},
     quant::row_stride,
     simd::{PackedExpertShape, PackedShape, ROWS},
 };
@@ -20,6 +20,31 @@ use crate::{
 /// Columns of a router's part, and the most parts.
 const ROUTER_COLS: usize = 64;
 const MAX_ROUTER_PARTS: usize = 16;
+
+/// Panels of a workgroup of `int8_matrix`.
+const MATRIX_PANELS: usize = 4;
+
+/// The pairs that experts, or a dense MLP, are computed for.
+pub(super) struct Pairs {
+    pub(super) most: usize,
+    /// Of each row.
+    pub(super) n_chosen: usize,
+    pub(super) rows: RowCount,
+    /// All of them.
+    pub(super) in_order: InOrder,
+    /// Tiles in steps of few rows.
+    pub(super) few: (Extent, wgpu::Buffer),
+    /// Wide tiles in steps of many.
+    pub(super) many: (Extent, wgpu::Buffer),
+    /// Of wide tiles; none if the pairs are rows in order.
+    pub(super) list: Option<wgpu::Buffer>,
+}
+
+/// The most rows of a step whose experts of these formats have small tiles: there are wide ones for integers alone.
+pub(super) fn few_rows(formats: ExpertFormat) -> u32 {
+    let is_integer = |format: WeightFormat| format.geometry().is_some();
+    if is_integer(formats.gate_up) && is_integer(formats.down) { FEW_ROWS } else { MAX_ROWS as u32 }
+}
 
 impl Builder<'_> {
     /// Multiplies `x` by matrices: those of one format, one after another, as one.
@@ -58,35 +83,53 @@ impl Builder<'_> {
             if self.is_router(first) {
                 self.n_logit_parts = n_parts;
             }
-            let out = self.places.take(4 * MAX_ROWS * rows * n_parts);
+            let out = self.places.take(4 * self.max_rows(x) * rows * n_parts);
             let shape = Shape {
                 kind: u32::from(biases.is_some()),
                 bias: (panel_bytes / 4) as u32,
                 ..int8::matrix_shape(&matrix)
             };
-            let tiles = self.tile_table(count, 0);
             let [activations, result] = [activations, out].map(|place| self.places.get(place));
-            let (shader, constants, grid) = match is_router {
-                true => {
-                    let panels = Extent::Fixed(rows.div_ceil(ROWS) as u32);
-                    let parts = Extent::Fixed(n_parts as u32);
-                    ("router_logits", int8::router(format), [panels, Extent::Rows(count), parts])
-                }
-                false => {
-                    let cut = Cut::of(format, cols, ROWS, self.max_threads());
-                    let panels = Extent::Fixed(rows.div_ceil(cut.rows) as u32);
-                    let constants = int8::product(format, cut, self.device.info().software);
-                    ("int8_product", constants, [panels, Extent::Tiles(count), Extent::Fixed(1)])
-                }
+            let parameters = bytemuck::bytes_of(&shape);
+            let in_order = InOrder::few(count, 0);
+            let name = program.graph.tensor(first.out).name;
+            let few = self.tile_table(in_order);
+            let buffers = |tiles| {
+                vec![
+                    (Resource::Tiles, tiles),
+                    (Resource::Weights, slab.clone()),
+                    (Resource::X, activations.clone()),
+                    (Resource::Result, result.clone()),
+                ]
             };
-            let buffers = vec![
-                (Resource::Tiles, tiles),
-                (Resource::Weights, slab),
-                (Resource::X, activations),
-                (Resource::Result, result),
-            ];
-            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers, grid)
-                .gives(program.graph.tensor(first.out).name, panel_bytes);
+            if is_router {
+                let panels = Extent::Fixed(rows.div_ceil(ROWS) as u32);
+                let grid = [panels, Extent::Rows(count), Extent::Fixed(n_parts as u32)];
+                self.push("router_logits", int8::router(format), parameters, buffers(few), grid)
+                    .gives(name, panel_bytes);
+            } else {
+                let cut = Cut::of(format, cols, ROWS, self.max_threads());
+                let panels = Extent::Fixed(rows.div_ceil(cut.rows) as u32);
+                let constants = int8::product(format, cut, self.device.info().software);
+                let grid = [panels, in_order.extent(), Extent::Fixed(1)];
+                let has_matrix = format.geometry().is_some();
+                self.push("int8_product", constants, parameters, buffers(few), grid)
+                    .gives(name, panel_bytes)
+                    .only(if has_matrix { When::Few(count) } else { When::Always });
+                if has_matrix {
+                    let in_order = InOrder::many(count);
+                    let many = self.tile_table(in_order);
+                    let unused = self.places.take(0);
+                    let mut buffers = buffers(many);
+                    buffers.push((Resource::Pairs, self.places.get(unused)));
+                    self.places.release(unused);
+                    let panels = Extent::Fixed(rows.div_ceil(MATRIX_PANELS * ROWS) as u32);
+                    let grid = [panels, in_order.extent(), Extent::Fixed(1)];
+                    self.push("int8_matrix", int8::matrix(format, true), parameters, buffers, grid)
+                        .gives(name, panel_bytes)
+                        .only(When::Many(count));
+                }
+            }
             let mut start = 0;
             for projection in group {
                 self.places.share(out);
@@ -116,58 +159,109 @@ impl Builder<'_> {
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);
         let count = self.row_count(x);
         let stride = row_stride(shape.format.gate_up.geometry(), shape.hidden);
-        let tiles = self.tile_table(count, stride as u32);
+        let (few, many) = (InOrder::few(count, stride as u32), InOrder::many(count));
+        let pairs = Pairs {
+            most: MAX_ROWS,
+            n_chosen: 1,
+            rows: count,
+            in_order: few,
+            few: (few.extent(), self.tile_table(few)),
+            many: (many.extent(), self.tile_table(many)),
+            list: None,
+        };
         let place = self.rows_of(out);
-        self.expert_steps(*shape, (slab, tiles), (Extent::Tiles(count), 1), MAX_ROWS, [activations, place]);
+        self.expert_steps(*shape, slab, &pairs, [activations, place]);
         Ok(())
     }
 
-    /// The three steps of experts of `shape`, for up to `n_pairs` pairs, `n_chosen` of each row: from activations to results.
+    /// The steps of experts of `shape`: from activations to results.
     pub(super) fn expert_steps(
         &mut self,
         shape: PackedExpertShape,
-        (slab, tiles): (wgpu::Buffer, wgpu::Buffer),
-        (extent, n_chosen): (Extent, usize),
-        n_pairs: usize,
+        slab: wgpu::Buffer,
+        pairs: &Pairs,
         [x, y]: [PlaceId; 2],
     ) {
-        let packed = shape;
-        let PackedExpertShape { hidden, inner, format } = packed;
-        let shape = ExpertShape { hidden, inner, format };
+        let PackedExpertShape { hidden, inner, format } = shape;
+        let n_pairs = pairs.most;
         let h_stride = row_stride(format.down.geometry(), inner);
         // The products of gate and up follow h.
         let h = self.places.take(4 * 3 * n_pairs * inner);
         let h_rows = self.places.take(4 * n_pairs * h_stride);
-        for step in Int8Step::ALL {
-            let (shader, [from, to]) = match step {
-                Int8Step::GateUp => ("int8_product", [x, h]),
-                Int8Step::Rows => ("int8_rows", [h, h_rows]),
-                Int8Step::Down => ("int8_product", [h_rows, y]),
-            };
-            let parameters = step.shape(&shape, h_stride, (n_pairs * inner) as u64);
-            let [from, to] = [from, to].map(|place| self.places.get(place));
-            let buffers = vec![
-                (Resource::Tiles, tiles.clone()),
-                (Resource::Weights, slab.clone()),
-                (Resource::X, from),
-                (Resource::Result, to),
-            ];
-            let (format, cols) = match step {
-                Int8Step::GateUp => (format.gate_up, hidden),
-                Int8Step::Rows | Int8Step::Down => (format.down, inner),
-            };
-            let cut = Cut::of(format, cols, 2 * ROWS, self.max_threads());
-            let constants = step.constants(&shape, cut, self.device.info().software);
-            let grid = [Extent::Fixed(step.workgroups(&shape)), extent, Extent::Fixed(1)];
-            let (gives, bytes) = match step {
-                Int8Step::GateUp => ("gate and up", packed.gate_up_bytes()),
-                Int8Step::Rows => ("h, rounded", 0),
-                Int8Step::Down => ("down", packed.bytes() - packed.gate_up_bytes()),
-            };
-            self.push(shader, constants, bytemuck::bytes_of(&parameters), buffers, grid)
-                .gives(gives, n_chosen * bytes);
-        }
+        let [x, y, h_floats, h_ints] = [x, y, h, h_rows].map(|place| self.places.get(place));
+        let gate_up = (Int8Step::GateUp, format.gate_up, hidden, [x, h_floats.clone()]);
+        let down = (Int8Step::Down, format.down, inner, [h_ints.clone(), y]);
+        self.expert_products(&shape, &slab, pairs, (h_stride, gate_up));
+
+        let step = Int8Step::Rows;
+        let expert = ExpertShape { hidden, inner, format };
+        let parameters = step.shape(&expert, h_stride, (n_pairs * inner) as u64);
+        let buffers = vec![
+            (Resource::Tiles, self.tile_table(pairs.in_order)),
+            (Resource::X, h_floats),
+            (Resource::Result, h_ints),
+        ];
+        let grid = [Extent::Fixed(step.workgroups(&expert)), pairs.in_order.extent(), Extent::Fixed(1)];
+        let constants = int8::rows(format.down);
+        self.push("int8_rows", constants, bytemuck::bytes_of(&parameters), buffers, grid)
+            .gives("h, rounded", 0);
+
+        self.expert_products(&shape, &slab, pairs, (h_stride, down));
         self.places.release(h);
         self.places.release(h_rows);
+    }
+
+    /// The products of one half of experts, for few rows and for many.
+    fn expert_products(
+        &mut self,
+        packed: &PackedExpertShape,
+        slab: &wgpu::Buffer,
+        pairs: &Pairs,
+        (h_stride, (step, format, cols, [from, to])): (
+            usize,
+            (Int8Step, WeightFormat, usize, [wgpu::Buffer; 2]),
+        ),
+    ) {
+        let PackedExpertShape { hidden, inner, format: formats } = *packed;
+        let shape = ExpertShape { hidden, inner, format: formats };
+        let parameters = step.shape(&shape, h_stride, (pairs.most * inner) as u64);
+        let parameters = bytemuck::bytes_of(&parameters);
+        let (of, bytes) = match step {
+            Int8Step::GateUp => ("gate and up", packed.gate_up_bytes()),
+            _ => ("down", packed.bytes() - packed.gate_up_bytes()),
+        };
+        let buffers = |tiles: &wgpu::Buffer| {
+            vec![
+                (Resource::Tiles, tiles.clone()),
+                (Resource::Weights, slab.clone()),
+                (Resource::X, from.clone()),
+                (Resource::Result, to.clone()),
+            ]
+        };
+        let has_matrix = few_rows(formats) < MAX_ROWS as u32;
+        let cut = Cut::of(format, cols, 2 * ROWS, self.max_threads());
+        let constants = step.constants(&shape, cut, self.device.info().software);
+        let workgroups = step.workgroups(&shape);
+        let (extent, tiles) = &pairs.few;
+        let grid = [Extent::Fixed(workgroups), *extent, Extent::Fixed(1)];
+        self.push("int8_product", constants, parameters, buffers(tiles), grid)
+            .gives(of, pairs.n_chosen * bytes)
+            .only(if has_matrix { When::Few(pairs.rows) } else { When::Always });
+        if !has_matrix {
+            return;
+        }
+        let (extent, tiles) = &pairs.many;
+        let mut buffers = buffers(tiles);
+        let list = pairs.list.clone().unwrap_or_else(|| {
+            let unused = self.places.take(0);
+            self.places.release(unused);
+            self.places.get(unused)
+        });
+        buffers.push((Resource::Pairs, list));
+        // A workgroup of the other kernel takes two panels.
+        let grid = [Extent::Fixed(workgroups.div_ceil(2)), *extent, Extent::Fixed(1)];
+        self.push("int8_matrix", int8::matrix(format, pairs.list.is_none()), parameters, buffers, grid)
+            .gives(of, pairs.n_chosen * bytes)
+            .only(When::Many(pairs.rows));
     }
 }

@@ -56,12 +56,13 @@ impl Request {
         HEADER + n_rows * (3 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
     }
 
-    /// Takes up to `max_rows` rows of `spans` from row `first` of all on; returns how many.
+    /// Takes up to `max_rows` rows of `spans` from row `first` of all on, of which up to `max_wanted` have logits; returns how
+    /// many.
     pub(super) fn fill(
         &mut self,
         spans: &[Span<'_>],
         first: usize,
-        max_rows: usize,
+        [mut max_rows, max_wanted]: [usize; 2],
         ropes: &[Rope],
         n_heads: u32,
     ) -> usize {
@@ -71,8 +72,8 @@ impl Request {
         }
         let (mut start, mut most_pages) = (0, 1);
         for span in spans {
-            let rows = first.max(start)..(first + max_rows).min(start + span.ids.len());
-            for row in rows.clone() {
+            let taken = self.ids.len();
+            for row in first.max(start)..(first + max_rows).min(start + span.ids.len()) {
                 let i = row - start;
                 let is_wanted = match span.wanted {
                     WantedLogits::Nothing => false,
@@ -80,14 +81,19 @@ impl Request {
                     WantedLogits::All => true,
                 };
                 if is_wanted {
+                    if self.wanted.len() == max_wanted {
+                        max_rows = self.ids.len();
+                        break;
+                    }
                     self.wanted.push(self.ids.len() as u32);
                 }
                 self.ids.push(span.ids[i]);
                 self.positions.push((span.start + i) as u32);
                 self.tables.push(self.pages.len() as u32);
             }
-            if !rows.is_empty() {
-                let n_pages = (span.start + rows.end - start).div_ceil(PAGE_POSITIONS);
+            if self.ids.len() > taken {
+                let last = self.positions[self.ids.len() - 1] as usize;
+                let n_pages = (last + 1).div_ceil(PAGE_POSITIONS);
                 self.pages.extend(span.table.numbers().take(n_pages));
                 most_pages = most_pages.max(n_pages as u32);
             }

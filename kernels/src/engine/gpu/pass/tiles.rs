@@ -2,7 +2,7 @@
 
 use bytemuck::Zeroable;
 
-use super::{compile::MAX_ROWS, places::Places};
+use super::places::Places;
 use crate::{
     engine::gpu::{
         device::GpuDevice,
@@ -18,14 +18,41 @@ pub(super) enum Extent {
     Fixed(u32),
     /// One for each row.
     Rows(RowCount),
-    /// One for each tile of rows in order.
-    Tiles(RowCount),
+    /// One for each tile of rows in order, or of `of_row` pairs of each.
+    Tiles { rows: RowCount, of_row: u32, size: u32 },
     /// One for each tile of pairs that a router's choices can make.
-    Pairs { rows: RowCount, n_experts: u32, n_chosen: u32 },
+    Pairs { rows: RowCount, n_experts: u32, n_chosen: u32, size: u32 },
     /// One for each range of positions.
     Splits,
-    /// One in steps of several rows, else none.
-    OneIfSeveral(RowCount),
+}
+
+/// Pairs of a tile in steps of many rows.
+pub(super) const WIDE_TILE: u32 = 32;
+/// Rows of a step that has tiles of [`TILE_PAIRS`].
+pub(super) const FEW_ROWS: u32 = 16;
+
+/// Which steps have a dispatch, by their rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum When {
+    #[default]
+    Always,
+    /// Those of several rows.
+    Several(RowCount),
+    /// Those of at most [`FEW_ROWS`].
+    Few(RowCount),
+    /// Those of more.
+    Many(RowCount),
+}
+
+impl When {
+    pub(super) fn holds(self, counts: &Counts) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Several(rows) => counts.of(rows) > 1,
+            Self::Few(rows) => counts.of(rows) <= FEW_ROWS,
+            Self::Many(rows) => counts.of(rows) > FEW_ROWS,
+        }
+    }
 }
 
 /// The counts of a step.
@@ -54,14 +81,13 @@ impl Extent {
         match self {
             Self::Fixed(n) => n,
             Self::Rows(rows) => counts.of(rows),
-            Self::Tiles(rows) => counts.of(rows).div_ceil(TILE_PAIRS as u32),
-            Self::Pairs { rows, n_experts, n_chosen } => {
+            Self::Tiles { rows, of_row, size } => (of_row * counts.of(rows)).div_ceil(size),
+            Self::Pairs { rows, n_experts, n_chosen, size } => {
                 let pairs = counts.of(rows) * n_chosen;
                 // Every expert may have one tile that is not full.
-                pairs.min(pairs.div_ceil(TILE_PAIRS as u32) + n_experts)
+                pairs.min(pairs.div_ceil(size) + n_experts)
             }
             Self::Splits => counts.splits,
-            Self::OneIfSeveral(rows) => u32::from(counts.of(rows) > 1),
         }
     }
 
@@ -71,24 +97,55 @@ impl Extent {
     }
 }
 
-/// The tiles of all rows, in order.
+/// The tiles of all rows, or of `of_row` pairs of each, in order.
 #[derive(Debug)]
 pub(super) struct TileTable {
-    rows: RowCount,
-    /// Words from one row of x to the next.
-    stride: u32,
+    of: InOrder,
     buffer: wgpu::Buffer,
 }
 
-impl TileTable {
-    pub(super) fn new(places: &mut Places<'_>, rows: RowCount, stride: u32) -> Self {
-        let bytes = (MAX_ROWS.div_ceil(TILE_PAIRS) * size_of::<Tile>()) as u64;
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-        Self { rows, stride, buffer: places.buffer("tiles", bytes, usage) }
+/// What a table's tiles are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InOrder {
+    pub(super) rows: RowCount,
+    pub(super) of_row: u32,
+    /// Pairs of a tile.
+    pub(super) size: u32,
+    /// Words from one row of x to the next, where tiles say where rows are.
+    pub(super) stride: u32,
+}
+
+impl InOrder {
+    /// Rows in tiles of [`TILE_PAIRS`].
+    pub(super) fn few(rows: RowCount, stride: u32) -> Self {
+        Self { rows, of_row: 1, size: TILE_PAIRS as u32, stride }
     }
 
-    pub(super) fn is_for(&self, rows: RowCount, stride: u32) -> bool {
-        (self.rows, self.stride) == (rows, stride)
+    /// Rows in tiles of [`WIDE_TILE`].
+    pub(super) fn many(rows: RowCount) -> Self {
+        Self { rows, of_row: 1, size: WIDE_TILE, stride: 0 }
+    }
+
+    /// Pairs of rows, `of_row` of each, in tiles of [`TILE_PAIRS`].
+    pub(super) fn pairs(rows: RowCount, of_row: usize) -> Self {
+        Self { of_row: of_row as u32, ..Self::few(rows, 0) }
+    }
+
+    /// A workgroup for each tile.
+    pub(super) fn extent(self) -> Extent {
+        Extent::Tiles { rows: self.rows, of_row: self.of_row, size: self.size }
+    }
+}
+
+impl TileTable {
+    pub(super) fn new(places: &mut Places<'_>, of: InOrder, max_rows: usize) -> Self {
+        let bytes = (of.extent().most(max_rows) as usize * size_of::<Tile>()) as u64;
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        Self { of, buffer: places.buffer("tiles", bytes, usage) }
+    }
+
+    pub(super) fn is_of(&self, of: InOrder) -> bool {
+        self.of == of
     }
 
     pub(super) fn buffer(&self) -> &wgpu::Buffer {
@@ -97,20 +154,21 @@ impl TileTable {
 
     /// Writes the tiles of a step.
     pub(super) fn write(&self, device: &GpuDevice, counts: &Counts) {
-        let n = counts.of(self.rows);
+        let InOrder { rows, of_row, size, stride } = self.of;
+        let n = of_row * counts.of(rows);
         let tile = |first: u32| {
             let mut tile = Tile {
-                n_pairs: (n - first).min(TILE_PAIRS as u32),
+                n_pairs: (n - first).min(size),
                 first_pair: first,
                 gates: [1.0; TILE_PAIRS],
                 ..Tile::zeroed()
             };
             for (row, place) in (first..).zip(&mut tile.rows) {
-                *place = row * self.stride;
+                *place = row * stride;
             }
             tile
         };
-        let tiles: Vec<Tile> = (0..n).step_by(TILE_PAIRS).map(tile).collect();
+        let tiles: Vec<Tile> = (0..n).step_by(size as usize).map(tile).collect();
         device.queue().write_buffer(&self.buffer, 0, bytemuck::cast_slice(&tiles));
     }
 }
