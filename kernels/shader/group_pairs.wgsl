@@ -10,7 +10,6 @@ override WIDE_TILE: u32;  // pairs of a wide tile
 
 var<workgroup> n_pairs: array<atomic<u32>, MOST_EXPERTS>;  // then: how many are placed
 var<workgroup> first_pair: array<u32, MOST_EXPERTS>;
-var<workgroup> first_tile: array<u32, MOST_EXPERTS>;
 var<workgroup> sums: array<vec2<u32>, THREADS>;  // pairs and tiles of each thread's experts, and of those before them
 
 @compute @workgroup_size(256)
@@ -52,7 +51,6 @@ fn group_pairs(@builtin(local_invocation_index) thread: u32) {
     for (var e = first; e < end; e++) {
         let n = atomicLoad(&n_pairs[e]);
         first_pair[e] = next.x;
-        first_tile[e] = next.y;
         for (var i = 0u; i < n; i += size) {
             let tile = next.y + i / size;
             result[tile].block = e * router.block;
@@ -76,17 +74,28 @@ fn group_pairs(@builtin(local_invocation_index) thread: u32) {
         // Whichever order pairs of an expert have, their results are the same.
         let of_expert = atomicAdd(&n_pairs[e], 1u);
         let pair = first_pair[e] + of_expert;
-        if is_wide {
-            pairs[pair] = vec2<u32>(row * router.x_stride, gate);
-        } else {
-            let tile = first_tile[e] + of_expert / 4u;
-            result[tile].rows[of_expert % 4u] = row * router.x_stride;
-            result[tile].gates[of_expert % 4u] = bitcast<f32>(gate);
-        }
+        pairs[pair] = vec2<u32>(row * router.x_stride, gate);
         var place = 0u;
         for (var j = 0u; j < k; j++) {
             place += select(0u, 1u, routing[at + j] < e);
         }
         places[row * k + place] = pair;
+    }
+    if is_wide {
+        return;
+    }
+    storageBarrier();
+    workgroupBarrier();
+    // A tile's rows are written by one thread: stores to parts of a vector may be stores of all of it.
+    for (var tile = thread; tile < sums[THREADS - 1u].y; tile += THREADS) {
+        let of_tile = result[tile].first_pair;
+        var rows = vec4<u32>();
+        var gates = vec4<f32>();
+        for (var i = 0u; i < result[tile].n_pairs; i++) {
+            rows[i] = pairs[of_tile + i].x;
+            gates[i] = bitcast<f32>(pairs[of_tile + i].y);
+        }
+        result[tile].rows = rows;
+        result[tile].gates = gates;
     }
 }

@@ -14,6 +14,8 @@ override CAPACITY: u32;     // products of a row that are kept at once
 override ROWS: u32;         // of one panel or two
 override THREADS: u32;      // of a workgroup, at least eight a row
 override LANES: u32 = THREADS / ROWS;
+override ONE_PAIR: u32 = 0u;  // whether every tile has one pair
+override ITEMS: u32 = 0u;     // of a row, if the kernel is for rows of one length: then loads of all its units are under way together
 
 var<workgroup> products: array<f32, CAPACITY * ROWS>;
 
@@ -159,7 +161,7 @@ fn int8_product(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let tile = run.first_tile + group.y;
-    let n_pairs = tiles[tile].n_pairs;
+    let n_pairs = select(tiles[tile].n_pairs, 1u, ONE_PAIR == 1u);
     if n_pairs == 0u {
         return;
     }
@@ -189,10 +191,14 @@ fn int8_product(
         workgroupBarrier();
     } else {
         let at_once = CAPACITY / (ADDENDS * n_pairs);
-        for (var first = 0u; first < shape.items; first += at_once) {
-            let n = min(at_once, shape.items - first);
-            for (var i = lane; i < n; i += LANES) {
-                unit_products(place, first + i, i * ADDENDS * n_pairs);
+        let items = select(shape.items, ITEMS, ITEMS != 0u);
+        for (var first = 0u; first < items; first += at_once) {
+            let n = min(at_once, items - first);
+            for (var round = 0u; round < (n + LANES - 1u) / LANES; round++) {
+                let i = round * LANES + lane;
+                if i < n || (ITEMS != 0u && ITEMS % LANES == 0u && at_once % LANES == 0u) {
+                    unit_products(place, first + i, i * ADDENDS * n_pairs);
+                }
             }
             workgroupBarrier();
             if lane < n_pairs {

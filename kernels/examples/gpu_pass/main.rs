@@ -24,6 +24,8 @@ use moex_kernels::{
     simd::{Processor, Simd},
 };
 
+/// Rows that a pass computes at once.
+const AT_ONCE: usize = 512;
 /// Layers of the smaller model.
 const FEW_LAYERS: usize = 2;
 
@@ -131,6 +133,8 @@ struct Measured {
     gpu_micros: [f64; 2],
     /// Medians of each dispatch at the first positions, and at the depth.
     dispatches: [Vec<DispatchTime>; 2],
+    /// Those of the prompt's first rows, as many as are computed at once.
+    prompt_dispatches: Vec<DispatchTime>,
 }
 
 impl Run {
@@ -158,8 +162,8 @@ impl Run {
             for _ in 0..3 {
                 tokens[index] = tokens[index].min(self.tokens(depth, settings.n_steps)?);
             }
-            let [ends, each] =
-                [Stamps::Ends, Stamps::Each].map(|stamps| self.timed(clock, stamps, depth, settings.n_steps));
+            let [ends, each] = [Stamps::Ends, Stamps::Each]
+                .map(|stamps| self.timed(clock, stamps, (depth, 1), settings.n_steps));
             let (ends, each) = (ends?, each?);
             if index == 0 {
                 gpu_micros = [ends.0, each.0];
@@ -167,7 +171,12 @@ impl Run {
             dispatches[index] = each.1;
         }
         let prompt = prompt.into_iter().fold(f64::MAX, f64::min);
-        Ok(Measured { n_layers: self.n_layers, tokens, prompt, gpu_micros, dispatches })
+        let unwanted = (0..3).map(|_| self.tokens_with(WantedLogits::Nothing, 0, settings.n_steps));
+        let unwanted = unwanted.collect::<Result<Vec<_>, _>>()?.into_iter().fold(f64::MAX, f64::min);
+        println!("  {} layers, a token whose logits nobody wants: {:.1} us", self.n_layers, 1e6 * unwanted);
+        let rows = settings.prompt.min(AT_ONCE);
+        let (_, prompt_dispatches) = self.timed(clock, Stamps::Each, (0, rows), 5)?;
+        Ok(Measured { n_layers: self.n_layers, tokens, prompt, gpu_micros, dispatches, prompt_dispatches })
     }
 
     fn prompt(&mut self, n: usize) -> Result<f64, Box<dyn Error>> {
@@ -180,26 +189,30 @@ impl Run {
 
     /// Seconds of a token.
     fn tokens(&mut self, depth: usize, n: usize) -> Result<f64, Box<dyn Error>> {
+        self.tokens_with(WantedLogits::Last, depth, n)
+    }
+
+    fn tokens_with(&mut self, wanted: WantedLogits, depth: usize, n: usize) -> Result<f64, Box<dyn Error>> {
         let started = Instant::now();
         for position in depth..depth + n {
             let ids = [id(position)];
-            let spans = [Span { ids: &ids, start: position, table: &self.table, wanted: WantedLogits::Last }];
+            let spans = [Span { ids: &ids, start: position, table: &self.table, wanted }];
             self.pass.step(&spans, &self.kv, &mut nowhere, &mut self.out)?;
         }
         Ok(started.elapsed().as_secs_f64() / n as f64)
     }
 
-    /// Medians of a step and of its dispatches.
+    /// Medians of a step of so many rows, and of its dispatches.
     fn timed(
         &mut self,
         clock: &GpuClock,
         stamps: Stamps,
-        depth: usize,
+        (depth, n_rows): (usize, usize),
         n: usize,
     ) -> Result<(f64, Vec<DispatchTime>), Box<dyn Error>> {
         let (mut whole, mut dispatches) = (Vec::new(), Vec::new());
+        let ids: Vec<u32> = (depth..depth + n_rows).map(id).collect();
         for _ in 0..n {
-            let ids = [id(depth)];
             let spans = [Span { ids: &ids, start: depth, table: &self.table, wanted: WantedLogits::Last }];
             let time = self.pass.timed_step((clock, stamps), &spans, &self.kv, &mut self.out)?;
             whole.push(time.micros);
@@ -250,6 +263,8 @@ fn report(name: &str, settings: &Settings, (few, many): (&Measured, &Measured), 
         println!("  at depth {depth}:");
         table(&many.dispatches[index], many.n_layers, settings.resident_threads, rate);
     }
+    println!("  a prompt of {} (weights are counted once for a row):", settings.prompt.min(AT_ONCE));
+    table(&many.prompt_dispatches, many.n_layers, settings.resident_threads, rate);
 }
 
 /// A row for each kind of dispatch: how many a layer, medians of its time, bytes, bandwidth, threads.

@@ -35,11 +35,8 @@ impl CompiledKernels {
         constants: Constants,
     ) -> Compiled {
         let mut kernels = lock(&self.0);
-        // A shader's constants have the same names every time.
-        let is_it = |kernel: &&CompiledKernel| {
-            std::ptr::eq(kernel.shader, shader)
-                && kernel.constants.iter().zip(&constants).all(|((_, known), (_, value))| known == value)
-        };
+        let is_it =
+            |kernel: &&CompiledKernel| std::ptr::eq(kernel.shader, shader) && kernel.constants == constants;
         if let Some(known) = kernels.iter().find(is_it) {
             return known.compiled.clone();
         }

@@ -116,11 +116,11 @@ impl Cut {
     /// For every shape: two panels, and as many threads as every device has.
     pub(super) const PLAIN: Self = Self { rows: 2 * ROWS, threads: 256, capacity: 96 };
 
-    /// For one matrix of `format`, `cols` wide: about four units for each of at most `max_threads`, which are read one after
+    /// For one matrix of `format`, `cols` wide: about two units for each of at most `max_threads`, which are read one after
     /// another, and no more memory than one row's products take, so that many workgroups run beside each other.
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn of(format: WeightFormat, cols: usize, rows: usize, max_threads: usize) -> Self {
-        let lanes = (cols.div_ceil(4 * UNIT)).next_power_of_two().clamp(8, max_threads / rows);
+        let lanes = (cols.div_ceil(2 * UNIT)).next_power_of_two().clamp(8, max_threads / rows);
         let n_addends = format.definition().map_or(1, |definition| integer(definition)[0]);
         let n_products = cols.div_ceil(UNIT).max(4 * lanes) * n_addends;
         let capacity = n_products.min(MEMORY_BYTES / (size_of::<f32>() * rows));
@@ -147,6 +147,12 @@ pub(super) fn product(format: WeightFormat, cut: Cut, is_software: bool) -> Cons
     ];
     let constants = given.into_iter().chain(INTEGER.into_iter().zip(numbers));
     constants.map(|(name, value)| (name, value as f64)).collect()
+}
+
+/// Those of a product with one row of `items` units: with loops of known lengths, loads of all units are under way together.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn of_one_row(constants: Constants, items: u32) -> Constants {
+    [constants, vec![("ONE_PAIR", 1.0), ("ITEMS", f64::from(items))]].concat()
 }
 
 /// The override constants of products with matrices of an integer `format` in steps of many rows.

@@ -238,8 +238,12 @@ impl Builder<'_> {
         let n_experts = self.program.graph.width(logits);
         let is_resident = self.routers.len() < self.n_resident;
         let count = self.row_count(x);
-        let pairs_of =
-            |size| Extent::Pairs { rows: count, n_experts: n_experts as u32, n_chosen: n_chosen as u32, size };
+        let pairs_of = |size| Extent::Pairs {
+            rows: count,
+            n_experts: n_experts as u32,
+            n_chosen: n_chosen as u32,
+            size,
+        };
         let (few, many) = (pairs_of(TILE_PAIRS as u32), pairs_of(WIDE_TILE));
         let few_rows = few_rows(shape.format);
         let max_tiles = few.most(few_rows as usize).max(many.most(MAX_ROWS));

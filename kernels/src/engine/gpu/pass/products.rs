@@ -9,7 +9,7 @@ use crate::{
     ExpertFormat, ExpertShape, WeightFormat,
     engine::gpu::{
         int8::{self, Cut, Int8Step},
-        shaders::Resource,
+        shaders::{Constants, Resource},
         structs::Shape,
     },
     graph::{MatrixId, Op, Prepared, Projection, RowCount, TensorId},
@@ -44,6 +44,18 @@ pub(super) struct Pairs {
 pub(super) fn few_rows(formats: ExpertFormat) -> u32 {
     let is_integer = |format: WeightFormat| format.geometry().is_some();
     if is_integer(formats.gate_up) && is_integer(formats.down) { FEW_ROWS } else { MAX_ROWS as u32 }
+}
+
+/// The variants of a product for one row and for few; for any number where there is none for many.
+fn one_and_few(
+    rows: RowCount,
+    has_matrix: bool,
+    constants: Constants,
+    items: u32,
+) -> impl Iterator<Item = (When, Constants)> {
+    let one = has_matrix.then(|| (When::One(rows), int8::of_one_row(constants.clone(), items)));
+    let others = if has_matrix { When::Few(rows) } else { When::Always };
+    one.into_iter().chain([(others, constants)])
 }
 
 impl Builder<'_> {
@@ -113,9 +125,11 @@ impl Builder<'_> {
                 let constants = int8::product(format, cut, self.device.info().software);
                 let grid = [panels, in_order.extent(), Extent::Fixed(1)];
                 let has_matrix = format.geometry().is_some();
-                self.push("int8_product", constants, parameters, buffers(few), grid)
-                    .gives(name, panel_bytes)
-                    .only(if has_matrix { When::Few(count) } else { When::Always });
+                for (when, constants) in one_and_few(count, has_matrix, constants, shape.items) {
+                    self.push("int8_product", constants, parameters, buffers(few.clone()), grid)
+                        .gives(name, panel_bytes)
+                        .only(when);
+                }
                 if has_matrix {
                     let in_order = InOrder::many(count);
                     let many = self.tile_table(in_order);
@@ -225,6 +239,7 @@ impl Builder<'_> {
         let PackedExpertShape { hidden, inner, format: formats } = *packed;
         let shape = ExpertShape { hidden, inner, format: formats };
         let parameters = step.shape(&shape, h_stride, (pairs.most * inner) as u64);
+        let items = parameters.items;
         let parameters = bytemuck::bytes_of(&parameters);
         let (of, bytes) = match step {
             Int8Step::GateUp => ("gate and up", packed.gate_up_bytes()),
@@ -244,9 +259,11 @@ impl Builder<'_> {
         let workgroups = step.workgroups(&shape);
         let (extent, tiles) = &pairs.few;
         let grid = [Extent::Fixed(workgroups), *extent, Extent::Fixed(1)];
-        self.push("int8_product", constants, parameters, buffers(tiles), grid)
-            .gives(of, pairs.n_chosen * bytes)
-            .only(if has_matrix { When::Few(pairs.rows) } else { When::Always });
+        for (when, constants) in one_and_few(pairs.rows, has_matrix, constants, items) {
+            self.push("int8_product", constants, parameters, buffers(tiles), grid)
+                .gives(of, pairs.n_chosen * bytes)
+                .only(when);
+        }
         if !has_matrix {
             return;
         }

@@ -36,9 +36,11 @@ pub(super) const FEW_ROWS: u32 = 16;
 pub(super) enum When {
     #[default]
     Always,
+    /// Those of one row.
+    One(RowCount),
     /// Those of several rows.
     Several(RowCount),
-    /// Those of at most [`FEW_ROWS`].
+    /// Those of two to [`FEW_ROWS`].
     Few(RowCount),
     /// Those of more.
     Many(RowCount),
@@ -49,7 +51,8 @@ impl When {
         match self {
             Self::Always => true,
             Self::Several(rows) => counts.of(rows) > 1,
-            Self::Few(rows) => counts.of(rows) <= FEW_ROWS,
+            Self::One(rows) => counts.of(rows) == 1,
+            Self::Few(rows) => (2..=FEW_ROWS).contains(&counts.of(rows)),
             Self::Many(rows) => counts.of(rows) > FEW_ROWS,
         }
     }
