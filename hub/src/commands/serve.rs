@@ -110,9 +110,9 @@ pub struct Args {
     context: Option<u32>,
 
     /// Maximum rows in one step; prompts are prefilled in chunks of this size, and in shorter ones while others generate.
-    #[arg(long, env = "MOEX_MAX_ROWS", default_value_t = 128, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=4096))]
-    max_rows: u32,
+    /// Default: 128, with a GPU 512.
+    #[arg(long, env = "MOEX_MAX_ROWS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    max_rows: Option<u32>,
 
     /// Groups of rows in flight: one is computed on the hub while the experts of others are computed elsewhere. auto
     /// chooses by measured speed. Texts do not depend on it.
@@ -219,7 +219,7 @@ async fn prepare(args: Args) -> anyhow::Result<Ready> {
         coverage_wait: args.coverage_wait,
         local_workers: usize::from(args.workers),
         context_tokens: args.context.map(|tokens| tokens as usize),
-        max_rows: args.max_rows as usize,
+        max_rows: args.max_rows.map(|n| n as usize),
         in_flight: args.in_flight.0,
         guesses: !args.no_guesses,
         shards: args.shards,

@@ -23,6 +23,11 @@ use moex_model::{
 use moex_swarm::{Hedge, JoinToken, SwarmConfig, Verify, max_pairs_a_message};
 use tracing::warn;
 
+/// T unless it is said, on a CPU: a stream waits for one chunk of another's prompt.
+const MAX_ROWS_CPU: usize = 128;
+/// On a GPU, which reads its weights once for all of them.
+const MAX_ROWS_GPU: usize = 512;
+
 /// Configuration of a hub; the default serves the demo model and lacks a token.
 #[derive(Clone, Debug)]
 pub struct HubConfig {
@@ -62,8 +67,8 @@ pub struct HubConfig {
     pub local_workers: usize,
     /// Context: prompt and answer together; none for the model's own, as far as memory allows.
     pub context_tokens: Option<usize>,
-    /// T, the maximum rows of a step.
-    pub max_rows: usize,
+    /// T, the maximum rows of a step; none for 128, on a GPU 512.
+    pub max_rows: Option<usize>,
     /// Groups of rows in flight; none chooses by measured speed.
     pub in_flight: Option<usize>,
     /// Whether to use speculative decoding where it is faster.
@@ -107,7 +112,7 @@ impl Default for HubConfig {
             coverage_wait: Duration::from_secs(60),
             local_workers: 0,
             context_tokens: None,
-            max_rows: 128,
+            max_rows: None,
             in_flight: None,
             guesses: true,
             shards: None,
@@ -160,10 +165,11 @@ impl HubConfig {
     }
 
     /// T: as many rows as asked for, if an expert's answer for all of them fits into a message.
-    fn max_rows(&self, checkpoint: &Checkpoint) -> usize {
+    fn max_rows(&self, checkpoint: &Checkpoint, is_on_gpu: bool) -> usize {
         let spec = &checkpoint.spec;
         let inner = (self.verify != Verify::Audit).then_some(spec.moe.inner);
-        self.max_rows.min(max_pairs_a_message(self.wire, spec.hidden, inner).max(1))
+        let wished = self.max_rows.unwrap_or(if is_on_gpu { MAX_ROWS_GPU } else { MAX_ROWS_CPU });
+        wished.min(max_pairs_a_message(self.wire, spec.hidden, inner).max(1))
     }
 
     /// Divides the memory that is free before the model is loaded.
@@ -174,7 +180,7 @@ impl HubConfig {
         packing: Packing,
         free: Option<usize>,
     ) -> Result<MemoryPlan, String> {
-        let n_sequences = EngineConfig::default().max_sequences.min(self.max_rows);
+        let n_sequences = EngineConfig::default().max_sequences.min(self.max_rows.unwrap_or(usize::MAX));
         let mut needs = MemoryNeeds::of(checkpoint, model, &self.compute, packing, n_sequences)?;
         needs.worker_bytes = needs.expert_bytes.saturating_mul(self.local_workers.min(self.replicas));
         if !self.hub_compute {
@@ -290,6 +296,8 @@ struct Loaded {
     text: Arc<Text>,
     store: Arc<ShardStore>,
     memory: MemoryPlan,
+    /// T, the maximum rows of a step.
+    max_rows: usize,
     /// The model's maximum context.
     most_positions: usize,
     /// The first layer whose experts are on no GPU of the hub, and the sentence that says where the forward pass runs; if that was
@@ -298,7 +306,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn load(mut config: HubConfig, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Self, OpenError> {
+    fn load(config: HubConfig, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Self, OpenError> {
         let mut checkpoint = match &config.model {
             Some(folder) => Checkpoint::open(folder)?,
             None => Checkpoint::demo()?,
@@ -315,7 +323,6 @@ impl Loaded {
         let text = Arc::new(Text::load(&checkpoint)?);
         let source = ModelExperts::new(checkpoint.name.clone(), model.clone());
         let packing = Packing::or_default(config.experts, &model);
-        config.max_rows = config.max_rows(&checkpoint);
         let memory = config.memory(&checkpoint, &model, packing, free).map_err(ShardError::Format)?;
         let folder = match &config.shards {
             Some(folder) => folder.clone(),
@@ -346,14 +353,15 @@ impl Loaded {
             }
             device = Some((placed.first_away, placed.why));
         }
+        let max_rows = config.max_rows(&checkpoint, model.device().is_some());
         let store = Arc::new(store);
-        Ok(Self { config, checkpoint, model, text, store, memory, most_positions: most, device })
+        Ok(Self { config, checkpoint, model, text, store, memory, max_rows, most_positions: most, device })
     }
 
     fn start(self) -> Result<Hub, OpenError> {
-        let Self { config, checkpoint, model, text, store, memory, most_positions, device } = self;
+        let Self { config, checkpoint, model, text, store, memory, max_rows, most_positions, device } = self;
         let reach = config.reach();
-        let summary = summary(&checkpoint, &store, config.compute.activations(), config.max_rows);
+        let summary = summary(&checkpoint, &store, config.compute.activations(), max_rows);
         let swarm = SwarmConfig {
             replicas: config.replicas,
             hedge: config.hedge,
@@ -373,7 +381,7 @@ impl Loaded {
         let own = store.experts(config.wire).filter(|_| config.hub_compute);
         let swarm = net::SwarmServer::start_with(swarm, store, tracer, config.busy_poll, config.revocations)?;
         let engine = EngineConfig {
-            max_rows: config.max_rows,
+            max_rows,
             kv_bytes: memory.kv_bytes,
             in_flight: config.in_flight,
             guesses: config.guesses,
