@@ -2,23 +2,10 @@
 // 32 positions at a time, so that many keys and values are under way at once. What the ranges of a row give, attend_rows.wgsl
 // joins. CPU twin: src/cpu/attention.rs.
 #import step
-
-struct Attend {
-    n_heads: u32,     // H
-    n_kv_heads: u32,  // G
-    columns: u32,     // C
-    scale: f32,       // of each product
-}
-
-@group(0) @binding(3) var<storage, read> q: array<vec4<f32>>;           // (T, H, C)
-@group(0) @binding(4) var<storage, read_write> result: array<f32>;      // (T, H, splits, C + 2): sums, the largest score, their weight
-@group(0) @binding(7) var<uniform> attention: Attend;
-@group(0) @binding(8) var<storage, read> pages: array<vec4<u32>>;       // (pages, keys and values, G, 32, C / 8), f16
+#import attention
 
 const THREADS: u32 = 128u;
-const PAGE: u32 = 32u;
 const AT_ONCE: u32 = 4u;  // pages: a position for each thread
-const LOWEST: f32 = -3.4028235e38;
 
 var<workgroup> query: array<vec4<f32>, 64>;
 var<workgroup> keys: array<u32, AT_ONCE>;  // where each page's are

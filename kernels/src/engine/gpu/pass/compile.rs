@@ -112,6 +112,8 @@ pub(super) struct Builder<'a> {
     pub(super) routers: Vec<Routed>,
     /// How many parts of each of the last router's logits there are.
     pub(super) n_logit_parts: usize,
+    /// Heads of attention, and rows of a tile of it.
+    pub(super) attention: (u32, usize),
     /// The embedding, its output and the factor of that.
     pub(super) embedding: Option<(MatrixId, PlaceId, f32)>,
     pub(super) step: wgpu::Buffer,
@@ -164,6 +166,7 @@ impl<'a> Builder<'a> {
             tiles: Vec::new(),
             routers: Vec::new(),
             n_logit_parts: 1,
+            attention: (1, 1),
             embedding: None,
             step,
             routing,
@@ -341,13 +344,13 @@ impl<'a> Builder<'a> {
     /// Appends a dispatch that reads or writes the pages of `slot`.
     pub(super) fn push_paged(
         &mut self,
-        shader: &str,
+        (shader, constants): (&str, Constants),
         parameters: &[u8],
         buffers: Vec<(Resource, wgpu::Buffer)>,
         grid: [Extent; 3],
         slot: usize,
     ) -> &mut Step {
-        let (compiled, entries) = self.prepare(shader, Vec::new(), parameters, &buffers);
+        let (compiled, entries) = self.prepare(shader, constants, parameters, &buffers);
         let pages = int8_shader(shader).bindings.iter().find(|binding| binding.resource == Resource::Pages);
         let binding = pages.expect("the shader binds pages").index;
         let paged = Some(Paged { slot, binding, layout: compiled.bind_group_layout, entries });

@@ -11,8 +11,9 @@ use crate::{
     WeightFormat,
     cpu::{Renormalise, RopePairs},
     engine::gpu::{
+        device::GpuDevice,
         int8,
-        shaders::Resource,
+        shaders::{Constants, Resource},
         structs::{TILE_PAIRS, Tile},
     },
     graph::{self, Attention, Op, Prepared, RowCount, TensorId, VectorId},
@@ -20,6 +21,40 @@ use crate::{
 };
 
 const ONE: Extent = Extent::Fixed(1);
+
+/// What a workgroup of `attend_tiles` takes.
+#[derive(Clone, Copy, Debug)]
+struct AttentionTile {
+    rows: usize,
+    /// Query heads that share a key and value head.
+    group: u32,
+    /// A quarter of a head's columns.
+    quads: u32,
+    queries: u32,
+}
+
+impl AttentionTile {
+    /// None where heads are not divided evenly, or the device's workgroups have too little memory.
+    fn of(attend: &Attend, device: &GpuDevice) -> Option<Self> {
+        let Attend { n_heads, n_kv_heads, columns, .. } = *attend;
+        let (group, quads) = (n_heads / n_kv_heads, columns / 4);
+        let queries = if quads > 32 { 16 } else { 32 };
+        // Queries, a page, scores, and a few floats for each query and thread.
+        let bytes = 16 * queries * quads + 8 * 32 * (quads + 1) + 4 * 32 * queries + 12 * queries + 512;
+        let fits = bytes <= device.wgpu().limits().max_compute_workgroup_storage_size
+            && n_heads.is_multiple_of(n_kv_heads)
+            && queries.is_multiple_of(group)
+            && columns.is_multiple_of(4)
+            && [8, 16, 32, 64].contains(&quads);
+        fits.then(|| Self { rows: (queries / group) as usize, group, quads, queries })
+    }
+
+    fn constants(self) -> Constants {
+        [("GROUP", self.group), ("QUERIES", self.queries), ("QUADS", self.quads)]
+            .map(|(name, value)| (name, f64::from(value)))
+            .into()
+    }
+}
 
 impl Builder<'_> {
     /// `x += y`, then the norm of `x` to `out` and to the activations that its first reader takes; either may be missing.
@@ -166,7 +201,7 @@ impl Builder<'_> {
         ];
         let n = (n_heads + 2 * n_kv_heads) as u32;
         let grid = [Extent::Fixed(n), Extent::Rows(RowCount::Step), ONE];
-        self.push_paged("heads_to_cache", bytemuck::bytes_of(&parameters), buffers, grid, slot);
+        self.push_paged(("heads_to_cache", Vec::new()), bytemuck::bytes_of(&parameters), buffers, grid, slot);
         // From here on queries are what the kernel wrote.
         self.places.release(q_rows.0);
         self.views.insert(q.x, View::Rows { place: out, start: 0, stride: n_heads * columns });
@@ -187,10 +222,24 @@ impl Builder<'_> {
         };
         let [queries, result] = [queries, place].map(|place| self.places.get(place));
         let buffers = vec![(Resource::Q, queries), (Resource::Result, result)];
-        let grid = [Extent::Fixed(n_heads as u32), Extent::Rows(RowCount::Step), Extent::Splits];
         let of_position = 4 * parameters.n_kv_heads as usize * head_width;
-        self.push_paged("attend", bytemuck::bytes_of(&parameters), buffers, grid, slot).reads.of_position =
-            of_position;
+        let parameters_of_all = bytemuck::bytes_of(&parameters);
+        let tile = AttentionTile::of(&parameters, self.device);
+        self.attention = (n_heads as u32, tile.map_or(1, |tile| tile.rows));
+        let grid = [Extent::Fixed(n_heads as u32), Extent::Rows(RowCount::Step), Extent::Splits];
+        let few = if tile.is_some() { When::OneOrFew(RowCount::Step) } else { When::Always };
+        self.push_paged(("attend", Vec::new()), parameters_of_all, buffers.clone(), grid, slot)
+            .only(few)
+            .reads
+            .of_position = of_position;
+        if let Some(tile) = tile {
+            let grid = [Extent::Fixed(parameters.n_kv_heads), Extent::AttentionTiles, Extent::Splits];
+            let shader = ("attend_tiles", tile.constants());
+            self.push_paged(shader, parameters_of_all, buffers, grid, slot)
+                .only(When::Many(RowCount::Step))
+                .reads
+                .of_position = of_position;
+        }
         self.views.insert(out, View::Ranges { place, head_width });
     }
 

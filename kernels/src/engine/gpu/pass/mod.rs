@@ -58,7 +58,8 @@ pub struct GpuPass {
     tiles: Vec<TileTable>,
     routers: Vec<Routed>,
     ropes: Vec<Rope>,
-    n_heads: u32,
+    /// Heads, and rows of a tile.
+    attention: (u32, usize),
     embedding: std::sync::Arc<dyn MatrixSource>,
     scale: f32,
     /// (T, D).
@@ -150,10 +151,6 @@ impl GpuPass {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let readback =
             allocate(builder.device, "readback", readback_bytes, usage, &mut builder.places.n_buffers);
-        let n_heads = program.ops().iter().find_map(|op| match op {
-            crate::graph::Op::Attend { attention, .. } => Some(attention.n_heads as u32),
-            _ => None,
-        });
         Self {
             device: builder.device.clone(),
             embedded: builder.places.get(embedded),
@@ -167,7 +164,7 @@ impl GpuPass {
             tiles: builder.tiles,
             routers: builder.routers,
             ropes: program.graph.ropes.clone(),
-            n_heads: n_heads.unwrap_or(1),
+            attention: builder.attention,
             embedding: program.graph.matrices[table.0 as usize].0.clone(),
             scale,
             vocabulary,
@@ -191,6 +188,7 @@ impl GpuPass {
             rows: request.n_rows() as u32,
             wanted: request.n_wanted() as u32,
             splits: request.n_splits,
+            attention_tiles: request.n_tiles(),
         };
         let (_, width) = self.embedding.shape();
         rows.resize(request.n_rows() * width, 0.0);
@@ -358,7 +356,7 @@ impl DevicePass for GpuPass {
     }
 
     fn n_dispatches(&self) -> usize {
-        let counts = Counts { rows: 1, wanted: 1, splits: 1 };
+        let counts = Counts { rows: 1, wanted: 1, splits: 1, attention_tiles: 1 };
         let is_there = |step: &&Step| step.workgroups(&counts).is_some();
         self.steps.iter().filter(is_there).count()
     }
@@ -414,9 +412,9 @@ impl GpuPass {
         let state = &mut *lock(&self.state);
         let n_rows: usize = spans.iter().map(|span| span.ids.len()).sum();
         let mut done = 0;
-        let mut last = Counts { rows: 0, wanted: 0, splits: 0 };
+        let mut last = Counts { rows: 0, wanted: 0, splits: 0, attention_tiles: 0 };
         while done < n_rows {
-            done += state.request.fill(spans, done, [MAX_ROWS, MAX_WANTED], &self.ropes, self.n_heads);
+            done += state.request.fill(spans, done, [MAX_ROWS, MAX_WANTED], &self.ropes, self.attention);
             let counts = self.write(state)?;
             last = counts;
             let is_it = |of: &Recorded| (of.counts, of.pages) == (counts, pages.number) && clock.is_none();

@@ -13,7 +13,7 @@ pub(super) const MAX_SPLITS: u32 = 32;
 /// The fewest pages of a range: a workgroup takes four at once.
 const MIN_SPAN: u32 = 2;
 /// Words before the rows' places.
-const HEADER: usize = 4 + MAX_ROPES;
+const HEADER: usize = 5 + MAX_ROPES;
 /// Workgroups of attention that keep a GPU busy: beyond these, positions are shared no further.
 const BUSY: u32 = 1024;
 
@@ -32,6 +32,8 @@ pub(super) struct Request {
     pages: Vec<u32>,
     table: RopeTable,
     pub(super) n_splits: u32,
+    /// Tiles of attention: the first row of each, and how many it has, neighbours in one sequence.
+    tiles: Vec<[u32; 2]>,
 }
 
 impl Request {
@@ -45,6 +47,11 @@ impl Request {
         self.wanted.len()
     }
 
+    /// Tiles of attention.
+    pub(super) fn n_tiles(&self) -> u32 {
+        self.tiles.len() as u32
+    }
+
     /// Rows of heads and ranges of positions beyond which no step has several ranges.
     pub(super) fn busy() -> usize {
         BUSY as usize
@@ -53,23 +60,24 @@ impl Request {
     /// The most words of a request of `n_rows` for sequences of up to `max_positions`.
     pub(super) fn max_words(n_rows: usize, ropes: &[Rope], max_positions: usize) -> usize {
         let rotations: usize = ropes.iter().map(|rope| 2 * rope.half()).sum();
-        HEADER + n_rows * (3 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
+        HEADER + n_rows * (5 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
     }
 
-    /// Takes up to `max_rows` rows of `spans` from row `first` of all on, of which up to `max_wanted` have logits; returns how
-    /// many.
+    /// Takes up to `max_rows` rows of `spans` from row `first` of all on, of which up to `max_wanted` have logits, for attention of
+    /// `n_heads` in tiles of `rows_of_tile`; returns how many.
     pub(super) fn fill(
         &mut self,
         spans: &[Span<'_>],
         first: usize,
         [mut max_rows, max_wanted]: [usize; 2],
         ropes: &[Rope],
-        n_heads: u32,
+        (n_heads, rows_of_tile): (u32, usize),
     ) -> usize {
         for part in [&mut self.ids, &mut self.positions, &mut self.wanted, &mut self.tables, &mut self.pages]
         {
             part.clear();
         }
+        self.tiles.clear();
         let (mut start, mut most_pages) = (0, 1);
         for span in spans {
             let taken = self.ids.len();
@@ -92,6 +100,8 @@ impl Request {
                 self.tables.push(self.pages.len() as u32);
             }
             if self.ids.len() > taken {
+                let tile = |first: usize| [first, rows_of_tile.min(self.ids.len() - first)].map(|n| n as u32);
+                self.tiles.extend((taken..self.ids.len()).step_by(rows_of_tile).map(tile));
                 let last = self.positions[self.ids.len() - 1] as usize;
                 let n_pages = (last + 1).div_ceil(PAGE_POSITIONS);
                 self.pages.extend(span.table.numbers().take(n_pages));
@@ -127,5 +137,7 @@ impl Request {
             place[2] = *wanted;
         }
         words.extend_from_slice(&self.pages);
+        words[4 + MAX_ROPES] = words.len() as u32;
+        words.extend(self.tiles.iter().flatten());
     }
 }

@@ -24,6 +24,8 @@ pub(super) enum Extent {
     Pairs { rows: RowCount, n_experts: u32, n_chosen: u32, size: u32 },
     /// One for each range of positions.
     Splits,
+    /// One for each tile of attention.
+    AttentionTiles,
 }
 
 /// Pairs of a tile in steps of many rows.
@@ -42,6 +44,8 @@ pub(super) enum When {
     Several(RowCount),
     /// Those of two to [`FEW_ROWS`].
     Few(RowCount),
+    /// Those of one to [`FEW_ROWS`].
+    OneOrFew(RowCount),
     /// Those of more.
     Many(RowCount),
 }
@@ -53,6 +57,7 @@ impl When {
             Self::Several(rows) => counts.of(rows) > 1,
             Self::One(rows) => counts.of(rows) == 1,
             Self::Few(rows) => (2..=FEW_ROWS).contains(&counts.of(rows)),
+            Self::OneOrFew(rows) => counts.of(rows) <= FEW_ROWS,
             Self::Many(rows) => counts.of(rows) > FEW_ROWS,
         }
     }
@@ -66,6 +71,7 @@ pub(super) struct Counts {
     /// W.
     pub(super) wanted: u32,
     pub(super) splits: u32,
+    pub(super) attention_tiles: u32,
 }
 
 impl Counts {
@@ -91,12 +97,14 @@ impl Extent {
                 pairs.min(pairs.div_ceil(size) + n_experts)
             }
             Self::Splits => counts.splits,
+            Self::AttentionTiles => counts.attention_tiles,
         }
     }
 
     /// Workgroups in a step of `n_rows`, all of them wanted.
     pub(super) fn most(self, n_rows: usize) -> u32 {
-        self.of(&Counts { rows: n_rows as u32, wanted: n_rows as u32, splits: 1 })
+        let n = n_rows as u32;
+        self.of(&Counts { rows: n, wanted: n, splits: 1, attention_tiles: n })
     }
 }
 
