@@ -131,16 +131,28 @@ impl<'a> Builder<'a> {
     pub(super) fn compile(
         device: &'a GpuDevice,
         program: &'a Program,
+        experts: (&'a dyn PackedExperts, usize),
+        max_positions: usize,
+    ) -> Result<Self, String> {
+        if let Some(reason) = unsupported(program, experts.0) {
+            return Err(format!("no kernel is there for {reason}"));
+        }
+        let unplanned = (Places::unplanned(device), Weights::left_out(device));
+        let plan = Self::compile_with(unplanned, device, program, experts, max_positions)?.places.plan();
+        let planned = (Places::planned(device, plan), Weights::new(device));
+        Self::compile_with(planned, device, program, experts, max_positions)
+    }
+
+    fn compile_with(
+        (mut places, weights): (Places<'a>, Weights<'a>),
+        device: &'a GpuDevice,
+        program: &'a Program,
         (experts, n_resident): (&'a dyn PackedExperts, usize),
         max_positions: usize,
     ) -> Result<Self, String> {
         use wgpu::BufferUsages as Usage;
 
-        if let Some(reason) = unsupported(program, experts) {
-            return Err(format!("no kernel is there for {reason}"));
-        }
         let ops = program.ops();
-        let mut places = Places::new(device);
         let n_chosen: usize =
             ops.iter().map(|op| if let Op::Route { n_chosen, .. } = op { *n_chosen } else { 0 }).sum();
         let step_words = Request::max_words(MAX_ROWS, &program.graph.ropes, max_positions);
@@ -155,7 +167,7 @@ impl<'a> Builder<'a> {
             device,
             program,
             experts,
-            weights: Weights::new(device),
+            weights,
             places,
             views: BTreeMap::new(),
             activations: Vec::new(),
@@ -338,6 +350,7 @@ impl<'a> Builder<'a> {
         let mut step = Step::new(int8_shader(shader), compiled.pipeline, (bind_group, None), grid);
         step.threads = threads.unwrap_or(step.threads);
         self.steps.push(step);
+        self.places.step_is_over();
         self.steps.last_mut().expect("it was just appended")
     }
 
@@ -355,6 +368,7 @@ impl<'a> Builder<'a> {
         let binding = pages.expect("the shader binds pages").index;
         let paged = Some(Paged { slot, binding, layout: compiled.bind_group_layout, entries });
         self.steps.push(Step::new(int8_shader(shader), compiled.pipeline, (None, paged), grid));
+        self.places.step_is_over();
         self.steps.last_mut().expect("it was just appended")
     }
 

@@ -16,11 +16,19 @@ pub(super) struct Weights<'a> {
     pub(super) n_bytes: u64,
     pub(super) n_buffers: u64,
     under_way: usize,
+    /// Stands for all of them, where nothing is copied.
+    nothing: Option<wgpu::Buffer>,
 }
 
 impl<'a> Weights<'a> {
     pub(super) fn new(device: &'a GpuDevice) -> Self {
-        Self { device, n_bytes: 0, n_buffers: 0, under_way: 0 }
+        Self { device, n_bytes: 0, n_buffers: 0, under_way: 0, nothing: None }
+    }
+
+    /// Copies nothing: for a pass whose intermediates are being planned.
+    pub(super) fn left_out(device: &'a GpuDevice) -> Self {
+        let nothing = allocate(device, "nothing", 64, wgpu::BufferUsages::STORAGE, &mut 0);
+        Self { nothing: Some(nothing), ..Self::new(device) }
     }
 
     /// Parts of a slab, one after another.
@@ -54,7 +62,8 @@ impl<'a> Weights<'a> {
         (n_experts, expert_bytes): (usize, usize),
     ) -> Result<wgpu::Buffer, String> {
         let slab = self.slab(n_experts.saturating_mul(expert_bytes))?;
-        for expert in 0..n_experts {
+        let n_copied = if self.nothing.is_none() { n_experts } else { 0 };
+        for expert in 0..n_copied {
             experts.read(layer, expert, &mut |panels| self.write(&slab, expert * expert_bytes, panels))?;
         }
         Ok(slab)
@@ -65,6 +74,9 @@ impl<'a> Weights<'a> {
         if bytes as u64 > most {
             return Err(format!("{bytes} bytes of weights fit no binding of this GPU, of {most} at most"));
         }
+        if let Some(nothing) = &self.nothing {
+            return Ok(nothing.clone());
+        }
         self.n_bytes += bytes as u64;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let bytes = (bytes as u64).next_multiple_of(16).max(64);
@@ -72,6 +84,9 @@ impl<'a> Weights<'a> {
     }
 
     fn write(&mut self, slab: &wgpu::Buffer, start: usize, bytes: &[u8]) {
+        if self.nothing.is_some() {
+            return;
+        }
         for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             self.device.queue().write_buffer(slab, (start + index * PIECE_BYTES) as u64, piece);
             self.under_way += piece.len();
