@@ -200,7 +200,7 @@ const MAX_BUFFER_BYTES: u64 = 2 << 30;
 const MAX_THREADS: u32 = 512;
 
 /// The limits that every device offers, with more threads and larger buffers: one buffer holds a slab of experts, and each slab has its
-/// own dispatches.
+/// own dispatches. A forward pass's workgroups have as much memory as there is.
 fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
     let default = wgpu::Limits::default();
     let most = |offered: u64, default: u64| offered.min(MAX_BUFFER_BYTES).max(default);
@@ -219,6 +219,10 @@ fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
             offered.max_compute_workgroup_size_x,
             default.max_compute_workgroup_size_x,
         ),
+        #[cfg(not(target_arch = "wasm32"))]
+        max_compute_workgroup_storage_size: offered
+            .max_compute_workgroup_storage_size
+            .max(default.max_compute_workgroup_storage_size),
         ..default
     }
 }

@@ -149,6 +149,19 @@ pub(super) fn product(format: WeightFormat, cut: Cut, is_software: bool) -> Cons
     constants.map(|(name, value)| (name, value as f64)).collect()
 }
 
+/// The override constants of products with panels of integers for one row: `threads` for a panel's rows, and room for `capacity`
+/// products of each.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn row_product(format: WeightFormat, [threads, capacity]: [usize; 2]) -> Constants {
+    product(format, Cut { rows: ROWS, threads, capacity }, false)
+}
+
+/// Products of a unit of `format`, and what lowers a block.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn addends(format: WeightFormat) -> usize {
+    format.definition().map_or(1, |definition| integer(definition)[0])
+}
+
 /// The override constants of a router whose weights are floats.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn router(format: WeightFormat) -> Constants {

@@ -87,6 +87,8 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Attention,
     #[cfg(not(target_arch = "wasm32"))]
+    H,
+    #[cfg(not(target_arch = "wasm32"))]
     Heads,
     #[cfg(not(target_arch = "wasm32"))]
     Joined,

@@ -174,7 +174,7 @@ impl GpuClock {
         counts: &Counts,
         n_positions: usize,
     ) -> Result<StepTime, EngineError> {
-        let grid = |step: &Step| step.grid.map(|extent| extent.of(counts)).iter().product::<u32>();
+        let grid = |step: &Step| step.workgroups(counts).iter().product::<u32>();
         let dispatched: Vec<_> =
             steps.iter().map(|step| (step, grid(step))).filter(|(_, n)| *n > 0).collect();
         let n_stamps = if stamps == Stamps::Each { 2 + dispatched.len() as u32 } else { 2 };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     away::Pause,
+    one_row::When,
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
     support::unsupported,
@@ -45,6 +46,8 @@ pub(super) struct Step {
     pub(super) paged: Option<Paged>,
     /// Workgroups in x, y and z.
     pub(super) grid: [Extent; 3],
+    /// Which steps it is part of.
+    pub(super) when: When,
 }
 
 /// Bytes of weights and of the cache that a dispatch reads for one row.
@@ -83,8 +86,8 @@ pub(super) struct Routed {
 pub(super) enum View {
     /// Rows of f32, `stride` apart.
     Rows { place: PlaceId, start: usize, stride: usize },
-    /// Experts' results (P, D), and each row's pairs among them (T, K).
-    Pairs { place: PlaceId, of_rows: PlaceId, n_chosen: usize },
+    /// Experts' results (P, D), and each row's pairs among them (T, K). Of one row it may be their sum (1, D).
+    Pairs { place: PlaceId, of_rows: PlaceId, n_chosen: usize, is_sum_of_one: bool },
     /// What ranges of positions gave (T, H, splits, C + 2).
     Ranges { place: PlaceId, head_width: usize },
 }
@@ -100,6 +103,8 @@ pub(super) struct Builder<'a> {
     /// Activations made of tensors so far.
     activations: Vec<(TensorId, Option<Geometry>, PlaceId)>,
     pub(super) steps: Vec<Step>,
+    /// Which steps the next dispatches are part of.
+    pub(super) when: When,
     /// Of so many layers the experts are on the GPU.
     pub(super) n_resident: usize,
     pub(super) pauses: Vec<Pause>,
@@ -155,6 +160,7 @@ impl<'a> Builder<'a> {
             views: BTreeMap::new(),
             activations: Vec::new(),
             steps: Vec::new(),
+            when: When::Always,
             n_resident,
             pauses: Vec::new(),
             steps_before_wanted: 0,
@@ -323,6 +329,7 @@ impl<'a> Builder<'a> {
         let bind_group = Some(bind_group(self.device, &compiled.bind_group_layout, bound));
         let mut step = Step::new(int8_shader(shader), compiled.pipeline, (bind_group, None), grid);
         step.threads = threads.unwrap_or(step.threads);
+        step.when = self.when;
         self.steps.push(step);
         self.steps.last_mut().expect("it was just appended")
     }
@@ -340,7 +347,8 @@ impl<'a> Builder<'a> {
         let pages = int8_shader(shader).bindings.iter().find(|binding| binding.resource == Resource::Pages);
         let binding = pages.expect("the shader binds pages").index;
         let paged = Some(Paged { slot, binding, layout: compiled.bind_group_layout, entries });
-        self.steps.push(Step::new(int8_shader(shader), compiled.pipeline, (None, paged), grid));
+        let step = Step::new(int8_shader(shader), compiled.pipeline, (None, paged), grid);
+        self.steps.push(Step { when: self.when, ..step });
         self.steps.last_mut().expect("it was just appended")
     }
 
@@ -380,7 +388,8 @@ impl Step {
         grid: [Extent; 3],
     ) -> Self {
         let (kernel, threads) = (shader.entry_point, shader.threads);
-        Self { kernel, of: "", threads, reads: Reads::default(), pipeline, bind_group, paged, grid }
+        let (reads, when) = (Reads::default(), When::Always);
+        Self { kernel, of: "", threads, reads, pipeline, bind_group, paged, grid, when }
     }
 
     /// Says for measurements what the dispatch gives, and the bytes of weights that it reads for one row.

@@ -2,6 +2,7 @@
 
 use super::{
     compile::{Builder, MAX_ROWS, Routed, View, ranges_bytes},
+    one_row::When,
     places::PlaceId,
     structs::{Attend, Heads, Joined, Norm, Router, Width},
     tiles::Extent,
@@ -29,10 +30,14 @@ impl Builder<'_> {
         let View::Rows { place: x_place, .. } = self.views[&x] else {
             unreachable!("what is normed lies in rows");
         };
+        let mut is_sum_of_one = false;
         let (addends, of_rows, n_addends) = match y.map(|y| self.views[&y]) {
             None => (None, None, 0),
             Some(View::Rows { place, .. }) => (Some(place), None, 1),
-            Some(View::Pairs { place, of_rows, n_chosen }) => (Some(place), Some(of_rows), n_chosen),
+            Some(View::Pairs { place, of_rows, n_chosen, is_sum_of_one: is_sum }) => {
+                is_sum_of_one = is_sum;
+                (Some(place), Some(of_rows), n_chosen)
+            }
             Some(View::Ranges { .. }) => unreachable!("attention is multiplied, not added"),
         };
         if y.is_some() {
@@ -78,15 +83,18 @@ impl Builder<'_> {
         ];
         let mut constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
         constants.push(("COLUMNS", columns as f64));
-        constants.push(("N_ADDENDS", n_addends as f64));
         constants.push(("THREADS", self.max_threads() as f64));
-        self.push(
-            "norm_rows",
-            constants,
-            bytemuck::bytes_of(&norm),
-            buffers,
-            [Extent::Rows(count), ONE, ONE],
-        );
+        let of_all = (When::Always, n_addends, norm);
+        let of_several = (When::Several(count), n_addends, norm);
+        let of_one = (When::One(count), 1, Norm { has_places: 0, ..norm });
+        let variants = if is_sum_of_one { vec![of_several, of_one] } else { vec![of_all] };
+        for (when, n_addends, norm) in variants {
+            self.when = when;
+            let constants = [&constants[..], &[("N_ADDENDS", n_addends as f64)]].concat();
+            let grid = [Extent::Rows(count), ONE, ONE];
+            self.push("norm_rows", constants, bytemuck::bytes_of(&norm), buffers.clone(), grid);
+        }
+        self.when = When::Always;
         unused.into_iter().for_each(|place| self.places.release(place));
     }
 
@@ -270,9 +278,10 @@ impl Builder<'_> {
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);
         let n_pairs = MAX_ROWS * n_chosen;
         let place = self.places.take(4 * n_pairs * shape.hidden);
-        self.expert_steps(shape, (slab, tiles_buffer), (pairs, n_chosen), n_pairs, [activations, place]);
+        let is_sum_of_one =
+            self.expert_steps(shape, (slab, tiles_buffer), (pairs, n_chosen), n_pairs, [activations, place]);
         self.places.release(tiles);
-        self.views.insert(out, View::Pairs { place, of_rows, n_chosen });
+        self.views.insert(out, View::Pairs { place, of_rows, n_chosen, is_sum_of_one });
         Ok(())
     }
 

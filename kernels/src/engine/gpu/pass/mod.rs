@@ -8,6 +8,7 @@ mod away;
 mod clock;
 mod compile;
 mod layer;
+mod one_row;
 mod pages;
 mod places;
 mod products;
@@ -249,7 +250,7 @@ impl GpuPass {
         let mut n_dispatches = 0;
         for index in segment.steps.clone() {
             let step = &self.steps[index];
-            let [x, y, z] = step.grid.map(|extent| extent.of(counts));
+            let [x, y, z] = step.workgroups(counts);
             if x * y * z == 0 {
                 continue;
             }
@@ -362,7 +363,7 @@ impl DevicePass for GpuPass {
 
     fn n_dispatches(&self) -> usize {
         let counts = Counts { rows: 1, wanted: 1, splits: 1 };
-        let is_there = |step: &&Step| step.grid.iter().all(|extent| extent.of(&counts) > 0);
+        let is_there = |step: &&Step| step.workgroups(&counts).iter().all(|n| *n > 0);
         self.steps.iter().filter(is_there).count()
     }
 

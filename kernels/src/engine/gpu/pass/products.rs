@@ -2,6 +2,7 @@
 
 use super::{
     compile::{Builder, MAX_ROWS, View},
+    one_row::{RowDown, When},
     places::PlaceId,
     tiles::Extent,
 };
@@ -122,7 +123,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The three steps of experts of `shape`, for up to `n_pairs` pairs, `n_chosen` of each row: from activations to results.
+    /// The three steps of experts of `shape`, for up to `n_pairs` pairs, `n_chosen` of each row: from activations to results. Says
+    /// whether one row's results are their sum.
     pub(super) fn expert_steps(
         &mut self,
         shape: PackedExpertShape,
@@ -130,7 +132,7 @@ impl Builder<'_> {
         (extent, n_chosen): (Extent, usize),
         n_pairs: usize,
         [x, y]: [PlaceId; 2],
-    ) {
+    ) -> bool {
         let packed = shape;
         let PackedExpertShape { hidden, inner, format } = packed;
         let shape = ExpertShape { hidden, inner, format };
@@ -138,7 +140,10 @@ impl Builder<'_> {
         // The products of gate and up follow h.
         let h = self.places.take(4 * 3 * n_pairs * inner);
         let h_rows = self.places.take(4 * n_pairs * h_stride);
+        let row_down = RowDown::of(&packed, n_chosen, self.device);
+        let several = row_down.as_ref().map_or(When::Always, |_| When::Several(extent.rows()));
         for step in Int8Step::ALL {
+            self.when = if step == Int8Step::GateUp { When::Always } else { several };
             let (shader, [from, to]) = match step {
                 Int8Step::GateUp => ("int8_product", [x, h]),
                 Int8Step::Rows => ("int8_rows", [h, h_rows]),
@@ -167,7 +172,12 @@ impl Builder<'_> {
             self.push(shader, constants, bytemuck::bytes_of(&parameters), buffers, grid)
                 .gives(gives, n_chosen * bytes);
         }
+        self.when = When::Always;
+        if let Some(down) = &row_down {
+            self.row_down(down, (slab, tiles), extent.rows(), [h, y]);
+        }
         self.places.release(h);
         self.places.release(h_rows);
+        row_down.is_some()
     }
 }

@@ -65,6 +65,16 @@ impl Extent {
         }
     }
 
+    /// The rows that it follows, if it follows any.
+    pub(super) fn rows(self) -> RowCount {
+        match self {
+            Self::Rows(rows) | Self::Tiles(rows) | Self::Pairs { rows, .. } | Self::OneIfSeveral(rows) => {
+                rows
+            }
+            Self::Fixed(_) | Self::Splits => RowCount::Step,
+        }
+    }
+
     /// Workgroups in a step of `n_rows`, all of them wanted.
     pub(super) fn most(self, n_rows: usize) -> u32 {
         self.of(&Counts { rows: n_rows as u32, wanted: n_rows as u32, splits: 1 })
