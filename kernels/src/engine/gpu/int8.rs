@@ -149,11 +149,11 @@ pub(super) fn product(format: WeightFormat, cut: Cut, is_software: bool) -> Cons
     constants.map(|(name, value)| (name, value as f64)).collect()
 }
 
-/// The override constants of products with panels of integers for one row: `threads` for a panel's rows, and room for `capacity`
-/// products of each.
+/// The override constants of products of integers for one row: `rows` of one panel or two, `threads` for them, and room for
+/// `capacity` products of each.
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) fn row_product(format: WeightFormat, [threads, capacity]: [usize; 2]) -> Constants {
-    product(format, Cut { rows: ROWS, threads, capacity }, false)
+pub(super) fn row_product(format: WeightFormat, [rows, threads, capacity]: [usize; 3]) -> Constants {
+    product(format, Cut { rows, threads, capacity }, false)
 }
 
 /// Products of a unit of `format`, and what lowers a block.

@@ -95,6 +95,8 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     K,
     #[cfg(not(target_arch = "wasm32"))]
+    Logits,
+    #[cfg(not(target_arch = "wasm32"))]
     Norm,
     #[cfg(not(target_arch = "wasm32"))]
     Normed,

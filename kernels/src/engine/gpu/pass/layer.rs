@@ -2,7 +2,7 @@
 
 use super::{
     compile::{Builder, MAX_ROWS, Routed, View, ranges_bytes},
-    one_row::When,
+    one_row::{RowGateUp, When, choice},
     places::PlaceId,
     structs::{Attend, Heads, Joined, Norm, Router, Width},
     tiles::Extent,
@@ -16,6 +16,8 @@ use crate::{
 };
 
 const ONE: Extent = Extent::Fixed(1);
+/// Threads of `shader/route.wgsl`.
+const ROUTE_THREADS: usize = 256;
 
 impl Builder<'_> {
     /// `x += y`, then the norm of `x` to `out` and to the activations that its first reader takes; either may be missing.
@@ -261,11 +263,16 @@ impl Builder<'_> {
         };
         let [tiles_buffer, of_rows_buffer, logits] =
             [tiles, of_rows, logits].map(|place| self.places.get(place));
-        let written = vec![(Resource::Result, tiles_buffer.clone()), (Resource::Places, of_rows_buffer)];
-        let with_logits = [written.clone(), vec![(Resource::X, logits)]].concat();
+        let written =
+            vec![(Resource::Result, tiles_buffer.clone()), (Resource::Places, of_rows_buffer.clone())];
+        let with_logits = [written.clone(), vec![(Resource::Logits, logits.clone())]].concat();
         let parameters = bytemuck::bytes_of(&router);
-        let constants = vec![("N_PARTS", self.n_logit_parts as f64)];
+        let chosen = (router, [logits, of_rows_buffer], self.n_logit_parts);
+        let gate_up = RowGateUp::of(&shape, chosen, self.device).filter(|_| is_resident);
+        self.when = gate_up.as_ref().map_or(When::Always, |_| When::Several(count));
+        let constants = choice(n_experts, self.n_logit_parts, ROUTE_THREADS);
         self.push("route", constants, parameters, with_logits, [Extent::Rows(count), ONE, ONE]);
+        self.when = When::Always;
         if !is_resident {
             self.places.release(tiles);
             self.places.release(of_rows);
@@ -278,8 +285,14 @@ impl Builder<'_> {
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);
         let n_pairs = MAX_ROWS * n_chosen;
         let place = self.places.take(4 * n_pairs * shape.hidden);
-        let is_sum_of_one =
-            self.expert_steps(shape, (slab, tiles_buffer), (pairs, n_chosen), n_pairs, [activations, place]);
+        let experts = (shape, gate_up.as_ref());
+        let is_sum_of_one = self.expert_steps(
+            experts,
+            (slab, tiles_buffer),
+            (pairs, n_chosen),
+            n_pairs,
+            [activations, place],
+        );
         self.places.release(tiles);
         self.views.insert(out, View::Pairs { place, of_rows, n_chosen, is_sum_of_one });
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::{
     compile::{Builder, MAX_ROWS, View},
-    one_row::{RowDown, When},
+    one_row::{RowDown, RowGateUp, When},
     places::PlaceId,
     tiles::Extent,
 };
@@ -119,15 +119,21 @@ impl Builder<'_> {
         let stride = row_stride(shape.format.gate_up.geometry(), shape.hidden);
         let tiles = self.tile_table(count, stride as u32);
         let place = self.rows_of(out);
-        self.expert_steps(*shape, (slab, tiles), (Extent::Tiles(count), 1), MAX_ROWS, [activations, place]);
+        self.expert_steps(
+            (*shape, None),
+            (slab, tiles),
+            (Extent::Tiles(count), 1),
+            MAX_ROWS,
+            [activations, place],
+        );
         Ok(())
     }
 
-    /// The three steps of experts of `shape`, for up to `n_pairs` pairs, `n_chosen` of each row: from activations to results. Says
+    /// The three steps of experts of a shape, with another of gate and up for one row or none, for up to `n_pairs` pairs, `n_chosen` of each row: from activations to results. Says
     /// whether one row's results are their sum.
     pub(super) fn expert_steps(
         &mut self,
-        shape: PackedExpertShape,
+        (shape, gate_up): (PackedExpertShape, Option<&RowGateUp>),
         (slab, tiles): (wgpu::Buffer, wgpu::Buffer),
         (extent, n_chosen): (Extent, usize),
         n_pairs: usize,
@@ -141,9 +147,9 @@ impl Builder<'_> {
         let h = self.places.take(4 * 3 * n_pairs * inner);
         let h_rows = self.places.take(4 * n_pairs * h_stride);
         let row_down = RowDown::of(&packed, n_chosen, self.device);
-        let several = row_down.as_ref().map_or(When::Always, |_| When::Several(extent.rows()));
         for step in Int8Step::ALL {
-            self.when = if step == Int8Step::GateUp { When::Always } else { several };
+            let has_own = if step == Int8Step::GateUp { gate_up.is_some() } else { row_down.is_some() };
+            self.when = if has_own { When::Several(extent.rows()) } else { When::Always };
             let (shader, [from, to]) = match step {
                 Int8Step::GateUp => ("int8_product", [x, h]),
                 Int8Step::Rows => ("int8_rows", [h, h_rows]),
@@ -171,6 +177,9 @@ impl Builder<'_> {
             };
             self.push(shader, constants, bytemuck::bytes_of(&parameters), buffers, grid)
                 .gives(gives, n_chosen * bytes);
+            if let (Int8Step::GateUp, Some(gate_up)) = (step, gate_up) {
+                self.row_gate_up(gate_up, (slab.clone(), tiles.clone()), extent.rows(), [x, h]);
+            }
         }
         self.when = When::Always;
         if let Some(down) = &row_down {

@@ -63,7 +63,7 @@ pub(crate) struct Joined {
     pub(crate) result_stride: u32,
 }
 
-/// `Router` in `shader/shared/chosen.wgsl`.
+/// `Router` in `shader/shared/router.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Router {
