@@ -165,7 +165,7 @@ pub(super) fn addends(format: WeightFormat) -> usize {
 /// The override constants of a router whose weights are floats.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn router(format: WeightFormat) -> Constants {
-    vec![("FLOATS", float_bits(format) as f64)]
+    vec![("FLOAT_BITS", float_bits(format) as f64)]
 }
 
 /// The memory of a workgroup, as much as every device has.

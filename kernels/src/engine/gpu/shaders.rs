@@ -87,6 +87,8 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Attention,
     #[cfg(not(target_arch = "wasm32"))]
+    Gains,
+    #[cfg(not(target_arch = "wasm32"))]
     H,
     #[cfg(not(target_arch = "wasm32"))]
     Heads,
@@ -112,6 +114,8 @@ pub(super) enum Resource {
     Routing,
     #[cfg(not(target_arch = "wasm32"))]
     Step,
+    #[cfg(not(target_arch = "wasm32"))]
+    Sum,
     #[cfg(not(target_arch = "wasm32"))]
     V,
     #[cfg(not(target_arch = "wasm32"))]

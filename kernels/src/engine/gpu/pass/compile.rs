@@ -7,6 +7,7 @@ use super::{
     one_row::When,
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
+    row_norm::RowNorm,
     support::unsupported,
     tiles::{Extent, TileTable},
     weights::Weights,
@@ -105,6 +106,8 @@ pub(super) struct Builder<'a> {
     pub(super) steps: Vec<Step>,
     /// Which steps the next dispatches are part of.
     pub(super) when: When,
+    /// The last norm, if the products behind it take it themselves in steps of one row.
+    pub(super) row_norm: Option<RowNorm>,
     /// Of so many layers the experts are on the GPU.
     pub(super) n_resident: usize,
     pub(super) pauses: Vec<Pause>,
@@ -161,6 +164,7 @@ impl<'a> Builder<'a> {
             activations: Vec::new(),
             steps: Vec::new(),
             when: When::Always,
+            row_norm: None,
             n_resident,
             pauses: Vec::new(),
             steps_before_wanted: 0,

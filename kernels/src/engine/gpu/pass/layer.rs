@@ -4,6 +4,7 @@ use super::{
     compile::{Builder, MAX_ROWS, Routed, View, ranges_bytes},
     one_row::{RowGateUp, When, choice},
     places::PlaceId,
+    row_norm::RowNorm,
     structs::{Attend, Heads, Joined, Norm, Router, Width},
     tiles::Extent,
 };
@@ -59,8 +60,12 @@ impl Builder<'_> {
         };
         let count = self.row_count(x);
         // Bound where nothing is read or written: two bindings that are written are two buffers.
-        let unused = [(); 3].map(|()| self.places.take(0));
-        let [read, mut out, mut rounded] = unused;
+        let unused = [(); 4].map(|()| self.places.take(0));
+        let [read, mut out, mut rounded, mut sum] = unused;
+        if y.is_some() {
+            sum = self.places.take(4 * MAX_ROWS * columns);
+            self.views.insert(x, View::Rows { place: sum, start: 0, stride: columns });
+        }
         let mut weights = self.places.get(read);
         if let Some((weight, _, id)) = normed {
             weights = self.weights.upload_floats(self.program.graph.vector(weight));
@@ -82,14 +87,27 @@ impl Builder<'_> {
             (Resource::Y, buffer(addends.unwrap_or(read))),
             (Resource::Places, buffer(of_rows.unwrap_or(read))),
             (Resource::Normed, buffer(out)),
+            (Resource::Sum, buffer(sum)),
         ];
+        let one_addend = n_addends <= 1 || is_sum_of_one;
+        let has_own = one_addend && normed.is_some_and(|(_, _, out)| self.takes_norm(index, out));
         let mut constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
         constants.push(("COLUMNS", columns as f64));
+        if has_own {
+            let held = [&unused[..], &[x_place, addends.unwrap_or(x_place)]].concat();
+            held[unused.len()..].iter().for_each(|place| self.places.share(*place));
+            let constants = [&constants[..], &[("HAS_ADDEND", f64::from(u8::from(y.is_some())))]].concat();
+            self.row_norm = Some(RowNorm { norm, constants, buffers: buffers.clone(), held });
+        }
         constants.push(("THREADS", self.max_threads() as f64));
         let of_all = (When::Always, n_addends, norm);
         let of_several = (When::Several(count), n_addends, norm);
         let of_one = (When::One(count), 1, Norm { has_places: 0, ..norm });
-        let variants = if is_sum_of_one { vec![of_several, of_one] } else { vec![of_all] };
+        let variants = match (has_own, is_sum_of_one) {
+            (true, _) => vec![of_several],
+            (false, true) => vec![of_several, of_one],
+            (false, false) => vec![of_all],
+        };
         for (when, n_addends, norm) in variants {
             self.when = when;
             let constants = [&constants[..], &[("N_ADDENDS", n_addends as f64)]].concat();
@@ -97,7 +115,12 @@ impl Builder<'_> {
             self.push("norm_rows", constants, bytemuck::bytes_of(&norm), buffers.clone(), grid);
         }
         self.when = When::Always;
-        unused.into_iter().for_each(|place| self.places.release(place));
+        if !has_own {
+            unused.into_iter().for_each(|place| self.places.release(place));
+        }
+        if y.is_some() {
+            self.places.release(x_place);
+        }
     }
 
     /// The format of the first matrices of integers that `x` is multiplied by after operation `index`.

@@ -86,8 +86,13 @@ impl Builder<'_> {
                 (Resource::X, activations),
                 (Resource::Result, result),
             ];
-            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers, grid)
-                .gives(program.graph.tensor(first.out).name, panel_bytes);
+            let gives = (program.graph.tensor(first.out).name, panel_bytes);
+            if let Some(norm) = self.row_norm.take_if(|_| is_router) {
+                self.row_router(norm, (matrix, n_parts), count, &buffers, gives);
+                self.when = When::Several(count);
+            }
+            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers, grid).gives(gives.0, gives.1);
+            self.when = When::Always;
             let mut start = 0;
             for projection in group {
                 self.places.share(out);
@@ -104,7 +109,7 @@ impl Builder<'_> {
         self.device.wgpu().limits().max_compute_invocations_per_workgroup as usize
     }
 
-    fn is_router(&self, projection: &Projection) -> bool {
+    pub(super) fn is_router(&self, projection: &Projection) -> bool {
         let is_it = |op: &Op| matches!(op, Op::Route { logits, .. } if *logits == projection.out);
         self.program.ops().iter().any(is_it)
     }

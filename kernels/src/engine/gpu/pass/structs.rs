@@ -10,7 +10,7 @@ pub(crate) struct Width {
     pub(crate) columns: u32,
 }
 
-/// `Norm` in `shader/norm_rows.wgsl`.
+/// `Norm` in `shader/shared/norm.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Norm {
