@@ -7,6 +7,7 @@ use super::{
     one_row::When,
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
+    row_attend::RowHeads,
     row_norm::RowNorm,
     support::unsupported,
     tiles::{Extent, TileTable},
@@ -108,6 +109,8 @@ pub(super) struct Builder<'a> {
     pub(super) when: When,
     /// The last norm, if the products behind it take it themselves in steps of one row.
     pub(super) row_norm: Option<RowNorm>,
+    /// The last heads, if attention takes them itself in steps of one row.
+    pub(super) row_heads: Option<RowHeads>,
     /// Of so many layers the experts are on the GPU.
     pub(super) n_resident: usize,
     pub(super) pauses: Vec<Pause>,
@@ -165,6 +168,7 @@ impl<'a> Builder<'a> {
             steps: Vec::new(),
             when: When::Always,
             row_norm: None,
+            row_heads: None,
             n_resident,
             pauses: Vec::new(),
             steps_before_wanted: 0,
@@ -214,7 +218,7 @@ impl<'a> Builder<'a> {
             Op::Linear { x, projection } => self.linears(x, &[projection])?,
             Op::Linears { x, ref projections } => self.linears(x, projections)?,
             Op::Mlp { x, matrices: [gate, ..], out } => self.mlp(x, gate, out)?,
-            Op::HeadsToCache { slot, q, k, v } => self.heads(slot, q, k, v),
+            Op::HeadsToCache { slot, q, k, v } => self.heads((index, slot), q, k, v),
             Op::Attend { slot, q, attention, out } => self.attend(slot, q, attention, out),
             Op::Route { logits, n_chosen, renormalise, .. } => {
                 self.route(index, logits, n_chosen, renormalise)?;

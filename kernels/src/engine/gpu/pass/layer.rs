@@ -4,6 +4,7 @@ use super::{
     compile::{Builder, MAX_ROWS, Routed, View, ranges_bytes},
     one_row::{RowGateUp, When, choice},
     places::PlaceId,
+    row_attend::RowHeads,
     row_norm::RowNorm,
     structs::{Attend, Heads, Joined, Norm, Router, Width},
     tiles::Extent,
@@ -149,7 +150,13 @@ impl Builder<'_> {
         program.ops()[index + 1..].iter().flat_map(formats).find(|format| format.geometry().is_some())
     }
 
-    pub(super) fn heads(&mut self, slot: usize, q: graph::Heads, k: graph::Heads, v: TensorId) {
+    pub(super) fn heads(
+        &mut self,
+        (index, slot): (usize, usize),
+        q: graph::Heads,
+        k: graph::Heads,
+        v: TensorId,
+    ) {
         let graph = &self.program.graph;
         let columns = q.head_width;
         let rows = |id: TensorId| match self.views[&id] {
@@ -194,7 +201,15 @@ impl Builder<'_> {
         ];
         let n = (n_heads + 2 * n_kv_heads) as u32;
         let grid = [Extent::Fixed(n), Extent::Rows(RowCount::Step), ONE];
+        let next = self.program.ops().get(index + 1);
+        if matches!(next, Some(Op::Attend { slot: of, q: of_heads, .. }) if (*of, *of_heads) == (slot, q.x)) {
+            let held = [q_rows.0, k_rows.0, v_rows.0];
+            held.iter().for_each(|place| self.places.share(*place));
+            self.row_heads = Some(RowHeads { parameters, buffers: buffers.clone(), held });
+            self.when = When::Several(RowCount::Step);
+        }
         self.push_paged("heads_to_cache", bytemuck::bytes_of(&parameters), buffers, grid, slot);
+        self.when = When::Always;
         // From here on queries are what the kernel wrote.
         self.places.release(q_rows.0);
         self.views.insert(q.x, View::Rows { place: out, start: 0, stride: n_heads * columns });
@@ -214,11 +229,16 @@ impl Builder<'_> {
             scale: attention.scale,
         };
         let [queries, result] = [queries, place].map(|place| self.places.get(place));
-        let buffers = vec![(Resource::Q, queries), (Resource::Result, result)];
+        let buffers = vec![(Resource::Q, queries), (Resource::Result, result.clone())];
         let grid = [Extent::Fixed(n_heads as u32), Extent::Rows(RowCount::Step), Extent::Splits];
         let of_position = 4 * parameters.n_kv_heads as usize * head_width;
+        if let Some(heads) = self.row_heads.take() {
+            self.row_attend(heads, (parameters, slot), result).reads.of_position = of_position;
+            self.when = When::Several(RowCount::Step);
+        }
         self.push_paged("attend", bytemuck::bytes_of(&parameters), buffers, grid, slot).reads.of_position =
             of_position;
+        self.when = When::Always;
         self.views.insert(out, View::Ranges { place, head_width });
     }
 

@@ -14,6 +14,7 @@ mod places;
 mod products;
 mod request;
 mod room;
+mod row_attend;
 mod row_norm;
 pub(super) mod structs;
 mod support;

@@ -165,7 +165,7 @@ impl Builder<'_> {
     }
 
     /// A buffer of what a kernel is told besides its one uniform of parameters.
-    fn uniform(&mut self, bytes: &[u8]) -> wgpu::Buffer {
+    pub(super) fn uniform(&mut self, bytes: &[u8]) -> wgpu::Buffer {
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let buffer = self.places.buffer("parameters", bytes.len().next_multiple_of(16) as u64, usage);
         self.device.queue().write_buffer(&buffer, 0, bytes);

@@ -22,7 +22,7 @@ pub(crate) struct Norm {
     pub(crate) eps: f32,
 }
 
-/// `Heads` in `shader/heads_to_cache.wgsl`.
+/// `Heads` in `shader/shared/heads.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Heads {
@@ -44,7 +44,7 @@ pub(crate) struct Heads {
     pub(crate) v_start: u32,
 }
 
-/// `Attend` in `shader/attend.wgsl`.
+/// `Attend` in `shader/shared/attention.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Attend {
