@@ -113,6 +113,8 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Routing,
     #[cfg(not(target_arch = "wasm32"))]
+    Rows,
+    #[cfg(not(target_arch = "wasm32"))]
     Step,
     #[cfg(not(target_arch = "wasm32"))]
     Sum,

@@ -97,8 +97,8 @@ impl Builder<'_> {
         if has_own {
             let held = [&unused[..], &[x_place, addends.unwrap_or(x_place)]].concat();
             held[unused.len()..].iter().for_each(|place| self.places.share(*place));
-            let constants = [&constants[..], &[("HAS_ADDEND", f64::from(u8::from(y.is_some())))]].concat();
-            self.row_norm = Some(RowNorm { norm, constants, buffers: buffers.clone(), held });
+            let (has_addend, buffers) = (y.is_some(), buffers.clone());
+            self.row_norm = Some(RowNorm { norm, has_addend, constants: constants.clone(), buffers, held });
         }
         constants.push(("THREADS", self.max_threads() as f64));
         let of_all = (When::Always, n_addends, norm);

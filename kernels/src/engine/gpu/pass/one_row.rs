@@ -116,13 +116,13 @@ impl RowGateUp {
 }
 
 /// Threads for each of `rows` rows: about four of its items for each.
-fn lanes(items: usize, rows: usize, device: &GpuDevice) -> usize {
+pub(super) fn lanes(items: usize, rows: usize, device: &GpuDevice) -> usize {
     let most = device.wgpu().limits().max_compute_invocations_per_workgroup as usize / rows;
     items.div_ceil(4).next_power_of_two().clamp(8, most)
 }
 
 /// The memory of a workgroup.
-fn memory_words(device: &GpuDevice) -> usize {
+pub(super) fn memory_words(device: &GpuDevice) -> usize {
     device.wgpu().limits().max_compute_workgroup_storage_size as usize / 4
 }
 

@@ -30,8 +30,12 @@ impl Builder<'_> {
             Prepared::Packed { shape, panels } => (*shape, &panels[..]),
             _ => unreachable!("a projection's matrix is packed"),
         };
+        let norm = self.row_norm.take();
+        let count = self.row_count(x);
+        let when = norm.as_ref().map_or(When::Always, |_| When::Several(count));
         let mut rest = projections;
         while let Some(first) = rest.first() {
+            let is_first = rest.len() == projections.len();
             let format = packed(first).0.format;
             let mut n = 1;
             while n < rest.len()
@@ -51,8 +55,8 @@ impl Builder<'_> {
             parts.extend(biases.as_deref().map(bytemuck::cast_slice));
             let slab = self.weights.upload(&parts)?;
 
+            self.when = when;
             let activations = self.activations(x, format, cols);
-            let count = self.row_count(x);
             // A router's few rows leave a GPU idle unless its columns are shared by many threads and workgroups.
             let is_router = format.geometry().is_none() && biases.is_none() && self.is_router(first);
             let n_parts = if is_router { cols.div_ceil(ROUTER_COLS).min(MAX_ROUTER_PARTS) } else { 1 };
@@ -87,11 +91,14 @@ impl Builder<'_> {
                 (Resource::Result, result),
             ];
             let gives = (program.graph.tensor(first.out).name, panel_bytes);
-            if let Some(norm) = self.row_norm.take_if(|_| is_router) {
-                self.row_router(norm, (matrix, n_parts), count, &buffers, gives);
-                self.when = When::Several(count);
+            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers.clone(), grid)
+                .gives(gives.0, gives.1);
+            self.when = When::One(count);
+            match &norm {
+                Some(norm) if is_router => self.row_router(norm, (matrix, n_parts), &buffers, gives),
+                Some(norm) => self.row_product(norm, (matrix, shape), is_first, &buffers, gives),
+                None => {}
             }
-            self.push(shader, constants, bytemuck::bytes_of(&shape), buffers, grid).gives(gives.0, gives.1);
             self.when = When::Always;
             let mut start = 0;
             for projection in group {
@@ -101,6 +108,7 @@ impl Builder<'_> {
             }
             self.places.release(out);
         }
+        norm.into_iter().flat_map(|norm| norm.held).for_each(|place| self.places.release(place));
         Ok(())
     }
 

@@ -47,3 +47,15 @@ fn layers_whose_experts_are_elsewhere_are_decoded_row_by_row_with_the_same_bits(
     let (logits, _) = on_gpu_with(kind, &away, &decoded(33), &mut elsewhere);
     assert!(logits.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
 }
+
+#[test]
+fn a_step_of_one_row_takes_few_dispatches() {
+    let Some(device) = device() else { return };
+    for (second, n) in [(WeightFormat::Q4K, 17), (WeightFormat::Q6K, 19)] {
+        let kind = Kind::whole(WeightFormat::Q4K, second);
+        let (program, packed, _) = programs(kind);
+        let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
+        // q, k, v | attention | its join | output | router | gates and ups | down: seven in the layer with experts.
+        assert_eq!(pass.n_dispatches(), n, "{second}");
+    }
+}
