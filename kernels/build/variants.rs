@@ -10,7 +10,7 @@ const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 /// Those of int8 activations: one text for all formats.
 const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
 /// Those of the hub's forward pass, besides, and of its measurements: no browser runs them.
-const PASS_KERNELS: [&str; 11] = [
+const PASS_KERNELS: [&str; 16] = [
     "attend_tiles",
     "int8_matrix",
     "norm_rows",
@@ -22,6 +22,11 @@ const PASS_KERNELS: [&str; 11] = [
     "group_pairs",
     "keep_rows",
     "read_all",
+    "row_product",
+    "row_attend",
+    "row_router",
+    "row_gate_up",
+    "row_down",
 ];
 
 include!("../src/quant/list.rs");

@@ -1,8 +1,12 @@
 // Attention in steps of many rows: neighbouring rows of a sequence, and the query heads that share a key and value head, read each
 // page once. A workgroup takes such a tile of queries and a range of pages, by a running softmax. What the ranges of a row give,
 // attend_rows.wgsl joins. CPU twin: src/cpu/attention.rs.
-#import step
-#import attention
+#import attend
+
+@group(0) @binding(3) var<storage, read> q: array<vec4<f32>>;       // (T, H, C)
+@group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, H, splits, C + 2): sums, the largest score, their weight
+@group(0) @binding(7) var<uniform> attention: Attend;
+@group(0) @binding(8) var<storage, read> pages: array<vec4<u32>>;   // (pages, keys and values, G, 32, C / 8), f16
 
 const THREADS: u32 = 128u;
 const MOST: u32 = 8u;       // queries of a thread

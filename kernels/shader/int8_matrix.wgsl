@@ -5,7 +5,6 @@
 #import panels
 #import joined
 
-@group(0) @binding(2) var<storage, read> weights: array<u32>;
 @group(0) @binding(3) var<storage, read> x: array<u32>;
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;
 @group(0) @binding(5) var<storage, read> pairs: array<vec2<u32>>;  // (P): where each one's row of x starts, and its gate

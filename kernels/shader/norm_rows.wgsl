@@ -3,23 +3,15 @@
 #import run
 #import exact
 #import round
-
-struct Norm {
-    has_places: u32, // whether places says which; else it is the row's own
-    is_normed: u32,  // 0: only the sum is wanted
-    is_rounded: u32,
-    stride: u32,         // from one row of normed to the next
-    result_stride: u32,  // from one row of result to the next, in words
-    eps: f32,            // added to the mean of squares
-}
+#import norm
 
 @group(0) @binding(2) var<storage, read> weights: array<f32>;            // (D)
-@group(0) @binding(3) var<storage, read_write> x: array<f32>;            // (T, D)
+@group(0) @binding(3) var<storage, read> x: array<f32>;                  // (T, D)
 @group(0) @binding(4) var<storage, read_write> result: array<u32>;       // (T, result_stride)
 @group(0) @binding(5) var<storage, read> y: array<f32>;                  // (T, D), or (P, D)
 @group(0) @binding(6) var<storage, read> places: array<u32>;             // (T, K): a row's pairs in y, by ascending expert
-@group(0) @binding(7) var<uniform> norm: Norm;
 @group(0) @binding(8) var<storage, read_write> normed: array<f32>;       // (T, stride)
+@group(0) @binding(9) var<storage, read_write> sum: array<f32>;          // (T, D), x and what is added
 
 override THREADS: u32;
 // Known when the kernel is compiled, so that all of a thread's loads are under way at once.
@@ -37,11 +29,11 @@ fn sum_with_y(row: u32, column: u32) -> f32 {
         return x[at] + y[at];
     }
     // As the hub sums what experts answer: first among themselves, in ascending order.
-    var sum = 0.0;
+    var added = 0.0;
     for (var k = 0u; k < N_ADDENDS; k++) {
-        sum += y[places[row * N_ADDENDS + k] * COLUMNS + column];
+        added += y[places[row * N_ADDENDS + k] * COLUMNS + column];
     }
-    return x[at] + sum;
+    return x[at] + added;
 }
 
 @compute @workgroup_size(THREADS)
@@ -55,7 +47,7 @@ fn norm_rows(
         let value = sum_with_y(row, column);
         square += value * value;
         if N_ADDENDS > 0u {
-            x[row * COLUMNS + column] = value;
+            sum[row * COLUMNS + column] = value;
         }
     }
     if norm.is_normed == 0u {
@@ -76,7 +68,12 @@ fn norm_rows(
         var values = vec4<u32>();
         for (var i = 0u; i < 4u; i++) {
             if column + i < COLUMNS {
-                let value = weights[column + i] * (x[row * COLUMNS + column + i] * scale);
+                let at = row * COLUMNS + column + i;
+                var value = x[at];
+                if N_ADDENDS > 0u {
+                    value = sum[at];
+                }
+                value = weights[column + i] * (value * scale);
                 let bits = bitcast<u32>(value);
                 // Tiny values are 0, as wherever a matrix of floats reads them.
                 values[i] = select(bits, 0u, (bits & 0x7fffffffu) < TINY);

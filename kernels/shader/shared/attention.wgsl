@@ -1,17 +1,131 @@
-// What the kernels of attention are told, read and write.
-#import step
+// Attention of a query head to positions of its sequence's pages, by a running softmax. A workgroup takes four pages of 32
+// positions at a time, so that many keys and values are under way at once. The file of an entry point declares `pages` (pages,
+// keys and values, G, 32, C / 8), f16, and `attention`. CPU twin: src/cpu/attention.rs.
+#import attend
 
-struct Attend {
-    n_heads: u32,     // H
-    n_kv_heads: u32,  // G
-    columns: u32,     // C
-    scale: f32,       // of each product
+const THREADS: u32 = 128u;
+const AT_ONCE: u32 = 4u;  // pages: a position for each thread
+
+var<workgroup> query: array<vec4<f32>, 64>;  // times the scale
+var<workgroup> keys: array<u32, AT_ONCE>;  // where each page's are
+var<workgroup> quarters: array<vec4<f32>, THREADS>;  // of each position's score
+var<workgroup> largest_of: array<f32, THREADS>;
+var<workgroup> weights_of: array<f32, THREADS>;
+var<workgroup> sums: array<vec4<f32>, 256>;
+
+struct Eight {
+    a: vec4<f32>,
+    b: vec4<f32>,
 }
 
-@group(0) @binding(3) var<storage, read> q: array<vec4<f32>>;           // (T, H, C)
-@group(0) @binding(4) var<storage, read_write> result: array<f32>;      // (T, H, splits, C + 2): sums, the largest score, their weight
-@group(0) @binding(7) var<uniform> attention: Attend;
-@group(0) @binding(8) var<storage, read> pages: array<vec4<u32>>;       // (pages, keys and values, G, 32, C / 8), f16
+// What a thread has of some positions: an eighth of every n_slices-th value.
+struct Attended {
+    largest: f32,  // score
+    weight: f32,
+    sum: Eight,
+}
 
-const PAGE: u32 = 32u;
-const LOWEST: f32 = -3.4028235e38;
+fn eight_of(word: vec4<u32>) -> Eight {
+    return Eight(
+        vec4<f32>(unpack2x16float(word.x), unpack2x16float(word.y)),
+        vec4<f32>(unpack2x16float(word.z), unpack2x16float(word.w)),
+    );
+}
+
+fn eight_at(at: u32) -> Eight {
+    return eight_of(pages[at]);
+}
+
+// Adds the positions from `start` to `end` to those of `before`. All threads call it together.
+fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thread: u32) -> Attended {
+    let n_kv_heads = attention.n_kv_heads;
+    let eighths = attention.columns / 8u;  // of a key or value, 16 bytes each
+    let to_values = n_kv_heads * PAGE * eighths;
+    let n_slices = THREADS / eighths;
+    let slice = thread / eighths;
+    let eighth = thread % eighths;
+    var largest = before.largest;
+    var weight = before.weight;
+    var sum = before.sum;
+    for (var first = start; first < end; first += THREADS) {
+        let n = min(THREADS, end - first);
+        if thread < AT_ONCE && PAGE * thread < n {
+            let page = step_page(row, first / PAGE + thread);
+            keys[thread] = (2u * page * n_kv_heads + kv_head) * PAGE * eighths;
+        }
+        workgroupBarrier();
+        for (var page = 0u; page < AT_ONCE; page++) {
+            let in_page = thread / 4u;
+            let position = PAGE * page + in_page;
+            var part = 0.0;
+            if position < n {
+                for (var i = thread % 4u; i < eighths; i += 4u) {
+                    let key = eight_at(keys[page] + in_page * eighths + i);
+                    part += dot(key.a, query[2u * i]) + dot(key.b, query[2u * i + 1u]);
+                }
+            }
+            quarters[position][thread % 4u] = part;
+        }
+        workgroupBarrier();
+        let score = select(LOWEST, dot(quarters[thread], vec4<f32>(1.0)), thread < n);
+        largest_of[thread] = score;
+        workgroupBarrier();
+        for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+            if thread < half {
+                largest_of[thread] = max(largest_of[thread], largest_of[thread + half]);
+            }
+            workgroupBarrier();
+        }
+        let now = max(largest, largest_of[0]);
+        weights_of[thread] = select(0.0, exp(score - now), thread < n);
+        workgroupBarrier();
+        let kept = exp(largest - now);
+        largest = now;
+        weight *= kept;
+        sum.a *= kept;
+        sum.b *= kept;
+        if slice < n_slices {
+            for (var i = slice; i < n; i += 4u * n_slices) {
+                for (var k = 0u; k < 4u; k++) {
+                    // Beyond the last one: the last, with weight 0.
+                    let position = i + k * n_slices;
+                    let there = min(position, n - 1u);
+                    let w = select(0.0, weights_of[there], position < n);
+                    let at = keys[there / PAGE] + to_values + there % PAGE * eighths + eighth;
+                    let value = eight_at(at);
+                    weight += w;
+                    sum.a += w * value.a;
+                    sum.b += w * value.b;
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+    return Attended(largest, weight, sum);
+}
+
+// Writes what a workgroup has of a range to `at`. All threads call it together.
+fn write_range(at: u32, attended: Attended, thread: u32) {
+    let columns = attention.columns;
+    let eighths = columns / 8u;
+    let n_slices = THREADS / eighths;
+    sums[2u * thread] = attended.sum.a;
+    sums[2u * thread + 1u] = attended.sum.b;
+    weights_of[thread] = attended.weight;
+    workgroupBarrier();
+    for (var column = thread; column < columns; column += THREADS) {
+        var all = 0.0;
+        for (var i = 0u; i < n_slices; i++) {
+            all += sums[2u * i * eighths + column / 4u][column % 4u];
+        }
+        result[at + column] = all;
+    }
+    if thread == 0u {
+        var all = 0.0;
+        for (var i = 0u; i < n_slices; i++) {
+            all += weights_of[i * eighths];
+        }
+        result[at + columns] = attended.largest;
+        result[at + columns + 1u] = all;
+    }
+}

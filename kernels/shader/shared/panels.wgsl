@@ -1,5 +1,8 @@
 // Weights in panels of sixteen rows, as src/simd/format.rs draws them: their codes and parameters.
+// The file of an entry point declares `x`, the words of the activations.
 #import exact
+
+@group(0) @binding(2) var<storage, read> weights: array<u32>;
 
 override FLOATS: u32;       // 0: integers, else the bits of a float, 17 for bf16
 override UNITS: u32;        // units in a block

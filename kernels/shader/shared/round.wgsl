@@ -1,5 +1,6 @@
 // Rounds rows to activations: int8 in units with a scale each, or f32. Each of THREADS threads has four neighbouring columns.
 // CPU twin: src/quant/activations.rs, fill_row.
+#import steps
 
 override FLOATS: u32;       // bits of the float format of the weights, or 0
 override BLOCK_COLS: u32;
@@ -9,8 +10,6 @@ override UNIT: u32;         // columns of one scale
 override GROUP: u32;
 override ZERO: u32;         // what stands for weight 0
 override TERMS: u32;        // 0: a bias a group, 1: the sum, 2: groups' sums in i16
-
-const TINY: u32 = 0x21800000u;  // 2^-60
 
 var<workgroup> largest_of: array<u32, THREADS>;  // of each quad, then of each group's sum
 var<workgroup> sums: array<i32, THREADS>;
@@ -23,20 +22,6 @@ fn largest_magnitude(first: u32, n: u32) -> u32 {
         largest = max(largest, largest_of[i]);
     }
     return largest;
-}
-
-// The step of values up to `largest`, and what takes values to steps.
-fn steps(largest: u32, top: f32) -> vec2<f32> {
-    if largest < TINY {
-        return vec2<f32>();
-    }
-    let value = bitcast<f32>(largest);
-    return vec2<f32>(quotient_of(value, top), select(0.0, quotient_of(top, value), largest < 0x7f800000u));
-}
-
-// The integer nearest to `x`, in the lowest bits.
-fn nearest(x: f32, top: f32) -> u32 {
-    return bitcast<u32>(sum_of(at_most(at_least(x, -top), top), ROUNDER));
 }
 
 fn sum_from(first: u32, n: u32) -> i32 {

@@ -198,12 +198,9 @@ const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
 /// The most threads of a workgroup that are requested: those of the kernels of the forward pass that have few workgroups.
 const MAX_THREADS: u32 = 512;
-/// The most memory of a workgroup: a tile of the hub's attention.
-#[cfg(not(target_arch = "wasm32"))]
-const MAX_WORKGROUP_BYTES: u32 = 32 << 10;
 
-/// The limits that every device offers, with more threads, more memory of workgroups and larger buffers: one buffer holds a slab of experts, and each slab has its
-/// own dispatches.
+/// The limits that every device offers, with more threads and larger buffers: one buffer holds a slab of experts, and each slab has its
+/// own dispatches. A forward pass's workgroups have as much memory as there is.
 fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
     let default = wgpu::Limits::default();
     let most = |offered: u64, default: u64| offered.min(MAX_BUFFER_BYTES).max(default);
@@ -221,7 +218,6 @@ fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
         #[cfg(not(target_arch = "wasm32"))]
         max_compute_workgroup_storage_size: offered
             .max_compute_workgroup_storage_size
-            .min(MAX_WORKGROUP_BYTES)
             .max(default.max_compute_workgroup_storage_size),
         max_compute_workgroup_size_x: threads(
             offered.max_compute_workgroup_size_x,

@@ -163,10 +163,23 @@ pub(super) fn matrix(format: WeightFormat, is_in_order: bool) -> Constants {
     constants.chain([("FLOATS", 0.0), ("IN_ORDER", f64::from(u8::from(is_in_order)))]).collect()
 }
 
+/// The override constants of products of integers for one row: `rows` of one panel or two, `threads` for them, and room for
+/// `capacity` products of each.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn row_product(format: WeightFormat, [rows, threads, capacity]: [usize; 3]) -> Constants {
+    product(format, Cut { rows, threads, capacity }, false)
+}
+
+/// Products of a unit of `format`, and what lowers a block.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn addends(format: WeightFormat) -> usize {
+    format.definition().map_or(1, |definition| integer(definition)[0])
+}
+
 /// The override constants of a router whose weights are floats.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn router(format: WeightFormat) -> Constants {
-    vec![("FLOATS", float_bits(format) as f64)]
+    vec![("FLOAT_BITS", float_bits(format) as f64)]
 }
 
 /// The memory of a workgroup, as much as every device has.

@@ -87,11 +87,17 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Attention,
     #[cfg(not(target_arch = "wasm32"))]
+    Gains,
+    #[cfg(not(target_arch = "wasm32"))]
+    H,
+    #[cfg(not(target_arch = "wasm32"))]
     Heads,
     #[cfg(not(target_arch = "wasm32"))]
     Joined,
     #[cfg(not(target_arch = "wasm32"))]
     K,
+    #[cfg(not(target_arch = "wasm32"))]
+    Logits,
     #[cfg(not(target_arch = "wasm32"))]
     Norm,
     #[cfg(not(target_arch = "wasm32"))]
@@ -109,7 +115,11 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Routing,
     #[cfg(not(target_arch = "wasm32"))]
+    Rows,
+    #[cfg(not(target_arch = "wasm32"))]
     Step,
+    #[cfg(not(target_arch = "wasm32"))]
+    Sum,
     #[cfg(not(target_arch = "wasm32"))]
     V,
     #[cfg(not(target_arch = "wasm32"))]

@@ -1,11 +1,11 @@
-//! The structs of `shader/shared/tile.wgsl`, as they lie in buffers; the build script compares the two.
+//! The structs of `shader/shared/tiles.wgsl`, `shape.wgsl` and `run.wgsl`, as they lie in buffers; the build script compares the two.
 
 use bytemuck::{Pod, Zeroable};
 
 /// Pairs of a tile: each weight that is read serves all of them.
 pub(super) const TILE_PAIRS: usize = 4;
 
-/// `Tile` in `shader/shared/tile.wgsl`.
+/// `Tile` in `shader/shared/tiles.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub(super) struct Tile {
@@ -22,7 +22,7 @@ pub(super) struct Tile {
     pub(super) gates: [f32; TILE_PAIRS],
 }
 
-/// `Shape` in `shader/shared/tile.wgsl`, where the fields are documented.
+/// `Shape` in `shader/shared/shape.wgsl`, where the fields are documented.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub(super) struct Shape {
@@ -42,7 +42,7 @@ pub(super) struct Shape {
     pub(super) up_bias: u32,
 }
 
-/// `Run` in `shader/shared/tile.wgsl`.
+/// `Run` in `shader/shared/run.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub(super) struct Run {

@@ -6,6 +6,8 @@ use super::{
     away::Pause,
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
+    row_attend::RowHeads,
+    row_norm::RowNorm,
     support::unsupported,
     tiles::{Counts, Extent, InOrder, TileTable, When},
     weights::Weights,
@@ -47,6 +49,7 @@ pub(super) struct Step {
     pub(super) paged: Option<Paged>,
     /// Workgroups in x, y and z.
     pub(super) grid: [Extent; 3],
+    /// Which steps it is part of.
     pub(super) when: When,
 }
 
@@ -86,8 +89,8 @@ pub(super) struct Routed {
 pub(super) enum View {
     /// Rows of f32, `stride` apart.
     Rows { place: PlaceId, start: usize, stride: usize },
-    /// Experts' results (P, D), and each row's pairs among them (T, K).
-    Pairs { place: PlaceId, of_rows: PlaceId, n_chosen: usize },
+    /// Experts' results (P, D), and each row's pairs among them (T, K). Of one row it may be their sum (1, D).
+    Pairs { place: PlaceId, of_rows: PlaceId, n_chosen: usize, is_sum_of_one: bool },
     /// What ranges of positions gave (T, H, splits, C + 2).
     Ranges { place: PlaceId, head_width: usize },
 }
@@ -103,6 +106,12 @@ pub(super) struct Builder<'a> {
     /// Activations made of tensors so far.
     activations: Vec<(TensorId, Option<Geometry>, PlaceId)>,
     pub(super) steps: Vec<Step>,
+    /// Which steps the next dispatches are part of.
+    pub(super) when: When,
+    /// The last norm, if the products behind it take it themselves in steps of one row.
+    pub(super) row_norm: Option<RowNorm>,
+    /// The last heads, if attention takes them itself in steps of one row.
+    pub(super) row_heads: Option<RowHeads>,
     /// Of so many layers the experts are on the GPU.
     pub(super) n_resident: usize,
     pub(super) pauses: Vec<Pause>,
@@ -172,6 +181,9 @@ impl<'a> Builder<'a> {
             views: BTreeMap::new(),
             activations: Vec::new(),
             steps: Vec::new(),
+            when: When::Always,
+            row_norm: None,
+            row_heads: None,
             n_resident,
             pauses: Vec::new(),
             steps_before_wanted: 0,
@@ -222,7 +234,7 @@ impl<'a> Builder<'a> {
             Op::Linear { x, projection } => self.linears(x, &[projection])?,
             Op::Linears { x, ref projections } => self.linears(x, projections)?,
             Op::Mlp { x, matrices: [gate, ..], out } => self.mlp(x, gate, out)?,
-            Op::HeadsToCache { slot, q, k, v } => self.heads(slot, q, k, v),
+            Op::HeadsToCache { slot, q, k, v } => self.heads((index, slot), q, k, v),
             Op::Attend { slot, q, attention, out } => self.attend(slot, q, attention, out),
             Op::Route { logits, n_chosen, renormalise, .. } => {
                 self.route(index, logits, n_chosen, renormalise)?;
@@ -349,6 +361,7 @@ impl<'a> Builder<'a> {
         let bind_group = Some(bind_group(self.device, &compiled.bind_group_layout, bound));
         let mut step = Step::new(int8_shader(shader), compiled.pipeline, (bind_group, None), grid);
         step.threads = threads.unwrap_or(step.threads);
+        step.when = self.when;
         self.steps.push(step);
         self.places.step_is_over();
         self.steps.last_mut().expect("it was just appended")
@@ -367,7 +380,8 @@ impl<'a> Builder<'a> {
         let pages = int8_shader(shader).bindings.iter().find(|binding| binding.resource == Resource::Pages);
         let binding = pages.expect("the shader binds pages").index;
         let paged = Some(Paged { slot, binding, layout: compiled.bind_group_layout, entries });
-        self.steps.push(Step::new(int8_shader(shader), compiled.pipeline, (None, paged), grid));
+        let step = Step::new(int8_shader(shader), compiled.pipeline, (None, paged), grid);
+        self.steps.push(Step { when: self.when, ..step });
         self.places.step_is_over();
         self.steps.last_mut().expect("it was just appended")
     }
@@ -408,7 +422,7 @@ impl Step {
         grid: [Extent; 3],
     ) -> Self {
         let (kernel, threads) = (shader.entry_point, shader.threads);
-        let (reads, when) = (Reads::default(), When::default());
+        let (reads, when) = (Reads::default(), When::Always);
         Self { kernel, of: "", threads, reads, pipeline, bind_group, paged, grid, when }
     }
 
@@ -416,12 +430,6 @@ impl Step {
     pub(super) fn gives(&mut self, of: &'static str, weights: usize) -> &mut Self {
         self.of = of;
         self.reads.weights = weights;
-        self
-    }
-
-    /// Only some steps have the dispatch.
-    pub(super) fn only(&mut self, when: When) -> &mut Self {
-        self.when = when;
         self
     }
 

@@ -1,60 +1,29 @@
 //! The operations of a layer other than products: norms, heads, attention, the router. What they are told is in `structs.rs`.
 
 use super::{
-    compile::{Builder, MAX_ROWS, Routed, View, ranges_bytes},
-    places::PlaceId,
+    compile::{Builder, MAX_ROWS, Routed, View},
+    one_row::{RowGateUp, choice},
     products::{Pairs, few_rows},
-    structs::{Attend, Heads, Joined, Norm, Router, Width},
+    row_attend::RowHeads,
+    row_norm::RowNorm,
+    structs::{Heads, Norm, Router, Width},
     tiles::{Extent, InOrder, WIDE_TILE, When},
 };
 use crate::{
     WeightFormat,
     cpu::{Renormalise, RopePairs},
     engine::gpu::{
-        device::GpuDevice,
         int8,
-        shaders::{Constants, Resource},
+        shaders::Resource,
         structs::{TILE_PAIRS, Tile},
     },
-    graph::{self, Attention, Op, Prepared, RowCount, TensorId, VectorId},
+    graph::{self, Op, Prepared, RowCount, TensorId, VectorId},
     quant::row_stride,
 };
 
 const ONE: Extent = Extent::Fixed(1);
-
-/// What a workgroup of `attend_tiles` takes.
-#[derive(Clone, Copy, Debug)]
-struct AttentionTile {
-    rows: usize,
-    /// Query heads that share a key and value head.
-    group: u32,
-    /// A quarter of a head's columns.
-    quads: u32,
-    queries: u32,
-}
-
-impl AttentionTile {
-    /// None where heads are not divided evenly, or the device's workgroups have too little memory.
-    fn of(attend: &Attend, device: &GpuDevice) -> Option<Self> {
-        let Attend { n_heads, n_kv_heads, columns, .. } = *attend;
-        let (group, quads) = (n_heads / n_kv_heads, columns / 4);
-        let queries = if quads > 32 { 16 } else { 32 };
-        // Queries, a page, scores, and a few floats for each query and thread.
-        let bytes = 16 * queries * quads + 8 * 32 * (quads + 1) + 4 * 32 * queries + 12 * queries + 512;
-        let fits = bytes <= device.wgpu().limits().max_compute_workgroup_storage_size
-            && n_heads.is_multiple_of(n_kv_heads)
-            && queries.is_multiple_of(group)
-            && columns.is_multiple_of(4)
-            && [8, 16, 32, 64].contains(&quads);
-        fits.then(|| Self { rows: (queries / group) as usize, group, quads, queries })
-    }
-
-    fn constants(self) -> Constants {
-        [("GROUP", self.group), ("QUERIES", self.queries), ("QUADS", self.quads)]
-            .map(|(name, value)| (name, f64::from(value)))
-            .into()
-    }
-}
+/// Threads of `shader/route.wgsl`.
+const ROUTE_THREADS: usize = 256;
 
 impl Builder<'_> {
     /// `x += y`, then the norm of `x` to `out` and to the activations that its first reader takes; either may be missing.
@@ -69,10 +38,14 @@ impl Builder<'_> {
         let View::Rows { place: x_place, .. } = self.views[&x] else {
             unreachable!("what is normed lies in rows");
         };
+        let mut is_sum_of_one = false;
         let (addends, of_rows, n_addends) = match y.map(|y| self.views[&y]) {
             None => (None, None, 0),
             Some(View::Rows { place, .. }) => (Some(place), None, 1),
-            Some(View::Pairs { place, of_rows, n_chosen }) => (Some(place), Some(of_rows), n_chosen),
+            Some(View::Pairs { place, of_rows, n_chosen, is_sum_of_one: is_sum }) => {
+                is_sum_of_one = is_sum;
+                (Some(place), Some(of_rows), n_chosen)
+            }
             Some(View::Ranges { .. }) => unreachable!("attention is multiplied, not added"),
         };
         if y.is_some() {
@@ -92,8 +65,12 @@ impl Builder<'_> {
         };
         let count = self.row_count(x);
         // Bound where nothing is read or written: two bindings that are written are two buffers.
-        let unused = [(); 3].map(|()| self.places.take(0));
-        let [read, mut out, mut rounded] = unused;
+        let unused = [(); 4].map(|()| self.places.take(0));
+        let [read, mut out, mut rounded, mut sum] = unused;
+        if y.is_some() {
+            sum = self.places.take(4 * MAX_ROWS * columns);
+            self.views.insert(x, View::Rows { place: sum, start: 0, stride: columns });
+        }
         let mut weights = self.places.get(read);
         if let Some((weight, _, id)) = normed {
             weights = self.weights.upload_floats(self.program.graph.vector(weight));
@@ -115,19 +92,40 @@ impl Builder<'_> {
             (Resource::Y, buffer(addends.unwrap_or(read))),
             (Resource::Places, buffer(of_rows.unwrap_or(read))),
             (Resource::Normed, buffer(out)),
+            (Resource::Sum, buffer(sum)),
         ];
+        let one_addend = n_addends <= 1 || is_sum_of_one;
+        let has_own = one_addend && normed.is_some_and(|(_, _, out)| self.takes_norm(index, out));
         let mut constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
         constants.push(("COLUMNS", columns as f64));
-        constants.push(("N_ADDENDS", n_addends as f64));
+        if has_own {
+            let held = [&unused[..], &[x_place, addends.unwrap_or(x_place)]].concat();
+            held[unused.len()..].iter().for_each(|place| self.places.share(*place));
+            let (has_addend, buffers) = (y.is_some(), buffers.clone());
+            self.row_norm = Some(RowNorm { norm, has_addend, constants: constants.clone(), buffers, held });
+        }
         constants.push(("THREADS", self.max_threads() as f64));
-        self.push(
-            "norm_rows",
-            constants,
-            bytemuck::bytes_of(&norm),
-            buffers,
-            [Extent::Rows(count), ONE, ONE],
-        );
-        unused.into_iter().for_each(|place| self.places.release(place));
+        let of_all = (When::Always, n_addends, norm);
+        let of_several = (When::Several(count), n_addends, norm);
+        let of_one = (When::One(count), 1, Norm { has_places: 0, ..norm });
+        let variants = match (has_own, is_sum_of_one) {
+            (true, _) => vec![of_several],
+            (false, true) => vec![of_several, of_one],
+            (false, false) => vec![of_all],
+        };
+        for (when, n_addends, norm) in variants {
+            self.when = when;
+            let constants = [&constants[..], &[("N_ADDENDS", n_addends as f64)]].concat();
+            let grid = [Extent::Rows(count), ONE, ONE];
+            self.push("norm_rows", constants, bytemuck::bytes_of(&norm), buffers.clone(), grid);
+        }
+        self.when = When::Always;
+        if !has_own {
+            unused.into_iter().for_each(|place| self.places.release(place));
+        }
+        if y.is_some() {
+            self.places.release(x_place);
+        }
     }
 
     /// The format of the first matrices of integers that `x` is multiplied by after operation `index`.
@@ -156,7 +154,13 @@ impl Builder<'_> {
         program.ops()[index + 1..].iter().flat_map(formats).find(|format| format.geometry().is_some())
     }
 
-    pub(super) fn heads(&mut self, slot: usize, q: graph::Heads, k: graph::Heads, v: TensorId) {
+    pub(super) fn heads(
+        &mut self,
+        (index, slot): (usize, usize),
+        q: graph::Heads,
+        k: graph::Heads,
+        v: TensorId,
+    ) {
         let graph = &self.program.graph;
         let columns = q.head_width;
         let rows = |id: TensorId| match self.views[&id] {
@@ -201,73 +205,18 @@ impl Builder<'_> {
         ];
         let n = (n_heads + 2 * n_kv_heads) as u32;
         let grid = [Extent::Fixed(n), Extent::Rows(RowCount::Step), ONE];
+        let next = self.program.ops().get(index + 1);
+        if matches!(next, Some(Op::Attend { slot: of, q: of_heads, .. }) if (*of, *of_heads) == (slot, q.x)) {
+            let held = [q_rows.0, k_rows.0, v_rows.0];
+            held.iter().for_each(|place| self.places.share(*place));
+            self.row_heads = Some(RowHeads { parameters, buffers: buffers.clone(), held });
+            self.when = When::Several(RowCount::Step);
+        }
         self.push_paged(("heads_to_cache", Vec::new()), bytemuck::bytes_of(&parameters), buffers, grid, slot);
+        self.when = When::Always;
         // From here on queries are what the kernel wrote.
         self.places.release(q_rows.0);
         self.views.insert(q.x, View::Rows { place: out, start: 0, stride: n_heads * columns });
-    }
-
-    pub(super) fn attend(&mut self, slot: usize, q: TensorId, attention: Attention, out: TensorId) {
-        let View::Rows { place: queries, stride, .. } = self.views[&q] else {
-            unreachable!("queries lie in rows");
-        };
-        let n_heads = attention.n_heads;
-        let head_width = stride / n_heads;
-        let place = self.places.take(ranges_bytes(n_heads, head_width));
-        let parameters = Attend {
-            n_heads: n_heads as u32,
-            n_kv_heads: self.n_kv_heads(slot, head_width) as u32,
-            columns: head_width as u32,
-            scale: attention.scale,
-        };
-        let [queries, result] = [queries, place].map(|place| self.places.get(place));
-        let buffers = vec![(Resource::Q, queries), (Resource::Result, result)];
-        let of_position = 4 * parameters.n_kv_heads as usize * head_width;
-        let parameters_of_all = bytemuck::bytes_of(&parameters);
-        let tile = AttentionTile::of(&parameters, self.device);
-        self.attention = (n_heads as u32, tile.map_or(1, |tile| tile.rows));
-        let grid = [Extent::Fixed(n_heads as u32), Extent::Rows(RowCount::Step), Extent::Splits];
-        let few = if tile.is_some() { When::OneOrFew(RowCount::Step) } else { When::Always };
-        self.push_paged(("attend", Vec::new()), parameters_of_all, buffers.clone(), grid, slot)
-            .only(few)
-            .reads
-            .of_position = of_position;
-        if let Some(tile) = tile {
-            let grid = [Extent::Fixed(parameters.n_kv_heads), Extent::AttentionTiles, Extent::Splits];
-            let shader = ("attend_tiles", tile.constants());
-            self.push_paged(shader, parameters_of_all, buffers, grid, slot)
-                .only(When::Many(RowCount::Step))
-                .reads
-                .of_position = of_position;
-        }
-        self.views.insert(out, View::Ranges { place, head_width });
-    }
-
-    /// Key and value heads of a slot of the cache.
-    fn n_kv_heads(&self, slot: usize, head_width: usize) -> usize {
-        let of_slot = self.program.ops().iter().find_map(|op| match op {
-            Op::HeadsToCache { slot: of, k, .. } if *of == slot => Some(self.program.graph.width(k.x)),
-            _ => None,
-        });
-        of_slot.expect("a slot is written before it is read") / head_width
-    }
-
-    /// Joins what ranges of positions gave, (T, H C), and rounds it for matrices of `format`.
-    pub(super) fn join_ranges(
-        &mut self,
-        (ranges, head_width): (PlaceId, usize),
-        (format, cols): (WeightFormat, usize),
-        (result, result_stride): (wgpu::Buffer, usize),
-        count: RowCount,
-    ) {
-        let joined = Joined {
-            columns: cols as u32,
-            head_columns: head_width as u32,
-            result_stride: result_stride as u32,
-        };
-        let buffers = vec![(Resource::X, self.places.get(ranges)), (Resource::Result, result)];
-        let grid = [Extent::Fixed(cols.div_ceil(256) as u32), Extent::Rows(count), ONE];
-        self.push("attend_rows", int8::rows(format), bytemuck::bytes_of(&joined), buffers, grid);
     }
 
     /// Chooses experts by `logits`, and computes those of the layer that follows operation `index`, if they are here.
@@ -309,45 +258,53 @@ impl Builder<'_> {
         self.routers.push(Routed { layer, n_chosen, rows: count, is_resident });
         let tiles = self.places.take(max_tiles as usize * size_of::<Tile>());
         let of_rows = self.places.take(4 * MAX_ROWS * n_chosen);
-        let pairs = self.places.take(8 * MAX_ROWS * n_chosen);
+        let list = self.places.take(8 * MAX_ROWS * n_chosen);
         let View::Rows { place: logits, .. } = self.views[&logits] else {
             unreachable!("logits lie in rows");
         };
-        let [tiles_buffer, of_rows_buffer, pairs_buffer, logits] =
-            [tiles, of_rows, pairs, logits].map(|place| self.places.get(place));
-        let written = vec![(Resource::Result, tiles_buffer.clone()), (Resource::Places, of_rows_buffer)];
-        let with_logits = [written.clone(), vec![(Resource::X, logits)]].concat();
+        let [tiles_buffer, of_rows_buffer, list_buffer, logits] =
+            [tiles, of_rows, list, logits].map(|place| self.places.get(place));
+        let written =
+            vec![(Resource::Result, tiles_buffer.clone()), (Resource::Places, of_rows_buffer.clone())];
+        let with_logits = [written.clone(), vec![(Resource::Logits, logits.clone())]].concat();
         let parameters = bytemuck::bytes_of(&router);
-        let constants = vec![("N_PARTS", self.n_logit_parts as f64)];
+        let chosen = (router, [logits, of_rows_buffer], self.n_logit_parts);
+        let gate_up = RowGateUp::of(&shape, chosen, self.device).filter(|_| is_resident);
+        self.when = gate_up.as_ref().map_or(When::Always, |_| When::Several(count));
+        let constants = choice(n_experts, self.n_logit_parts, ROUTE_THREADS);
         self.push("route", constants, parameters, with_logits, [Extent::Rows(count), ONE, ONE]);
+        self.when = When::Always;
         if !is_resident {
             self.places.release(tiles);
             self.places.release(of_rows);
-            self.places.release(pairs);
+            self.places.release(list);
             self.pause(x, out);
             return Ok(());
         }
         let constants = vec![("FEW_ROWS", f64::from(few_rows)), ("WIDE_TILE", f64::from(WIDE_TILE))];
-        let grouped = [written, vec![(Resource::Pairs, pairs_buffer.clone())]].concat();
-        self.push("group_pairs", constants, parameters, grouped, [ONE; 3]).only(When::Several(count));
+        let grouped = [written, vec![(Resource::Pairs, list_buffer.clone())]].concat();
+        self.when = When::Several(count);
+        self.push("group_pairs", constants, parameters, grouped, [ONE; 3]);
+        self.when = When::Always;
 
         let slab = self.weights.upload_experts(self.experts, layer, (n_experts, shape.bytes()))?;
         let activations = self.activations(x, shape.format.gate_up, shape.hidden);
         let n_pairs = MAX_ROWS * n_chosen;
         let place = self.places.take(4 * n_pairs * shape.hidden);
-        let pairs_of_experts = Pairs {
+        let pairs = Pairs {
             most: n_pairs,
             n_chosen,
             rows: count,
             in_order: InOrder::pairs(count, n_chosen),
             few: (few, tiles_buffer.clone()),
             many: (many, tiles_buffer),
-            list: Some(pairs_buffer),
+            list: Some(list_buffer),
+            gate_up,
         };
-        self.expert_steps(shape, slab, &pairs_of_experts, [activations, place]);
+        let is_sum_of_one = self.expert_steps(shape, slab, &pairs, [activations, place]);
         self.places.release(tiles);
-        self.places.release(pairs);
-        self.views.insert(out, View::Pairs { place, of_rows, n_chosen });
+        self.places.release(list);
+        self.views.insert(out, View::Pairs { place, of_rows, n_chosen, is_sum_of_one });
         Ok(())
     }
 

@@ -4,15 +4,19 @@
 //! Products with int8 activations have the CPU's bits, given the same rows. Norms, rotations, attention and gates are rounded in
 //! another order. Only the embedding is looked up on the CPU.
 
+mod attention;
 mod away;
 mod clock;
 mod compile;
 mod layer;
+mod one_row;
 mod pages;
 mod places;
 mod products;
 mod request;
 mod room;
+mod row_attend;
+mod row_norm;
 pub(super) mod structs;
 mod support;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{
     compile::{Builder, MAX_ROWS, View},
+    one_row::{RowDown, RowGateUp},
     places::PlaceId,
     tiles::{Extent, FEW_ROWS, InOrder, When},
 };
@@ -9,7 +10,7 @@ use crate::{
     ExpertFormat, ExpertShape, WeightFormat,
     engine::gpu::{
         int8::{self, Cut, Int8Step},
-        shaders::{Constants, Resource},
+        shaders::Resource,
         structs::Shape,
     },
     graph::{MatrixId, Op, Prepared, Projection, RowCount, TensorId},
@@ -38,24 +39,28 @@ pub(super) struct Pairs {
     pub(super) many: (Extent, wgpu::Buffer),
     /// Of wide tiles; none if the pairs are rows in order.
     pub(super) list: Option<wgpu::Buffer>,
+    /// One row's gates and ups, where they have kernels of their own.
+    pub(super) gate_up: Option<RowGateUp>,
+}
+
+/// Products with matrices of one format.
+#[derive(Clone, Copy)]
+struct Product {
+    format: WeightFormat,
+    cols: usize,
+    rows: RowCount,
+    /// Rows of weights that a workgroup takes at most, of few rows of activations.
+    most_rows: usize,
+    /// What they give, and the bytes of weights that one row reads.
+    bytes: (&'static str, usize),
+    /// Whether there is a kernel for many rows.
+    has_matrix: bool,
 }
 
 /// The most rows of a step whose experts of these formats have small tiles: there are wide ones for integers alone.
 pub(super) fn few_rows(formats: ExpertFormat) -> u32 {
     let is_integer = |format: WeightFormat| format.geometry().is_some();
     if is_integer(formats.gate_up) && is_integer(formats.down) { FEW_ROWS } else { MAX_ROWS as u32 }
-}
-
-/// The variants of a product for one row and for few; for any number where there is none for many.
-fn one_and_few(
-    rows: RowCount,
-    has_matrix: bool,
-    constants: Constants,
-    items: u32,
-) -> impl Iterator<Item = (When, Constants)> {
-    let one = has_matrix.then(|| (When::One(rows), int8::of_one_row(constants.clone(), items)));
-    let others = if has_matrix { When::Few(rows) } else { When::Always };
-    one.into_iter().chain([(others, constants)])
 }
 
 impl Builder<'_> {
@@ -66,8 +71,11 @@ impl Builder<'_> {
             Prepared::Packed { shape, panels } => (*shape, &panels[..]),
             _ => unreachable!("a projection's matrix is packed"),
         };
+        let norm = self.row_norm.take();
+        let count = self.row_count(x);
         let mut rest = projections;
         while let Some(first) = rest.first() {
+            let is_first = rest.len() == projections.len();
             let format = packed(first).0.format;
             let mut n = 1;
             while n < rest.len()
@@ -87,8 +95,8 @@ impl Builder<'_> {
             parts.extend(biases.as_deref().map(bytemuck::cast_slice));
             let slab = self.weights.upload(&parts)?;
 
+            self.when = norm.as_ref().map_or(When::Always, |_| When::Several(count));
             let activations = self.activations(x, format, cols);
-            let count = self.row_count(x);
             // A router's few rows leave a GPU idle unless its columns are shared by many threads and workgroups.
             let is_router = format.geometry().is_none() && biases.is_none() && self.is_router(first);
             let n_parts = if is_router { cols.div_ceil(ROUTER_COLS).min(MAX_ROUTER_PARTS) } else { 1 };
@@ -114,36 +122,37 @@ impl Builder<'_> {
                     (Resource::Result, result.clone()),
                 ]
             };
+            let gives = (name, panel_bytes);
             if is_router {
                 let panels = Extent::Fixed(rows.div_ceil(ROWS) as u32);
                 let grid = [panels, Extent::Rows(count), Extent::Fixed(n_parts as u32)];
-                self.push("router_logits", int8::router(format), parameters, buffers(few), grid)
+                let buffers = buffers(few);
+                self.push("router_logits", int8::router(format), parameters, buffers.clone(), grid)
                     .gives(name, panel_bytes);
+                self.when = When::One(count);
+                if let Some(norm) = &norm {
+                    self.row_router(norm, (matrix, n_parts), &buffers, gives);
+                }
             } else {
-                let cut = Cut::of(format, cols, ROWS, self.max_threads());
-                let panels = Extent::Fixed(rows.div_ceil(cut.rows) as u32);
-                let constants = int8::product(format, cut, self.device.info().software);
-                let grid = [panels, in_order.extent(), Extent::Fixed(1)];
+                let panels = |of: usize| Extent::Fixed(rows.div_ceil(of * ROWS) as u32);
+                let one_row = norm.as_ref().map(|norm| (norm, (matrix, shape), is_first));
                 let has_matrix = format.geometry().is_some();
-                for (when, constants) in one_and_few(count, has_matrix, constants, shape.items) {
-                    self.push("int8_product", constants, parameters, buffers(few.clone()), grid)
-                        .gives(name, panel_bytes)
-                        .only(when);
+                let product =
+                    Product { format, cols, rows: count, most_rows: ROWS, bytes: gives, has_matrix };
+                let grid = [panels(1), in_order.extent(), Extent::Fixed(1)];
+                self.product(&product, (one_row.is_none(), shape), &buffers(few.clone()), grid);
+                if let Some((norm, of_matrix, is_first)) = one_row {
+                    self.when = When::One(count);
+                    self.row_product(norm, of_matrix, is_first, &buffers(few), gives);
                 }
                 if has_matrix {
                     let in_order = InOrder::many(count);
                     let many = self.tile_table(in_order);
-                    let unused = self.places.take(0);
-                    let mut buffers = buffers(many);
-                    buffers.push((Resource::Pairs, self.places.get(unused)));
-                    self.places.release(unused);
-                    let panels = Extent::Fixed(rows.div_ceil(MATRIX_PANELS * ROWS) as u32);
-                    let grid = [panels, in_order.extent(), Extent::Fixed(1)];
-                    self.push("int8_matrix", int8::matrix(format, true), parameters, buffers, grid)
-                        .gives(name, panel_bytes)
-                        .only(When::Many(count));
+                    let grid = [panels(MATRIX_PANELS), in_order.extent(), Extent::Fixed(1)];
+                    self.matrix(&product, parameters, (buffers(many), None), grid);
                 }
             }
+            self.when = When::Always;
             let mut start = 0;
             for projection in group {
                 self.places.share(out);
@@ -152,7 +161,52 @@ impl Builder<'_> {
             }
             self.places.release(out);
         }
+        norm.into_iter().flat_map(|norm| norm.held).for_each(|place| self.places.release(place));
         Ok(())
+    }
+
+    /// Products of one row, unless another kernel has them, and of few.
+    fn product(
+        &mut self,
+        product: &Product,
+        (has_one, shape): (bool, Shape),
+        buffers: &[(Resource, wgpu::Buffer)],
+        grid: [Extent; 3],
+    ) {
+        let Product { format, cols, rows, most_rows, bytes: (of, bytes), has_matrix } = *product;
+        let cut = Cut::of(format, cols, most_rows, self.max_threads());
+        let few = int8::product(format, cut, self.device.info().software);
+        let one = int8::of_one_row(few.clone(), shape.items);
+        let variants = match (has_matrix, has_one) {
+            (true, true) => vec![(When::One(rows), one), (When::Few(rows), few)],
+            (true, false) => vec![(When::Few(rows), few)],
+            (false, true) => vec![(When::Always, few)],
+            (false, false) => vec![(When::Several(rows), few)],
+        };
+        for (when, constants) in variants {
+            self.when = when;
+            self.push("int8_product", constants, bytemuck::bytes_of(&shape), buffers.to_vec(), grid)
+                .gives(of, bytes);
+        }
+        self.when = When::Always;
+    }
+
+    /// Products of many rows, with a list of pairs or of rows in order.
+    fn matrix(
+        &mut self,
+        product: &Product,
+        parameters: &[u8],
+        (mut buffers, list): (Vec<(Resource, wgpu::Buffer)>, Option<wgpu::Buffer>),
+        grid: [Extent; 3],
+    ) {
+        let constants = int8::matrix(product.format, list.is_none());
+        let unused = self.places.take(0);
+        buffers.push((Resource::Pairs, list.unwrap_or_else(|| self.places.get(unused))));
+        self.when = When::Many(product.rows);
+        self.push("int8_matrix", constants, parameters, buffers, grid)
+            .gives(product.bytes.0, product.bytes.1);
+        self.when = When::Always;
+        self.places.release(unused);
     }
 
     /// The most threads of a workgroup.
@@ -160,7 +214,7 @@ impl Builder<'_> {
         self.device.wgpu().limits().max_compute_invocations_per_workgroup as usize
     }
 
-    fn is_router(&self, projection: &Projection) -> bool {
+    pub(super) fn is_router(&self, projection: &Projection) -> bool {
         let is_it = |op: &Op| matches!(op, Op::Route { logits, .. } if *logits == projection.out);
         self.program.ops().iter().any(is_it)
     }
@@ -182,103 +236,95 @@ impl Builder<'_> {
             few: (few.extent(), self.tile_table(few)),
             many: (many.extent(), self.tile_table(many)),
             list: None,
+            gate_up: None,
         };
         let place = self.rows_of(out);
         self.expert_steps(*shape, slab, &pairs, [activations, place]);
         Ok(())
     }
 
-    /// The steps of experts of `shape`: from activations to results.
+    /// The steps of experts of `shape`: from activations to results. Says whether one row's results are their sum.
     pub(super) fn expert_steps(
         &mut self,
         shape: PackedExpertShape,
         slab: wgpu::Buffer,
         pairs: &Pairs,
         [x, y]: [PlaceId; 2],
-    ) {
+    ) -> bool {
         let PackedExpertShape { hidden, inner, format } = shape;
         let n_pairs = pairs.most;
         let h_stride = row_stride(format.down.geometry(), inner);
         // The products of gate and up follow h.
         let h = self.places.take(4 * 3 * n_pairs * inner);
         let h_rows = self.places.take(4 * n_pairs * h_stride);
-        let [x, y, h_floats, h_ints] = [x, y, h, h_rows].map(|place| self.places.get(place));
-        let gate_up = (Int8Step::GateUp, format.gate_up, hidden, [x, h_floats.clone()]);
-        let down = (Int8Step::Down, format.down, inner, [h_ints.clone(), y]);
-        self.expert_products(&shape, &slab, pairs, (h_stride, gate_up));
+        let row_down = RowDown::of(&shape, pairs.n_chosen, self.device);
+
+        self.expert_products(&shape, &slab, pairs, (Int8Step::GateUp, pairs.gate_up.is_some(), [x, h]));
+        if let Some(gate_up) = &pairs.gate_up {
+            self.row_gate_up(gate_up, (slab.clone(), pairs.few.1.clone()), pairs.rows, [x, h]);
+        }
 
         let step = Int8Step::Rows;
         let expert = ExpertShape { hidden, inner, format };
         let parameters = step.shape(&expert, h_stride, (n_pairs * inner) as u64);
         let buffers = vec![
             (Resource::Tiles, self.tile_table(pairs.in_order)),
-            (Resource::X, h_floats),
-            (Resource::Result, h_ints),
+            (Resource::X, self.places.get(h)),
+            (Resource::Result, self.places.get(h_rows)),
         ];
         let grid = [Extent::Fixed(step.workgroups(&expert)), pairs.in_order.extent(), Extent::Fixed(1)];
-        let constants = int8::rows(format.down);
-        self.push("int8_rows", constants, bytemuck::bytes_of(&parameters), buffers, grid)
+        self.when = row_down.as_ref().map_or(When::Always, |_| When::Several(pairs.rows));
+        self.push("int8_rows", int8::rows(format.down), bytemuck::bytes_of(&parameters), buffers, grid)
             .gives("h, rounded", 0);
+        self.when = When::Always;
 
-        self.expert_products(&shape, &slab, pairs, (h_stride, down));
+        self.expert_products(&shape, &slab, pairs, (Int8Step::Down, row_down.is_some(), [h_rows, y]));
+        if let Some(down) = &row_down {
+            self.row_down(down, (slab, pairs.few.1.clone()), pairs.rows, [h, y]);
+        }
         self.places.release(h);
         self.places.release(h_rows);
+        row_down.is_some()
     }
 
-    /// The products of one half of experts, for few rows and for many.
+    /// The products of one half of experts, but for one row if another kernel has it.
     fn expert_products(
         &mut self,
         packed: &PackedExpertShape,
         slab: &wgpu::Buffer,
         pairs: &Pairs,
-        (h_stride, (step, format, cols, [from, to])): (
-            usize,
-            (Int8Step, WeightFormat, usize, [wgpu::Buffer; 2]),
-        ),
+        (step, has_own, [x, result]): (Int8Step, bool, [PlaceId; 2]),
     ) {
-        let PackedExpertShape { hidden, inner, format: formats } = *packed;
-        let shape = ExpertShape { hidden, inner, format: formats };
+        let PackedExpertShape { hidden, inner, format } = *packed;
+        let shape = ExpertShape { hidden, inner, format };
+        let h_stride = row_stride(format.down.geometry(), inner);
         let parameters = step.shape(&shape, h_stride, (pairs.most * inner) as u64);
-        let items = parameters.items;
-        let parameters = bytemuck::bytes_of(&parameters);
-        let (of, bytes) = match step {
-            Int8Step::GateUp => ("gate and up", packed.gate_up_bytes()),
-            _ => ("down", packed.bytes() - packed.gate_up_bytes()),
+        let (format, cols, of, bytes) = match step {
+            Int8Step::GateUp => (format.gate_up, hidden, "gate and up", packed.gate_up_bytes()),
+            _ => (format.down, inner, "down", packed.bytes() - packed.gate_up_bytes()),
         };
+        let bytes = (of, pairs.n_chosen * bytes);
+        let has_matrix = few_rows(packed.format) < MAX_ROWS as u32;
+        let product = Product { format, cols, rows: pairs.rows, most_rows: 2 * ROWS, bytes, has_matrix };
+        let [x, result] = [x, result].map(|place| self.places.get(place));
         let buffers = |tiles: &wgpu::Buffer| {
             vec![
                 (Resource::Tiles, tiles.clone()),
                 (Resource::Weights, slab.clone()),
-                (Resource::X, from.clone()),
-                (Resource::Result, to.clone()),
+                (Resource::X, x.clone()),
+                (Resource::Result, result.clone()),
             ]
         };
-        let has_matrix = few_rows(formats) < MAX_ROWS as u32;
-        let cut = Cut::of(format, cols, 2 * ROWS, self.max_threads());
-        let constants = step.constants(&shape, cut, self.device.info().software);
         let workgroups = step.workgroups(&shape);
         let (extent, tiles) = &pairs.few;
         let grid = [Extent::Fixed(workgroups), *extent, Extent::Fixed(1)];
-        for (when, constants) in one_and_few(pairs.rows, has_matrix, constants, items) {
-            self.push("int8_product", constants, parameters, buffers(tiles), grid)
-                .gives(of, pairs.n_chosen * bytes)
-                .only(when);
+        self.product(&product, (!has_own, parameters), &buffers(tiles), grid);
+        if has_matrix {
+            let (extent, tiles) = &pairs.many;
+            // A workgroup of the other kernel takes two panels.
+            let grid = [Extent::Fixed(workgroups.div_ceil(2)), *extent, Extent::Fixed(1)];
+            let with_list = (buffers(tiles), pairs.list.clone());
+            self.matrix(&product, bytemuck::bytes_of(&parameters), with_list, grid);
         }
-        if !has_matrix {
-            return;
-        }
-        let (extent, tiles) = &pairs.many;
-        let mut buffers = buffers(tiles);
-        let list = pairs.list.clone().unwrap_or_else(|| {
-            let unused = self.places.take(0);
-            self.places.release(unused);
-            self.places.get(unused)
-        });
-        buffers.push((Resource::Pairs, list));
-        // A workgroup of the other kernel takes two panels.
-        let grid = [Extent::Fixed(workgroups.div_ceil(2)), *extent, Extent::Fixed(1)];
-        self.push("int8_matrix", int8::matrix(format, pairs.list.is_none()), parameters, buffers, grid)
-            .gives(of, pairs.n_chosen * bytes)
-            .only(When::Many(pairs.rows));
     }
 }

@@ -10,7 +10,7 @@ pub(crate) struct Width {
     pub(crate) columns: u32,
 }
 
-/// `Norm` in `shader/norm_rows.wgsl`.
+/// `Norm` in `shader/shared/norm.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Norm {
@@ -22,7 +22,7 @@ pub(crate) struct Norm {
     pub(crate) eps: f32,
 }
 
-/// `Heads` in `shader/heads_to_cache.wgsl`.
+/// `Heads` in `shader/shared/heads.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Heads {
@@ -44,7 +44,7 @@ pub(crate) struct Heads {
     pub(crate) v_start: u32,
 }
 
-/// `Attend` in `shader/attend.wgsl`.
+/// `Attend` in `shader/shared/attention.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Attend {
@@ -63,7 +63,7 @@ pub(crate) struct Joined {
     pub(crate) result_stride: u32,
 }
 
-/// `Router` in `shader/shared/chosen.wgsl`.
+/// `Router` in `shader/shared/router.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Router {

@@ -10,9 +10,9 @@ use crate::{
 
 /// The most experts of a layer, `MOST_EXPERTS` in `shader/shared/chosen.wgsl`.
 const MAX_EXPERTS: usize = 1024;
-/// The most experts of a row, as many as `shader/route.wgsl` has places for.
+/// The most experts of a row, as many as `shader/shared/choose.wgsl` has places for.
 const MAX_CHOSEN: usize = 64;
-/// The widest head, as `shader/heads_to_cache.wgsl` has room for.
+/// The widest head, as `shader/shared/heads.wgsl` has room for.
 const MAX_HEAD_WIDTH: usize = 256;
 
 /// Why a GPU does not run `program` with these experts; none if it does.

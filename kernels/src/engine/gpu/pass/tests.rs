@@ -1,5 +1,7 @@
 //! The pass on whatever adapter this machine has, lavapipe at least, against the CPU's vector kernels.
 
+mod one_row;
+
 use std::sync::Arc;
 
 use super::{super::tests::device, *};
@@ -477,8 +479,9 @@ fn a_timed_step_gives_the_same_bits_and_a_time_for_each_dispatch() {
         assert_eq!(time.dispatches.len(), n);
         let all: f64 = time.dispatches.iter().map(|dispatch| dispatch.micros).sum();
         assert!(all <= time.micros, "{all} {}", time.micros);
-        let attend = time.dispatches.iter().find(|dispatch| dispatch.kernel == "attend");
+        let attend = time.dispatches.iter().find(|dispatch| dispatch.kernel == "row_attend");
         // Six positions of keys and values: two heads of 32 columns, two bytes each.
+        assert!((stamps == Stamps::Ends) == attend.is_none());
         assert!(attend.is_none_or(|attend| attend.bytes == 6 * 2 * 2 * WIDTH * 2));
     }
     assert!(clock.read_rate(16 << 20).unwrap() > 0.0 && clock.empty_dispatch().unwrap() > 0.0);

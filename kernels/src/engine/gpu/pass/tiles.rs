@@ -34,9 +34,9 @@ pub(super) const WIDE_TILE: u32 = 32;
 pub(super) const FEW_ROWS: u32 = 16;
 
 /// Which steps have a dispatch, by their rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    #[default]
+    /// All.
     Always,
     /// Those of one row.
     One(RowCount),

@@ -1,0 +1,122 @@
+//! Attention: a query head of a row to ranges of its sequence's positions, or a tile of queries to them, and what joins the ranges.
+
+use super::{
+    compile::{Builder, View, ranges_bytes},
+    places::PlaceId,
+    structs::{Attend, Joined},
+    tiles::{Extent, When},
+};
+use crate::{
+    WeightFormat,
+    engine::gpu::{
+        device::GpuDevice,
+        int8,
+        shaders::{Constants, Resource},
+    },
+    graph::{Attention, Op, RowCount, TensorId},
+};
+
+/// What a workgroup of `attend_tiles` takes.
+#[derive(Clone, Copy, Debug)]
+struct AttentionTile {
+    rows: usize,
+    /// Query heads that share a key and value head.
+    group: u32,
+    /// A quarter of a head's columns.
+    quads: u32,
+    queries: u32,
+}
+
+impl AttentionTile {
+    /// None where heads are not divided evenly, or the device's workgroups have too little memory.
+    fn of(attend: &Attend, device: &GpuDevice) -> Option<Self> {
+        let Attend { n_heads, n_kv_heads, columns, .. } = *attend;
+        let (group, quads) = (n_heads / n_kv_heads, columns / 4);
+        let queries = if quads > 32 { 16 } else { 32 };
+        // Queries, a page, scores, and a few floats for each query and thread.
+        let bytes = 16 * queries * quads + 8 * 32 * (quads + 1) + 4 * 32 * queries + 12 * queries + 512;
+        let fits = bytes <= device.wgpu().limits().max_compute_workgroup_storage_size
+            && n_heads.is_multiple_of(n_kv_heads)
+            && queries.is_multiple_of(group)
+            && columns.is_multiple_of(4)
+            && [8, 16, 32, 64].contains(&quads);
+        fits.then(|| Self { rows: (queries / group) as usize, group, quads, queries })
+    }
+
+    fn constants(self) -> Constants {
+        [("GROUP", self.group), ("QUERIES", self.queries), ("QUADS", self.quads)]
+            .map(|(name, value)| (name, f64::from(value)))
+            .into()
+    }
+}
+
+impl Builder<'_> {
+    pub(super) fn attend(&mut self, slot: usize, q: TensorId, attention: Attention, out: TensorId) {
+        let View::Rows { place: queries, stride, .. } = self.views[&q] else {
+            unreachable!("queries lie in rows");
+        };
+        let n_heads = attention.n_heads;
+        let head_width = stride / n_heads;
+        let place = self.places.take(ranges_bytes(n_heads, head_width));
+        let parameters = Attend {
+            n_heads: n_heads as u32,
+            n_kv_heads: self.n_kv_heads(slot, head_width) as u32,
+            columns: head_width as u32,
+            scale: attention.scale,
+        };
+        let [queries, result] = [queries, place].map(|place| self.places.get(place));
+        let buffers = vec![(Resource::Q, queries), (Resource::Result, result.clone())];
+        let of_position = 4 * parameters.n_kv_heads as usize * head_width;
+        let told = bytemuck::bytes_of(&parameters);
+        let tile = AttentionTile::of(&parameters, self.device);
+        self.attention = (n_heads as u32, tile.map_or(1, |tile| tile.rows));
+        if let Some(tile) = tile {
+            let grid = [Extent::Fixed(parameters.n_kv_heads), Extent::AttentionTiles, Extent::Splits];
+            let shader = ("attend_tiles", tile.constants());
+            self.when = When::Many(RowCount::Step);
+            self.push_paged(shader, told, buffers.clone(), grid, slot).reads.of_position = of_position;
+        }
+        let heads = self.row_heads.take();
+        self.when = match (&heads, tile) {
+            (None, None) => When::Always,
+            (None, Some(_)) => When::OneOrFew(RowCount::Step),
+            (Some(_), None) => When::Several(RowCount::Step),
+            (Some(_), Some(_)) => When::Few(RowCount::Step),
+        };
+        let grid = [Extent::Fixed(n_heads as u32), Extent::Rows(RowCount::Step), Extent::Splits];
+        let shader = ("attend", Vec::new());
+        self.push_paged(shader, told, buffers, grid, slot).reads.of_position = of_position;
+        if let Some(heads) = heads {
+            self.row_attend(heads, (parameters, slot), result).reads.of_position = of_position;
+        }
+        self.when = When::Always;
+        self.views.insert(out, View::Ranges { place, head_width });
+    }
+
+    /// Key and value heads of a slot of the cache.
+    fn n_kv_heads(&self, slot: usize, head_width: usize) -> usize {
+        let of_slot = self.program.ops().iter().find_map(|op| match op {
+            Op::HeadsToCache { slot: of, k, .. } if *of == slot => Some(self.program.graph.width(k.x)),
+            _ => None,
+        });
+        of_slot.expect("a slot is written before it is read") / head_width
+    }
+
+    /// Joins what ranges of positions gave, (T, H C), and rounds it for matrices of `format`.
+    pub(super) fn join_ranges(
+        &mut self,
+        (ranges, head_width): (PlaceId, usize),
+        (format, cols): (WeightFormat, usize),
+        (result, result_stride): (wgpu::Buffer, usize),
+        count: RowCount,
+    ) {
+        let joined = Joined {
+            columns: cols as u32,
+            head_columns: head_width as u32,
+            result_stride: result_stride as u32,
+        };
+        let buffers = vec![(Resource::X, self.places.get(ranges)), (Resource::Result, result)];
+        let grid = [Extent::Fixed(cols.div_ceil(256) as u32), Extent::Rows(count), Extent::Fixed(1)];
+        self.push("attend_rows", int8::rows(format), bytemuck::bytes_of(&joined), buffers, grid);
+    }
+}
