@@ -15,10 +15,13 @@ override QUERIES: u32;      // of a tile, 16 or 32
 override QUADS: u32;        // C / 4: 8, 16, 32 or 64
 override WIDTH: u32 = QUADS + 1u;  // of a row of the page: without the last, 32 threads would read one bank of memory
 override OWN: u32 = QUERIES * QUADS / THREADS;  // queries whose sums a thread has
+override N_QUADS: u32 = QUERIES * QUADS;
+override N_WORDS: u32 = PAGE * WIDTH;
+override N_SCORES: u32 = QUERIES * PAGE / 4u;
 
-var<workgroup> queries: array<vec4<f32>, QUERIES * QUADS>;
-var<workgroup> page: array<vec2<u32>, PAGE * WIDTH>;  // keys, then values: four columns each, f16
-var<workgroup> scores: array<f32, QUERIES * PAGE>;
+var<workgroup> queries: array<vec4<f32>, N_QUADS>;
+var<workgroup> page: array<vec2<u32>, N_WORDS>;  // keys, then values: four columns each, f16
+var<workgroup> scores: array<vec4<f32>, N_SCORES>;  // (QUERIES, PAGE), then their weights
 var<workgroup> parts: array<f32, THREADS>;
 var<workgroup> largest: array<f32, QUERIES>;
 var<workgroup> weight: array<f32, QUERIES>;
@@ -28,11 +31,12 @@ fn four(words: vec2<u32>) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
 }
 
-// Copies a page of keys or values, which starts at `at`.
-fn copy_page(at: u32, thread: u32) {
+// Copies the first `n` keys or values of a page, which starts at `at`; the others are not of this sequence.
+fn copy_page(at: u32, n: u32, thread: u32) {
     for (var i = thread; i < PAGE * QUADS / 2u; i += THREADS) {
-        let words = pages[at + i];
-        let to = i / (QUADS / 2u) * WIDTH + i % (QUADS / 2u) * 2u;
+        let row = i / (QUADS / 2u);
+        let words = select(vec4<u32>(), pages[at + i], row < n);
+        let to = row * WIDTH + i % (QUADS / 2u) * 2u;
         page[to] = words.xy;
         page[to + 1u] = words.zw;
     }
@@ -62,9 +66,10 @@ fn attend_tiles(
     var sums: array<vec4<f32>, MOST>;
     let quad = thread % QUADS;
     let first_query = thread / QUADS * OWN;
-    let position = thread % PAGE;
-    let first_score = thread / PAGE;
-    // Four threads have the scores of a query between them, two where there are more queries than that.
+    // Scores of two positions and of every eighth query.
+    let position = thread % 16u;
+    let first_score = thread / 16u;
+    // Threads that share a query's softmax.
     let sharing = THREADS / QUERIES;
     let own_query = thread / sharing;
     let share = PAGE / sharing;
@@ -74,25 +79,25 @@ fn attend_tiles(
     let end = min((group.z + 1u) * span, last / PAGE + 1u);
     for (var number = group.z * span; number < end; number++) {
         let keys = (2u * step_page(tile.x, number) * attention.n_kv_heads + kv_head) * PAGE * (QUADS / 2u);
+        let n = min(PAGE, last + 1u - PAGE * number);
         workgroupBarrier();
-        copy_page(keys, thread);
+        copy_page(keys, n, thread);
         workgroupBarrier();
-        for (var i = 0u; i < QUERIES / 16u; i++) {
-            // Four queries at once: each key is read once for all of them.
-            let a = first_score + 16u * i;
-            var score = vec4<f32>();
-            for (var column = 0u; column < QUADS; column++) {
-                let key = four(page[position * WIDTH + column]);
-                score += vec4<f32>(
-                    dot(key, queries[a * QUADS + column]),
-                    dot(key, queries[(a + 4u) * QUADS + column]),
-                    dot(key, queries[(a + 8u) * QUADS + column]),
-                    dot(key, queries[(a + 12u) * QUADS + column]),
-                );
+        var low = vec4<f32>();
+        var high = vec4<f32>();
+        for (var column = 0u; column < QUADS; column++) {
+            let a = four(page[position * WIDTH + column]);
+            let b = four(page[(position + 16u) * WIDTH + column]);
+            for (var k = 0u; k < QUERIES / 8u; k++) {
+                let query = queries[(first_score + 8u * k) * QUADS + column];
+                low[k] += dot(a, query);
+                high[k] += dot(b, query);
             }
-            for (var k = 0u; k < 4u; k++) {
-                scores[(a + 4u * k) * PAGE + position] = score[k];
-            }
+        }
+        for (var k = 0u; k < QUERIES / 8u; k++) {
+            let of_query = (first_score + 8u * k) * (PAGE / 4u);
+            scores[of_query + position / 4u][position % 4u] = low[k];
+            scores[of_query + 4u + position / 4u][position % 4u] = high[k];
         }
         workgroupBarrier();
         let n_before = step_position(tile.x + min(own_query / GROUP, tile.y - 1u)) + 1u;
@@ -100,11 +105,11 @@ fn attend_tiles(
         var most = LOWEST;
         for (var i = first; i < first + share; i++) {
             if PAGE * number + i < n_before {
-                most = max(most, scores[own_query * PAGE + i]);
+                most = max(most, scores[(own_query * PAGE + i) / 4u][i % 4u]);
             }
         }
         parts[thread] = most;
-        copy_page(keys + attention.n_kv_heads * PAGE * (QUADS / 2u), thread);
+        copy_page(keys + attention.n_kv_heads * PAGE * (QUADS / 2u), n, thread);
         workgroupBarrier();
         let before = largest[own_query];
         var now = before;
@@ -113,9 +118,9 @@ fn attend_tiles(
         }
         var sum = 0.0;
         for (var i = first; i < first + share; i++) {
-            let at = own_query * PAGE + i;
-            let w = select(0.0, exp(scores[at] - now), PAGE * number + i < n_before);
-            scores[at] = w;
+            let at = (own_query * PAGE + i) / 4u;
+            let w = select(0.0, exp(scores[at][i % 4u] - now), PAGE * number + i < n_before);
+            scores[at][i % 4u] = w;
             sum += w;
         }
         workgroupBarrier();
@@ -134,11 +139,15 @@ fn attend_tiles(
         for (var i = 0u; i < OWN; i++) {
             sums[i] *= kept[first_query + i];
         }
-        // What lies beyond the last row's position is not of this sequence.
-        for (var p = 0u; p < min(PAGE, last + 1u - PAGE * number); p++) {
-            let value = four(page[p * WIDTH + quad]);
+        for (var p = 0u; p < PAGE / 4u; p++) {
+            let at = 4u * p * WIDTH + quad;
+            let a = four(page[at]);
+            let b = four(page[at + WIDTH]);
+            let c = four(page[at + 2u * WIDTH]);
+            let d = four(page[at + 3u * WIDTH]);
             for (var i = 0u; i < OWN; i++) {
-                sums[i] += scores[(first_query + i) * PAGE + p] * value;
+                let w = scores[(first_query + i) * (PAGE / 4u) + p];
+                sums[i] += w.x * a + w.y * b + w.z * c + w.w * d;
             }
         }
     }

@@ -92,10 +92,10 @@ impl RowGateUp {
     }
 }
 
-/// Threads for each of `rows` rows: about four of its items for each.
+/// Threads for each of `rows` rows: about two of its items for each.
 pub(super) fn lanes(items: usize, rows: usize, device: &GpuDevice) -> usize {
     let most = device.wgpu().limits().max_compute_invocations_per_workgroup as usize / rows;
-    items.div_ceil(4).next_power_of_two().clamp(8, most)
+    items.div_ceil(2).next_power_of_two().clamp(8, most)
 }
 
 /// The memory of a workgroup.
