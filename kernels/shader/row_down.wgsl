@@ -2,6 +2,7 @@
 // takes a panel of every expert, and rounds what their gates and ups gave for itself.
 #import tile
 #import product
+#import row_sum
 #import round_rows
 
 @group(0) @binding(3) var<storage, read> h: array<vec4<u32>>;       // (K, F / 4), experts ascending
@@ -56,8 +57,8 @@ fn row_down(
         }
         workgroupBarrier();
         for (var i = thread; i < AT_ONCE * ROWS; i += THREADS) {
-            let in_order = i / ROWS * ITEMS * ADDENDS * ROWS + i % ROWS;
-            let sum = sum_in_order(0.0, in_order, ROWS, ITEMS * ADDENDS);
+            let first_product = i / ROWS * ITEMS * ADDENDS * ROWS + i % ROWS;
+            let sum = sum_of_units(first_product);
             let y = product_of(gates[first + i / ROWS], sum);
             // Below 2^-100 results are 0: no device meets a number that is not normal.
             gated[first * ROWS + i] = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);
