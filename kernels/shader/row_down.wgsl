@@ -2,6 +2,7 @@
 // takes a panel of every expert, and rounds what their gates and ups gave for itself.
 #import tile
 #import product
+#import row_sum
 #import round_rows
 
 @group(0) @binding(3) var<storage, read> h: array<vec4<u32>>;       // (K, F / 4), experts ascending
@@ -11,10 +12,12 @@ override N_CHOSEN: u32;  // K
 override AT_ONCE: u32;   // experts whose products are kept at once, a divisor of K
 override QUADS: u32;     // F / 4
 override ITEMS: u32;     // units of a row
+override LINES: u32;     // of 128 bytes in a panel
 // Known when the kernel is compiled, so that all of a thread's loads are under way at once.
 override N_UNITS: u32 = AT_ONCE * ITEMS;
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
 override N_GATED: u32 = N_CHOSEN * ROWS;
+override N_LINES: u32 = N_CHOSEN * LINES;
 
 var<workgroup> products: array<f32, N_PRODUCTS>;
 var<workgroup> blocks: array<u32, N_CHOSEN>;
@@ -39,11 +42,18 @@ fn row_down(
         blocks[thread] = 4u * tiles[thread].block;
         gates[thread] = tiles[thread].gates.x;
     }
+    workgroupBarrier();
+    // The panels are on their way to the cache while h is rounded.
+    let panel = shape.weights + group.x * shape.weight_stride;
+    var touched = 0u;
+    for (var i = 0u; i < (N_LINES + THREADS - 1u) / THREADS; i++) {
+        let line = min(i * THREADS + thread, N_LINES - 1u);
+        touched |= weights[blocks[line / LINES] + panel + 32u * (line % LINES)];
+    }
     round_rows(thread);
 
     let row = thread % ROWS;
-    let lane = thread / ROWS;
-    let panel = shape.weights + group.x * shape.weight_stride;
+    let lane = thread / ROWS + (touched & run.zero);
     for (var first = 0u; first < N_CHOSEN; first += AT_ONCE) {
         for (var i = 0u; i < (N_UNITS + LANES - 1u) / LANES; i++) {
             let unit = i * LANES + lane;
@@ -56,8 +66,8 @@ fn row_down(
         }
         workgroupBarrier();
         for (var i = thread; i < AT_ONCE * ROWS; i += THREADS) {
-            let in_order = i / ROWS * ITEMS * ADDENDS * ROWS + i % ROWS;
-            let sum = sum_in_order(0.0, in_order, ROWS, ITEMS * ADDENDS);
+            let first_product = i / ROWS * ITEMS * ADDENDS * ROWS + i % ROWS;
+            let sum = sum_of_units(first_product);
             let y = product_of(gates[first + i / ROWS], sum);
             // Below 2^-100 results are 0: no device meets a number that is not normal.
             gated[first * ROWS + i] = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);

@@ -6,6 +6,7 @@
 #import router
 #import choose
 #import product
+#import row_sum
 
 @group(0) @binding(3) var<storage, read> x: array<u32>;
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;   // h (K, F), experts ascending
@@ -54,7 +55,7 @@ fn row_gate_up(
     workgroupBarrier();
     var sum = 0.0;
     if lane == 0u {
-        sum = sum_in_order(0.0, row, ROWS, ITEMS * ADDENDS);
+        sum = sum_of_units(row);
     }
     workgroupBarrier();
     if lane == 0u {

@@ -2,6 +2,7 @@
 // panel of the matrix, finds the norm for itself, and rounds the normed row in its memory.
 #import shape
 #import product
+#import row_sum
 #import round_rows
 
 @group(0) @binding(3) var<storage, read> rows: array<vec4<f32>>;       // (1, D)
@@ -91,7 +92,7 @@ fn row_product(
     workgroupBarrier();
     let out = ROWS * group.x + thread;
     if thread < ROWS && out < shape.out {
-        var value = sum_in_order(0.0, row, ROWS, ITEMS * ADDENDS);
+        var value = sum_of_units(row);
         if shape.kind == 1u {
             value = sum_of(value, bias(0u, shape.bias, out));
         }

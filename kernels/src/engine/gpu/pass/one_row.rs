@@ -16,7 +16,7 @@ use crate::{
     },
     graph::RowCount,
     quant::block_words,
-    simd::{PackedExpertShape, ROWS},
+    simd::{PackedExpertShape, PackedShape, ROWS},
 };
 
 /// A row's down projections and their sum as one dispatch: `shader/row_down.wgsl`.
@@ -51,6 +51,7 @@ impl RowDown {
             ("AT_ONCE", at_once),
             ("QUADS", inner / 4),
             ("ITEMS", items),
+            ("LINES", lines(&shape.down_shape())),
         ];
         constants.extend(numbers.map(|(name, value)| (name, value as f64)));
         Some(Self { shape: *shape, n_chosen, constants })
@@ -98,7 +99,12 @@ pub(super) fn lanes(items: usize, rows: usize, device: &GpuDevice) -> usize {
     items.div_ceil(2).next_power_of_two().clamp(8, most)
 }
 
-/// The memory of a workgroup.
+/// Lines of a cache in a panel.
+pub(super) fn lines(matrix: &PackedShape) -> usize {
+    (matrix.panel_bytes() / 128).max(1)
+}
+
+/// The memory of a workgroup, in words.
 pub(super) fn memory_words(device: &GpuDevice) -> usize {
     device.wgpu().limits().max_compute_workgroup_storage_size as usize / 4
 }

@@ -3,7 +3,7 @@
 
 use super::{
     compile::Builder,
-    one_row::{lanes, memory_words},
+    one_row::{lanes, lines, memory_words},
     places::PlaceId,
     structs::Norm,
     tiles::Extent,
@@ -42,8 +42,6 @@ impl RowNorm {
 
 /// The most workgroups of products that take a norm themselves: where there are more, not all of them run beside each other.
 const MOST_WORKGROUPS: usize = 1024;
-/// Bytes of a line of a cache.
-const LINE_BYTES: usize = 128;
 
 /// Units of a row of activations for `matrix`, threads of a workgroup, and products of a row.
 fn cut(matrix: &PackedShape, device: &GpuDevice) -> [usize; 3] {
@@ -145,7 +143,7 @@ impl Builder<'_> {
             ("GIVES_SUM", usize::from(norm.has_addend && is_first)),
             ("QUADS", matrix.cols / 4),
             ("ITEMS", items),
-            ("LINES", (matrix.panel_bytes() / LINE_BYTES).max(1)),
+            ("LINES", lines(&matrix)),
         ];
         constants.extend(numbers.map(|(name, value)| (name, value as f64)));
         constants.push(("EPS", f64::from(norm.norm.eps)));
