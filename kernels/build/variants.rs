@@ -10,7 +10,8 @@ const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 /// Those of int8 activations: one text for all formats.
 const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
 /// Those of the hub's forward pass, besides, and of its measurements: no browser runs them.
-const PASS_KERNELS: [&str; 16] = [
+const PASS_KERNELS: [&str; 17] = [
+    "best_logits",
     "attend_tiles",
     "int8_matrix",
     "norm_rows",

@@ -19,7 +19,7 @@ use moex_model::text::Text;
 use smallvec::{SmallVec, smallvec};
 
 use moex_model::{
-    Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, Span, StepError, WantedLogits, Workspace,
+    Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, RowLogits, Span, StepError, WantedLogits, Workspace,
 };
 
 /// Steps with at most this many sequences, in few groups, allocate nothing.
@@ -203,9 +203,11 @@ impl Scheduler {
         };
         self.spaces.resize_with(self.spaces.len().max(n_groups), Workspace::default);
         let groups = groups(&self.running, &chunks, n_rows.div_ceil(n_groups));
+        let n_best = n_best(&self.running, &chunks);
         let batches = groups.iter().zip(&mut self.spaces);
         let mut batches: SmallVec<[MicroBatch<'_>; FEW_GROUPS]> =
             batches.map(|(spans, workspace)| MicroBatch { spans, workspace }).collect();
+        batches.iter_mut().for_each(|batch| batch.workspace.want_best(n_best));
         experts.step_begins(n_rows);
         let mut timed = Timed::new(experts, &self.clock);
         let stepped = self.model.step_together(&mut batches, &mut self.kv, &mut timed);
@@ -219,10 +221,8 @@ impl Scheduler {
             return true;
         }
         let now = (self.clock)();
-        let Self { model, running, kv, prefixes, text, limits, spaces, .. } = self;
-        let logits = spaces[..n_groups]
-            .iter_mut()
-            .flat_map(|space| model.logits(space).chunks_exact_mut(limits.vocabulary));
+        let Self { model, running, kv, prefixes, text, spaces, .. } = self;
+        let logits = spaces[..n_groups].iter_mut().flat_map(|space| model.row_logits(space));
         let n_tokens = deliver(running, &mut Cache { kv, prefixes }, text, &chunks, stepped, logits, now);
         let took = now.saturating_sub(begun);
         if n_rows == n_decoding {
@@ -343,7 +343,7 @@ impl Cache<'_> {
     }
 }
 
-/// Passes its logits (V), or the failure, to every sequence of the step, and ends those that are done. Returns the
+/// Passes its logits, or the failure, to every sequence of the step, and ends those that are done. Returns the
 /// number of drawn tokens.
 fn deliver<'l>(
     running: &mut Vec<Sequence>,
@@ -351,7 +351,7 @@ fn deliver<'l>(
     text: &Text,
     chunks: &[usize],
     stepped: Result<(), StepError>,
-    mut logits: impl Iterator<Item = &'l mut [f32]>,
+    mut logits: impl Iterator<Item = RowLogits<'l>>,
     now: Duration,
 ) -> usize {
     let failure = stepped.err().map(Failure::Step);
@@ -396,6 +396,16 @@ fn deliver<'l>(
         progress.is_continue()
     });
     n_tokens
+}
+
+/// How many of each row's best logits are enough for all sequences that want logits of the step; 0 if some need all.
+fn n_best(running: &[Sequence], chunks: &[usize]) -> usize {
+    let wants = |(sequence, n): &(&Sequence, &usize)| {
+        **n > 0 && (**n >= sequence.n_pending() || sequence.tells_prompt())
+    };
+    let wanting = running.iter().zip(chunks).filter(wants);
+    let most = wanting.map(|(sequence, _)| sequence.n_best()).try_fold(0, |most, n| Some(most.max(n?)));
+    most.unwrap_or(0)
 }
 
 /// A group's rows, by sequence.

@@ -9,8 +9,8 @@ use super::{
     utility::{AcceptanceRate, MAX_GUESSES, StepCost},
 };
 use crate::sampler::{Sampler, logprobs};
-use moex_model::KvTable;
 use moex_model::text::{Detokenizer, Special, Text};
+use moex_model::{KvTable, RowLogits};
 
 /// Events that may be unread while a text goes on.
 const MAX_UNREAD: usize = 128;
@@ -166,11 +166,17 @@ impl Sequence {
         self.began.get_or_insert(now);
     }
 
-    /// `n` more tokens are in the cache; `logits` (V) are those of the last.
+    /// How many of the best logits of each of its rows are enough in the next step, if some are.
+    pub(super) fn n_best(&self) -> Option<usize> {
+        let forbids = self.ids.len() - self.n_guesses < self.min_ids;
+        if forbids || self.tells_prompt() { None } else { self.sampler.n_best() }
+    }
+
+    /// `n` more tokens are in the cache; `logits` are those of the last.
     pub(super) fn advance(
         &mut self,
         n: usize,
-        logits: Option<&mut [f32]>,
+        logits: Option<RowLogits<'_>>,
         text: &Text,
         now: Duration,
     ) -> Progress {
@@ -179,12 +185,12 @@ impl Sequence {
         self.draw(logits, text, now)
     }
 
-    /// `n` more prompt tokens are in the cache, each with its `logits` (V): those of the next token, the last of the
-    /// first token after the prompt.
+    /// `n` more prompt tokens are in the cache, each with its `logits`: those of the next token, the last of the first token after
+    /// the prompt.
     pub(super) fn tell_prompt<'l>(
         &mut self,
         n: usize,
-        logits: impl Iterator<Item = &'l mut [f32]>,
+        logits: impl Iterator<Item = RowLogits<'l>>,
         text: &Text,
         now: Duration,
     ) -> Progress {
@@ -195,6 +201,7 @@ impl Sequence {
                 // After a preemption in the middle of its prompt, some are already reported.
                 Some(_) if next < self.n_told => {}
                 Some(token) => {
+                    let RowLogits::All(logits) = logits else { unreachable!("it asks for all logits") };
                     self.sink.hear(Event::PromptLogprobs(logprobs(logits, *token, n_top)))?;
                     self.n_told = next + 1;
                 }
@@ -213,11 +220,11 @@ impl Sequence {
         Progress::Continue(())
     }
 
-    /// The step has computed the pending token and its drafts: tokens are sampled from their `logits` (V each) as they
-    /// would be one by one, up to the first wrong draft.
+    /// The step has computed the pending token and its drafts: tokens are sampled from their `logits` as they would be one by one,
+    /// up to the first wrong draft.
     pub(super) fn check_guesses<'l>(
         &mut self,
-        logits: impl Iterator<Item = &'l mut [f32]>,
+        logits: impl Iterator<Item = RowLogits<'l>>,
         text: &Text,
         now: Duration,
     ) -> Progress {
@@ -238,13 +245,17 @@ impl Sequence {
         Progress::Continue(())
     }
 
-    /// Samples the next token from its `logits` (V), unless the text has ended.
-    fn draw(&mut self, logits: &mut [f32], text: &Text, now: Duration) -> Progress {
+    /// Samples the next token from its `logits`, unless the text has ended.
+    fn draw(&mut self, logits: RowLogits<'_>, text: &Text, now: Duration) -> Progress {
         if self.ids.len() >= self.max_ids {
             return self.finish(FinishReason::Length, now);
         }
         let forbidden = if self.ids.len() < self.min_ids { text.eos.as_slice() } else { &[] };
-        match self.sampler.sample(logits, forbidden) {
+        let drawn = match logits {
+            RowLogits::All(logits) => self.sampler.sample(logits, forbidden),
+            RowLogits::Best(best) => self.sampler.sample_best(best),
+        };
+        match drawn {
             Some(id) => {
                 if let Some(logprobs) = self.sampler.take_logprobs() {
                     self.sink.hear(Event::Logprobs(logprobs))?;

@@ -54,10 +54,10 @@ pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, LayerRequest, SwarmFailure, Ticket};
 pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
-    graph::{Block, KvLayout, KvPool, KvTable, PageId, PlanBytes, Span, Stage, WantedLogits},
+    graph::{Block, KvLayout, KvPool, KvTable, MAX_BEST, PageId, PlanBytes, Span, Stage, WantedLogits},
     simd::PAGE_POSITIONS,
 };
 pub use moex_protocol::Routing;
 pub use packing::Packing;
 pub use spec::{MAX_LAYERS, ModelSpec};
-pub use transformer::{MicroBatch, Model, StepError, Workspace};
+pub use transformer::{MicroBatch, Model, RowLogits, StepError, Workspace};

@@ -45,6 +45,15 @@ pub struct Workspace {
     on_device: DeviceOutput,
 }
 
+/// The logits of a row.
+#[derive(Debug)]
+pub enum RowLogits<'a> {
+    /// (V).
+    All(&'a mut [f32]),
+    /// The best of them, as many as were enough: tokens and logits, the largest first; minus infinity where there are fewer.
+    Best(&'a [(u32, f32)]),
+}
+
 /// What a group of rows waits for.
 enum Away {
     /// Its start.
@@ -308,6 +317,21 @@ impl Model {
         }
     }
 
+    /// What the last step in this workspace gave for each row whose logits were wanted, in order.
+    pub fn row_logits<'w>(
+        &self,
+        workspace: &'w mut Workspace,
+    ) -> impl Iterator<Item = RowLogits<'w>> + use<'w> {
+        let n_best = workspace.on_device.n_best.max(1);
+        let vocabulary = self.spec.vocab;
+        let (best, logits): (&[_], &mut [f32]) = match self.device() {
+            Some(_) => (&workspace.on_device.best, &mut workspace.on_device.logits),
+            None => (&[], self.program.logits(&mut workspace.space)),
+        };
+        let all = logits.chunks_exact_mut(vocabulary).map(RowLogits::All);
+        all.chain(best.chunks_exact(n_best).map(RowLogits::Best))
+    }
+
     /// What it is.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -380,6 +404,12 @@ fn on_device(
 }
 
 impl Workspace {
+    /// So many of the best logits of each row are enough in the next step; 0 if all are wanted. Another device than the processor
+    /// then keeps the others.
+    pub fn want_best(&mut self, n: usize) {
+        self.on_device.n_best = n;
+    }
+
     /// Calls `observer` after every stage, for timing.
     pub fn observe(&mut self, observer: impl FnMut(Stage) + Send + 'static) {
         self.space.observe(observer);

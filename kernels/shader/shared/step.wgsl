@@ -8,7 +8,8 @@ const STEP_SPAN: u32 = 2u;       // pages that one workgroup of attention takes
 const STEP_SPLITS: u32 = 3u;     // workgroups that share the pages of a row
 const STEP_ROPES: u32 = 4u;      // where the rotations of each table start, up to eight of them
 const STEP_TILES: u32 = 12u;     // where tiles of attention start: the first row, and how many, of one sequence
-const STEP_PLACES: u32 = 13u;    // for each row its position, where its sequence's pages start, and the w-th wanted row
+const STEP_BEST: u32 = 13u;      // how many of a row's best logits are wanted
+const STEP_PLACES: u32 = 14u;    // for each row its position, where its sequence's pages start, and the w-th wanted row
 
 fn step_position(row: u32) -> u32 {
     return step[STEP_PLACES + 3u * row];

@@ -61,10 +61,18 @@ pub trait PackedExperts {
     fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String>;
 }
 
+/// The most of a row's best logits that a device finds.
+pub const MAX_BEST: usize = 32;
+
 /// What a step on a device gives, in memory that the next one reuses.
 #[derive(Debug, Default)]
 pub struct DeviceOutput {
-    /// (W, V).
+    /// How many of each row's best logits are enough, up to [`MAX_BEST`]; 0 if all are wanted. Whoever asks for a step sets it.
+    pub n_best: usize,
+    /// (W, n_best), tokens and their logits: the largest first, of equals the lower token; minus infinity where a row has fewer
+    /// numbers.
+    pub best: Vec<(u32, f32)>,
+    /// (W, V), if all are wanted.
     pub logits: Vec<f32>,
     /// Of each layer whose experts the device holds.
     pub routing: Vec<LayerRouting>,

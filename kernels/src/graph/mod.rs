@@ -24,7 +24,8 @@ mod workspace;
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
 pub(crate) use cpu::Prepared;
 pub use device::{
-    DeviceError, DeviceOutput, DevicePages, DevicePass, ExpertsElsewhere, LayerRouting, PackedExperts,
+    DeviceError, DeviceOutput, DevicePages, DevicePass, ExpertsElsewhere, LayerRouting, MAX_BEST,
+    PackedExperts,
 };
 pub use kv::{Block, KvLayout, KvPool, KvTable, PageId};
 pub use op::{Activation, Attention, Columns, DeltaNet, Heads, Op, Projection, RouterKind, Stage};

@@ -13,6 +13,7 @@ pub use constraint::{Constraint, Grammar};
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs, logprobs};
 
 use logprobs::Logprobs;
+use moex_model::MAX_BEST;
 use penalties::Penalties;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
@@ -159,6 +160,30 @@ impl Sampler {
         Self { logprobs: n_top_logprobs.map(|n| Logprobs::new(usize::from(n))), ..self }
     }
 
+    /// How many of a row's best logits are enough to sample its next token, if some are.
+    pub fn n_best(&self) -> Option<usize> {
+        let Sampling { temperature, top_k, ref logit_bias, .. } = self.sampling;
+        let is_plain = self.constraint.is_none()
+            && self.logprobs.is_none()
+            && logit_bias.is_empty()
+            && self.penalties.are_none();
+        let n = if temperature == 0.0 { 1 } else { top_k as usize };
+        // The second tells how close the text was to another.
+        (is_plain && (1..=MAX_BEST).contains(&n)).then_some(n.max(2))
+    }
+
+    /// [`Self::sample`] from the best logits, at least [`Self::n_best`], the largest first, of equals the lower token.
+    pub fn sample_best(&mut self, best: &[(u32, f32)]) -> Option<u32> {
+        let n = best.iter().take_while(|(_, logit)| *logit > f32::NEG_INFINITY).count();
+        let (token, logit) = *best[..n].first()?;
+        let runner_up = best[..n].get(1).map_or(f32::NEG_INFINITY, |(_, logit)| *logit);
+        self.min_margin = self.min_margin.min(logit - runner_up);
+        match self.sampling.temperature {
+            0.0 => Some(token),
+            _ => self.draw(best[..n].to_vec(), finite(logit)),
+        }
+    }
+
     /// Samples the next token from its `logits` (V), which it modifies, without those in `forbidden`; `None` if none of the
     /// others is a number.
     pub fn sample(&mut self, logits: &mut [f32], forbidden: &[u32]) -> Option<u32> {
@@ -186,7 +211,12 @@ impl Sampler {
         self.min_margin = self.min_margin.min(best.logit - best.runner_up);
         let token = match self.sampling.temperature {
             0.0 => best.token,
-            _ => self.draw(logits, finite(best.logit))?,
+            _ => {
+                // Skips logits that are no numbers or forbidden by the grammar: exponentials that underflow are slow.
+                let numbers = (0..).zip(logits.iter().copied());
+                let tokens = numbers.filter(|(_, logit)| *logit > f32::NEG_INFINITY).collect();
+                self.draw(tokens, finite(best.logit))?
+            }
         };
         self.penalties.count(token);
         if let Some(constraint) = &mut self.constraint
@@ -214,15 +244,8 @@ impl Sampler {
         self.min_margin
     }
 
-    fn draw(&mut self, logits: &[f32], best: f32) -> Option<u32> {
-        // Weights relative to the best token's, which is 1, so that no exponential overflows.
-        let mut tokens: Vec<(u32, f32)> = (0..)
-            .zip(logits)
-            // Skips logits that are no numbers or forbidden by the grammar: exponentials that underflow are slow.
-            .filter(|(_, logit)| **logit > f32::NEG_INFINITY)
-            .map(|(token, logit)| (token, ((finite(*logit) - best) / self.sampling.temperature).exp()))
-            .filter(|(_, weight)| *weight > 0.0)
-            .collect();
+    /// Draws one of these tokens, given with their logits, of which `best` is the largest.
+    fn draw(&mut self, mut tokens: Vec<(u32, f32)>, best: f32) -> Option<u32> {
         let top_k = match self.sampling.top_k as usize {
             0 => tokens.len(),
             k => k.min(tokens.len()),
@@ -231,6 +254,15 @@ impl Sampler {
             tokens.select_nth_unstable_by(top_k, best_first);
             tokens.truncate(top_k);
         }
+        if self.sampling.top_k > 0 {
+            // The same draw from the best logits alone, which come in another order.
+            tokens.sort_unstable_by_key(|(token, _)| *token);
+        }
+        // Weights relative to the best token's, which is 1, so that no exponential overflows.
+        for (_, logit) in &mut tokens {
+            *logit = ((finite(*logit) - best) / self.sampling.temperature).exp();
+        }
+        tokens.retain(|(_, weight)| *weight > 0.0);
         let enough = f64::from(self.sampling.top_p) * mass(&tokens);
         tokens.retain(|(_, weight)| *weight >= self.sampling.min_p); // the best token's weight is 1
         if self.sampling.top_p < 1.0 {

@@ -29,6 +29,11 @@ impl Penalties {
         }
     }
 
+    /// Whether they change no logits.
+    pub(super) fn are_none(&self) -> bool {
+        self.repetition == 1.0 && self.presence == 0.0 && self.frequency == 0.0
+    }
+
     /// Applies the penalties to the logits (V). Repetition includes the prompt, as in transformers; the others count
     /// the text only, as in the OpenAI API.
     pub(super) fn apply(&self, logits: &mut [f32]) {

@@ -229,3 +229,50 @@ fn a_forbidden_token_is_never_drawn_and_its_log_probability_is_still_the_models(
     assert_eq!(sampler.take_logprobs().unwrap().top[0].0, best);
     assert_eq!(sampler.sample(&mut [1.0, 2.0], &[0, 1, 7]), None);
 }
+
+#[test]
+fn the_best_logits_give_what_all_of_them_give() {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
+    for (temperature, top_k, top_p, min_p) in [
+        (0.0, 0, 1.0, 0.0),
+        (0.7, 20, 0.95, 0.0),
+        (1.5, 5, 1.0, 0.1),
+        (100.0, 32, 0.5, 0.0),
+        (1.0, 1, 1.0, 0.0),
+    ] {
+        let sampling = Sampling { temperature, top_k, top_p, min_p, seed: 11, ..Sampling::default() };
+        let [mut of_all, mut of_best] = [(); 2].map(|()| Sampler::new(sampling.clone(), &[]));
+        let n_best = of_best.n_best().unwrap();
+        assert!((2..=MAX_BEST).contains(&n_best));
+        for _ in 0..200 {
+            // Few values, so that many are equal, and some that are no numbers.
+            let logits: Vec<f32> = (0..300)
+                .map(|_| match rng.random_range(0..20_u32) {
+                    0 => f32::NAN,
+                    1 => f32::NEG_INFINITY,
+                    n => n as f32 / 4.0,
+                })
+                .collect();
+            let mut best: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+            best.retain(|(_, logit)| *logit > f32::NEG_INFINITY);
+            best.sort_by(best_first);
+            best.truncate(n_best);
+            assert_eq!(of_best.sample_best(&best), of_all.sample(&mut logits.clone(), &[]));
+            assert_eq!(of_best.min_margin(), of_all.min_margin());
+        }
+        assert_eq!(of_best.sample_best(&[(0, f32::NEG_INFINITY); 2]), None);
+    }
+}
+
+#[test]
+fn what_changes_or_reads_logits_needs_all_of_them() {
+    let needs_all = |sampling: Sampling| Sampler::new(sampling, &[1]).n_best().is_none();
+    let greedy = Sampling::default();
+    assert!(!needs_all(greedy.clone()));
+    assert!(needs_all(Sampling { temperature: 1.0, ..greedy.clone() }));
+    assert!(needs_all(Sampling { temperature: 1.0, top_k: MAX_BEST as u32 + 1, ..greedy.clone() }));
+    assert!(needs_all(Sampling { presence_penalty: 1.0, ..greedy.clone() }));
+    assert!(needs_all(Sampling { repetition_penalty: 1.1, ..greedy.clone() }));
+    assert!(needs_all(Sampling { logit_bias: vec![(1, 2.0)], ..greedy.clone() }));
+    assert!(Sampler::new(greedy, &[]).telling(Some(0)).n_best().is_none());
+}

@@ -145,6 +145,8 @@ impl Runs {
         experts: &mut dyn Experts,
     ) -> anyhow::Result<()> {
         let span = Span { ids, start, table: &self.table, wanted };
+        // As a greedy text does.
+        self.space.want_best(2);
         self.model.step(&[span], &mut self.kv, experts, &mut self.space)?;
         Ok(())
     }

@@ -123,6 +123,8 @@ pub(super) struct Builder<'a> {
     pub(super) n_logit_parts: usize,
     /// Heads of attention, and rows of a tile of it.
     pub(super) attention: (u32, usize),
+    /// The best logits of each row.
+    pub(super) best: Option<PlaceId>,
     /// The embedding, its output and the factor of that.
     pub(super) embedding: Option<(MatrixId, PlaceId, f32)>,
     pub(super) step: wgpu::Buffer,
@@ -191,6 +193,7 @@ impl<'a> Builder<'a> {
             routers: Vec::new(),
             n_logit_parts: 1,
             attention: (1, 1),
+            best: None,
             embedding: None,
             step,
             routing,
@@ -212,6 +215,7 @@ impl<'a> Builder<'a> {
                 builder.forget(*id);
             }
         }
+        builder.best_logits();
         Ok(builder)
     }
 

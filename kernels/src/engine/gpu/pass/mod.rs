@@ -6,6 +6,7 @@
 
 mod attention;
 mod away;
+mod best;
 mod clock;
 mod compile;
 mod layer;
@@ -44,11 +45,13 @@ use super::{
 use crate::{
     cpu::{self, Rope},
     graph::{
-        DeviceError, DeviceOutput, DevicePass, ExpertsElsewhere, KvLayout, KvPool, LayerRouting,
+        DeviceError, DeviceOutput, DevicePass, ExpertsElsewhere, KvLayout, KvPool, LayerRouting, MAX_BEST,
         MatrixSource, PackedExperts, PlanBytes, Program, Span,
     },
 };
 
+/// A token and its logit.
+const BEST_BYTES: usize = 8;
 /// How often a result is looked for before the thread sleeps until it is there: for a few milliseconds.
 const MAX_LOOKS: usize = 5_000;
 
@@ -70,6 +73,8 @@ pub struct GpuPass {
     embedded: wgpu::Buffer,
     /// (W, V).
     logits: wgpu::Buffer,
+    /// (W, MAX_BEST).
+    best: wgpu::Buffer,
     vocabulary: usize,
     /// Words of a step.
     step: wgpu::Buffer,
@@ -150,8 +155,8 @@ impl GpuPass {
         };
         let vocabulary = program.graph.width(logits);
         let routing_bytes = builder.routing.size();
-        let readback_bytes =
-            builder.most_paused_bytes().max((4 * MAX_WANTED * vocabulary) as u64 + routing_bytes);
+        let of_row = (4 * vocabulary).max(BEST_BYTES * MAX_BEST);
+        let readback_bytes = builder.most_paused_bytes().max((MAX_WANTED * of_row) as u64 + routing_bytes);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let readback =
             allocate(builder.device, "readback", readback_bytes, usage, &mut builder.places.n_buffers);
@@ -159,6 +164,7 @@ impl GpuPass {
             device: builder.device.clone(),
             embedded: builder.places.get(embedded),
             logits: builder.places.get(logits_place),
+            best: builder.places.get(builder.best.expect("a pass ends with logits")),
             buffers_created: builder.places.n_buffers + builder.weights.n_buffers,
             weight_bytes: builder.weights.n_bytes,
             plan_bytes: builder.places.plan_bytes(),
@@ -193,6 +199,7 @@ impl GpuPass {
             wanted: request.n_wanted() as u32,
             splits: request.n_splits,
             attention_tiles: request.n_tiles(),
+            best: request.n_best,
         };
         let (_, width) = self.embedding.shape();
         rows.resize(request.n_rows() * width, 0.0);
@@ -214,10 +221,11 @@ impl GpuPass {
         self.routers.iter().filter(|router| router.is_resident).count()
     }
 
-    /// Bytes of a step's results, `[logits, routing]`.
+    /// Bytes of a step's results: `[logits, or the best of them, and routing]`.
     fn result_bytes(&self, counts: &Counts) -> [u64; 2] {
         let routing = self.routing_start(self.routers.len(), counts);
-        [4 * self.vocabulary as u64 * u64::from(counts.wanted), routing]
+        let of_row = if counts.best > 0 { BEST_BYTES * MAX_BEST } else { 4 * self.vocabulary };
+        [of_row as u64 * u64::from(counts.wanted), routing]
     }
 
     /// Bytes of a step's routing before that of a router.
@@ -269,8 +277,8 @@ impl GpuPass {
             return encoder.finish();
         }
         let [logits_bytes, routing_bytes] = self.result_bytes(counts);
-        for (from, bytes, start) in
-            [(&self.logits, logits_bytes, 0), (&self.routing, routing_bytes, logits_bytes)]
+        let logits = if counts.best > 0 { &self.best } else { &self.logits };
+        for (from, bytes, start) in [(logits, logits_bytes, 0), (&self.routing, routing_bytes, logits_bytes)]
         {
             if bytes > 0 {
                 encoder.copy_buffer_to_buffer(from, 0, &self.readback, start, bytes);
@@ -315,8 +323,17 @@ impl GpuPass {
 
     /// Appends what a step of these counts gave.
     fn append(&self, counts: &Counts, bytes: &[u8], out: &mut DeviceOutput) {
-        let (logits, routing) = bytes.split_at(4 * self.vocabulary * counts.wanted as usize);
-        out.logits.extend(logits.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)));
+        let (logits, routing) = bytes.split_at(self.result_bytes(counts)[0] as usize);
+        if counts.best == 0 {
+            out.logits.extend(logits.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)));
+        } else {
+            for row in logits.chunks_exact(BEST_BYTES * MAX_BEST) {
+                let best = row.as_chunks::<4>().0.as_chunks().0.iter().take(counts.best as usize);
+                let pair =
+                    |[token, logit]: &[[u8; 4]; 2]| (u32::from_le_bytes(*token), f32::from_le_bytes(*logit));
+                out.best.extend(best.map(pair));
+            }
+        }
         let resident = self.routers.iter().enumerate().filter(|(_, router)| router.is_resident);
         for ((index, router), of_layer) in resident.zip(&mut out.routing) {
             let first = self.routing_start(index, counts) as usize;
@@ -360,7 +377,7 @@ impl DevicePass for GpuPass {
     }
 
     fn n_dispatches(&self) -> usize {
-        let counts = Counts { rows: 1, wanted: 1, splits: 1, attention_tiles: 1 };
+        let counts = Counts { rows: 1, wanted: 1, splits: 1, attention_tiles: 1, best: 0 };
         let is_there = |step: &&Step| step.workgroups(&counts).is_some();
         self.steps.iter().filter(is_there).count()
     }
@@ -406,6 +423,7 @@ impl GpuPass {
         let pages = kv.device().and_then(|pages| (pages as &dyn Any).downcast_ref::<GpuPages>());
         let pages = pages.expect("a step's pages are those of this device");
         out.logits.clear();
+        out.best.clear();
         out.routing.resize_with(self.n_resident(), LayerRouting::default);
         let resident = self.routers.iter().filter(|router| router.is_resident);
         for (router, of_layer) in resident.zip(&mut out.routing) {
@@ -414,9 +432,10 @@ impl GpuPass {
             of_layer.gates.clear();
         }
         let state = &mut *lock(&self.state);
+        state.request.n_best = out.n_best.min(MAX_BEST) as u32;
         let n_rows: usize = spans.iter().map(|span| span.ids.len()).sum();
         let mut done = 0;
-        let mut last = Counts { rows: 0, wanted: 0, splits: 0, attention_tiles: 0 };
+        let mut last = Counts { rows: 0, wanted: 0, splits: 0, attention_tiles: 0, best: 0 };
         while done < n_rows {
             done += state.request.fill(spans, done, [MAX_ROWS, MAX_WANTED], &self.ropes, self.attention);
             let counts = self.write(state)?;

@@ -13,7 +13,7 @@ pub(super) const MAX_SPLITS: u32 = 32;
 /// The fewest pages of a range: a workgroup takes four at once.
 const MIN_SPAN: u32 = 2;
 /// Words before the rows' places.
-const HEADER: usize = 5 + MAX_ROPES;
+const HEADER: usize = 6 + MAX_ROPES;
 /// Workgroups of attention that keep a GPU busy: beyond these, positions are shared no further.
 const BUSY: u32 = 1024;
 
@@ -32,6 +32,8 @@ pub(super) struct Request {
     pages: Vec<u32>,
     table: RopeTable,
     pub(super) n_splits: u32,
+    /// How many of each row's best logits are wanted; 0 if all are.
+    pub(super) n_best: u32,
     /// Tiles of attention: the first row of each, and how many it has, neighbours in one sequence.
     tiles: Vec<[u32; 2]>,
 }
@@ -138,6 +140,7 @@ impl Request {
         }
         words.extend_from_slice(&self.pages);
         words[4 + MAX_ROPES] = words.len() as u32;
+        words[5 + MAX_ROPES] = self.n_best;
         words.extend(self.tiles.iter().flatten());
     }
 }

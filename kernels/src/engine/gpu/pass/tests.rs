@@ -1,5 +1,6 @@
 //! The pass on whatever adapter this machine has, lavapipe at least, against the CPU's vector kernels.
 
+mod best;
 mod one_row;
 
 use std::sync::Arc;

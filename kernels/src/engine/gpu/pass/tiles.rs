@@ -48,6 +48,8 @@ pub(super) enum When {
     OneOrFew(RowCount),
     /// Those of more.
     Many(RowCount),
+    /// Those whose rows' best logits are enough.
+    BestOnly,
 }
 
 impl When {
@@ -59,6 +61,7 @@ impl When {
             Self::Few(rows) => (2..=FEW_ROWS).contains(&counts.of(rows)),
             Self::OneOrFew(rows) => counts.of(rows) <= FEW_ROWS,
             Self::Many(rows) => counts.of(rows) > FEW_ROWS,
+            Self::BestOnly => counts.best > 0,
         }
     }
 }
@@ -72,6 +75,8 @@ pub(super) struct Counts {
     pub(super) wanted: u32,
     pub(super) splits: u32,
     pub(super) attention_tiles: u32,
+    /// Of each row's best logits; 0 if all are wanted.
+    pub(super) best: u32,
 }
 
 impl Counts {
@@ -104,7 +109,7 @@ impl Extent {
     /// Workgroups in a step of `n_rows`, all of them wanted.
     pub(super) fn most(self, n_rows: usize) -> u32 {
         let n = n_rows as u32;
-        self.of(&Counts { rows: n, wanted: n, splits: 1, attention_tiles: n })
+        self.of(&Counts { rows: n, wanted: n, splits: 1, attention_tiles: n, best: 0 })
     }
 }
 
