@@ -314,6 +314,11 @@ impl<'a> Builder<'a> {
         place
     }
 
+    /// What is computed after operation `index`.
+    pub(super) fn ops_after(&self, index: usize) -> impl Iterator<Item = &'a Op> + use<'a> {
+        self.program.ops()[index + 1..].iter().filter(|op| !matches!(op, Op::Done(_)))
+    }
+
     /// The most rows of `x` in a step.
     pub(super) fn max_rows(&self, x: TensorId) -> usize {
         match self.row_count(x) {

@@ -205,7 +205,7 @@ impl Builder<'_> {
         ];
         let n = (n_heads + 2 * n_kv_heads) as u32;
         let grid = [Extent::Fixed(n), Extent::Rows(RowCount::Step), ONE];
-        let next = self.program.ops().get(index + 1);
+        let next = self.ops_after(index).next();
         if matches!(next, Some(Op::Attend { slot: of, q: of_heads, .. }) if (*of, *of_heads) == (slot, q.x)) {
             let held = [q_rows.0, k_rows.0, v_rows.0];
             held.iter().for_each(|place| self.places.share(*place));

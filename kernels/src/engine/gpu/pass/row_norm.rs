@@ -53,7 +53,8 @@ impl Builder<'_> {
     /// Whether what follows operation `index` takes the norm `out` of one row itself: a router of floats, or products of integers,
     /// if nothing else reads it.
     pub(super) fn takes_norm(&self, index: usize, out: TensorId) -> bool {
-        let Some((next, rest)) = self.program.ops()[index + 1..].split_first() else { return false };
+        let mut rest = self.ops_after(index);
+        let Some(next) = rest.next() else { return false };
         if !matches!(next, Op::Linear { x, .. } | Op::Linears { x, .. } if *x == out) {
             return false;
         }
@@ -68,7 +69,7 @@ impl Builder<'_> {
             return router.bias.is_none() && matrix_of(router).is_some_and(is_float);
         }
         let mut is_read = false;
-        rest.iter().for_each(|op| op.tensors(|id| is_read |= id == out));
+        rest.for_each(|op| op.tensors(|id| is_read |= id == out));
         let fits = |matrix: PackedShape| match matrix.format.geometry() {
             Some(geometry) => {
                 let [items, threads, capacity] = cut(&matrix, self.device);

@@ -12,8 +12,8 @@ use crate::{
     batch::Pair,
     cpu::{Renormalise, RopePairs, RopePlace},
     graph::{
-        Activation, Attention, Graph, KvTable, Pause, Recorder, Rounding, RouterKind, TensorId, WantedLogits,
-        Workspace,
+        Activation, Attention, Graph, KvTable, Pause, Recorder, Rounding, RouterKind, Stage, TensorId,
+        WantedLogits, Workspace,
     },
     nmse,
     noise::noise,
@@ -165,6 +165,7 @@ impl Pass {
             self.recorder.rotate(heads, WIDTH, rope, (pairs, RopePlace::First));
         }
         self.recorder.cache_write(slot, k, v);
+        self.recorder.done(Stage::Projections);
         let scale = 1.0 / (WIDTH as f32).sqrt();
         let attention = Attention { n_heads: 4, scale, softcap: None, window: None, sinks: None };
         let heads = self.recorder.attend(slot, q, attention);
