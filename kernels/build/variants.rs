@@ -81,7 +81,7 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
     }
     let pass_kernels = PASS_KERNELS.into_iter().filter(|_| !web);
     for file in INT8_KERNELS.into_iter().chain(pass_kernels) {
-        let source = composer.compose(file, "", &BTreeSet::new())?;
+        let source = composer.compose(file, "", &BTreeSet::from_iter(web.then_some("WEB")))?;
         let reflection = reflect::reflect(&source.concat()).map_err(|e| format!("{file}: {e}"))?;
         layouts.extend(reflection.layouts);
         writeln!(

@@ -7,11 +7,15 @@
 @group(0) @binding(3) var<storage, read> x: array<u32>;
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;
 
+#ifdef WEB
+var<workgroup> products: array<f32, CAPACITY * ROWS>;
+#else
 override ONE_PAIR: u32 = 0u;  // whether every tile has one pair
 override ITEMS: u32 = 0u;     // of a row, if the kernel is for rows of one length: then loads of all its units are under way together
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
 
 var<workgroup> products: array<f32, N_PRODUCTS>;
+#endif
 
 // Four sums of every fourth column, for one pair and the second next.
 fn float_products(place: Place, lane: u32) {
@@ -40,7 +44,11 @@ fn int8_product(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let tile = run.first_tile + group.y;
+#ifdef WEB
+    let n_pairs = tiles[tile].n_pairs;
+#else
     let n_pairs = select(tiles[tile].n_pairs, 1u, ONE_PAIR == 1u);
+#endif
     if n_pairs == 0u {
         return;
     }
@@ -70,6 +78,13 @@ fn int8_product(
         workgroupBarrier();
     } else {
         let at_once = CAPACITY / (ADDENDS * n_pairs);
+#ifdef WEB
+        for (var first = 0u; first < shape.items; first += at_once) {
+            let n = min(at_once, shape.items - first);
+            for (var i = lane; i < n; i += LANES) {
+                unit_products(place, first + i, i * ADDENDS * n_pairs);
+            }
+#else
         let items = select(shape.items, ITEMS, ITEMS != 0u);
         for (var first = 0u; first < items; first += at_once) {
             let n = min(at_once, items - first);
@@ -79,6 +94,7 @@ fn int8_product(
                     unit_products(place, first + i, i * ADDENDS * n_pairs);
                 }
             }
+#endif
             workgroupBarrier();
             if lane < n_pairs {
                 sum = sum_in_order(sum, lane * ROWS + row, n_pairs * ROWS, n * ADDENDS);

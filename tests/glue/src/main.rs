@@ -26,11 +26,17 @@ fn main() -> Result<()> {
     gzip(&wasm, &Path::new(folder).join(format!("{name}_bg.wasm.gz")))
 }
 
-/// A script without indentation, empty lines and lines of comment: a tenth of what the glue takes gzipped.
+/// A script without indentation, empty lines, lines of comment, and without line ends and spaces that separate nothing: an eighth of
+/// what the glue takes gzipped. Its strings are messages, which may lose a space beside a sign.
 fn without_layout(script: &str) -> String {
     let is_comment = |line: &&str| ["//", "/*", "* ", "*/"].iter().any(|start| line.starts_with(start));
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "*");
-    lines.filter(|line| !is_comment(line)).flat_map(|line| [line, "\n"]).collect()
+    let goes_on = |line: &str| line.ends_with(['{', ';', ',', '(']);
+    let lines = lines.filter(|line| !is_comment(line));
+    let script: String = lines.flat_map(|line| [line, if goes_on(line) { "" } else { "\n" }]).collect();
+    [" = ", " => ", ") {", " === ", " !== ", " || ", " && "]
+        .iter()
+        .fold(script, |script, spaced| script.replace(spaced, &spaced.replace(' ', "")))
 }
 
 /// Slowly and small: it is done once, and fetched by every visitor.

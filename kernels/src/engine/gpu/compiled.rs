@@ -35,8 +35,12 @@ impl CompiledKernels {
         constants: Constants,
     ) -> Compiled {
         let mut kernels = lock(&self.0);
-        let is_it =
-            |kernel: &&CompiledKernel| std::ptr::eq(kernel.shader, shader) && kernel.constants == constants;
+        // A shader's constants have the same names every time, but that some have more at the end.
+        let is_it = |kernel: &&CompiledKernel| {
+            std::ptr::eq(kernel.shader, shader)
+                && kernel.constants.len() == constants.len()
+                && kernel.constants.iter().zip(&constants).all(|((_, known), (_, value))| known == value)
+        };
         if let Some(known) = kernels.iter().find(is_it) {
             return known.compiled.clone();
         }
