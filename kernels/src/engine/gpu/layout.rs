@@ -153,9 +153,27 @@ impl Layout {
         self.plan.shapes.iter().map(|shape| int8_stride(shape.format.down, shape.inner)).max().unwrap_or(0)
     }
 
-    /// Bytes of the runs and tiles of a full message.
+    /// Bytes of the runs and tiles of a full message, and of what wide tiles need.
     pub(super) fn tables_bytes(&self) -> u64 {
+        #[cfg(not(target_arch = "wasm32"))]
+        if self.is_int8() {
+            return self.pairs_start() + u64::from(self.plan.max_pairs) * size_of::<[u32; 2]>() as u64;
+        }
         self.tiles_start() + u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64
+    }
+
+    /// Where the wide tiles of int8 activations start in the tables, behind all others.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn wide_tiles_start(&self) -> u64 {
+        let tiles = u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64;
+        (self.tiles_start() + tiles).next_multiple_of(BINDING_ALIGN)
+    }
+
+    /// Where the list of their pairs starts.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn pairs_start(&self) -> u64 {
+        let tiles = u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64;
+        (self.wide_tiles_start() + tiles).next_multiple_of(BINDING_ALIGN)
     }
 
     /// Where the run of a slab's experts of one shape starts in the tables.

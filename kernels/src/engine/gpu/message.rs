@@ -1,7 +1,7 @@
 //! One message: what its kernels read, its commands, and its results.
 
 #[cfg(not(target_arch = "wasm32"))]
-use super::variants::choose;
+use super::variants::Wide;
 use super::{
     GpuEngine, Int8Rows, Kernels,
     layout::{Tables, TilesOf},
@@ -30,8 +30,7 @@ impl GpuEngine {
             }
             let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
             #[cfg(not(target_arch = "wasm32"))]
-            let tables =
-                choose(&self.layout, tables, |shape| self.kernels[shape as usize].variants.is_some());
+            let tables = self.with_wide(&mut parcel, tables)?;
             parcel.put(&self.device, &self.tables, 0, &tables.bytes)?;
             self.put_rows(&mut parcel, batch, &tables)?;
             self.device.tell(Stage::Written);
@@ -63,6 +62,19 @@ impl GpuEngine {
             parcel.put(&self.device, &self.rows, start, bytemuck::cast_slice(rows.words()))?;
         }
         Ok(())
+    }
+
+    /// Chooses the way of each dispatch, and adds what wide tiles need.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn with_wide(&self, parcel: &mut Parcel, mut tables: Tables) -> Result<Tables, EngineError> {
+        let has_variants = |shape: u32| self.kernels[shape as usize].variants.is_some();
+        let wide = Wide::of(&self.layout, &mut tables, has_variants);
+        if !wide.pairs.is_empty() {
+            let (tiles, pairs) = (bytemuck::cast_slice(&wide.tiles), bytemuck::cast_slice(&wide.pairs));
+            parcel.put(&self.device, &self.tables, self.layout.wide_tiles_start(), tiles)?;
+            parcel.put(&self.device, &self.tables, self.layout.pairs_start(), pairs)?;
+        }
+        Ok(tables)
     }
 
     /// Records the copies to the device, all kernels over the tiles of each slab, and the copy of the results to `readback`.

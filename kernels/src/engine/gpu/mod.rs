@@ -107,7 +107,7 @@ struct Kernels {
     shape: ExpertShape,
     /// In order, with the workgroups of each in x.
     steps: Vec<(Pipeline, u32)>,
-    /// Others for messages of one row.
+    /// Others for messages of one row and of many pairs.
     #[cfg(not(target_arch = "wasm32"))]
     variants: Option<Variants>,
 }
@@ -233,6 +233,12 @@ impl GpuEngine {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
                     Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),
                     Resource::Shape => (&shapes, shape_start, shape_bytes),
+                    #[cfg(not(target_arch = "wasm32"))]
+                    Resource::Tiles if shader.entry_point == variants::MATRIX => {
+                        (&tables, layout.wide_tiles_start(), None)
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    Resource::Pairs => (&tables, layout.pairs_start(), None),
                     Resource::Tiles => (&tables, layout.tiles_start(), None),
                     Resource::Weights | Resource::Halves | Resource::Biases => {
                         (&slabs[slab as usize], 0, None)

@@ -92,3 +92,32 @@ fn batch(slots: [u32; 5], pairs_of_calls: [u32; 5]) -> Batch {
     let calls = slots.into_iter().zip(pairs_of_calls).rev().map(call).collect();
     Batch { rows: noise(5, MAX_ROWS as usize * HIDDEN, 1.0), calls }
 }
+
+#[test]
+fn a_dispatch_has_wide_tiles_where_they_replace_twice_as_many() {
+    let shape = ExpertShape::uniform(HIDDEN, INNER, WeightFormat::Q4_0);
+    let activations = ActivationFormat::Int8;
+    let (max_rows, max_pairs) = (MAX_ROWS, MAX_PAIRS);
+    let plan = EnginePlan { shapes: shape.into(), activations, n_slots: 100, max_rows, max_pairs };
+    let layout = Layout::new(plan, 1 << 19).unwrap();
+    let in_slab = layout.slots_per_slab;
+    let slots = [0, 1, in_slab, in_slab + 1, 2 * in_slab];
+    let ways = |pairs_of_calls| {
+        let mut tables = layout.tables(&batch(slots, pairs_of_calls), |_| 0);
+        Wide::of(&layout, &mut tables, |_| false);
+        assert!(tables.dispatches.iter().all(|dispatch| dispatch.way == Way::Few));
+        let wide = Wide::of(&layout, &mut tables, |_| true);
+        (tables.dispatches.iter().map(|dispatch| dispatch.way).collect::<Vec<_>>(), wide)
+    };
+    assert_eq!(ways([1, 0, 1, 0, 0]).0, [Way::One, Way::One]);
+    assert_eq!(ways([3, 2, 1, 0, 4]).0, [Way::Few, Way::One, Way::Few]);
+    let (of_many, many) = ways([9, 70, 1, 4, 34]);
+    assert_eq!(of_many, [Way::Wide(4), Way::Few, Way::Wide(2)]);
+    // The calls lie from the last to the first: 34, 4, 1, 70 and 9 pairs. 21 and two tiles of four pairs come before the third
+    // dispatch's.
+    let places: Vec<_> = many.tiles.iter().map(|tile| (tile.first_pair, tile.n_pairs)).collect();
+    assert_eq!(places[..4], [(39, 32), (71, 32), (103, 6), (109, 9)]);
+    assert_eq!(places[23..], [(0, 32), (32, 2)]);
+    assert_eq!(many.pairs.len(), 118);
+    assert_eq!(f32::from_bits(many.pairs[110][1]), 0.5);
+}
