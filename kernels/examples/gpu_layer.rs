@@ -1,5 +1,5 @@
 //! How long a GPU takes for the experts of a layer: `cargo run --release --example gpu_layer --features gpu -- [PART OF A
-//! NAME]`. At the geometry of Qwen3-30B-A3B, eight experts for each row, medians; beside each the wait that any answer takes.
+//! NAME] [rows=N]...`, by default for 1, 8, 64 and 512 rows. At the geometry of Qwen3-30B-A3B, eight experts for each row, medians; beside each the wait that any answer takes.
 //! Then the parts of a row's time, one after another, and with pauses between rows as a hub makes them.
 
 use std::{
@@ -31,8 +31,18 @@ const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_micros(150), Durat
 type Reached = Arc<Mutex<Vec<(Stage, Instant)>>>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let name = std::env::args().nth(1);
-    let mut measuring = pin!(measure(name));
+    let mut name = None;
+    let mut rows = Vec::new();
+    for argument in std::env::args().skip(1) {
+        match argument.strip_prefix("rows=") {
+            Some(n) => rows.push(n.parse()?),
+            None => name = Some(argument),
+        }
+    }
+    if rows.is_empty() {
+        rows = vec![1, 8, 64, 512];
+    }
+    let mut measuring = pin!(measure(name, rows));
     loop {
         if let Poll::Ready(measured) = measuring.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Ok(measured?);
@@ -41,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-async fn measure(name: Option<String>) -> Result<(), EngineError> {
+async fn measure(name: Option<String>, rows: Vec<u32>) -> Result<(), EngineError> {
     let device = GpuDevice::open(name.map_or(GpuSelect::Auto, GpuSelect::Named)).await?;
     println!("{}", device.info().adapter);
     let reached = Reached::default();
@@ -50,7 +60,7 @@ async fn measure(name: Option<String>) -> Result<(), EngineError> {
     for format in [WeightFormat::Q4_0, WeightFormat::Q4K, WeightFormat::Q8_0, WeightFormat::Int4G128] {
         for activations in [ActivationFormat::Int8, ActivationFormat::F32] {
             let shape = ExpertShape::uniform(HIDDEN, INNER, format);
-            let (shapes, max_rows) = (shape.into(), 512);
+            let (shapes, max_rows) = (shape.into(), rows.iter().copied().max().unwrap_or(1));
             let max_pairs = max_rows * CHOSEN;
             let plan = EnginePlan { shapes, activations, n_slots: N_EXPERTS, max_rows, max_pairs };
             let engine = GpuEngine::new(&device, plan).await?;
@@ -60,7 +70,7 @@ async fn measure(name: Option<String>) -> Result<(), EngineError> {
             let start = Instant::now();
             let sync = engine.measure_sync(&|| start.elapsed()).await?;
             print!("{format} {activations}: an empty answer {sync:?}");
-            for n_rows in [1, 8, 64, 512] {
+            for &n_rows in &rows {
                 print!(", {n_rows} rows {:?}", median(&engine, n_rows).await?);
             }
             println!();

@@ -10,6 +10,7 @@
 @group(0) @binding(5) var<storage, read> pairs: array<vec2<u32>>;  // (P): where each one's row of x starts, and its gate
 
 override IN_ORDER: u32;  // whether the pairs are the rows of x, all with gate 1
+override KEEPS_PRODUCTS: u32 = 0u;  // whether the products with gate and up are written behind all rows of h
 
 const THREADS: u32 = 128u;
 const ROWS: u32 = 64u;
@@ -185,7 +186,14 @@ fn int8_matrix(
             for (var i = 0u; i < 2u; i++) {
                 let out = 32u * group.x + 16u * i + row;
                 if out < shape.out {
-                    result[at + out] = joined(block, out, sums[j][2u * i], sums[j][2u * i + 1u]);
+                    let gate = sums[j][2u * i];
+                    let up = sums[j][2u * i + 1u];
+                    result[at + out] = joined(block, out, gate, up);
+                    if KEEPS_PRODUCTS == 1u {
+                        let first = shape.products + 2u * at;
+                        result[first + out] = gate;
+                        result[first + shape.out + out] = up;
+                    }
                 }
             }
             continue;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use bytemuck::Zeroable;
 
+#[cfg(not(target_arch = "wasm32"))]
+use super::variants::Way;
 use super::{
     shaders::{Constants, Kernel, Units},
     structs::{Run, Shape, TILE_PAIRS, Tile},
@@ -56,6 +58,8 @@ pub(super) struct TilesOf {
     /// The shape's index among the plan's.
     pub(super) shape: u32,
     pub(super) n_tiles: u32,
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) way: Way,
 }
 
 impl Layout {
@@ -149,9 +153,27 @@ impl Layout {
         self.plan.shapes.iter().map(|shape| int8_stride(shape.format.down, shape.inner)).max().unwrap_or(0)
     }
 
-    /// Bytes of the runs and tiles of a full message.
+    /// Bytes of the runs and tiles of a full message, and of what wide tiles need.
     pub(super) fn tables_bytes(&self) -> u64 {
+        #[cfg(not(target_arch = "wasm32"))]
+        if self.is_int8() {
+            return self.pairs_start() + u64::from(self.plan.max_pairs) * size_of::<[u32; 2]>() as u64;
+        }
         self.tiles_start() + u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64
+    }
+
+    /// Where the wide tiles of int8 activations start in the tables, behind all others.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn wide_tiles_start(&self) -> u64 {
+        let tiles = u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64;
+        (self.tiles_start() + tiles).next_multiple_of(BINDING_ALIGN)
+    }
+
+    /// Where the list of their pairs starts.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn pairs_start(&self) -> u64 {
+        let tiles = u64::from(self.plan.max_pairs) * size_of::<Tile>() as u64;
+        (self.wide_tiles_start() + tiles).next_multiple_of(BINDING_ALIGN)
     }
 
     /// Where the run of a slab's experts of one shape starts in the tables.
@@ -258,7 +280,13 @@ impl Layout {
                 .copy_from_slice(bytemuck::bytes_of(&run));
             tables.bytes.extend_from_slice(bytemuck::cast_slice(&tiles));
             let n_tiles = tiles.len() as u32;
-            tables.dispatches.push(TilesOf { slab, shape, n_tiles });
+            tables.dispatches.push(TilesOf {
+                slab,
+                shape,
+                n_tiles,
+                #[cfg(not(target_arch = "wasm32"))]
+                way: Way::Few,
+            });
             first_tile += n_tiles;
         }
         tables
@@ -387,7 +415,7 @@ mod tests {
         let calls = vec![Call { slot: 1, pairs: pairs(3..8) }, Call { slot: 0, pairs: pairs(0..1) }];
         let tables = layout.tables(&Batch { rows: vec![0.0; 40 * 8], calls }, |_| 0);
 
-        let tiles_of = |slab, n_tiles| TilesOf { slab, shape: 0, n_tiles };
+        let tiles_of = |slab, n_tiles| TilesOf { slab, shape: 0, n_tiles, way: Way::Few };
         assert_eq!(tables.dispatches, [tiles_of(0, 1), tiles_of(1, 2)]);
         assert_eq!(tables.bytes[256..260], 1_u32.to_le_bytes());
         let tiles: Vec<Tile> = bytemuck::pod_collect_to_vec(&tables.bytes[512..]);

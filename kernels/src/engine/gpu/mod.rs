@@ -17,6 +17,7 @@ mod compiled;
 mod device;
 mod int8;
 mod layout;
+mod message;
 mod observer;
 #[cfg(not(target_arch = "wasm32"))]
 mod pass;
@@ -30,6 +31,8 @@ mod structs;
 mod tests;
 mod tuning;
 mod upload;
+#[cfg(not(target_arch = "wasm32"))]
+mod variants;
 
 pub use device::{GpuDevice, GpuInfo, GpuSelect};
 #[cfg(not(target_arch = "wasm32"))]
@@ -45,19 +48,21 @@ use std::{
 };
 
 use int8::{Cut, Int8Step};
-use layout::{Layout, Projection, Tables, TilesOf};
+use layout::{Layout, Projection};
 use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
 use shaders::{Kernel, Resource, Shader, int8_shader, shader};
 use signal::lock;
-use upload::{Parcel, Upload};
+use upload::Upload;
+#[cfg(not(target_arch = "wasm32"))]
+use variants::{Variant, Variants};
 
-use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan, Stage};
+use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan};
 use crate::{
     ExpertFormat, ExpertShape,
     pool::Pool,
     quant::Activations,
-    simd::{PackedExpertShape, Simd, fill},
+    simd::{PackedExpertShape, Simd},
 };
 
 /// Messages whose results can be read back at the same time.
@@ -102,6 +107,9 @@ struct Kernels {
     shape: ExpertShape,
     /// In order, with the workgroups of each in x.
     steps: Vec<(Pipeline, u32)>,
+    /// Others for messages of one row and of many pairs.
+    #[cfg(not(target_arch = "wasm32"))]
+    variants: Option<Variants>,
 }
 
 /// A step of the experts of one shape of the plan.
@@ -225,6 +233,12 @@ impl GpuEngine {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
                     Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),
                     Resource::Shape => (&shapes, shape_start, shape_bytes),
+                    #[cfg(not(target_arch = "wasm32"))]
+                    Resource::Tiles if shader.entry_point == variants::MATRIX => {
+                        (&tables, layout.wide_tiles_start(), None)
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    Resource::Pairs => (&tables, layout.pairs_start(), None),
                     Resource::Tiles => (&tables, layout.tiles_start(), None),
                     Resource::Weights | Resource::Halves | Resource::Biases => {
                         (&slabs[slab as usize], 0, None)
@@ -242,23 +256,39 @@ impl GpuEngine {
             let told = layout.shape(kernel, shape);
             (pipeline(shader, layout::constants(kernel, shape), told, at), layout.workgroups(kernel, shape))
         };
-        let int8_step = |step: Int8Step, shape: &ExpertShape, place, h_rows| {
-            let (kernel, x, result) = match step {
-                Int8Step::GateUp => ("int8_product", &rows, &h),
-                Int8Step::Rows => ("int8_rows", &h, h_rows),
-                Int8Step::Down => ("int8_product", h_rows, &y),
+        let int8_step =
+            |step: Int8Step,
+             shape: &ExpertShape,
+             place,
+             h_rows,
+             #[cfg(not(target_arch = "wasm32"))] variant: Option<Variant>| {
+                let (kernel, x, result) = match step {
+                    Int8Step::GateUp => ("int8_product", &rows, &h),
+                    Int8Step::Rows => ("int8_rows", &h, h_rows),
+                    Int8Step::Down => ("int8_product", h_rows, &y),
+                };
+                let at = StepOf { place, step: step as usize, x, result };
+                let told = step.shape(shape, layout.h_stride(), layout.products_start());
+                #[cfg(not(target_arch = "wasm32"))]
+                if let Some((kernel, constants, workgroups)) =
+                    variant.and_then(|v| step.variant(v, shape, device))
+                {
+                    return (pipeline(int8_shader(kernel), constants, told, at), workgroups);
+                }
+                (
+                    pipeline(
+                        int8_shader(kernel),
+                        step.constants(shape, Cut::PLAIN, device.info().software),
+                        told,
+                        at,
+                    ),
+                    step.workgroups(shape),
+                )
             };
-            let at = StepOf { place, step: step as usize, x, result };
-            let told = step.shape(shape, layout.h_stride(), layout.products_start());
-            (
-                pipeline(
-                    int8_shader(kernel),
-                    step.constants(shape, Cut::PLAIN, device.info().software),
-                    told,
-                    at,
-                ),
-                step.workgroups(shape),
-            )
+        #[cfg(not(target_arch = "wasm32"))]
+        let variants = |place, shape: &ExpertShape| {
+            let h_rows = h_rows.as_ref()?;
+            Variants::new(shape, |step, variant| int8_step(step, shape, place, h_rows, Some(variant)))
         };
         let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
             steps: match &h_rows {
@@ -266,8 +296,21 @@ impl GpuEngine {
                     f32_step(Kernel::GateUp, &shape, StepOf { place, step: 0, x: &rows, result: &h }),
                     f32_step(Kernel::Down, &shape, StepOf { place, step: 1, x: &h, result: &y }),
                 ],
-                Some(h_rows) => Int8Step::ALL.map(|step| int8_step(step, &shape, place, h_rows)).into(),
+                Some(h_rows) => Int8Step::ALL
+                    .map(|step| {
+                        int8_step(
+                            step,
+                            &shape,
+                            place,
+                            h_rows,
+                            #[cfg(not(target_arch = "wasm32"))]
+                            None,
+                        )
+                    })
+                    .into(),
             },
+            #[cfg(not(target_arch = "wasm32"))]
+            variants: variants(place, &shape),
             shape,
         };
         let int8_rows = || Mutex::new(Int8Rows { simd, pool: Pool::new(1), rows: Activations::default() });
@@ -371,82 +414,6 @@ impl GpuEngine {
         Ok(Computed { rows, products: Some(products) })
     }
 
-    /// Runs a batch; returns y (P, D), followed by `products_bytes` bytes of the products.
-    async fn run(&self, batch: &Batch, products_bytes: u64) -> Result<Vec<f32>, EngineError> {
-        batch.check(&self.plan)?;
-        let y_bytes = self.layout.y_bytes(batch.n_pairs());
-        if y_bytes == 0 {
-            return Ok(Vec::new());
-        }
-        let mut parcel = self.upload.parcel().await?;
-        let readback = self.readback.lend().await?;
-        let submission = {
-            let slots = lock(&self.slots);
-            if let Some(call) = batch.calls.iter().find(|call| !slots[call.slot as usize].full) {
-                return Err(EngineError::EmptySlot(call.slot));
-            }
-            let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
-            parcel.put(&self.device, &self.tables, 0, &tables.bytes)?;
-            self.put_rows(&mut parcel, batch, &tables)?;
-            self.device.tell(Stage::Written);
-            let commands = self.record(&parcel, &tables, readback.buffer(), [y_bytes, products_bytes]);
-            self.device.tell(Stage::Recorded);
-            let submission = self.device.queue().submit([commands]);
-            self.device.tell(Stage::Submitted);
-            submission
-        };
-        parcel.submitted();
-        // This watches the submission for the parcel too.
-        readback.read(&self.device, y_bytes + products_bytes, submission).await
-    }
-
-    /// Adds the batch's rows in the form that its shapes need.
-    fn put_rows(&self, parcel: &mut Parcel, batch: &Batch, tables: &Tables) -> Result<(), EngineError> {
-        let Some(int8) = &self.int8 else {
-            let padded = self.layout.padded_rows(&batch.rows);
-            let rows = padded.as_deref().unwrap_or(&batch.rows);
-            return parcel.put(&self.device, &self.rows, 0, bytemuck::cast_slice(rows));
-        };
-        let Int8Rows { simd, pool, rows } = &mut *lock(int8);
-        for (place, Kernels { shape, .. }) in (0..).zip(&self.kernels) {
-            if !tables.dispatches.iter().any(|tiles| tiles.shape == place) {
-                continue;
-            }
-            fill(*simd, pool, rows, shape.format.gate_up, shape.hidden, &batch.rows);
-            let start = 4 * self.layout.rows_start(place);
-            parcel.put(&self.device, &self.rows, start, bytemuck::cast_slice(rows.words()))?;
-        }
-        Ok(())
-    }
-
-    /// Records the copies to the device, all kernels over the tiles of each slab, and the copy of the results to `readback`.
-    fn record(
-        &self,
-        parcel: &Parcel,
-        tables: &Tables,
-        readback: &wgpu::Buffer,
-        [y_bytes, products_bytes]: [u64; 2],
-    ) -> wgpu::CommandBuffer {
-        let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
-        parcel.record(&mut encoder);
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        for step in 0..self.kernels[0].steps.len() {
-            for &TilesOf { slab, shape, n_tiles } in &tables.dispatches {
-                let (pipeline, workgroups) = &self.kernels[shape as usize].steps[step];
-                pass.set_pipeline(pipeline.pipeline());
-                pass.set_bind_group(0, pipeline.bind_group(slab), &[]);
-                pass.dispatch_workgroups(*workgroups, n_tiles, 1);
-            }
-        }
-        drop(pass);
-        encoder.copy_buffer_to_buffer(&self.y, 0, readback, 0, y_bytes);
-        if products_bytes > 0 {
-            let from = 4 * self.layout.products_start();
-            encoder.copy_buffer_to_buffer(&self.h, from, readback, y_bytes, products_bytes);
-        }
-        encoder.finish()
-    }
-
     /// The median time from a minimal submission to its mapped result. Every message costs at least that: 0.5 ms in
     /// Chrome and 100 ms in Firefox. `now` is the caller's clock.
     ///
@@ -472,7 +439,15 @@ impl GpuEngine {
     /// activations within a tolerance, with int8 to the bit. An engine for that plan reuses the kernels compiled here.
     pub async fn self_test(device: &GpuDevice, plan: &EnginePlan) -> SelfTestReport {
         let formats: BTreeSet<_> = plan.shapes.iter().map(|shape| shape.format).collect();
-        self_test::run(device, GpuTuning::of(device), plan.activations, formats).await
+        self_test::run(
+            device,
+            GpuTuning::of(device),
+            plan.activations,
+            formats,
+            #[cfg(not(target_arch = "wasm32"))]
+            [plan.shapes.hidden, plan.shapes.inner],
+        )
+        .await
     }
 
     /// Fills y with a value that no kernel leaves there.

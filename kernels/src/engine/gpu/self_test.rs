@@ -1,5 +1,7 @@
 //! Tests whether a device computes correctly: every kernel against its CPU twin on random data.
 
+#[cfg(target_arch = "wasm32")]
+use self::answers as all_answers;
 use super::{GpuDevice, GpuEngine, GpuTuning};
 use crate::{
     ExpertFormat, ExpertShape, WeightFormat,
@@ -30,19 +32,28 @@ pub(super) struct Case {
 }
 
 /// Runs a case for experts of each of these formats with this tuning. Answers must agree within a tolerance with f32
-/// activations, and to the bit with int8.
+/// activations, and to the bit with int8. Kernels for one row are tested at the `widths` (D, F) of a plan, too.
 pub(super) async fn run(
     device: &GpuDevice,
     tuning: GpuTuning,
     activations: ActivationFormat,
     formats: impl IntoIterator<Item = ExpertFormat>,
+    #[cfg(not(target_arch = "wasm32"))] widths: [usize; 2],
 ) -> SelfTestReport {
     let mut report = SelfTestReport { passed: true, worst_nmse: 0.0, detail: String::new() };
     for (seed, format) in (1..).zip(formats) {
         // Widths that are no multiples of a group of 128; full tiles and each size of a partial one.
         let shape = ExpertShape { hidden: 200, inner: 72, format };
         let case = Case { shape, activations, pairs_of_calls: vec![1, 7, 2, 4], seed };
-        let failure = match answers(device, tuning, &case).await {
+        let failure = match all_answers(
+            device,
+            tuning,
+            &case,
+            #[cfg(not(target_arch = "wasm32"))]
+            widths,
+        )
+        .await
+        {
             Ok([actual, expected]) if activations == ActivationFormat::Int8 => {
                 let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                 (bits(&actual) != bits(&expected))
@@ -65,6 +76,31 @@ pub(super) async fn run(
         }
     }
     report
+}
+
+/// [`answers`], followed by those of the kernels that an engine with int8 activations and these `widths` has besides: those for one
+/// row have loops of known lengths. Each reads rows of one of the widths, so that experts are small.
+#[cfg(not(target_arch = "wasm32"))]
+async fn all_answers(
+    device: &GpuDevice,
+    tuning: GpuTuning,
+    case: &Case,
+    [hidden, inner]: [usize; 2],
+) -> Result<[Vec<f32>; 2], EngineError> {
+    let mut all = answers(device, tuning, case).await?;
+    if case.activations != ActivationFormat::Int8 {
+        return Ok(all);
+    }
+    for (shape, pairs_of_calls) in [
+        (ExpertShape { hidden, ..case.shape }, vec![1]),
+        (ExpertShape { inner, ..case.shape }, vec![1, 3, 37]),
+    ] {
+        let case = Case { shape, pairs_of_calls, ..case.clone() };
+        for (all, more) in all.iter_mut().zip(answers(device, tuning, &case).await?) {
+            all.extend(more);
+        }
+    }
+    Ok(all)
 }
 
 /// How much a format may differ from its twin, as NMSE. Both see the same weights. The orders of summation differ, and

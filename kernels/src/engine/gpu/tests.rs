@@ -192,11 +192,14 @@ fn a_device_compiles_a_kernel_once_for_experts_of_all_shapes() {
         max_pairs: 1,
     };
     assert!(block_on(GpuEngine::self_test(&device, &plan(512, 256))).passed);
-    for (hidden, inner) in [(512, 256), (256, 768)] {
-        block_on(GpuEngine::new(&device, plan(hidden, inner))).unwrap();
-    }
-    // The kernel that multiplies, for both projections, and the one that rounds between them.
-    assert_eq!(device.compiled().len(), 2);
+    // For both projections the kernel that multiplies tiles of pairs and the one for wide tiles; those for one row of at most 256
+    // columns and for one of 512; and the one that rounds between them.
+    assert_eq!(device.compiled().len(), 5);
+    block_on(GpuEngine::new(&device, plan(512, 256))).unwrap();
+    assert_eq!(device.compiled().len(), 5);
+    // The kernel for one row of 768 columns.
+    block_on(GpuEngine::new(&device, plan(256, 768))).unwrap();
+    assert_eq!(device.compiled().len(), 6);
 }
 
 #[test]
@@ -377,7 +380,7 @@ fn batch(i: u32) -> Batch {
     Batch { rows: noise(u64::from(i), 2 * SHAPE.hidden, 1.0), calls: vec![Call { slot: i % 3 % 2, pairs }] }
 }
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
