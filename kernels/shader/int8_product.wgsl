@@ -17,6 +17,14 @@ override N_PRODUCTS: u32 = CAPACITY * ROWS;
 var<workgroup> products: array<f32, N_PRODUCTS>;
 #endif
 
+fn lower(place: Place, unit: Unit, slot: u32, terms: u32) {
+    var lowered = 0.0;
+    if unit.number + 1u == UNITS {
+        lowered = lowering(unit.parameters, place.row, unit.d, terms);
+    }
+    put(place, slot, lowered);
+}
+
 // Four sums of every fourth column, for one pair and the second next.
 fn float_products(place: Place, lane: u32) {
     for (var t = lane / 4u; t < place.n_pairs; t += LANES / 4u) {

@@ -64,6 +64,14 @@ fn row_down(
                 unit_products(place, unit % ITEMS, unit * ADDENDS);
             }
         }
+        if TERMS != 0u {
+            for (var block = lane; block < N_UNITS / UNITS; block += LANES) {
+                let expert = first + block / (ITEMS / UNITS);
+                let words = vec4<u32>(expert * (ITEMS / UNITS) * BLOCK_WORDS);
+                let place = Place(blocks[expert] + panel, row, row, words, 1u);
+                lower_block(place, block % (ITEMS / UNITS), block);
+            }
+        }
         workgroupBarrier();
         for (var i = thread; i < AT_ONCE * ROWS; i += THREADS) {
             let first_product = i / ROWS * ITEMS * ADDENDS * ROWS + i % ROWS;

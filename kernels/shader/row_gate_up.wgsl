@@ -39,6 +39,11 @@ fn row_gate_up(
             unit_products(place, unit, unit * ADDENDS);
         }
     }
+    if TERMS != 0u {
+        for (var block = lane; block < ITEMS / UNITS; block += LANES) {
+            lower_block(place, block, block);
+        }
+    }
     if group.x == 0u {
         weigh(thread);
         if thread == 0u {

@@ -89,6 +89,11 @@ fn row_product(
             unit_products(place, unit, unit * ADDENDS);
         }
     }
+    if TERMS != 0u {
+        for (var block = lane; block < ITEMS / UNITS; block += LANES) {
+            lower_block(place, block, block);
+        }
+    }
     workgroupBarrier();
     let out = ROWS * group.x + thread;
     if thread < ROWS && out < shape.out {

@@ -1,6 +1,7 @@
 // Panels of sixteen rows of weights times int8 activations: what the kernels of such products have in common. Panels lie as
 // src/simd/format.rs draws them. The file of an entry point declares `x`, the words of the activations in a buffer or in a
-// workgroup's memory, and `products`, CAPACITY for each row. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
+// workgroup's memory, `products`, CAPACITY for each row, and `lower`, which puts what lowers a block to the
+// last unit's slot, and 0 to those of the others. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
 #import shape
 #import panels
 #import joined
@@ -98,11 +99,7 @@ fn scaled(place: Place, unit: Unit, t: u32, words: u32, a: i32, b: i32) {
         put(place, slot + place.n_pairs, product_of(f32(ints.y), product_of(unit.scales.y, scale)));
     }
     if TERMS != 0u {
-        var lowered = 0.0;
-        if unit.number + 1u == UNITS {
-            lowered = lowering(unit.parameters, place.row, unit.d, terms);
-        }
-        put(place, slot + (ADDENDS - 1u) * place.n_pairs, lowered);
+        lower(place, unit, slot + (ADDENDS - 1u) * place.n_pairs, terms);
     }
 }
 

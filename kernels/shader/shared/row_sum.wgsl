@@ -12,3 +12,19 @@ fn sum_of_units(first: u32) -> f32 {
     }
     return sum;
 }
+
+// Only where the sum reads it: `lower_block` puts what lowers a block.
+fn lower(place: Place, unit: Unit, slot: u32, terms: u32) {
+    if (HALVES == 2u || UNITS < 8u) && unit.number + 1u < UNITS {
+        put(place, slot, 0.0);
+    }
+}
+
+// Puts what lowers block `block` of the place's row; its units are the products' from `first` blocks on. Other threads than those of
+// its last unit do so, since reading it takes as long as the unit.
+fn lower_block(place: Place, block: u32, first: u32) {
+    let parameters = place.panel + shape.scales + block * PARAMETER_WORDS;
+    let terms = place.rows.x + block * BLOCK_WORDS + UNITS;
+    let lowered = lowering(parameters, place.row, block_scale(parameters, place.row), terms);
+    put(place, (first + 1u) * UNITS * ADDENDS - 1u, lowered);
+}
