@@ -33,17 +33,7 @@ fn row_gate_up(
     let lane = thread / ROWS;
     let panel = 4u * block + shape.weights + (2u * group.x + row / 16u) * shape.weight_stride;
     let place = Place(panel, row % 16u, row, vec4<u32>(), 1u);
-    for (var i = 0u; i < (ITEMS + LANES - 1u) / LANES; i++) {
-        let unit = i * LANES + lane;
-        if ITEMS % LANES == 0u || unit < ITEMS {
-            unit_products(place, unit, unit * ADDENDS);
-        }
-    }
-    if TERMS != 0u {
-        for (var block = lane; block < ITEMS / UNITS; block += LANES) {
-            lower_block(place, block, block);
-        }
-    }
+    row_products(place, lane);
     if group.x == 0u {
         weigh(thread);
         if thread == 0u {

@@ -83,17 +83,7 @@ fn row_product(
     let row = thread % ROWS;
     let lane = thread / ROWS + (touched & run.zero);
     let place = Place(panel, row, row, vec4<u32>(), 1u);
-    for (var i = 0u; i < (ITEMS + LANES - 1u) / LANES; i++) {
-        let unit = i * LANES + lane;
-        if ITEMS % LANES == 0u || unit < ITEMS {
-            unit_products(place, unit, unit * ADDENDS);
-        }
-    }
-    if TERMS != 0u {
-        for (var block = lane; block < ITEMS / UNITS; block += LANES) {
-            lower_block(place, block, block);
-        }
-    }
+    row_products(place, lane);
     workgroupBarrier();
     let out = ROWS * group.x + thread;
     if thread < ROWS && out < shape.out {

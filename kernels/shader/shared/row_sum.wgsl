@@ -1,4 +1,4 @@
-// The sum of one row's products, of ITEMS units.
+// One row's products, of ITEMS units, and their sum.
 
 // Those from `first` on, in the order of the columns. What lowers a block is 0 but for the block's last unit: it is added there alone.
 fn sum_of_units(first: u32) -> f32 {
@@ -27,4 +27,19 @@ fn lower_block(place: Place, block: u32, first: u32) {
     let terms = place.rows.x + block * BLOCK_WORDS + UNITS;
     let lowered = lowering(parameters, place.row, block_scale(parameters, place.row), terms);
     put(place, (first + 1u) * UNITS * ADDENDS - 1u, lowered);
+}
+
+// The products of all units of the place's row, in turn with the other lanes.
+fn row_products(place: Place, lane: u32) {
+    for (var i = 0u; i < (ITEMS + LANES - 1u) / LANES; i++) {
+        let unit = i * LANES + lane;
+        if ITEMS % LANES == 0u || unit < ITEMS {
+            unit_products(place, unit, unit * ADDENDS);
+        }
+    }
+    if TERMS != 0u {
+        for (var block = lane; block < ITEMS / UNITS; block += LANES) {
+            lower_block(place, block, block);
+        }
+    }
 }
