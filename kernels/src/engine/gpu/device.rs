@@ -199,8 +199,8 @@ const MAX_BUFFER_BYTES: u64 = 2 << 30;
 /// The most threads of a workgroup that are requested: those of the kernels of the forward pass that have few workgroups.
 const MAX_THREADS: u32 = 512;
 
-/// The limits that every device offers, with more threads and larger buffers: one buffer holds a slab of experts, and each slab has its
-/// own dispatches. A forward pass's workgroups have as much memory as there is.
+/// The limits that every device offers, with more threads and larger buffers: one buffer holds a slab of experts, and each slab has
+/// its own dispatches. A forward pass's workgroups have as much memory as there is.
 fn limits(offered: &wgpu::Limits) -> wgpu::Limits {
     let default = wgpu::Limits::default();
     let most = |offered: u64, default: u64| offered.min(MAX_BUFFER_BYTES).max(default);

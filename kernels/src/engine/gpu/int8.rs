@@ -155,6 +155,10 @@ pub(super) fn of_one_row(constants: Constants, items: u32) -> Constants {
     [constants, vec![("ONE_PAIR", 1.0), ("ITEMS", f64::from(items))]].concat()
 }
 
+/// Pairs of a wide tile: `PAIRS` in `shader/int8_matrix.wgsl`.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) const WIDE_TILE: u32 = 32;
+
 /// The override constants of products with matrices of an integer `format` in steps of many rows.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn matrix(format: WeightFormat, is_in_order: bool) -> Constants {

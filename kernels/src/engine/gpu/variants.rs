@@ -1,7 +1,7 @@
 //! Kernels of experts with int8 activations for messages of one row, and for those of many pairs for each expert.
 //!
 //! Where every tile of a dispatch has one pair, all loads of a row of weights are under way together. Where experts have many
-//! pairs, wide tiles read their weights once for up to [`WIDE_PAIRS`] pairs, not once for four. All give the same
+//! pairs, wide tiles read their weights once for up to [`WIDE_TILE`] pairs, not once for four. All give the same
 //! bits.
 
 #[cfg(test)]
@@ -12,7 +12,7 @@ use bytemuck::Zeroable;
 use super::{
     Kernels,
     device::GpuDevice,
-    int8::{self, Cut, Int8Step},
+    int8::{self, Cut, Int8Step, WIDE_TILE},
     layout::{Layout, Tables, TilesOf},
     pipeline::Pipeline,
     shaders::Constants,
@@ -20,8 +20,6 @@ use super::{
 };
 use crate::{ExpertShape, WeightFormat, simd::ROWS};
 
-/// Pairs of a wide tile, `PAIRS` in `shader/int8_matrix.wgsl`.
-const WIDE_PAIRS: u32 = 32;
 /// Tiles that a wide one must replace in the mean. A workgroup of wide tiles takes twice the panels, so that fewer run beside
 /// each other.
 const REPLACED: u32 = 2;
@@ -153,7 +151,7 @@ impl Wide {
                 Some(last)
                     if last.block == tile.block
                         && last.first_pair + last.n_pairs == tile.first_pair
-                        && last.n_pairs + tile.n_pairs <= WIDE_PAIRS =>
+                        && last.n_pairs + tile.n_pairs <= WIDE_TILE =>
                 {
                     last.n_pairs += tile.n_pairs;
                 }

@@ -7,13 +7,13 @@ use super::{
     row_attend::RowHeads,
     row_norm::RowNorm,
     structs::{Heads, Norm, Router, Width},
-    tiles::{Extent, InOrder, WIDE_TILE, When},
+    tiles::{Extent, InOrder, When},
 };
 use crate::{
     WeightFormat,
     cpu::{Renormalise, RopePairs},
     engine::gpu::{
-        int8,
+        int8::{self, WIDE_TILE},
         shaders::Resource,
         structs::{TILE_PAIRS, Tile},
     },

@@ -392,7 +392,8 @@ impl DevicePass for GpuPass {
 }
 
 impl GpuPass {
-    /// [`DevicePass::step`] of up to 512 rows, of which the logits of up to 64 are wanted, with all experts on the GPU, and how long it took there.
+    /// [`DevicePass::step`] of up to 512 rows, of which the logits of up to 64 are wanted, with all experts on the GPU, and how long
+    /// it took there.
     ///
     /// # Errors
     /// As [`DevicePass::step`].

@@ -6,6 +6,7 @@ use super::places::Places;
 use crate::{
     engine::gpu::{
         device::GpuDevice,
+        int8::WIDE_TILE,
         structs::{TILE_PAIRS, Tile},
     },
     graph::RowCount,
@@ -28,9 +29,7 @@ pub(super) enum Extent {
     AttentionTiles,
 }
 
-/// Pairs of a tile in steps of many rows.
-pub(super) const WIDE_TILE: u32 = 32;
-/// Rows of a step that has tiles of [`TILE_PAIRS`].
+/// Rows of a step that has tiles of [`TILE_PAIRS`]; others have wide ones.
 pub(super) const FEW_ROWS: u32 = 16;
 
 /// Which steps have a dispatch, by their rows.
