@@ -9,6 +9,7 @@
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;
 @group(0) @binding(5) var<storage, read> pairs: array<vec2<u32>>;  // (P): where each one's row of x starts, and its gate
 
+override ZERO: u32;      // the code of weight 0, where nothing lowers a block
 override IN_ORDER: u32;  // whether the pairs are the rows of x, all with gate 1
 override KEEPS_PRODUCTS: u32 = 0u;  // whether the products with gate and up are written behind all rows of h
 
@@ -20,11 +21,11 @@ const CHUNKS: u32 = 4u;  // of 32 columns that are staged at once
 
 var<workgroup> codes_a: array<vec4<u32>, 256>;  // (CHUNKS, ROWS): the first half of a chunk's columns
 var<workgroup> codes_b: array<vec4<u32>, 256>;
-var<workgroup> scales: array<vec2<f32>, 256>;
+var<workgroup> scales: array<vec2<f32>, 256>;  // of both halves; where a block has one group, the second is its depth
 var<workgroup> columns_a: array<vec4<u32>, 128>;  // (CHUNKS, PAIRS)
 var<workgroup> columns_b: array<vec4<u32>, 128>;
 var<workgroup> column_scales: array<f32, 128>;
-var<workgroup> column_terms: array<vec2<i32>, 128>;
+var<workgroup> column_sums: array<f32, 128>;
 var<workgroup> starts: array<u32, PAIRS>;  // of rows of x
 
 fn kept4(values: vec4<f32>) -> vec4<f32> {
@@ -35,8 +36,17 @@ fn product4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
     return kept4(a * b);
 }
 
-fn dot_quads(a: vec4<u32>, b: vec4<u32>) -> i32 {
-    return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
+// Codes as signed integers: less ZERO, byte by byte.
+fn centred(codes: vec4<u32>) -> vec4<u32> {
+    if TERMS != 0u || IS_WIDE == 1u {
+        return codes;
+    }
+    let middle = vec4<u32>(0x80808080u);
+    return ((codes | middle) - vec4<u32>(ZERO * 0x01010101u)) ^ middle;
+}
+
+fn dot_quads(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
+    return sum + dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
 // A panel's rows at `row`, for each of four panels.
@@ -47,13 +57,62 @@ struct Four {
     d: vec4<u32>,
 }
 
-fn dot_rows(codes: Four, columns: vec4<u32>) -> vec4<i32> {
+// `sums` and the products of four rows with a half of a chunk's columns.
+fn dot_rows(sums: vec4<i32>, codes: Four, columns: vec4<u32>) -> vec4<i32> {
     return vec4<i32>(
-        dot_quads(codes.a, columns),
-        dot_quads(codes.b, columns),
-        dot_quads(codes.c, columns),
-        dot_quads(codes.d, columns),
+        dot_quads(sums.x, codes.a, columns),
+        dot_quads(sums.y, codes.b, columns),
+        dot_quads(sums.z, codes.c, columns),
+        dot_quads(sums.w, codes.d, columns),
     );
+}
+
+// What lowers a block of many groups is staged where codes and columns were: of rows, whose parameters are at `parameters`, the
+// depth and the minimums; of pairs, the groups' sums, moved to where none is negative, and cut in two bytes. A word has those of
+// four groups: the first, the third, the second, the fourth.
+fn stage_lowering(parameters: vec4<u32>, block: u32, thread: u32) {
+    if thread < ROWS {
+        let at = parameters[thread / 16u];
+        let row = thread % 16u;
+        var mins: vec4<u32>;
+        var sum = 0u;
+        for (var i = 0u; i < UNITS * HALVES / 4u; i++) {
+            let pairs = vec2<u32>(mins_at(at, row, 2u * i), mins_at(at, row, 2u * i + 1u));
+            let spread = (pairs | (pairs << vec2<u32>(8u))) & vec2<u32>(0x00ff00ffu);
+            mins[i] = spread.x | (spread.y << 8u);
+            sum += dot4U8Packed(mins[i], 0x01010101u);
+        }
+        codes_a[thread] = mins;
+        codes_b[thread] = vec4<u32>(sum << 15u);
+        scales[thread].x = depth_at(at, row, 0.0);
+    } else if thread < ROWS + PAIRS {
+        let pair = thread - ROWS;
+        let words = starts[pair] + block * BLOCK_WORDS + UNITS;
+        var low: vec4<u32>;
+        var high: vec4<u32>;
+        for (var i = 0u; i < UNITS * HALVES / 4u; i++) {
+            let two = vec2<u32>(x[words + 1u + 2u * i], x[words + 2u + 2u * i]) ^ vec2<u32>(0x80008000u);
+            let lows = two & vec2<u32>(0x00ff00ffu);
+            let highs = (two >> vec2<u32>(8u)) & vec2<u32>(0x00ff00ffu);
+            low[i] = lows.x | (lows.y << 8u);
+            high[i] = highs.x | (highs.y << 8u);
+        }
+        columns_a[pair] = low;
+        columns_b[pair] = high;
+        column_scales[pair] = bitcast<f32>(x[words]);
+    }
+}
+
+// What lowers a row of weights for a pair, in steps.
+fn lowered(of_row: u32, of_pair: u32) -> i32 {
+    let mins = codes_a[of_row];
+    let low = columns_a[of_pair];
+    let high = columns_b[of_pair];
+    var sum = vec2<u32>();
+    for (var i = 0u; i < UNITS * HALVES / 4u; i++) {
+        sum += vec2<u32>(dot4U8Packed(mins[i], low[i]), dot4U8Packed(mins[i], high[i]));
+    }
+    return bitcast<i32>(sum.x + (sum.y << 8u) - codes_b[of_row].x);
 }
 
 @compute @workgroup_size(128)
@@ -83,8 +142,8 @@ fn int8_matrix(
     let row = thread % 16u;
     let first = thread / 16u;  // of the thread's pairs
     let n_chunks = shape.items * CODE_UNITS;
-    var a: array<vec4<i32>, EACH>;  // for each pair: of the first half of the columns, for the rows of four panels
-    var b: array<vec4<i32>, EACH>;
+    var a: array<vec4<i32>, EACH>;  // for each pair: of a unit's columns, or of their first half, for the rows of four panels
+    var b: array<vec4<i32>, EACH>;  // of their second half
     var sums: array<vec4<f32>, EACH>;
     workgroupBarrier();
 
@@ -97,10 +156,14 @@ fn int8_matrix(
                 let unit = chunk / CODE_UNITS;
                 let base = bases[item % ROWS / 16u];
                 let codes = codes_at(base + unit / UNITS * CODES + chunk % (UNITS * CODE_UNITS) * BITS * 16u + item % 16u);
-                codes_a[item] = codes.a;
-                codes_b[item] = codes.b;
+                codes_a[item] = centred(codes.a);
+                codes_b[item] = centred(codes.b);
                 let parameters = base + shape.scales + unit / UNITS * PARAMETER_WORDS;
-                scales[item] = unit_scales(parameters, item % 16u, unit % UNITS, block_scale(parameters, item % 16u));
+                let d = block_scale(parameters, item % 16u);
+                scales[item] = unit_scales(parameters, item % 16u, unit % UNITS, d);
+                if TERMS == 1u {
+                    scales[item].y = depth_at(parameters, item % 16u, d);
+                }
             }
         }
         {
@@ -114,15 +177,9 @@ fn int8_matrix(
                 columns_a[to] = vec4<u32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u]);
                 columns_b[to] = vec4<u32>(x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
                 column_scales[to] = bitcast<f32>(x[words + unit % UNITS]);
-                var terms = vec2<i32>();
-                if TERMS == 0u && IS_WIDE == 0u {
-                    let of_unit = words + UNITS + unit % UNITS * HALVES;
-                    terms = vec2<i32>(bitcast<i32>(x[of_unit]), 0);
-                    if HALVES == 2u {
-                        terms.y = bitcast<i32>(x[of_unit + 1u]);
-                    }
+                if TERMS == 1u {
+                    column_sums[to] = bitcast<f32>(x[words + UNITS]);
                 }
-                column_terms[to] = terms;
             }
         }
         workgroupBarrier();
@@ -130,8 +187,7 @@ fn int8_matrix(
             let of_rows = chunk * ROWS + row;
             let codes_of_a = Four(codes_a[of_rows], codes_a[of_rows + 16u], codes_a[of_rows + 32u], codes_a[of_rows + 48u]);
             let codes_of_b = Four(codes_b[of_rows], codes_b[of_rows + 16u], codes_b[of_rows + 32u], codes_b[of_rows + 48u]);
-            let unit = (staged + chunk) / CODE_UNITS;
-            let ends = CODE_UNITS == 1u || (staged + chunk) % CODE_UNITS == CODE_UNITS - 1u;
+            let in_unit = (staged + chunk) % CODE_UNITS;
             let first_scales = vec4<f32>(
                 scales[of_rows].x, scales[of_rows + 16u].x, scales[of_rows + 32u].x, scales[of_rows + 48u].x);
             let second_scales = vec4<f32>(
@@ -139,41 +195,48 @@ fn int8_matrix(
             for (var j = 0u; j < EACH; j++) {
                 if 8u * j < n_pairs {
                     let of_pair = chunk * PAIRS + 8u * j + first;
-                    a[j] += dot_rows(codes_of_a, columns_a[of_pair]);
-                    b[j] += dot_rows(codes_of_b, columns_b[of_pair]);
-                    if ends {
-                        let scale = vec4<f32>(column_scales[of_pair]);
-                        let terms = column_terms[of_pair];
-                        var ints = a[j] + vec4<i32>(terms.x);
-                        if HALVES == 1u {
-                            ints += b[j];
-                        }
-                        sums[j] = kept4(sums[j] + product4(vec4<f32>(ints), product4(first_scales, scale)));
-                        if HALVES == 2u {
-                            ints = b[j] + vec4<i32>(terms.y);
-                            sums[j] = kept4(sums[j] + product4(vec4<f32>(ints), product4(second_scales, scale)));
-                        }
+                    if in_unit == 0u {
                         a[j] = vec4<i32>();
                         b[j] = vec4<i32>();
                     }
-                }
-            }
-            if TERMS != 0u && ends && (unit + 1u) % UNITS == 0u {
-                let parameters = bases + (shape.scales + unit / UNITS * PARAMETER_WORDS);
-                for (var j = 0u; j < EACH; j++) {
-                    let pair = 8u * j + first;
-                    if pair < n_pairs {
-                        let terms = starts[pair] + unit / UNITS * BLOCK_WORDS + UNITS;
-                        var lowered = vec4<f32>();
-                        for (var i = 0u; i < 4u; i++) {
-                            lowered[i] = lowering(parameters[i], row, block_scale(parameters[i], row), terms);
+                    a[j] = dot_rows(a[j], codes_of_a, columns_a[of_pair]);
+                    if HALVES == 1u {
+                        a[j] = dot_rows(a[j], codes_of_b, columns_b[of_pair]);
+                    } else {
+                        b[j] = dot_rows(b[j], codes_of_b, columns_b[of_pair]);
+                    }
+                    if in_unit == CODE_UNITS - 1u {
+                        let scale = vec4<f32>(column_scales[of_pair]);
+                        sums[j] = kept4(sums[j] + product4(vec4<f32>(a[j]), product4(first_scales, scale)));
+                        if HALVES == 2u {
+                            sums[j] = kept4(sums[j] + product4(vec4<f32>(b[j]), product4(second_scales, scale)));
                         }
-                        sums[j] = kept4(sums[j] + lowered);
+                        if TERMS == 1u {
+                            sums[j] = kept4(sums[j] - product4(second_scales, vec4<f32>(column_sums[of_pair])));
+                        }
                     }
                 }
             }
         }
         workgroupBarrier();
+        if TERMS == 2u && (staged + CHUNKS) % (UNITS * CODE_UNITS) == 0u {
+            let number = staged / (UNITS * CODE_UNITS);
+            stage_lowering(bases + (shape.scales + number * PARAMETER_WORDS), number, thread);
+            workgroupBarrier();
+            let depths = vec4<f32>(scales[row].x, scales[row + 16u].x, scales[row + 32u].x, scales[row + 48u].x);
+            for (var j = 0u; j < EACH; j++) {
+                let of_pair = 8u * j + first;
+                let steps = vec4<i32>(
+                    lowered(row, of_pair),
+                    lowered(row + 16u, of_pair),
+                    lowered(row + 32u, of_pair),
+                    lowered(row + 48u, of_pair),
+                );
+                let step = product4(depths, vec4<f32>(column_scales[of_pair]));
+                sums[j] = kept4(sums[j] - product4(vec4<f32>(steps), step));
+            }
+            workgroupBarrier();
+        }
     }
 
     for (var j = 0u; j < EACH; j++) {

@@ -1,5 +1,5 @@
-// A router's logits: a matrix of floats, in panels of sixteen experts, times rows of f32. A workgroup takes a panel, a row, and one
-// of equal parts of the columns; shared/choose.wgsl adds what the parts give.
+// A router's logits: a matrix of floats, in panels of sixteen experts, times rows of f32. A workgroup takes a panel, 64 rows, and one
+// of equal parts of the columns, a thread four of the rows; shared/choose.wgsl adds what the parts give.
 // CPU twin: src/quant/dot.rs; sums run in another order than its.
 #import tile
 #import floats
@@ -8,9 +8,14 @@
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, parts, E)
 
 const THREADS: u32 = 256u;
-const ROWS: u32 = 16u;  // of a panel
+const ROWS: u32 = 16u;   // of a panel
+const TEAMS: u32 = 16u;  // of threads that have the same rows of x
+const TILE: u32 = 64u;   // rows of x
+const QUADS: u32 = 8u;   // of columns that are staged at once
+const WIDTH: u32 = QUADS + 1u;  // without the last, threads would read one bank of memory
 
-var<workgroup> sums: array<f32, THREADS>;
+var<workgroup> experts: array<vec4<f32>, 144>;  // (ROWS, WIDTH)
+var<workgroup> values: array<vec4<f32>, 576>;   // (TILE, WIDTH)
 
 @compute @workgroup_size(256)
 fn router_logits(
@@ -18,23 +23,47 @@ fn router_logits(
     @builtin(num_workgroups) n_groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
+    let tile = run.first_tile + group.y;
+    let first_row = tiles[tile].first_pair;
+    let n_rows = tiles[tile].n_pairs;
     let panel = group.x * shape.weight_stride;
-    var sum = 0.0;
+    let row = thread % ROWS;
+    let team = thread / ROWS;
     let n = (shape.items + n_groups.z - 1u) / n_groups.z;
     let end = min((group.z + 1u) * n, shape.items);
-    for (var column = group.z * n + thread / ROWS; column < end; column += THREADS / ROWS) {
-        sum += weight(panel, column * ROWS + thread % ROWS) * x[group.y * shape.x_stride + column];
-    }
-    sums[thread] = sum;
-    workgroupBarrier();
-    for (var half = THREADS / 2u; half >= ROWS; half /= 2u) {
-        if thread < half {
-            sums[thread] += sums[thread + half];
+    var sums: vec4<f32>;
+    for (var start = group.z * n; start < end; start += 4u * QUADS) {
+        for (var i = thread; i < 4u * QUADS * ROWS; i += THREADS) {
+            let column = i / ROWS;
+            var of_expert = 0.0;
+            if start + column < end {
+                of_expert = weight(panel, start * ROWS + i);
+            }
+            experts[i % ROWS * WIDTH + column / 4u][column % 4u] = of_expert;
+        }
+        for (var i = thread; i < 4u * QUADS * TILE; i += THREADS) {
+            let column = i % (4u * QUADS);
+            let of_row = i / (4u * QUADS);
+            var value = 0.0;
+            if start + column < end && of_row < n_rows {
+                value = x[(first_row + of_row) * shape.x_stride + start + column];
+            }
+            values[of_row * WIDTH + column / 4u][column % 4u] = value;
+        }
+        workgroupBarrier();
+        for (var quad = 0u; quad < QUADS; quad++) {
+            let of_expert = experts[row * WIDTH + quad];
+            for (var i = 0u; i < 4u; i++) {
+                sums[i] += dot(of_expert, values[(team + TEAMS * i) * WIDTH + quad]);
+            }
         }
         workgroupBarrier();
     }
-    let expert = ROWS * group.x + thread;
-    if thread < ROWS && expert < shape.out {
-        result[(group.y * n_groups.z + group.z) * shape.out + expert] = sums[thread];
+    let expert = ROWS * group.x + row;
+    for (var i = 0u; i < 4u; i++) {
+        let of_row = team + TEAMS * i;
+        if of_row < n_rows && expert < shape.out {
+            result[((first_row + of_row) * n_groups.z + group.z) * shape.out + expert] = sums[i];
+        }
     }
 }

@@ -123,23 +123,30 @@ fn unit_scales(parameters: u32, row: u32, number: u32, d: f32) -> vec2<f32> {
     return scales;
 }
 
+// What the terms of a block are multiplied with, for a block's scale `d`.
+fn depth_at(parameters: u32, row: u32, d: f32) -> f32 {
+    if HAS_ZEROS == 1u {
+        return product_of(d, f32(byte_at(parameters + DEPTH, row)));
+    }
+    return half_at(parameters + DEPTH, row);
+}
+
+// The minimums of groups 2 `pair` and 2 `pair` + 1 of a block, a byte each.
+fn mins_at(parameters: u32, row: u32, pair: u32) -> u32 {
+    return (weights[parameters + MINS + pair * 8u + row / 2u] >> (16u * (row % 2u))) & 0xffffu;
+}
+
 // What a block is lowered by, negated, for activations whose terms are at `terms`.
 fn lowering(parameters: u32, row: u32, d: f32, terms: u32) -> f32 {
-    var depth = 0.0;
-    if HAS_ZEROS == 1u {
-        depth = product_of(d, f32(byte_at(parameters + DEPTH, row)));
-    } else {
-        depth = half_at(parameters + DEPTH, row);
-    }
-    let step = product_of(depth, bitcast<f32>(x[terms]));
+    let step = product_of(depth_at(parameters, row, d), bitcast<f32>(x[terms]));
     if TERMS == 1u {
         return -step;
     }
     var lowered = 0;
     for (var pair = 0u; pair < UNITS * HALVES / 2u; pair++) {
         let word = bitcast<i32>(x[terms + 1u + pair]);
-        let two = weights[parameters + MINS + pair * 8u + row / 2u] >> (16u * (row % 2u));
-        lowered += i32(two & 255u) * ((word << 16u) >> 16u) + i32((two >> 8u) & 255u) * (word >> 16u);
+        let mins = mins_at(parameters, row, pair);
+        lowered += i32(mins & 255u) * ((word << 16u) >> 16u) + i32(mins >> 8u) * (word >> 16u);
     }
     return -product_of(f32(lowered), step);
 }

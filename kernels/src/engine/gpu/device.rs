@@ -137,6 +137,18 @@ impl GpuDevice {
         self.0.info.features.iter().any(|f| f == feature)
     }
 
+    /// The most threads of a workgroup beside which others run.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn usual_threads(&self) -> usize {
+        self.most_threads().min(512)
+    }
+
+    /// The most threads of a workgroup.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn most_threads(&self) -> usize {
+        self.wgpu().limits().max_compute_invocations_per_workgroup as usize
+    }
+
     pub(super) fn wgpu(&self) -> &wgpu::Device {
         &self.0.device
     }
@@ -197,7 +209,7 @@ pub(super) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY
 const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
 /// The most threads of a workgroup that are requested: those of the kernels of the forward pass that have few workgroups.
-const MAX_THREADS: u32 = 512;
+const MAX_THREADS: u32 = 1024;
 
 /// The limits that every device offers, with more threads and larger buffers: one buffer holds a slab of experts, and each slab has
 /// its own dispatches. A forward pass's workgroups have as much memory as there is.

@@ -164,7 +164,9 @@ pub(super) const WIDE_TILE: u32 = 32;
 pub(super) fn matrix(format: WeightFormat, is_in_order: bool) -> Constants {
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
     let constants = INTEGER.into_iter().zip(numbers).map(|(name, value)| (name, value as f64));
-    constants.chain([("FLOATS", 0.0), ("IN_ORDER", f64::from(u8::from(is_in_order)))]).collect()
+    let zero = format.geometry().and_then(|geometry| geometry.zero).unwrap_or(0);
+    let others = [("FLOATS", 0.0), ("IN_ORDER", f64::from(u8::from(is_in_order))), ("ZERO", f64::from(zero))];
+    constants.chain(others).collect()
 }
 
 /// The override constants of products of integers for one row: `rows` of one panel or two, `threads` for them, and room for

@@ -115,6 +115,8 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Routing,
     #[cfg(not(target_arch = "wasm32"))]
+    Rounded,
+    #[cfg(not(target_arch = "wasm32"))]
     Rows,
     #[cfg(not(target_arch = "wasm32"))]
     Step,

@@ -108,8 +108,8 @@ impl Int8Step {
         };
         Some(match variant {
             Variant::One => {
-                let most = device.wgpu().limits().max_compute_invocations_per_workgroup as usize;
-                let constants = self.constants(shape, Cut::of(format, cols, 2 * ROWS, most), is_software);
+                let cut = Cut::of(format, cols, 2 * ROWS, device.usual_threads());
+                let constants = self.constants(shape, cut, is_software);
                 let items = self.shape(shape, 0, 0).items;
                 ("int8_product", int8::of_one_row(constants, items), self.workgroups(shape))
             }

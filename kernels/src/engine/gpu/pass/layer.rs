@@ -104,7 +104,7 @@ impl Builder<'_> {
             let (has_addend, buffers) = (y.is_some(), buffers.clone());
             self.row_norm = Some(RowNorm { norm, has_addend, constants: constants.clone(), buffers, held });
         }
-        constants.push(("THREADS", self.max_threads() as f64));
+        constants.push(("THREADS", self.device.usual_threads() as f64));
         let of_all = (When::Always, n_addends, norm);
         let of_several = (When::Several(count), n_addends, norm);
         let of_one = (When::One(count), 1, Norm { has_places: 0, ..norm });

@@ -42,7 +42,8 @@ impl RowDown {
         // As many experts at once as there is room for.
         let fits = |n: &usize| n_chosen.is_multiple_of(*n) && n * items * addends * ROWS <= room;
         let at_once = (1..=n_chosen).rev().find(fits)?;
-        let threads = ROWS * lanes(at_once * items, ROWS, device);
+        // There are no more workgroups than a large GPU has cores.
+        let threads = ROWS * lanes(at_once * items, device.most_threads() / ROWS);
         let mut constants = int8::row_product(format.down, [ROWS, threads, at_once * items * addends]);
         let numbers = [
             ("ZERO", geometry.zero.map_or(0, usize::from)),
@@ -83,19 +84,19 @@ impl RowGateUp {
         }
         let items = hidden.div_ceil(geometry.cols) * geometry.n_units();
         let [rows, capacity] = [2 * ROWS, items * int8::addends(format.gate_up)];
-        let threads = rows * lanes(items, rows, device);
+        let threads = rows * lanes(items, device.usual_threads() / rows);
         let mut constants = int8::row_product(format.gate_up, [rows, threads, capacity]);
         let n_experts = router.n_experts as usize;
         constants.extend(choice(n_experts, n_parts, threads));
-        constants.push(("ITEMS", items as f64));
-        let words = capacity * rows + n_experts + n_experts.max(threads) + 512;
+        let row_words = items / geometry.n_units() * block_words(geometry);
+        constants.extend([("ITEMS", items as f64), ("N_WORDS", row_words as f64)]);
+        let words = row_words + capacity * rows + n_experts + n_experts.max(threads) + 512;
         (words <= memory_words(device)).then(|| Self { shape: *shape, router, logits, places, constants })
     }
 }
 
-/// Threads for each of `rows` rows: about two of its items for each.
-pub(super) fn lanes(items: usize, rows: usize, device: &GpuDevice) -> usize {
-    let most = device.wgpu().limits().max_compute_invocations_per_workgroup as usize / rows;
+/// Threads for a row, at most so many: about two of its items for each.
+pub(super) fn lanes(items: usize, most: usize) -> usize {
     items.div_ceil(2).next_power_of_two().clamp(8, most)
 }
 
@@ -135,7 +136,7 @@ impl Builder<'_> {
             (Resource::Tiles, tiles),
             (Resource::Places, gate_up.places.clone()),
             (Resource::Weights, slab),
-            (Resource::X, from),
+            (Resource::Rounded, from),
             (Resource::Result, to),
         ];
         let n_chosen = gate_up.router.n_chosen;

@@ -125,8 +125,9 @@ impl Builder<'_> {
             let gives = (name, panel_bytes);
             if is_router {
                 let panels = Extent::Fixed(rows.div_ceil(ROWS) as u32);
-                let grid = [panels, Extent::Rows(count), Extent::Fixed(n_parts as u32)];
-                let buffers = buffers(few);
+                let in_order = InOrder::router(count);
+                let grid = [panels, in_order.extent(), Extent::Fixed(n_parts as u32)];
+                let buffers = buffers(self.tile_table(in_order));
                 self.push("router_logits", int8::router(format), parameters, buffers.clone(), grid)
                     .gives(name, panel_bytes);
                 self.when = When::One(count);
@@ -174,7 +175,7 @@ impl Builder<'_> {
         grid: [Extent; 3],
     ) {
         let Product { format, cols, rows, most_rows, bytes: (of, bytes), has_matrix } = *product;
-        let cut = Cut::of(format, cols, most_rows, self.max_threads());
+        let cut = Cut::of(format, cols, most_rows, self.device.usual_threads());
         let few = int8::product(format, cut, self.device.info().software);
         let one = int8::of_one_row(few.clone(), shape.items);
         let variants = match (has_matrix, has_one) {
@@ -207,11 +208,6 @@ impl Builder<'_> {
             .gives(product.bytes.0, product.bytes.1);
         self.when = When::Always;
         self.places.release(unused);
-    }
-
-    /// The most threads of a workgroup.
-    pub(super) fn max_threads(&self) -> usize {
-        self.device.wgpu().limits().max_compute_invocations_per_workgroup as usize
     }
 
     pub(super) fn is_router(&self, projection: &Projection) -> bool {

@@ -10,8 +10,10 @@ use crate::{
 pub(super) const MAX_ROPES: usize = 8;
 /// The most workgroups that share the positions of a row.
 pub(super) const MAX_SPLITS: u32 = 32;
-/// The fewest pages of a range: a workgroup takes four at once.
+/// The fewest pages of a range.
 const MIN_SPAN: u32 = 2;
+/// Pages that a workgroup takes at once, beside which its threads have nothing to do: `AT_ONCE` in `shader/shared/attention.wgsl`.
+const PAGES_AT_ONCE: u32 = 4;
 /// Words before the rows' places.
 const HEADER: usize = 6 + MAX_ROPES;
 /// Workgroups of attention that keep a GPU busy: beyond these, positions are shared no further.
@@ -119,7 +121,11 @@ impl Request {
         let n_rows = self.ids.len() as u32;
         let splits =
             (BUSY / (n_heads * n_rows.max(1)).max(1)).clamp(1, MAX_SPLITS.min(most_pages.div_ceil(MIN_SPAN)));
-        let span = most_pages.div_ceil(splits);
+        let span = match most_pages.div_ceil(splits) {
+            few if few <= MIN_SPAN => few,
+            // A workgroup takes four at a time.
+            many => many.next_multiple_of(PAGES_AT_ONCE),
+        };
         self.n_splits = most_pages.div_ceil(span);
         let words = &mut self.words;
         words.clear();

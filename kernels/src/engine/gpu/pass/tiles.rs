@@ -141,6 +141,11 @@ impl InOrder {
         Self { rows, of_row: 1, size: WIDE_TILE, stride: 0 }
     }
 
+    /// Rows in tiles of 64: `TILE` in `shader/router_logits.wgsl`.
+    pub(super) fn router(rows: RowCount) -> Self {
+        Self { rows, of_row: 1, size: 64, stride: 0 }
+    }
+
     /// Pairs of rows, `of_row` of each, in tiles of [`TILE_PAIRS`].
     pub(super) fn pairs(rows: RowCount, of_row: usize) -> Self {
         Self { of_row: of_row as u32, ..Self::few(rows, 0) }
