@@ -9,8 +9,8 @@ use crate::{compose::Composer, reflect};
 const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 /// Those of int8 activations: one text for all formats.
 const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
-/// Those of the hub's forward pass, besides, and of its measurements: no browser runs them.
-const PASS_KERNELS: [&str; 17] = [
+/// Those of the hub's forward pass, of its measurements, and of native workers, besides: no browser runs them.
+const PASS_KERNELS: [&str; 19] = [
     "best_logits",
     "attend_tiles",
     "int8_matrix",
@@ -28,6 +28,8 @@ const PASS_KERNELS: [&str; 17] = [
     "row_router",
     "row_gate_up",
     "row_down",
+    "pair_gate_up",
+    "pair_down",
 ];
 
 include!("../src/quant/list.rs");

@@ -7,8 +7,8 @@
 #import choose
 #import product
 #import row_sum
+#import kept_row
 
-@group(0) @binding(3) var<storage, read> rounded: array<u32>;        // the rounded row
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;   // h (K, F), experts ascending
 @group(0) @binding(5) var<storage, read_write> tiles: array<Tile>;   // (K)
 @group(0) @binding(6) var<storage, read_write> places: array<u32>;   // (1, K)
@@ -17,10 +17,7 @@
 @group(0) @binding(10) var<uniform> router: Router;
 
 override ITEMS: u32;  // units of a row
-override N_WORDS: u32;  // of the rounded row
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
-
-var<workgroup> x: array<u32, N_WORDS>;
 
 var<workgroup> products: array<f32, N_PRODUCTS>;
 
@@ -29,12 +26,7 @@ fn row_gate_up(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    for (var i = 0u; i < (N_WORDS + THREADS - 1u) / THREADS; i++) {
-        let word = i * THREADS + thread;
-        if N_WORDS % THREADS == 0u || word < N_WORDS {
-            x[word] = rounded[word];
-        }
-    }
+    keep_row(0u, thread);
     choose(0u, thread);
     let pair = group.y;
     let block = experts[ascending[pair]] * router.block;
@@ -56,18 +48,9 @@ fn row_gate_up(
             routing[at + router.n_chosen + thread] = bitcast<u32>(gate(thread));
         }
     }
-    workgroupBarrier();
-    var sum = 0.0;
-    if lane == 0u {
-        sum = sum_of_units(row);
-    }
-    workgroupBarrier();
-    if lane == 0u {
-        products[row] = sum;
-    }
-    workgroupBarrier();
+    let sums = gate_and_up(row, lane, thread);
     let out = 16u * group.x + thread;
     if thread < 16u && out < shape.out {
-        result[pair * shape.out + out] = joined(4u * block, out, sum, products[thread + 16u]);
+        result[pair * shape.out + out] = joined(4u * block, out, sums.x, sums.y);
     }
 }

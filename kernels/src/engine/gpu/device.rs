@@ -140,13 +140,19 @@ impl GpuDevice {
     /// The most threads of a workgroup beside which others run.
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn usual_threads(&self) -> usize {
-        self.most_threads().min(512)
+        self.most_threads().min(USUAL_THREADS)
     }
 
     /// The most threads of a workgroup.
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn most_threads(&self) -> usize {
         self.wgpu().limits().max_compute_invocations_per_workgroup as usize
+    }
+
+    /// The memory of a workgroup, in words.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn workgroup_words(&self) -> usize {
+        self.wgpu().limits().max_compute_workgroup_storage_size as usize / 4
     }
 
     pub(super) fn wgpu(&self) -> &wgpu::Device {
@@ -210,6 +216,10 @@ const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
 /// The most threads of a workgroup that are requested: those of the kernels of the forward pass that have few workgroups.
 const MAX_THREADS: u32 = 1024;
+/// With more, fewer workgroups run beside each other: on an H100 gates and ups of one row take 21 us with [`MAX_THREADS`], 17 with
+/// these.
+#[cfg(not(target_arch = "wasm32"))]
+const USUAL_THREADS: usize = 512;
 
 /// The limits that every device offers, with more threads and larger buffers: one buffer holds a slab of experts, and each slab has
 /// its own dispatches. A forward pass's workgroups have as much memory as there is.

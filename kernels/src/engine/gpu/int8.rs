@@ -13,6 +13,17 @@ const ROWS_COLS: usize = 256;
 /// Workgroups for one such range of columns: one for each pair that a tile may have.
 const ROWS_PAIRS: usize = super::structs::TILE_PAIRS;
 
+/// A kernel of a step.
+#[derive(Debug)]
+pub(super) struct Int8Kernel {
+    /// Its shader's.
+    pub(super) entry_point: &'static str,
+    /// The shader's override constants.
+    pub(super) constants: Constants,
+    /// In x.
+    pub(super) workgroups: u32,
+}
+
 /// One of the steps that an expert is computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Int8Step {
@@ -39,13 +50,14 @@ impl Int8Step {
         n as u32
     }
 
-    /// The override constants for experts of `shape`, whose products are cut as `cut` says; they follow from its format.
-    pub(super) fn constants(self, shape: &ExpertShape, cut: Cut, is_software: bool) -> Constants {
-        match self {
-            Self::GateUp => product(shape.format.gate_up, cut, is_software),
-            Self::Rows => rows(shape.format.down),
-            Self::Down => product(shape.format.down, cut, is_software),
-        }
+    /// The kernel for tiles of any number of pairs, for experts of `shape`; `is_software` says what the GPU is made of.
+    pub(super) fn kernel(self, shape: &ExpertShape, is_software: bool) -> Int8Kernel {
+        let (entry_point, constants) = match self {
+            Self::GateUp => ("int8_product", product(shape.format.gate_up, Cut::PLAIN, is_software)),
+            Self::Rows => ("int8_rows", rows(shape.format.down)),
+            Self::Down => ("int8_product", product(shape.format.down, Cut::PLAIN, is_software)),
+        };
+        Int8Kernel { entry_point, constants, workgroups: self.workgroups(shape) }
     }
 
     /// The parameters that its shader reads for experts of `shape`, with rows of h `h_stride` words apart, and the products
@@ -155,14 +167,27 @@ pub(super) fn of_one_row(constants: Constants, items: u32) -> Constants {
     [constants, vec![("ONE_PAIR", 1.0), ("ITEMS", f64::from(items))]].concat()
 }
 
+/// Threads for a row, at most so many: about two of its items for each.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn lanes(items: usize, most: usize) -> usize {
+    items.div_ceil(2).next_power_of_two().clamp(8, most)
+}
+
 /// Pairs of a wide tile: `PAIRS` in `shader/int8_matrix.wgsl`.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) const WIDE_TILE: u32 = 32;
+/// Panels that a workgroup takes for a wide tile: `ROWS` there.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) const WIDE_PANELS: usize = 4;
 
 /// The override constants of products with matrices of an integer `format` in steps of many rows.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn matrix(format: WeightFormat, is_in_order: bool) -> Constants {
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
+    if let Some(geometry) = format.geometry() {
+        // What lowers a block is staged once for it, with whole chunks of four times 32 columns.
+        debug_assert!(Terms::of(geometry) != Terms::Pairs || geometry.cols.is_multiple_of(4 * UNIT));
+    }
     let constants = INTEGER.into_iter().zip(numbers).map(|(name, value)| (name, value as f64));
     let zero = format.geometry().and_then(|geometry| geometry.zero).unwrap_or(0);
     let others = [("FLOATS", 0.0), ("IN_ORDER", f64::from(u8::from(is_in_order))), ("ZERO", f64::from(zero))];

@@ -2,12 +2,9 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 use super::variants::Wide;
-use super::{
-    GpuEngine, Int8Rows, Kernels,
-    layout::{Tables, TilesOf},
-    signal::lock,
-    upload::Parcel,
-};
+use super::{GpuEngine, Int8Rows, Kernels, layout::Tables, signal::lock, upload::Parcel};
+#[cfg(target_arch = "wasm32")]
+use super::{layout::TilesOf, pipeline::Pipeline};
 use crate::{
     engine::{Batch, EngineError, Stage},
     simd::fill,
@@ -90,15 +87,11 @@ impl GpuEngine {
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for step in 0..self.kernels[0].steps.len() {
             for dispatch in &tables.dispatches {
-                let &TilesOf { slab, shape, n_tiles, .. } = dispatch;
-                let (pipeline, workgroups) = &self.kernels[shape as usize].steps[step];
-                #[cfg(not(target_arch = "wasm32"))]
-                let (pipeline, workgroups, n_tiles) = self.kernels[shape as usize]
-                    .variant(step, dispatch)
-                    .unwrap_or((pipeline, workgroups, n_tiles));
+                let kernels = &self.kernels[dispatch.shape as usize];
+                let Some((pipeline, workgroups, n_tiles)) = kernels.launch(step, dispatch) else { continue };
                 pass.set_pipeline(pipeline.pipeline());
-                pass.set_bind_group(0, pipeline.bind_group(slab), &[]);
-                pass.dispatch_workgroups(*workgroups, n_tiles, 1);
+                pass.set_bind_group(0, pipeline.bind_group(dispatch.slab), &[]);
+                pass.dispatch_workgroups(workgroups, n_tiles, 1);
             }
         }
         drop(pass);
@@ -108,5 +101,14 @@ impl GpuEngine {
             encoder.copy_buffer_to_buffer(&self.h, from, readback, y_bytes, products_bytes);
         }
         encoder.finish()
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+impl Kernels {
+    /// A step's kernel for a dispatch, with its workgroups in x and in y.
+    fn launch(&self, step: usize, dispatch: &TilesOf) -> Option<(&Pipeline, u32, u32)> {
+        let (pipeline, workgroups) = &self.steps[step];
+        Some((pipeline, *workgroups, dispatch.n_tiles))
     }
 }

@@ -47,7 +47,7 @@ use std::{
     time::Duration,
 };
 
-use int8::{Cut, Int8Step};
+use int8::{Int8Kernel, Int8Step};
 use layout::{Layout, Projection};
 use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
@@ -55,7 +55,7 @@ use shaders::{Kernel, Resource, Shader, int8_shader, shader};
 use signal::lock;
 use upload::Upload;
 #[cfg(not(target_arch = "wasm32"))]
-use variants::{Variant, Variants};
+use variants::Variants;
 
 use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan};
 use crate::{
@@ -244,6 +244,8 @@ impl GpuEngine {
                         (&slabs[slab as usize], 0, None)
                     }
                     Resource::X => (x, 0, None),
+                    #[cfg(not(target_arch = "wasm32"))]
+                    Resource::Rounded | Resource::H => (x, 0, None),
                     Resource::Result => (result, 0, None),
                     #[cfg(not(target_arch = "wasm32"))]
                     _ => unreachable!("kernels of experts bind nothing of the forward pass"),
@@ -256,39 +258,25 @@ impl GpuEngine {
             let told = layout.shape(kernel, shape);
             (pipeline(shader, layout::constants(kernel, shape), told, at), layout.workgroups(kernel, shape))
         };
-        let int8_step =
-            |step: Int8Step,
-             shape: &ExpertShape,
-             place,
-             h_rows,
-             #[cfg(not(target_arch = "wasm32"))] variant: Option<Variant>| {
-                let (kernel, x, result) = match step {
-                    Int8Step::GateUp => ("int8_product", &rows, &h),
-                    Int8Step::Rows => ("int8_rows", &h, h_rows),
-                    Int8Step::Down => ("int8_product", h_rows, &y),
-                };
-                let at = StepOf { place, step: step as usize, x, result };
-                let told = step.shape(shape, layout.h_stride(), layout.products_start());
+        let int8_step = |step: Int8Step, shape: &ExpertShape, place, h_rows, kernel: Int8Kernel| {
+            let Int8Kernel { entry_point, constants, workgroups } = kernel;
+            let (x, result) = match step {
+                Int8Step::GateUp => (&rows, &h),
+                Int8Step::Rows => (&h, h_rows),
                 #[cfg(not(target_arch = "wasm32"))]
-                if let Some((kernel, constants, workgroups)) =
-                    variant.and_then(|v| step.variant(v, shape, device))
-                {
-                    return (pipeline(int8_shader(kernel), constants, told, at), workgroups);
-                }
-                (
-                    pipeline(
-                        int8_shader(kernel),
-                        step.constants(shape, Cut::PLAIN, device.info().software),
-                        told,
-                        at,
-                    ),
-                    step.workgroups(shape),
-                )
+                Int8Step::Down if entry_point == variants::ONE_DOWN => (&h, &y),
+                Int8Step::Down => (h_rows, &y),
             };
+            let told = step.shape(shape, layout.h_stride(), layout.products_start());
+            let at = StepOf { place, step: step as usize, x, result };
+            (pipeline(int8_shader(entry_point), constants, told, at), workgroups)
+        };
         #[cfg(not(target_arch = "wasm32"))]
         let variants = |place, shape: &ExpertShape| {
             let h_rows = h_rows.as_ref()?;
-            Variants::new(shape, |step, variant| int8_step(step, shape, place, h_rows, Some(variant)))
+            Variants::new(shape, |step, variant| {
+                Some(int8_step(step, shape, place, h_rows, step.variant(variant, shape, device)?))
+            })
         };
         let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
             steps: match &h_rows {
@@ -298,14 +286,8 @@ impl GpuEngine {
                 ],
                 Some(h_rows) => Int8Step::ALL
                     .map(|step| {
-                        int8_step(
-                            step,
-                            &shape,
-                            place,
-                            h_rows,
-                            #[cfg(not(target_arch = "wasm32"))]
-                            None,
-                        )
+                        let kernel = step.kernel(&shape, device.info().software);
+                        int8_step(step, &shape, place, h_rows, kernel)
                     })
                     .into(),
             },

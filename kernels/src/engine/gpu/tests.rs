@@ -192,14 +192,14 @@ fn a_device_compiles_a_kernel_once_for_experts_of_all_shapes() {
         max_pairs: 1,
     };
     assert!(block_on(GpuEngine::self_test(&device, &plan(512, 256))).passed);
-    // For both projections the kernel that multiplies tiles of pairs and the one for wide tiles; those for one row of at most 256
-    // columns and for one of 512; and the one that rounds between them.
-    assert_eq!(device.compiled().len(), 5);
+    // For both projections the kernel that multiplies tiles of pairs and the one for wide tiles, and the one that rounds between
+    // them; for one pair, gate and up of rows of the test's own width and of 512 columns, and down of such and of 256.
+    assert_eq!(device.compiled().len(), 7);
     block_on(GpuEngine::new(&device, plan(512, 256))).unwrap();
-    assert_eq!(device.compiled().len(), 5);
-    // The kernel for one row of 768 columns.
+    assert_eq!(device.compiled().len(), 7);
+    // Down of rows of 768 columns.
     block_on(GpuEngine::new(&device, plan(256, 768))).unwrap();
-    assert_eq!(device.compiled().len(), 6);
+    assert_eq!(device.compiled().len(), 8);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Kernels of experts with int8 activations for messages of one row, and for those of many pairs for each expert.
 //!
-//! Where every tile of a dispatch has one pair, all loads of a row of weights are under way together. Where experts have many
+//! Where every tile of a dispatch has one pair, all loads of a row of weights are under way together, and what rounds h is not a
+//! dispatch of its own. Where experts have many
 //! pairs, wide tiles read their weights once for up to [`WIDE_TILE`] pairs, not once for four. All give the same
 //! bits.
 
@@ -12,13 +13,12 @@ use bytemuck::Zeroable;
 use super::{
     Kernels,
     device::GpuDevice,
-    int8::{self, Cut, Int8Step, WIDE_TILE},
+    int8::{self, Int8Kernel, Int8Step, WIDE_PANELS, WIDE_TILE, lanes},
     layout::{Layout, Tables, TilesOf},
     pipeline::Pipeline,
-    shaders::Constants,
     structs::Tile,
 };
-use crate::{ExpertShape, WeightFormat, simd::ROWS};
+use crate::{ExpertShape, WeightFormat, quant::block_words, simd::ROWS};
 
 /// Tiles that a wide one must replace in the mean. A workgroup of wide tiles takes twice the panels, so that fewer run beside
 /// each other.
@@ -26,6 +26,8 @@ const REPLACED: u32 = 2;
 
 /// The entry point of kernels with wide tiles.
 pub(super) const MATRIX: &str = "int8_matrix";
+/// The entry point of the kernel that reads h as gate and up gave it.
+pub(super) const ONE_DOWN: &str = "pair_down";
 
 /// How the tiles of one dispatch are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +49,15 @@ pub(super) struct Wide {
     pub(super) pairs: Vec<[u32; 2]>,
 }
 
-/// The steps of experts of one shape, each with its workgroups in x.
+/// A kernel, and its workgroups in x.
+pub(super) type Step = (Pipeline, u32);
+
+/// The kernels of experts of one shape: gate and up, and down.
 #[derive(Debug)]
 pub(super) struct Variants {
-    one: Vec<(Pipeline, u32)>,
-    wide: Vec<(Pipeline, u32)>,
+    /// None where a workgroup does not have as much memory.
+    one: Option<[Step; 2]>,
+    wide: [Step; 2],
 }
 
 /// Which of its variants a step is compiled in.
@@ -64,62 +70,105 @@ pub(super) enum Variant {
 }
 
 impl Variants {
-    /// Those of experts of `shape`, if its formats are integers; `step` makes one, with its workgroups.
-    pub(super) fn new(
-        shape: &ExpertShape,
-        step: impl Fn(Int8Step, Variant) -> (Pipeline, u32),
-    ) -> Option<Self> {
+    /// Those of experts of `shape`, if its formats are integers; `step` makes one, if there is one.
+    pub(super) fn new(shape: &ExpertShape, step: impl Fn(Int8Step, Variant) -> Option<Step>) -> Option<Self> {
         let is_integer = |format: WeightFormat| format.geometry().is_some();
         let has_them = is_integer(shape.format.gate_up) && is_integer(shape.format.down);
-        let steps = |variant| Int8Step::ALL.map(|of| step(of, variant)).into();
-        has_them.then(|| Self { one: steps(Variant::One), wide: steps(Variant::Wide) })
+        let steps = |variant| Some([step(Int8Step::GateUp, variant)?, step(Int8Step::Down, variant)?]);
+        if !has_them {
+            return None;
+        }
+        Some(Self { one: steps(Variant::One), wide: steps(Variant::Wide)? })
+    }
+
+    /// The kernels of a dispatch, where they are not those for all tiles, and its workgroups in y.
+    fn of(&self, dispatch: &TilesOf) -> Option<(&[Step; 2], u32)> {
+        match dispatch.way {
+            Way::Few => None,
+            Way::One => Some((self.one.as_ref()?, dispatch.n_tiles)),
+            Way::Wide(n_tiles) => Some((&self.wide, n_tiles)),
+        }
     }
 }
 
 impl Kernels {
-    /// A step's kernel for a dispatch, with its workgroups in x and in y; none where it is that for all tiles.
-    pub(super) fn variant(&self, step: usize, dispatch: &TilesOf) -> Option<(&Pipeline, &u32, u32)> {
-        let variants = self.variants.as_ref()?;
-        let (steps, n_tiles) = match dispatch.way {
-            Way::Few => return None,
-            Way::One => (&variants.one, dispatch.n_tiles),
-            // Between the products rows are rounded in tiles of four pairs.
-            Way::Wide(_) if step == Int8Step::Rows as usize => return None,
-            Way::Wide(n_tiles) => (&variants.wide, n_tiles),
+    /// A step's kernel for a dispatch, with its workgroups in x and in y; none where another step's does all.
+    pub(super) fn launch(&self, step: usize, dispatch: &TilesOf) -> Option<(&Pipeline, u32, u32)> {
+        let of_all = (&self.steps[step], dispatch.n_tiles);
+        let variants = self.variants.as_ref().and_then(|variants| variants.of(dispatch));
+        let ((pipeline, workgroups), n_tiles) = match (variants, Int8Step::ALL.get(step)) {
+            (Some(([gate_up, _], n_tiles)), Some(Int8Step::GateUp)) => (gate_up, n_tiles),
+            (Some(([_, down], n_tiles)), Some(Int8Step::Down)) => (down, n_tiles),
+            // Kernels for one pair round its row for themselves.
+            (Some(_), _) if dispatch.way == Way::One => return None,
+            _ => of_all,
         };
-        let (pipeline, workgroups) = &steps[step];
-        Some((pipeline, workgroups, n_tiles))
+        Some((pipeline, *workgroups, n_tiles))
     }
 }
 
 impl Int8Step {
-    /// The shader and the constants of a variant for experts of `shape`, and its workgroups in x; none where it has none.
+    /// The kernel of a variant for experts of `shape`; none where it has none.
     pub(super) fn variant(
         self,
         variant: Variant,
         shape: &ExpertShape,
         device: &GpuDevice,
-    ) -> Option<(&'static str, Constants, u32)> {
-        let is_software = device.info().software;
-        let (format, cols) = match self {
-            Self::GateUp => (shape.format.gate_up, shape.hidden),
-            Self::Rows => return None,
-            Self::Down => (shape.format.down, shape.inner),
-        };
-        Some(match variant {
-            Variant::One => {
-                let cut = Cut::of(format, cols, 2 * ROWS, device.usual_threads());
-                let constants = self.constants(shape, cut, is_software);
-                let items = self.shape(shape, 0, 0).items;
-                ("int8_product", int8::of_one_row(constants, items), self.workgroups(shape))
-            }
-            Variant::Wide => {
-                let constants = [int8::matrix(format, false), vec![("KEEPS_PRODUCTS", 1.0)]].concat();
-                // A workgroup of the other kernel takes two panels, of this four.
-                (MATRIX, constants, self.workgroups(shape).div_ceil(2))
-            }
-        })
+    ) -> Option<Int8Kernel> {
+        match (variant, self) {
+            (_, Self::Rows) => None,
+            (Variant::One, Self::GateUp) => one_gate_up(shape, device),
+            (Variant::One, Self::Down) => one_down(shape, device),
+            (Variant::Wide, _) => Some(wide(self, shape)),
+        }
     }
+}
+
+/// Of gate and up, or of down: `shader/int8_matrix.wgsl`.
+fn wide(step: Int8Step, shape: &ExpertShape) -> Int8Kernel {
+    let (format, n_panels) = match step {
+        Int8Step::GateUp => (shape.format.gate_up, 2 * shape.inner.div_ceil(ROWS)),
+        Int8Step::Rows | Int8Step::Down => (shape.format.down, shape.hidden.div_ceil(ROWS)),
+    };
+    let constants = [int8::matrix(format, false), vec![("KEEPS_PRODUCTS", 1.0)]].concat();
+    Int8Kernel { entry_point: MATRIX, constants, workgroups: n_panels.div_ceil(WIDE_PANELS) as u32 }
+}
+
+/// `shader/pair_gate_up.wgsl`.
+fn one_gate_up(shape: &ExpertShape, device: &GpuDevice) -> Option<Int8Kernel> {
+    let format = shape.format.gate_up;
+    let geometry = format.geometry()?;
+    let n_blocks = shape.hidden.div_ceil(geometry.cols);
+    let [rows, items, n_words] = [2 * ROWS, n_blocks * geometry.n_units(), n_blocks * block_words(geometry)];
+    let capacity = items * int8::addends(format);
+    if n_words + capacity * rows > device.workgroup_words() {
+        return None;
+    }
+    let threads = rows * lanes(items, device.usual_threads() / rows);
+    let mut constants = int8::row_product(format, [rows, threads, capacity]);
+    constants.extend([("ITEMS", items as f64), ("N_WORDS", n_words as f64)]);
+    let workgroups = shape.inner.div_ceil(ROWS) as u32;
+    Some(Int8Kernel { entry_point: "pair_gate_up", constants, workgroups })
+}
+
+/// `shader/pair_down.wgsl`.
+fn one_down(shape: &ExpertShape, device: &GpuDevice) -> Option<Int8Kernel> {
+    let format = shape.format.down;
+    let geometry = format.geometry()?;
+    let n_blocks = shape.inner.div_ceil(geometry.cols);
+    let items = n_blocks * geometry.n_units();
+    let capacity = items * int8::addends(format);
+    let of_row = n_blocks * (block_words(geometry) + geometry.n_groups());
+    if !shape.inner.is_multiple_of(4) || of_row + capacity * ROWS > device.workgroup_words() {
+        return None;
+    }
+    let threads = ROWS * lanes(items, device.usual_threads() / ROWS);
+    let mut constants = int8::row_product(format, [ROWS, threads, capacity]);
+    let zero = geometry.zero.map_or(0, usize::from);
+    let numbers = [("ZERO", zero), ("N_BLOCKS", n_blocks), ("QUADS", shape.inner / 4), ("ITEMS", items)];
+    constants.extend(numbers.map(|(name, value)| (name, value as f64)));
+    let workgroups = shape.hidden.div_ceil(ROWS) as u32;
+    Some(Int8Kernel { entry_point: ONE_DOWN, constants, workgroups })
 }
 
 impl Wide {

@@ -11,7 +11,7 @@ use crate::{
     ExpertKind, ExpertShape,
     engine::gpu::{
         device::GpuDevice,
-        int8::{self, Int8Step},
+        int8::{self, Int8Step, lanes},
         shaders::{Constants, Resource},
     },
     graph::RowCount,
@@ -38,7 +38,7 @@ impl RowDown {
         let items = inner.div_ceil(geometry.cols) * geometry.n_units();
         let addends = int8::addends(format.down);
         let of_all = n_blocks * (block_words(geometry) + geometry.n_groups()) + n_chosen * (ROWS + 2);
-        let room = memory_words(device).checked_sub(of_all)?;
+        let room = device.workgroup_words().checked_sub(of_all)?;
         // As many experts at once as there is room for.
         let fits = |n: &usize| n_chosen.is_multiple_of(*n) && n * items * addends * ROWS <= room;
         let at_once = (1..=n_chosen).rev().find(fits)?;
@@ -91,23 +91,13 @@ impl RowGateUp {
         let row_words = items / geometry.n_units() * block_words(geometry);
         constants.extend([("ITEMS", items as f64), ("N_WORDS", row_words as f64)]);
         let words = row_words + capacity * rows + n_experts + n_experts.max(threads) + 512;
-        (words <= memory_words(device)).then(|| Self { shape: *shape, router, logits, places, constants })
+        (words <= device.workgroup_words()).then(|| Self { shape: *shape, router, logits, places, constants })
     }
-}
-
-/// Threads for a row, at most so many: about two of its items for each.
-pub(super) fn lanes(items: usize, most: usize) -> usize {
-    items.div_ceil(2).next_power_of_two().clamp(8, most)
 }
 
 /// Lines of a cache in a panel.
 pub(super) fn lines(matrix: &PackedShape) -> usize {
     (matrix.panel_bytes() / 128).max(1)
-}
-
-/// The memory of a workgroup, in words.
-pub(super) fn memory_words(device: &GpuDevice) -> usize {
-    device.wgpu().limits().max_compute_workgroup_storage_size as usize / 4
 }
 
 /// The constants of `shader/shared/choose.wgsl` for so many experts and parts of logits.

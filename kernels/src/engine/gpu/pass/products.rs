@@ -9,7 +9,7 @@ use super::{
 use crate::{
     ExpertFormat, ExpertShape, WeightFormat,
     engine::gpu::{
-        int8::{self, Cut, Int8Step},
+        int8::{self, Cut, Int8Step, WIDE_PANELS},
         shaders::Resource,
         structs::Shape,
     },
@@ -21,9 +21,6 @@ use crate::{
 /// Columns of a router's part, and the most parts.
 const ROUTER_COLS: usize = 64;
 const MAX_ROUTER_PARTS: usize = 16;
-
-/// Panels of a workgroup of `int8_matrix`.
-const MATRIX_PANELS: usize = 4;
 
 /// The pairs that experts, or a dense MLP, are computed for.
 pub(super) struct Pairs {
@@ -111,9 +108,7 @@ impl Builder<'_> {
             };
             let [activations, result] = [activations, out].map(|place| self.places.get(place));
             let parameters = bytemuck::bytes_of(&shape);
-            let in_order = InOrder::few(count, 0);
             let name = program.graph.tensor(first.out).name;
-            let few = self.tile_table(in_order);
             let buffers = |tiles| {
                 vec![
                     (Resource::Tiles, tiles),
@@ -135,6 +130,8 @@ impl Builder<'_> {
                     self.row_router(norm, (matrix, n_parts), &buffers, gives);
                 }
             } else {
+                let in_order = InOrder::few(count, 0);
+                let few = self.tile_table(in_order);
                 let panels = |of: usize| Extent::Fixed(rows.div_ceil(of * ROWS) as u32);
                 let one_row = norm.as_ref().map(|norm| (norm, (matrix, shape), is_first));
                 let has_matrix = format.geometry().is_some();
@@ -149,7 +146,7 @@ impl Builder<'_> {
                 if has_matrix {
                     let in_order = InOrder::many(count);
                     let many = self.tile_table(in_order);
-                    let grid = [panels(MATRIX_PANELS), in_order.extent(), Extent::Fixed(1)];
+                    let grid = [panels(WIDE_PANELS), in_order.extent(), Extent::Fixed(1)];
                     self.matrix(&product, parameters, (buffers(many), None), grid);
                 }
             }

@@ -13,7 +13,7 @@ pub(super) const MAX_SPLITS: u32 = 32;
 /// The fewest pages of a range.
 const MIN_SPAN: u32 = 2;
 /// Pages that a workgroup takes at once, beside which its threads have nothing to do: `AT_ONCE` in `shader/shared/attention.wgsl`.
-const PAGES_AT_ONCE: u32 = 4;
+pub(super) const PAGES_AT_ONCE: u32 = 4;
 /// Words before the rows' places.
 const HEADER: usize = 6 + MAX_ROPES;
 /// Workgroups of attention that keep a GPU busy: beyond these, positions are shared no further.

@@ -1,17 +1,11 @@
 //! Norms of steps of one row, which the products behind them take themselves: each workgroup finds the sum and its squares anew,
 //! in less time than it takes to wait for another dispatch.
 
-use super::{
-    compile::Builder,
-    one_row::{lanes, lines, memory_words},
-    places::PlaceId,
-    structs::Norm,
-    tiles::Extent,
-};
+use super::{compile::Builder, one_row::lines, places::PlaceId, structs::Norm, tiles::Extent};
 use crate::{
     engine::gpu::{
         device::GpuDevice,
-        int8,
+        int8::{self, lanes},
         shaders::{Constants, Resource},
         structs::Shape,
     },
@@ -74,7 +68,7 @@ impl Builder<'_> {
             Some(geometry) => {
                 let [items, threads, capacity] = cut(&matrix, self.device);
                 let blocks = items / geometry.n_units() * (block_words(geometry) + geometry.n_groups());
-                ROWS * capacity + blocks + 2 * threads <= memory_words(self.device)
+                ROWS * capacity + blocks + 2 * threads <= self.device.workgroup_words()
                     && matrix.cols.is_multiple_of(4)
             }
             None => false,

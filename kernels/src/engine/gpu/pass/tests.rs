@@ -2,6 +2,7 @@
 
 mod best;
 mod one_row;
+mod shared_numbers;
 
 use std::sync::Arc;
 

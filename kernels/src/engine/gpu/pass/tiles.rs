@@ -31,6 +31,8 @@ pub(super) enum Extent {
 
 /// Rows of a step that has tiles of [`TILE_PAIRS`]; others have wide ones.
 pub(super) const FEW_ROWS: u32 = 16;
+/// Rows of a router's tile: `TILE` in `shader/router_logits.wgsl`.
+pub(super) const ROUTER_TILE: u32 = 64;
 
 /// Which steps have a dispatch, by their rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,9 +143,9 @@ impl InOrder {
         Self { rows, of_row: 1, size: WIDE_TILE, stride: 0 }
     }
 
-    /// Rows in tiles of 64: `TILE` in `shader/router_logits.wgsl`.
+    /// Rows in tiles of [`ROUTER_TILE`].
     pub(super) fn router(rows: RowCount) -> Self {
-        Self { rows, of_row: 1, size: 64, stride: 0 }
+        Self { rows, of_row: 1, size: ROUTER_TILE, stride: 0 }
     }
 
     /// Pairs of rows, `of_row` of each, in tiles of [`TILE_PAIRS`].

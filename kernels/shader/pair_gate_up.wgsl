@@ -1,0 +1,36 @@
+// Gate, up and what joins them, where every tile has one pair. A workgroup takes a panel of both of one pair's expert.
+#import tile
+#import product
+#import row_sum
+#import kept_row
+
+@group(0) @binding(4) var<storage, read_write> result: array<f32>;  // h (P, F), then the products (P, 2F)
+
+override ITEMS: u32;  // units of a row
+override N_PRODUCTS: u32 = CAPACITY * ROWS;
+
+var<workgroup> products: array<f32, N_PRODUCTS>;
+
+@compute @workgroup_size(THREADS)
+fn pair_gate_up(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let tile = run.first_tile + group.y;
+    keep_row(tiles[tile].rows.x, thread);
+    let block = 4u * tiles[tile].block;
+    let row = thread % ROWS;
+    let lane = thread / ROWS;
+    let panel = block + shape.weights + (2u * group.x + row / 16u) * shape.weight_stride;
+    workgroupBarrier();
+    row_products(Place(panel, row % 16u, row, vec4<u32>(), 1u), lane);
+    let sums = gate_and_up(row, lane, thread);
+    let out = 16u * group.x + thread;
+    if thread < 16u && out < shape.out {
+        let at = tiles[tile].first_pair * shape.out;
+        let first = shape.products + 2u * at;
+        result[at + out] = joined(block, out, sums.x, sums.y);
+        result[first + out] = sums.x;
+        result[first + shape.out + out] = sums.y;
+    }
+}
