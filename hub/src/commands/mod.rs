@@ -15,6 +15,7 @@ pub mod worker;
 
 mod access_args;
 mod answer_printer;
+mod busy_poll;
 mod compute;
 mod experts;
 mod find_hub;

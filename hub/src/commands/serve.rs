@@ -9,9 +9,9 @@ use clap::builder::FalseyValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
 use moex_protocol::{CompressionMode, Dtype};
-use moex_worker::native::BusyPoll;
 
 use super::access_args::{AccessArgs, Opened};
+use super::busy_poll::BusyPollArgs;
 use super::compute::{ComputeArgs, DeviceArgs};
 use super::experts::ModelArgs;
 use super::values;
@@ -77,10 +77,8 @@ pub struct Args {
     #[arg(long, env = "MOEX_TIMEOUT", default_value = "500ms", value_parser = values::duration)]
     timeout: Duration,
 
-    /// Poll for messages for a millisecond before sleeping: saves tens of microseconds per layer if workers are on this
-    /// machine or behind a fast cable, and keeps a core busy while tokens are generated. Always on with --workers.
-    #[arg(long, env = "MOEX_BUSY_POLL", value_parser = FalseyValueParser::new())]
-    busy_poll: bool,
+    #[command(flatten)]
+    busy_poll: BusyPollArgs,
 
     /// Never compute experts on the hub; wait for workers instead.
     #[arg(long, env = "MOEX_NO_HUB_COMPUTE", value_parser = FalseyValueParser::new())]
@@ -192,8 +190,7 @@ struct Ready {
 async fn prepare(args: Args) -> anyhow::Result<Ready> {
     // Binds before loading the model, so that a port in use is reported at once.
     let mut opened = args.access.open(args.workers > 0).await?;
-    // Workers of its own share the machine, where waking a thread takes longer than sending a message.
-    let busy_poll = BusyPoll::new(args.busy_poll || args.workers > 0);
+    let busy_poll = args.busy_poll.choose(args.workers > 0);
     let has_workers = args.workers > 0 || args.no_hub_compute;
     let prefer = args.prefer.unwrap_or(if args.model.is_demo() { Prefer::Workers } else { Prefer::Faster });
     let mut config = HubConfig {

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::builder::FalseyValueParser;
 use moex_protocol::WorkerKey;
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, BusyPoll, HubOptions, JoinUrl, WorkerOptions};
+use moex_worker::native::{self, HubOptions, JoinUrl, WorkerOptions};
 use tokio::sync::watch;
 
+use super::busy_poll::BusyPollArgs;
 use super::find_hub;
 
 /// How often the status line is drawn anew, at most.
@@ -45,10 +45,8 @@ pub struct Args {
     /// Give up when no hub has answered for this many seconds.
     #[arg(long, env = "MOEX_PATIENCE", default_value_t = 120)]
     patience: u64,
-    /// Go on looking for messages for a millisecond before sleeping: saves tens of microseconds a layer where the hub is on
-    /// this machine or a fast cable away, and keeps a core busy while tokens are made.
-    #[arg(long, env = "MOEX_BUSY_POLL", value_parser = FalseyValueParser::new())]
-    busy_poll: bool,
+    #[command(flatten)]
+    busy_poll: BusyPollArgs,
 }
 
 /// Runs the command.
@@ -77,7 +75,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         key: args.key,
         patience: Duration::from_secs(args.patience),
         status: Some(status),
-        busy_poll: BusyPoll::new(args.busy_poll),
+        busy_poll: args.busy_poll.choose(false),
     };
     runtime.block_on(async {
         let shower = tokio::spawn(show(shown));

@@ -127,7 +127,7 @@ impl WorkerProcess {
     fn start(command: &WorkerCommand) -> io::Result<Self> {
         let mut child = Command::new(&command.program)
             .args(["worker", "--device", "cpu", "--patience", PATIENCE_SECONDS])
-            .args(command.busy_poll.is_on().then_some("--busy-poll"))
+            .arg(if command.busy_poll.is_on() { "--busy-poll=on" } else { "--busy-poll=off" })
             // Not an argument, since all users of the machine can read those, and the URL contains the token.
             .env("MOEX_JOIN_URL", &command.join_url)
             .stdin(Stdio::null())

@@ -91,7 +91,7 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     let model = model.to_str().context("the model has a name that is no text")?;
     let mut serve =
         vec!["--no-hub-compute", "--replicas", "1", "--hedge", "1", "--trace", trace, "--model", model];
-    serve.extend(args.busy_poll.then_some("--busy-poll"));
+    serve.push(if args.busy_poll { "--busy-poll=on" } else { "--busy-poll=off" });
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
     let peers = (1..=n_workers).map(|n| {
