@@ -43,7 +43,7 @@ pub use frame::products::Products;
 pub use frame::reply::Reply;
 pub use frame::result::{Answer, AnswerPart, AnswerShape};
 pub use frame::weight_sync::{BlockReport, BlockSource, WeightSync, WeightSyncFrame};
-pub use frame::{Frame, decode_message};
+pub use frame::{Frame, answer_bytes, decode_message};
 pub use id::{AttemptId, Block, ExpertId, LayerId, ParseHexError, WorkerId, WorkerKey};
 pub use peer_text::{MAX_SHOWN_CHARS, PeerText, peer_text};
 pub use routing::Routing;

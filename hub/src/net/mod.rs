@@ -15,6 +15,7 @@
 //! [`Swarm`]: moex_swarm::Swarm
 
 mod accept;
+mod asked;
 mod compute;
 mod connection_limit;
 mod driver;

@@ -24,6 +24,7 @@ use tokio_tungstenite::tungstenite::handshake::server::create_response;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
+use super::asked::Asked;
 use super::event::Event;
 use super::outbox::{Inbox, Outbox, Outgoing};
 use super::stream::{Opened, Stream};
@@ -216,13 +217,19 @@ async fn carry(
     pings: &mut Pings,
 ) -> End {
     let (mut sink, mut stream) = socket.split();
+    let asked = Asked::default();
     let read = async {
         loop {
             match heard(id, stream.next().await, pings) {
                 Heard::Event(event) => {
+                    let n_unasked = match &event {
+                        Event::Message(_, message) => asked.unasked_bytes(message),
+                        _ => 0,
+                    };
                     if events.send(event).await.is_err() {
                         return None;
                     }
+                    asked.rest(n_unasked).await;
                 }
                 Heard::Nothing => {}
                 Heard::TooMuch => return Some(CloseCode::Policy),
@@ -233,6 +240,7 @@ async fn carry(
     let write = async {
         loop {
             let next = outgoing.recv().await;
+            asked.has_sent();
             if let Some(end) = send(&mut sink, next).await {
                 return end;
             }

@@ -87,6 +87,24 @@ pub(crate) fn decode_message_within(message: &Bytes, limit: usize) -> Result<Vec
     Ok(frames)
 }
 
+/// How many bytes of a message from a worker belong to answers (RESULT, PRODUCTS, DIGESTS), and how many do not. Looks at headers
+/// alone; what follows one that cannot be read belongs to no answer.
+pub fn answer_bytes(message: &[u8]) -> [usize; 2] {
+    let (mut at, mut of_answers) = (0, 0);
+    for _ in 0..MAX_FRAMES_PER_MESSAGE {
+        let header = message.get(at..).and_then(|rest| rest.first_chunk::<HEADER_BYTES>());
+        let Some(Ok(decoded)) = header.map(Header::decode) else { break };
+        let (Decoded::Unknown { payload_bytes } | Decoded::Known(Header { payload_bytes, .. })) = decoded;
+        let end = (at + HEADER_BYTES).saturating_add(payload_bytes as usize).min(message.len());
+        let is_answer = |of| matches!(of, FrameType::Result | FrameType::Products | FrameType::Digests);
+        if matches!(decoded, Decoded::Known(Header { frame_type, .. }) if is_answer(frame_type)) {
+            of_answers += end - at;
+        }
+        at = end;
+    }
+    [of_answers, message.len() - of_answers]
+}
+
 /// A frame whose payload is expanded and of the length its header implies.
 #[derive(Clone, Debug)]
 pub(crate) struct RawFrame {

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::frame::heartbeat::{Heartbeat, Ping};
     use crate::frame::{Frame, decode_message};
-    use crate::{Compression, compression};
+    use crate::{AttemptId, Compression, Digest, answer_bytes, compression, digests};
 
     #[test]
     fn is_skipped_and_does_not_shrink() {
@@ -57,5 +57,16 @@ mod tests {
         assert_eq!(decode_message(&padded), Ok(vec![Frame::Heartbeat(ping)]));
         assert!(compression::compress(&padded).is_none());
         assert_eq!(before(&message, 0), message);
+    }
+
+    #[test]
+    fn is_told_from_answers_by_headers_alone() {
+        let answer = digests::encode(AttemptId(7), &[Digest([1; 16])]);
+        let padded = before(&answer, 100);
+        assert_eq!(answer_bytes(&padded), [answer.len(), HEADER_BYTES + 100]);
+        let beat = Heartbeat::Ping(Ping::default()).encode(Compression::Off);
+        assert_eq!(answer_bytes(&beat), [0, beat.len()]);
+        assert_eq!(answer_bytes(&answer[..answer.len() - 1]), [answer.len() - 1, 0], "as long as it is");
+        assert_eq!(answer_bytes(b"MX, and then nothing"), [0, 20]);
     }
 }
