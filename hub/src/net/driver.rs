@@ -236,8 +236,8 @@ impl Driver {
 
     /// Publishes whether the hub is alone at once, and the readiness now or soon.
     fn publish(&mut self) {
-        self.shared.publish_is_alone(self.swarm.is_alone());
         let now = self.now();
+        self.shared.publish_is_alone(self.swarm.is_alone(now));
         self.is_news = now < self.publish_at;
         if !self.is_news {
             self.shared.publish_readiness(self.swarm.readiness());

@@ -77,7 +77,7 @@ impl Shared {
             started: Instant::now(),
             status: watch::Sender::new(Arc::new(swarm.status())),
             readiness: Mutex::new(swarm.readiness()),
-            is_alone: AtomicBool::new(swarm.is_alone()),
+            is_alone: AtomicBool::new(swarm.is_alone(Duration::ZERO)),
             compared: Mutex::default(),
             local_layers: Mutex::default(),
         }

@@ -214,6 +214,11 @@ impl Dispatcher {
         self.workers.is_usable(fleet, id, self.config.hub_compute)
     }
 
+    /// Whether any worker is healthy, or is to be tried now.
+    pub(crate) fn may_ask_anyone(&self, now: Duration) -> bool {
+        self.workers.iter().any(|worker| worker.health.is_healthy() || worker.health.is_to_be_tried(now))
+    }
+
     /// Workers several times as slow as their peers, which only get items that the others do not hold; with the reason.
     pub(crate) fn passed_over(&self) -> BTreeMap<WorkerId, String> {
         let mut medians: Vec<(Duration, WorkerId)> =

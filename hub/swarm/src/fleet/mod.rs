@@ -159,11 +159,6 @@ impl Fleet {
         self.connections.get(&id)?.member.as_ref()
     }
 
-    /// Whether any worker has joined.
-    pub(crate) fn has_members(&self) -> bool {
-        !self.by_id.is_empty()
-    }
-
     /// Connections, joined or not.
     pub(crate) fn n_connections(&self) -> usize {
         self.connections.len()

@@ -147,10 +147,10 @@ impl Swarm {
         self.run(now);
     }
 
-    /// Whether only the hub computes and nothing is traced: then a layer may be computed without a job, and counted
-    /// with [`Self::computed_locally`]. A connection that has not joined changes nothing.
-    pub fn is_alone(&self) -> bool {
-        self.config.hub_compute && !self.fleet.has_members() && self.dispatcher.may_be_bypassed()
+    /// Whether only the hub computes, since no worker has joined or none is to be asked or tried now, and nothing is traced: then a
+    /// layer may be computed without a job, and counted with [`Self::computed_locally`].
+    pub fn is_alone(&self, now: Duration) -> bool {
+        self.config.hub_compute && !self.dispatcher.may_ask_anyone(now) && self.dispatcher.may_be_bypassed()
     }
 
     /// Counts a layer computed without a job as one that the hub computed.

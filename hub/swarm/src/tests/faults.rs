@@ -202,6 +202,7 @@ fn three_timeouts_in_a_row_take_a_worker_out_until_it_answers_when_it_is_tried()
     }
     assert_eq!(room.swarm.status().workers[0].state, "unhealthy");
     assert_eq!(room.swarm.status().coverage.covered, 0);
+    assert!(room.swarm.is_alone(room.now), "as if nobody had joined");
     while room.take(a).is_some() {}
     let id = room.start(job());
     assert_eq!(room.computes.len(), 1, "not asked any more");
@@ -211,6 +212,7 @@ fn three_timeouts_in_a_row_take_a_worker_out_until_it_answers_when_it_is_tried()
 
     room.advance(Duration::from_secs(10));
     assert_eq!(room.swarm.status().workers[0].state, "unhealthy", "a heartbeat alone heals nothing");
+    assert!(!room.swarm.is_alone(room.now), "a layer is needed to try it with");
     let id = room.start(job());
     assert_eq!(room.computes.len(), 1, "the hub does not wait for it");
     let (attempt, dispatch) = room.take(a).expect("it is tried");

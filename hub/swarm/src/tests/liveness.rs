@@ -93,8 +93,9 @@ fn where_nobody_else_is_a_new_worker_is_waited_for() {
 fn whoever_answers_heartbeats_and_nothing_else_is_left_alone_for_longer_each_time() {
     let mut room = Room::new(SwarmConfig { check_every: 0, ..config() });
     let silent = room.join(1);
-    let mut n_asked = 0;
+    let (mut n_asked, mut n_alone) = (0, 0);
     for _ in 0..600 {
+        n_alone += u32::from(room.swarm.is_alone(room.now));
         let id = room.start(job());
         room.advance_millis(501);
         room.compute_on_hub();
@@ -104,6 +105,7 @@ fn whoever_answers_heartbeats_and_nothing_else_is_left_alone_for_longer_each_tim
         }
     }
     assert!((4..=12).contains(&n_asked), "asked {n_asked} times in five minutes");
+    assert!(n_alone > 550, "the hub computes as if it were alone {n_alone} times of 600");
     assert_eq!(room.swarm.status().workers[0].state, "unhealthy");
 }
 

@@ -22,14 +22,14 @@ fn without_the_token_there_is_no_joining() {
 #[test]
 fn a_hub_is_alone_until_a_worker_has_joined() {
     let mut room = Room::new(config());
-    assert!(room.swarm.is_alone());
+    assert!(room.swarm.is_alone(room.now));
     let stranger = room.join_with(1, |join| join.token = "guess".to_owned(), true);
-    assert!(room.swarm.is_alone(), "a stranger's connection changes nothing");
+    assert!(room.swarm.is_alone(room.now), "a stranger's connection changes nothing");
     room.close(stranger);
     let worker = room.join(2);
-    assert!(!room.swarm.is_alone());
+    assert!(!room.swarm.is_alone(room.now));
     room.close(worker);
-    assert!(room.swarm.is_alone());
+    assert!(room.swarm.is_alone(room.now));
 }
 
 #[test]
