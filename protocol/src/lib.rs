@@ -32,6 +32,8 @@ pub use compression::{Compression, CompressionMode};
 pub use dtype::Dtype;
 pub use error::{Blame, DecodeError, ShapeError};
 pub use error_code::ErrorCode;
+#[cfg(not(target_arch = "wasm32"))]
+pub use frame::answer_bytes;
 pub use frame::cancel;
 pub use frame::digests::{self, Digest};
 pub use frame::dispatch::{Call, Dispatch, Form, Pair};
@@ -43,7 +45,7 @@ pub use frame::products::Products;
 pub use frame::reply::Reply;
 pub use frame::result::{Answer, AnswerPart, AnswerShape};
 pub use frame::weight_sync::{BlockReport, BlockSource, WeightSync, WeightSyncFrame};
-pub use frame::{Frame, answer_bytes, decode_message};
+pub use frame::{Frame, decode_message};
 pub use id::{AttemptId, Block, ExpertId, LayerId, ParseHexError, WorkerId, WorkerKey};
 pub use peer_text::{MAX_SHOWN_CHARS, PeerText, peer_text};
 pub use routing::Routing;

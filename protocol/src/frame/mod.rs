@@ -89,6 +89,7 @@ pub(crate) fn decode_message_within(message: &Bytes, limit: usize) -> Result<Vec
 
 /// How many bytes of a message from a worker belong to answers (RESULT, PRODUCTS, DIGESTS), and how many do not. Looks at headers
 /// alone; what follows one that cannot be read belongs to no answer.
+#[cfg(not(target_arch = "wasm32"))]
 pub fn answer_bytes(message: &[u8]) -> [usize; 2] {
     let (mut at, mut of_answers) = (0, 0);
     for _ in 0..MAX_FRAMES_PER_MESSAGE {
