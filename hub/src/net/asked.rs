@@ -11,10 +11,12 @@ use crate::pace::Pace;
 const BYTES_PER_SECOND: f64 = 256e3;
 /// Bytes that are read at once after a pause: all padding of a link's first minute, and a report of a whole model.
 const BURST_BYTES: usize = 1 << 20;
+/// Answers that a peer may owe: no session has more requests under way. Pings are messages too, and must not save up more.
+const MOST_ANSWERS: u64 = 1 << u8::BITS;
 
 /// What one peer was asked for, and the pace of what it sends besides.
 pub(super) struct Asked {
-    /// Messages to it that it has not answered, as if each asked for an answer.
+    /// Messages to it that it has not answered, as if each asked for an answer; at most [`MOST_ANSWERS`].
     n_answers: AtomicU64,
     pace: Pace,
 }
@@ -28,7 +30,8 @@ impl Default for Asked {
 impl Asked {
     /// A message was sent to the peer.
     pub(super) fn has_sent(&self) {
-        self.n_answers.fetch_add(1, Relaxed);
+        let owed = |n: u64| Some((n + 1).min(MOST_ANSWERS));
+        let _ = self.n_answers.try_update(Relaxed, Relaxed, owed);
     }
 
     /// How many bytes of a message from the peer no message asked for.
@@ -62,6 +65,9 @@ mod tests {
         assert_eq!(asked.unasked_bytes(&answer), 0);
         assert_eq!(asked.unasked_bytes(&answer), answer.len(), "one message asks for one answer");
         assert_eq!(asked.unasked_bytes(b"no frame"), 8);
+        (0..3 * MOST_ANSWERS).for_each(|_| asked.has_sent());
+        assert!((0..MOST_ANSWERS).all(|_| asked.unasked_bytes(&answer) == 0));
+        assert_eq!(asked.unasked_bytes(&answer), answer.len(), "pings save up no more");
         let begun = Instant::now();
         asked.rest(0).await;
         asked.rest(BURST_BYTES + BYTES_PER_SECOND as usize / 4).await;
