@@ -10,6 +10,8 @@ from worker import Company, Honest
 
 # The promise for a hub that has the whole machine.
 MEMORY_MIB, HEALTH_P99_MILLIS, RATE = 256, 20, 0.9
+# What workers leave a hub of its speed alone, whatever they do.
+LIVENESS_RATE = 0.5
 # Tokens of an answer, for attacks that count answers.
 SHORT = 12
 N_QUESTIONS = 4

@@ -104,7 +104,8 @@ async def churn(hub, until):
         while time.monotonic() < until:
             worker = Silent(hub.join_url)
             with contextlib.suppress(TimeoutError, Closed, Refused, OSError):
-                await asyncio.wait_for(worker.visit(), random.uniform(0.05, 0.4))
+                async with asyncio.timeout(random.uniform(0.05, 0.4)):
+                    await worker.visit()
             n += 1
     await asyncio.gather(*(come_and_go() for _ in range(30)))
     return {"visits": n}
@@ -127,7 +128,8 @@ async def floods(hub, until):
                     await socket.send(wire.control(HEARTBEAT, Honest(hub.join_url).join()))
                     await asyncio.sleep(0.1)
                     while time.monotonic() < until and not reading.done():
-                        await asyncio.wait_for(socket.send(message), 5)
+                        async with asyncio.timeout(5):
+                            await socket.send(message)
                         n += 1
                         await asyncio.sleep(0)
                 finally:

@@ -229,7 +229,9 @@ class Socket:
                  "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {key}", f"Sec-WebSocket-Protocol: {subprotocol}", *headers]
         writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
         try:
-            head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).decode()
+            # Not wait_for, which before Python 3.12 loses a cancellation that comes with the answer.
+            async with asyncio.timeout(30):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise Refused(str(error)) from error
         if " 101 " not in head.splitlines()[0]:
