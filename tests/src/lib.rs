@@ -16,6 +16,11 @@ pub mod browser;
 pub mod chat;
 pub mod liar;
 pub mod peer;
+#[cfg(target_os = "linux")]
+pub mod processors;
+#[cfg(not(target_os = "linux"))]
+#[path = "processors_elsewhere.rs"]
+pub mod processors;
 pub mod proxy;
 mod signal;
 

@@ -32,7 +32,8 @@ pub(super) struct ComputeArgs {
     #[arg(long, env = "MOEX_KV", value_name = "f32|f16|q8_0")]
     pub(super) kv: Option<KvFormat>,
 
-    /// With int8 activations: number of compute threads. Default: one per core.
+    /// With int8 activations: number of compute threads. Default: one per processor, but that one in eight is left to the
+    /// swarm, the API and whatever else runs.
     #[arg(long, env = "MOEX_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) threads: Option<u16>,
 }
@@ -95,8 +96,8 @@ impl ComputeArgs {
                 Ok(Compute::Exact)
             }
             ActivationFormat::Int8 => {
-                let all = std::thread::available_parallelism().map_or(1, usize::from);
-                let processor = Processor::new(Simd::from_env()?, self.threads.map_or(all, usize::from));
+                let n_threads = self.threads.map_or_else(default_threads, usize::from);
+                let processor = Processor::new(Simd::from_env()?, n_threads);
                 Ok(Compute::Fast(Fast {
                     processor: Arc::new(processor),
                     weights: self.weights.map_or(FloatWeights::ByCheckpoint, FloatWeights::To),
@@ -105,6 +106,12 @@ impl ComputeArgs {
             }
         }
     }
+}
+
+/// A thread that loses its processor keeps all others waiting, and a hub has more threads than those that compute.
+fn default_threads() -> usize {
+    let n_processors = std::thread::available_parallelism().map_or(1, usize::from);
+    n_processors - n_processors / 8
 }
 
 #[cfg(test)]

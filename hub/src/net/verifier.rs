@@ -19,8 +19,9 @@ use moex_swarm::{LayerResult, Lie, SwarmStatus, TOLERANCE_NMSE, Unchecked};
 use super::projections::Projections;
 use crate::shards::ShardStore;
 
-/// Rows from which other threads help: a check of one takes 0.5 to 4 us, to wake a thread that sleeps 5 to 50.
-const ROWS_FOR_THREADS: usize = 64;
+/// Rows from which other threads help: a check of one takes 2 to 8 us, most of it memory that no processor has read lately; a
+/// thread that still looks for work takes it up within one, and one that sleeps is needed soon.
+const ROWS_FOR_THREADS: usize = 4;
 
 /// See the [module's description](self).
 pub(super) struct Verifier {

@@ -1,7 +1,7 @@
 //! `cargo xtask bench verify`: the cost of checking answers before they are used, by tokens a second and bytes a token.
 //!
-//! Two native workers on hosts of their own, since with `exact` two addresses have to agree. The modes take turns on the same
-//! machine.
+//! Two native workers on hosts of their own, since with `exact` two addresses have to agree; hub and workers divide the
+//! processors among themselves where each gets two or more, since they are made for machines of their own. The modes take turns.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,8 +16,11 @@ use super::{
 };
 use crate::host::Host;
 use crate::hub::Moex;
+use crate::processors;
 
 const N_WORKERS: usize = 2;
+/// With fewer processors of its own, a process is another one than it would be on any machine.
+const LEAST_PROCESSORS: usize = 2;
 /// The model that moex brings.
 const DEMO: &str = "demo";
 
@@ -31,9 +34,9 @@ pub struct Args {
     /// Values of `moex serve --verify`; ratios are relative to the first.
     #[arg(long, value_delimiter = ',', default_value = "audit,blocking,exact")]
     modes: Vec<String>,
-    /// Tokens to decode in a run.
-    #[arg(short = 'n', long, default_value_t = 128)]
-    tokens: u32,
+    /// Tokens to decode in a run; default: 128, or 1000 with the demo model, which would be done in a moment.
+    #[arg(short = 'n', long)]
+    tokens: Option<u32>,
     /// Runs of each, taking turns; the medians are compared.
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
@@ -55,11 +58,17 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         None => synthetic(moex)?,
     };
     let model = model.to_str().context("a path that is text")?;
+    let tokens = args.tokens.unwrap_or(if model == DEMO { 1000 } else { 128 });
+    let parts = divided(&processors::allowed()?);
+    match &parts {
+        Some(parts) => println!("Processors of the hub and each worker: {parts:?}."),
+        None => println!("Hub and workers share all processors."),
+    }
     let hosts: Vec<Arc<Host>> = (0..N_WORKERS).map(|_| Ok(Arc::new(Host::new()?))).collect::<Result<_>>()?;
     let mut runs = vec![Vec::new(); args.modes.len()];
     for _ in 0..args.runs {
         for (mode, runs) in args.modes.iter().zip(&mut runs) {
-            let run = measure(moex, &hosts, model, mode, args.tokens).await;
+            let run = measure(moex, &hosts, parts.as_ref(), model, mode, tokens).await;
             runs.push(run.with_context(|| format!("--verify {mode}"))?);
         }
     }
@@ -91,13 +100,35 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     Ok(())
 }
 
-async fn measure(moex: &Moex, hosts: &[Arc<Host>], model: &str, mode: &str, tokens: u32) -> Result<Run> {
+/// The processors of the hub and of each worker; none if they are too few to divide.
+fn divided(processors: &[usize]) -> Option<[Vec<usize>; 1 + N_WORKERS]> {
+    let n_each = processors.len() / (1 + N_WORKERS);
+    // The hub has what is left over.
+    let first = processors.len() - N_WORKERS * n_each;
+    let part = |i: usize| if i == 0 { 0..first } else { first + (i - 1) * n_each..first + i * n_each };
+    (n_each >= LEAST_PROCESSORS).then(|| std::array::from_fn(|i| processors[part(i)].to_vec()))
+}
+
+async fn measure(
+    moex: &Moex,
+    hosts: &[Arc<Host>],
+    parts: Option<&[Vec<usize>; 1 + N_WORKERS]>,
+    model: &str,
+    mode: &str,
+    tokens: u32,
+) -> Result<Run> {
     let named = ["--model", model];
     let model: &[&str] = if model == DEMO { &[] } else { &named };
-    let hub = moex.open_hub(&[model, &["--verify", mode, "--prefer", "workers"]].concat())?;
-    let start =
-        |host: &Arc<Host>| moex.clone().on(host.clone()).worker("worker", &hub.join_url_from(host)?, &[]);
-    let _workers = hosts.iter().map(start).collect::<Result<Vec<_>>>()?;
+    let confined = |i: usize| parts.map(|parts| processors::confine(&parts[i])).transpose();
+    let hub = {
+        let _confined = confined(0)?;
+        moex.open_hub(&[model, &["--verify", mode, "--prefer", "workers"]].concat())?
+    };
+    let start = |(i, host): (usize, &Arc<Host>)| {
+        let _confined = confined(1 + i)?;
+        moex.clone().on(host.clone()).worker("worker", &hub.join_url_from(host)?, &[])
+    };
+    let _workers = hosts.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
     hub.wait_for_workers(N_WORKERS).await?;
     // Until the workers are known, and what checks their answers is there.
     answer(&hub, tokens).await?;
