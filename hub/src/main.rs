@@ -23,6 +23,11 @@ fn main() {
         tracing_subscriber::EnvFilter::try_from_env("MOEX_LOG")
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(command.log_filter())),
     );
+    if command.is_worker()
+        && let Err(error) = memory::give_back_soon()
+    {
+        tracing::warn!(%error, "prompts take longer: memory returns to the system at once");
+    }
     let code = match command.run() {
         Ok(()) => 0,
         Err(error) => {

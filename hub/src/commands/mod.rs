@@ -68,6 +68,11 @@ impl Command {
         }
     }
 
+    /// Whether it computes for hubs.
+    pub fn is_worker(&self) -> bool {
+        matches!(self, Self::Worker(_))
+    }
+
     /// Runs the command to its end.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
