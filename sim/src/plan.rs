@@ -7,6 +7,8 @@
 
 use std::fmt::Write as _;
 
+use moex_swarm::Verify;
+
 use crate::{
     report::{Cell, Column, Digits, Table},
     run::{self, Outcome, Part},
@@ -172,12 +174,14 @@ fn scenario(
     hub_compute: bool,
 ) -> Result<crate::scenario::Checked, PlanError> {
     let Question { model, experts, ram_bytes, link, tokens, seed, .. } = question;
+    // Whoever computes here, a hub that is planned for checks answers as it does by default.
+    let verify = Verify::default();
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let mut text = String::new();
     let _ = write!(
         text,
         "seed = {seed}\n[model]\npreset = {}\nformat = {}\n[swarm]\nreplicas = {replicas}\nhedge = {hedge}\nhub_compute = \
-         {hub_compute}\n[[workers]]\ncount = {n_workers}\nmemory_gib = {:?}\ndevice = {}\nlink = {}\n[load]\ntokens = {tokens}\n",
+         {hub_compute}\nverify = \"{verify}\"\n[[workers]]\ncount = {n_workers}\nmemory_gib = {:?}\ndevice = {}\nlink = {}\n[load]\ntokens = {tokens}\n",
         quoted(model),
         quoted(experts),
         ram_bytes / GIB,

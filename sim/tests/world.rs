@@ -31,6 +31,7 @@ head_ms = 3.0
 hedge = 1
 check_every = 0
 hub_compute = false
+verify = 'blocking'
 
 [[workers]]
 count = 1
@@ -45,10 +46,11 @@ tokens = 20
 #[test]
 fn one_worker_without_jitter_takes_what_the_formula_says_to_the_microsecond() {
     let outcome = run::run(&Scenario::parse(ONE_WORKER).unwrap(), |_, _| ()).unwrap();
-    // Rows once: a frame with the row, and one with an index and a gate for each of 8 experts; 8 frames with a row back.
+    // Rows once: a frame with the row, and one with an index and a gate for each of 8 experts; 8 frames with a row back, and one
+    // with the products of gate and up by which they are checked.
     let (row, header, k) = (4096.0, 28.0, 8.0);
     let down_ms = (header + row + k * (header + 4.0)) / 12_500.0;
-    let up_ms = k * (header + row) / 6_250.0;
+    let up_ms = (k * (header + row) + header + k * 2.0 * 4.0 * 768.0) / 6_250.0;
     let block_bytes = 3.0 * 768.0 * 2048.0 / 2.0 + 3.0 * 768.0 * 32.0;
     let reading_ms = k * block_bytes / 50e6;
     let arithmetic_ms = k * 6.0 * 2048.0 * 768.0 / 1e9;

@@ -16,7 +16,7 @@ use std::{
 
 use moex_protocol::Routing;
 use moex_protocol::{LayerId, WorkerId};
-use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig, Verify};
+use moex_swarm::{JobId, JoinToken, LayerJob, SwarmConfig};
 
 pub use self::{
     outcome::{Outcome, sweep_table, table},
@@ -103,12 +103,11 @@ impl<'a> Run<'a> {
     fn new(checked: &'a Checked) -> Self {
         let scenario = &checked.scenario;
         let model = Arc::new(Model::of_sizes(&checked.sizes));
-        let mbit = |mbit: f64| (mbit * 125_000.0) as u64;
         let mut world = World::new(WorldConfig {
             swarm: SwarmConfig {
                 replicas: scenario.swarm.replicas,
                 hedge: checked.hedge,
-                verify: Verify::Audit,
+                verify: checked.verify,
                 check_every: scenario.swarm.check_every,
                 seed: scenario.seed,
                 timeout: from_millis(scenario.swarm.timeout_ms),
@@ -119,10 +118,7 @@ impl<'a> Run<'a> {
             },
             model,
             arithmetic: Arithmetic::Zeros,
-            hub: HubDevice {
-                device: checked.hub_device.clone(),
-                bytes_per_s: scenario.hub.link_mbit.map(mbit),
-            },
+            hub: HubDevice { device: checked.hub_device.clone(), bytes_per_s: checked.hub_bytes_per_s },
             seed: scenario.seed,
             is_traced: false,
         });

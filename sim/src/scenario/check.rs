@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::Dtype;
-use moex_swarm::Hedge;
+use moex_swarm::{Hedge, Verify};
 
 use super::{
     DeviceKeys, HedgeKey, LinkKeys, Named, Recorded, RoutingKeys, Scenario, ScenarioError,
@@ -33,12 +33,16 @@ pub struct Checked {
     pub sizes: Sizes,
     /// How many workers each layer's experts are requested from, and when.
     pub hedge: Hedge,
+    /// What answers carry to be checked by.
+    pub verify: Verify,
     /// The number format on the wire.
     pub wire: Dtype,
     /// Groups of equal workers, in the order of the file.
     pub groups: Vec<Group>,
     /// The hub's device for experts.
     pub hub_device: Device,
+    /// The rate of the hub's end of all links, each direction; none: unlimited.
+    pub hub_bytes_per_s: Option<u64>,
     /// The recorded routing, if the scenario uses one.
     pub recorded: Option<Arc<Recorded>>,
 }
@@ -108,6 +112,11 @@ pub(super) fn check(scenario: &Scenario, text: &str) -> Result<Checked, Scenario
     };
     let hedge = hedge.map_err(|why| swarm.error("hedge", format!("hedge: {why}")))?;
     swarm.within("timeout_ms", scenario.swarm.timeout_ms, 1.0, MAX_TIME_MS)?;
+    let verify = match &scenario.swarm.verify {
+        Some(verify) => verify.parse().map_err(|why| swarm.error("verify", format!("verify: {why}")))?,
+        None if scenario.swarm.hub_compute => Verify::Blocking,
+        None => Verify::Audit,
+    };
     let wire = scenario.swarm.wire.parse().map_err(|_| {
         swarm.error(
             "wire",
@@ -123,7 +132,18 @@ pub(super) fn check(scenario: &Scenario, text: &str) -> Result<Checked, Scenario
     let default_device = DeviceKeys { preset: Some("wasm-simd".to_owned()), ..DeviceKeys::default() };
     let hub_device = Named::Table(scenario.hub.device.clone().unwrap_or(default_device));
     let (hub_device, _) = device(&hub_device, &sizes, hub)?;
-    Ok(Checked { scenario: scenario.clone(), sizes, hedge, wire, groups, hub_device, recorded: None })
+    let hub_bytes_per_s = match scenario.hub.link_mbit {
+        Some(mbit) => Some(presets::bytes_per_s(mbit)),
+        None => fastest(&groups),
+    };
+    let (scenario, recorded) = (scenario.clone(), None);
+    Ok(Checked { scenario, sizes, hedge, verify, wire, groups, hub_device, hub_bytes_per_s, recorded })
+}
+
+/// The rate of the fastest link; none if one is unlimited.
+fn fastest(groups: &[Group]) -> Option<u64> {
+    let rates = groups.iter().flat_map(|group| [group.link.up.bytes_per_s, group.link.down.bytes_per_s]);
+    rates.reduce(|a, b| Some(a?.max(b?))).flatten()
 }
 
 fn sizes(scenario: &Scenario, place: Place<'_>) -> Result<Sizes, ScenarioError> {

@@ -96,7 +96,7 @@ pub struct HubKeys {
     pub combine_ms: f64,
     /// Head and sampler, once a token.
     pub head_ms: f64,
-    /// The rate of its end of all links, each direction, Mbit/s; unlimited if absent.
+    /// The rate of its end of all links, each direction, Mbit/s. Default: that of the fastest worker's link, as on one network.
     pub link_mbit: Option<f64>,
     /// The device for experts that no worker can compute.
     pub device: Option<DeviceKeys>,
@@ -125,6 +125,9 @@ pub struct SwarmKeys {
     pub replicas: usize,
     /// Workers asked at once, 1 to 4, or `adaptive`.
     pub hedge: HedgeKey,
+    /// `blocking`, `exact` or `audit`: what answers carry to be checked by; checks themselves take no time. Default, as the
+    /// hub's: `blocking`, or `audit` if the hub computes nothing.
+    pub verify: Option<String>,
     /// One in so many answers is checked against the hub's own; 0 checks none.
     pub check_every: u32,
     /// The time until another worker is asked.
@@ -140,6 +143,7 @@ impl Default for SwarmKeys {
         Self {
             replicas: 2,
             hedge: HedgeKey::Word("adaptive".to_owned()),
+            verify: None,
             check_every: 256,
             timeout_ms: 500.0,
             hub_compute: true,

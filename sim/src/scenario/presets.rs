@@ -30,6 +30,11 @@ pub(super) fn link(name: &str) -> Option<LinkKeys> {
     }
 }
 
+/// Bytes a second of a rate in Mbit/s.
+pub(super) fn bytes_per_s(mbit: f64) -> u64 {
+    (mbit * 125_000.0) as u64
+}
+
 /// The names of the preset links.
 pub const LINKS: &str = "ethernet, wifi, wan-city, wan-cross";
 
@@ -90,7 +95,7 @@ impl LinkKeys {
         let lane = |mbit: Option<f64>| {
             let one_way = self.round_trip_ms.unwrap_or(0.0) / 2.0;
             let delay = delay(one_way, self.jitter_ms.unwrap_or(0.0), self.jitter_sigma.unwrap_or(0.0))?;
-            Ok(Lane::new(delay, mbit.map(|mbit| (mbit * 125_000.0) as u64)))
+            Ok(Lane::new(delay, mbit.map(bytes_per_s)))
         };
         Ok(Link { up: lane(self.up_mbit)?, down: lane(self.down_mbit)? })
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(all(feature = "native", not(target_arch = "wasm32")))]
 use moex_kernels::engine::Stage;
 #[cfg(feature = "gpu")]
 use moex_kernels::engine::{
@@ -229,7 +229,7 @@ impl Device {
     }
 
     /// Calls `observer` at each stage of each batch on a GPU; a CPU has none.
-    #[cfg(not(target_arch = "wasm32"))]
+    #[cfg(all(feature = "native", not(target_arch = "wasm32")))]
     pub(crate) fn observe(&self, observer: impl Fn(Stage) + Send + Sync + 'static) {
         match &self.kind {
             Kind::Cpu(_) => drop(observer),
