@@ -206,7 +206,7 @@ async fn prepare(args: Args) -> anyhow::Result<Ready> {
             Hedge::Adaptive { .. } => Hedge::Adaptive { budget: args.hedge_budget },
             fixed @ Hedge::Fixed(_) => fixed,
         },
-        verify: args.verify.unwrap_or(if args.no_hub_compute { Verify::Audit } else { Verify::Blocking }),
+        verify: args.verify.unwrap_or(Verify::by_default(!args.no_hub_compute)),
         check_every: args.check_every,
         seed: values::seed()?,
         timeout: args.timeout,

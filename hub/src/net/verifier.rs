@@ -1,4 +1,4 @@
-//! Checks what workers answered, on the thread that sums: nothing that a worker says reaches a text before it has passed here.
+//! Checks what workers answered, on the engine's thread and its pool: nothing that a worker says reaches a text before it has passed here.
 //!
 //! ```text
 //! part --> a projection of its expert? --yes--> passes the check? --yes--> used

@@ -95,6 +95,13 @@ pub enum Verify {
     Exact,
 }
 
+impl Verify {
+    /// What a hub does unless told otherwise: one that computes no experts has none to check by.
+    pub fn by_default(hub_computes: bool) -> Self {
+        if hub_computes { Self::default() } else { Self::Audit }
+    }
+}
+
 impl FromStr for Verify {
     type Err = String;
 

@@ -114,8 +114,7 @@ pub(super) fn check(scenario: &Scenario, text: &str) -> Result<Checked, Scenario
     swarm.within("timeout_ms", scenario.swarm.timeout_ms, 1.0, MAX_TIME_MS)?;
     let verify = match &scenario.swarm.verify {
         Some(verify) => verify.parse().map_err(|why| swarm.error("verify", format!("verify: {why}")))?,
-        None if scenario.swarm.hub_compute => Verify::Blocking,
-        None => Verify::Audit,
+        None => Verify::by_default(scenario.swarm.hub_compute),
     };
     let wire = scenario.swarm.wire.parse().map_err(|_| {
         swarm.error(

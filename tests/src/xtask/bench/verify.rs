@@ -59,7 +59,8 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     };
     let model = model.to_str().context("a path that is text")?;
     let tokens = args.tokens.unwrap_or(if model == DEMO { 1000 } else { 128 });
-    let parts = divided(&processors::allowed()?);
+    let processors = processors::allowed()?;
+    let parts = divided(&processors);
     match &parts {
         Some(parts) => println!("Processors of the hub and each worker: {parts:?}."),
         None => println!("Hub and workers share all processors."),
@@ -68,7 +69,7 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let mut runs = vec![Vec::new(); args.modes.len()];
     for _ in 0..args.runs {
         for (mode, runs) in args.modes.iter().zip(&mut runs) {
-            let run = measure(moex, &hosts, parts.as_ref(), model, mode, tokens).await;
+            let run = measure(moex, &hosts, parts.as_deref(), model, mode, tokens).await;
             runs.push(run.with_context(|| format!("--verify {mode}"))?);
         }
     }
@@ -100,26 +101,24 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The processors of the hub and of each worker; none if they are too few to divide.
-fn divided(processors: &[usize]) -> Option<[Vec<usize>; 1 + N_WORKERS]> {
+/// The processors of the hub, which has what is left over, and of each worker; none if they are too few to divide.
+fn divided(processors: &[usize]) -> Option<Vec<&[usize]>> {
     let n_each = processors.len() / (1 + N_WORKERS);
-    // The hub has what is left over.
-    let first = processors.len() - N_WORKERS * n_each;
-    let part = |i: usize| if i == 0 { 0..first } else { first + (i - 1) * n_each..first + i * n_each };
-    (n_each >= LEAST_PROCESSORS).then(|| std::array::from_fn(|i| processors[part(i)].to_vec()))
+    let (hub, workers) = processors.split_at(processors.len() - N_WORKERS * n_each);
+    (n_each >= LEAST_PROCESSORS).then(|| [hub].into_iter().chain(workers.chunks_exact(n_each)).collect())
 }
 
 async fn measure(
     moex: &Moex,
     hosts: &[Arc<Host>],
-    parts: Option<&[Vec<usize>; 1 + N_WORKERS]>,
+    parts: Option<&[&[usize]]>,
     model: &str,
     mode: &str,
     tokens: u32,
 ) -> Result<Run> {
     let named = ["--model", model];
     let model: &[&str] = if model == DEMO { &[] } else { &named };
-    let confined = |i: usize| parts.map(|parts| processors::confine(&parts[i])).transpose();
+    let confined = |i: usize| parts.map(|parts| processors::confine(parts[i])).transpose();
     let hub = {
         let _confined = confined(0)?;
         moex.open_hub(&[model, &["--verify", mode, "--prefer", "workers"]].concat())?
@@ -148,4 +147,18 @@ async fn measure(
 
 fn number(status: &Value, pointer: &str) -> f64 {
     status.pointer(pointer).and_then(Value::as_f64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_divided_where_each_process_gets_two() {
+        let processors: Vec<usize> = (0..16).collect();
+        let parts = divided(&processors).unwrap();
+        assert_eq!(parts.concat(), processors, "each is someone's, and no two share one");
+        assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [6, 5, 5]);
+        assert!(divided(&processors[..6]).is_some() && divided(&processors[..5]).is_none());
+    }
 }
