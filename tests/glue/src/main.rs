@@ -21,9 +21,40 @@ fn main() -> Result<()> {
     let scripts = generated.snippets().values().flatten().count();
     ensure!(scripts == 0, "the worker has scripts of its own, which nothing embeds");
     let script = without_layout(generated.js());
-    gzip(script.as_bytes(), &Path::new(folder).join(format!("{name}.js.gz")))?;
     let wasm = generated.wasm_mut().emit_wasm();
-    gzip(&wasm, &Path::new(folder).join(format!("{name}_bg.wasm.gz")))
+    let hashes = hashes(&script);
+    gzip(&numbered(&hashes, script.into_bytes()), &Path::new(folder).join(format!("{name}.js.gz")))?;
+    gzip(&numbered(&hashes, wasm), &Path::new(folder).join(format!("{name}_bg.wasm.gz")))
+}
+
+/// Digits of the hash at the end of the name of an import.
+const HASH_DIGITS: usize = 16;
+
+/// The hashes at the ends of the names of the imports: `_` and 16 hexadecimal digits, each once.
+fn hashes(script: &str) -> Vec<Vec<u8>> {
+    let names = script.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ends = names.filter_map(|name| name.rsplit_once('_').map(|(_, end)| end));
+    let is_hash = |end: &&str| end.len() == HASH_DIGITS && end.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let mut hashes: Vec<Vec<u8>> = ends.filter(is_hash).map(|end| end.as_bytes().to_vec()).collect();
+    hashes.sort();
+    hashes.dedup();
+    hashes
+}
+
+/// `bytes` with each hash replaced by its place in `hashes`, as long as the hash was: the names stay distinct, and a number
+/// compresses where a hash does not.
+fn numbered(hashes: &[Vec<u8>], mut bytes: Vec<u8>) -> Vec<u8> {
+    let mut at = 0;
+    while let Some(window) = bytes.get_mut(at..at + HASH_DIGITS) {
+        match hashes.binary_search_by(|hash| hash[..].cmp(window)) {
+            Ok(place) => {
+                window.copy_from_slice(format!("{place:0HASH_DIGITS$}").as_bytes());
+                at += HASH_DIGITS;
+            }
+            Err(_) => at += 1,
+        }
+    }
+    bytes
 }
 
 /// A script without indentation, empty lines, lines of comment, and without line ends and spaces that separate nothing: an eighth of
@@ -41,6 +72,8 @@ fn without_layout(script: &str) -> String {
 
 /// Slowly and small: it is done once, and fetched by every visitor.
 fn gzip(bytes: &[u8], path: &Path) -> Result<()> {
-    let write = || zopfli::compress(zopfli::Options::default(), zopfli::Format::Gzip, bytes, File::create(path)?);
+    // The default of 15 is too few blocks for a file of this size.
+    let options = zopfli::Options { maximum_block_splits: 60, ..Default::default() };
+    let write = || zopfli::compress(options, zopfli::Format::Gzip, bytes, File::create(path)?);
     write().with_context(|| format!("{} cannot be written", path.display()))
 }
