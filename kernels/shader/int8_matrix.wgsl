@@ -249,8 +249,8 @@ fn int8_matrix(
             for (var i = 0u; i < 2u; i++) {
                 let out = 32u * group.x + 16u * i + row;
                 if out < shape.out {
-                    let gate = sums[j][2u * i];
-                    let up = sums[j][2u * i + 1u];
+                    let gate = half_of(sums[j][2u * i]);
+                    let up = half_of(sums[j][2u * i + 1u]);
                     result[at + out] = joined(block, out, gate, up);
                     if KEEPS_PRODUCTS == 1u {
                         let first = shape.products + 2u * at;

@@ -112,6 +112,9 @@ fn int8_product(
     }
     let at = (tiles[tile].first_pair + lane) * shape.out;
     if shape.is_down == 0u {
+        if FLOATS == 0u {
+            sum = half_of(sum);
+        }
         products[thread] = sum;
         workgroupBarrier();
         let out = 16u * group.x + row;

@@ -34,7 +34,7 @@ pub enum DecodeError {
     #[error("a frame does not start with the magic bytes")]
     Magic,
     /// A version that this crate does not speak.
-    #[error("version {version} is not spoken here; spoken: 1")]
+    #[error("version {version} is not spoken here; spoken: {spoken}", spoken = crate::VERSION)]
     Version {
         /// The version asked for.
         version: u16,

@@ -12,8 +12,8 @@ use crate::limits::{MAX_CONTROL_BYTES, MAX_SLOTS, MAX_STARTED_ATTEMPTS};
 use crate::{
     Accepted, Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, Call, Compression, CompressionMode,
     Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat, HubEvent, HubSession, Join, LayerId, ModelSummary,
-    Pair, Products, Reply, SelfTest, SessionConfig, State, Visibility, WeightSync, WorkerConfig, WorkerEvent,
-    WorkerKey, WorkerKind, WorkerSession, cancel, digests,
+    Pair, ProductFormat, ProductShape, Products, Reply, SelfTest, SessionConfig, State, Visibility,
+    WeightSync, WorkerConfig, WorkerEvent, WorkerKey, WorkerKind, WorkerSession, cancel, digests,
 };
 
 /// Any bytes as a message: decoding ends without a panic, and what decodes encodes to a message that says the same.
@@ -77,7 +77,7 @@ impl<'a> Input<'a> {
 /// D of every model here.
 const HIDDEN: u16 = 2;
 /// F of what it says can be checked.
-const INNER: u16 = 1;
+const PRODUCTS: ProductShape = ProductShape { inner: 1, format: ProductFormat::F16 };
 
 struct World {
     now: Duration,
@@ -350,8 +350,8 @@ fn answer_to(dispatch: &Dispatch, choice: u8) -> Answer {
         hidden: shape.hidden,
         dtype: shape.dtype,
         products: (shape.reply == Reply::RowsAndProducts).then(|| Products {
-            inner: INNER,
-            payload: vec![0; dispatch.n_pairs() * Products::row_bytes(usize::from(INNER))].into(),
+            shape: PRODUCTS,
+            payload: vec![0; dispatch.n_pairs() * PRODUCTS.row_bytes()].into(),
         }),
         parts: shape.parts.into_iter().map(part).collect(),
     }

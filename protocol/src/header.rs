@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0x00  4  magic           4D 6F 45 78, "MoEx"
-//! 0x04  2  version         1
+//! 0x04  2  version         2
 //! 0x06  2  type            1 DISPATCH, 2 RESULT, 3 CANCEL, 4 HEARTBEAT, 5 WEIGHT_SYNC, 6 ERROR, 8 PRODUCTS, 9 DIGESTS
 //! 0x08  4  payload length  bytes after the header
 //! 0x0C  4  sequence id     the attempt; 0 where there is none
@@ -10,7 +10,7 @@
 //! 0x12  2  expert          0xFFFF: none
 //! 0x14  4  tokens          rows, or (row, gate) pairs
 //! 0x18  2  hidden width    in PRODUCTS the inner width
-//! 0x1A  1  dtype           1 f16, 2 bf16, 3 int8, 4 int4; in PRODUCTS 0
+//! 0x1A  1  dtype           1 f16, 2 bf16, 3 int8, 4 int4; in PRODUCTS 0 f32 or 1
 //! 0x1B  1  flags           bit 0 compressed, bit 2 by-row, bit 3 products wanted, bit 4 digests wanted; the others must be 0
 //! ```
 //!
@@ -22,6 +22,7 @@ use bytes::BufMut;
 use crate::VERSION;
 use crate::dtype::Dtype;
 use crate::error::DecodeError;
+use crate::frame::products::{ProductFormat, ProductShape};
 use crate::id::{AttemptId, ExpertId, LayerId};
 use crate::limits::{MAX_HIDDEN, MAX_INNER, MAX_PAIRS, MAX_ROWS};
 
@@ -144,8 +145,8 @@ pub struct ProductFields {
     pub layer: LayerId,
     /// P, the rows of the answer: 1 to [`MAX_PAIRS`].
     pub rows: u32,
-    /// F: 1 to [`MAX_INNER`].
-    pub inner: u16,
+    /// Of each row; its F is 1 to [`MAX_INNER`].
+    pub shape: ProductShape,
 }
 
 /// One decoded header of a type this version knows.
@@ -192,8 +193,8 @@ impl Header {
                 out.put_u16_le(products.layer.0);
                 out.put_u16_le(ExpertId::NONE.0);
                 out.put_u32_le(products.rows);
-                out.put_u16_le(products.inner);
-                out.put_u8(0);
+                out.put_u16_le(products.shape.inner);
+                out.put_u8(products.shape.format.wire());
             }
             (None, None) => out.put_bytes(0, 11),
         }
@@ -222,9 +223,11 @@ impl Header {
         let mut products = None;
         let tensor = match frame_type {
             FrameType::Products => {
-                let fields =
-                    ProductFields { layer: LayerId(u16_at(0x10)), rows: u32_at(0x14), inner: u16_at(0x18) };
-                check_products(&fields, ExpertId(u16_at(0x12)), bytes[0x1A])?;
+                let dtype = bytes[0x1A];
+                let format = ProductFormat::from_wire(dtype).ok_or(DecodeError::Dtype { byte: dtype })?;
+                let shape = ProductShape { inner: u16_at(0x18), format };
+                let fields = ProductFields { layer: LayerId(u16_at(0x10)), rows: u32_at(0x14), shape };
+                check_products(&fields, ExpertId(u16_at(0x12)))?;
                 products = Some(fields);
                 None
             }
@@ -264,16 +267,17 @@ const fn allowed_flags(frame_type: FrameType) -> Flags {
     }
 }
 
-fn check_products(fields: &ProductFields, expert: ExpertId, dtype: u8) -> Result<(), DecodeError> {
+fn check_products(fields: &ProductFields, expert: ExpertId) -> Result<(), DecodeError> {
     match *fields {
         _ if expert != ExpertId::NONE => Err(DecodeError::Mixed { reason: "products of one expert" }),
-        _ if dtype != 0 => Err(DecodeError::Dtype { byte: dtype }),
         ProductFields { rows: 0, .. } => Err(DecodeError::NoRows),
-        ProductFields { inner: 0, .. } => Err(DecodeError::NoHidden),
+        ProductFields { shape: ProductShape { inner: 0, .. }, .. } => Err(DecodeError::NoHidden),
         ProductFields { rows, .. } if rows > MAX_PAIRS => {
             Err(DecodeError::TooManyRows { rows: u64::from(rows) })
         }
-        ProductFields { inner, .. } if inner > MAX_INNER => Err(DecodeError::InnerTooWide { inner }),
+        ProductFields { shape: ProductShape { inner, .. }, .. } if inner > MAX_INNER => {
+            Err(DecodeError::InnerTooWide { inner })
+        }
         _ => Ok(()),
     }
 }
@@ -314,7 +318,7 @@ mod tests {
         header.encode(&mut bytes);
         #[rustfmt::skip]
         let golden: [u8; HEADER_BYTES] = [
-            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x01, 0x00,  0x02, 0x10, 0x00, 0x00,  0x07, 0x00, 0x00, 0x00,
+            0x4D, 0x6F, 0x45, 0x78,  0x02, 0x00,  0x01, 0x00,  0x02, 0x10, 0x00, 0x00,  0x07, 0x00, 0x00, 0x00,
             0x03, 0x00,  0x2A, 0x00,  0x01, 0x00, 0x00, 0x00,  0x00, 0x08,  0x01,  0x00,
         ];
         assert_eq!(bytes, golden);

@@ -41,7 +41,7 @@ pub use frame::error::WireError;
 pub use frame::heartbeat::{
     Accepted, Beat, Heartbeat, INT8_EXACT, Join, ModelSummary, Ping, SelfTest, Visibility, WorkerKind,
 };
-pub use frame::products::Products;
+pub use frame::products::{ProductFormat, ProductShape, Products};
 pub use frame::reply::Reply;
 pub use frame::result::{Answer, AnswerPart, AnswerShape};
 pub use frame::weight_sync::{BlockReport, BlockSource, WeightSync, WeightSyncFrame};
@@ -59,4 +59,4 @@ pub use tensor::has_non_finite;
 pub const SUBPROTOCOL: &str = "moex.v1";
 
 /// The one header version this crate speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;

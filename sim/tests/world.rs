@@ -50,7 +50,7 @@ fn one_worker_without_jitter_takes_what_the_formula_says_to_the_microsecond() {
     // with the products of gate and up by which they are checked.
     let (row, header, k) = (4096.0, 28.0, 8.0);
     let down_ms = (header + row + k * (header + 4.0)) / 12_500.0;
-    let up_ms = (k * (header + row) + header + k * 2.0 * 4.0 * 768.0) / 6_250.0;
+    let up_ms = (k * (header + row) + header + k * 2.0 * 2.0 * 768.0) / 6_250.0;
     let block_bytes = 3.0 * 768.0 * 2048.0 / 2.0 + 3.0 * 768.0 * 32.0;
     let reading_ms = k * block_bytes / 50e6;
     let arithmetic_ms = k * 6.0 * 2048.0 * 768.0 / 1e9;

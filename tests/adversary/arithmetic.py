@@ -8,7 +8,7 @@ import struct
 from array import array
 from operator import add, mul, sub, truediv
 
-from wire import BF16, F16
+from wire import BF16, F16, halves
 
 GROUP = 128
 LANES = 16
@@ -25,13 +25,13 @@ def one(value):
     return array("f", [value])[0]
 
 
-def halves(data):
+def of_halves(data):
     return struct.unpack(f"<{len(data) // 2}e", data)
 
 
 def decode_row(dtype, data):
     if dtype == F16:
-        return f32(halves(data))
+        return f32(of_halves(data))
     if dtype == BF16:
         return f32(struct.unpack(f"<{len(data) // 2}f", b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))))
     raise NotImplementedError(f"rows of dtype {dtype}")
@@ -40,21 +40,11 @@ def decode_row(dtype, data):
 def encode_row(dtype, row):
     """Converts f32 to the wire's format, ties to even; values that are too large become infinite."""
     if dtype == F16:
-        try:
-            return struct.pack(f"<{len(row)}e", *row)
-        except OverflowError:
-            return b"".join(half(value) for value in row)
+        return halves(row)
     if dtype == BF16:
         words = struct.unpack(f"<{len(row)}I", struct.pack(f"<{len(row)}f", *row))
         return struct.pack(f"<{len(row)}H", *((w + 0x7FFF + (w >> 16 & 1)) >> 16 & 0xFFFF for w in words))
     raise NotImplementedError(f"rows of dtype {dtype}")
-
-
-def half(value):
-    try:
-        return struct.pack("<e", value)
-    except OverflowError:
-        return b"\x00\x7c" if value > 0 else b"\x00\xfc"
 
 
 class Matrix:
@@ -70,7 +60,7 @@ class Matrix:
         nibbles[0::2] = block[at:codes_end].translate(LOW)
         nibbles[1::2] = block[at:codes_end].translate(HIGH)
         self.codes = [bytes(nibbles[o * width:o * width + n_in]) for o in range(n_out)]
-        of_rows = halves(block[scales:self.end])
+        of_rows = of_halves(block[scales:self.end])
         self.scales = [of_rows[g::self.groups] for g in range(self.groups)]  # for each group, of all outputs
         self.columns = self.lanes = None
 
@@ -184,8 +174,9 @@ class Expert:
         self.times = Matrix.times_int8 if self.is_int8 else Matrix.times_f32
 
     def products(self, row):
-        """The products of a row of f32 with gate, and with up."""
-        return self.times(self.gate, row) + self.times(self.up, row)
+        """The products of a row of f32 with gate, and with up; with int8 activations rounded to f16."""
+        products = self.times(self.gate, row) + self.times(self.up, row)
+        return f32(of_halves(halves([max(-65504.0, min(65504.0, p)) for p in products]))) if self.is_int8 else products
 
     def answer(self, products, gate):
         """The expert's answer in f32, computed from the products, times the gate."""

@@ -29,7 +29,8 @@ class Compressing(Honest):
                   expert, len(part), asked.hidden, asked.dtype, wire.COMPRESSED).encode()
             for (expert, _), part in zip(asked.calls, parts))
         if asked.wants_products:
-            frame = wire.products(asked, [told.products for part in parts for told in part], flags=wire.COMPRESSED)
+            frame = wire.products(asked, [told.products for part in parts for told in part],
+                                  self.products_dtype, flags=wire.COMPRESSED)
             frame.payload = wire.compress(frame.payload)
             message += frame.encode()
         await self.socket.send(message)
@@ -256,7 +257,7 @@ async def refusals(hub):
     """Tests the documented ends of a session and their codes, and weights requested without the token."""
     join = join_of(hub)
     said = wire.control(HEARTBEAT, join)
-    other_version = Frame(HEARTBEAT, json.dumps(join).encode(), version=2).encode()
+    other_version = Frame(HEARTBEAT, json.dumps(join).encode(), version=wire.VERSION + 1).encode()
     unknown = Frame(99, b"of a later version").encode()
     leaving = wire.control(HEARTBEAT, {"type": "beat", "visibility": "leaving"})
     cases = {

@@ -69,7 +69,7 @@ def malformed(join):
         "products without a result": products(),
         "products of an attempt never sent": result() + products(sequence=1 << 20),
         "products of an expert": products(expert=0),
-        "products of a dtype": products(dtype=F16),
+        "products of a dtype": products(dtype=wire.BF16),
         "products without rows": products(tokens=0),
         "products of 4 G rows": products(tokens=0xFFFFFFFF),
         "products without width": products(hidden=0),
@@ -226,9 +226,9 @@ def malformed_answers():
         "digests of another attempt": lambda a, _t: Frame(wire.DIGESTS, bytes(16), a.attempt + 1).encode(),
         "compressed digests": lambda a, _t: Frame(wire.DIGESTS, wire.compress(bytes(16 * len(a.calls))), a.attempt,
                                                   flags=COMPRESSED).encode(),
-        "NaN in products": numbers(float("nan")), "infinity in products": numbers(float("inf")), "large products": numbers(3e38),
+        "NaN in products": numbers(float("nan")), "infinity in products": numbers(float("inf")), "large products": numbers(65504.0),
         "a bomb of products": with_products(lambda r, frame, a, rows: [
-            *r, Frame(PRODUCTS, wire.bomb(4 * len(rows) * len(rows[0])), a.attempt, a.layer, NO_EXPERT, len(rows), len(rows[0]) // 2, 0,
+            *r, Frame(PRODUCTS, wire.bomb(2 * len(rows) * len(rows[0])), a.attempt, a.layer, NO_EXPERT, len(rows), len(rows[0]) // 2, F16,
                       COMPRESSED).encode()]),
     }
 

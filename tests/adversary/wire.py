@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 SUBPROTOCOL = "moex.v1"
 MAGIC = b"MoEx"
-VERSION = 1
+VERSION = 2
 DISPATCH, RESULT, CANCEL, HEARTBEAT, WEIGHT_SYNC, ERROR, PADDING, PRODUCTS, DIGESTS = range(1, 10)
 F16, BF16, INT8, INT4 = range(1, 5)
 COMPRESSED, BY_ROW, PRODUCTS_WANTED, DIGESTS_WANTED = 1, 4, 8, 16
@@ -141,10 +141,28 @@ def digests(asked, parts, blake3):
     return Frame(DIGESTS, b"".join(made), asked.attempt).encode()
 
 
-def products(asked, rows, **other):
-    """The frame of products that follows the results on request: 2F products for each of their rows, in f32."""
-    data = b"".join(struct.pack(f"<{len(row)}f", *row) for row in rows)
-    fields = dict(sequence=asked.attempt, layer=asked.layer, expert=NO_EXPERT, tokens=len(rows), hidden=len(rows[0]) // 2)
+def halves(values):
+    """f16 of some values, ties to even; what is too large becomes infinite."""
+    try:
+        return struct.pack(f"<{len(values)}e", *values)
+    except OverflowError:
+        return b"".join(half(value) for value in values)
+
+
+def half(value):
+    try:
+        return struct.pack("<e", value)
+    except OverflowError:
+        return b"\x00\x7c" if value > 0 else b"\x00\xfc"
+
+
+def products(asked, rows, dtype=F16, **other):
+    """The frame of products that follows the results on request: 2F products for each of their rows, in f16 with int8
+    activations, else in f32 (dtype 0)."""
+    encoded = halves if dtype == F16 else lambda row: struct.pack(f"<{len(row)}f", *row)
+    data = b"".join(map(encoded, rows))
+    fields = dict(sequence=asked.attempt, layer=asked.layer, expert=NO_EXPERT, tokens=len(rows), hidden=len(rows[0]) // 2,
+                  dtype=dtype)
     return Frame(PRODUCTS, data, **{**fields, **other})
 
 

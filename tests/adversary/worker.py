@@ -13,7 +13,7 @@ from collections import deque, namedtuple
 
 import wire
 from arithmetic import Expert, blake3, decode_row, encode_row
-from wire import CANCEL, ERROR, HEARTBEAT, WEIGHT_SYNC, Closed, JoinUrl, Socket
+from wire import CANCEL, ERROR, F16, HEARTBEAT, WEIGHT_SYNC, Closed, JoinUrl, Socket
 
 RETURN_DELAY = 0.2
 # The number of experts' rows that are cached, two kilobytes each.
@@ -168,6 +168,11 @@ class Honest:
             "type": "report", "epoch": sync["epoch"], "resident": resident, "failed": failed,
             "bytes_done": n_bytes, "bytes_total": n_bytes, "bytes_downloaded": n_bytes}))
 
+    @property
+    def products_dtype(self):
+        """Of the products on the wire; 0 is f32."""
+        return F16 if self.model.get("activations") == "int8" else 0
+
     def takes(self, _block):
         """Whether it reports that it holds a block."""
         return True
@@ -215,7 +220,7 @@ class Honest:
             return await self.socket.send(wire.digests(asked, encoded, blake3))
         message = wire.results(asked, encoded)
         if asked.wants_products:
-            message += wire.products(asked, [told.products for part in parts for told in part]).encode()
+            message += wire.products(asked, [told.products for part in parts for told in part], self.products_dtype).encode()
         await self.socket.send(message)
 
 

@@ -122,8 +122,8 @@ impl Liar {
             AnswerPart { expert: call.expert, rows: call.pairs.len() as u32, payload: payload.into() }
         });
         let parts = parts.collect();
-        let is_checked = dispatch.reply == Reply::RowsAndProducts;
-        let products = Products::new(self.model.inner as usize, &products).filter(|_| is_checked);
+        let shape = self.model.product_shape().filter(|_| dispatch.reply == Reply::RowsAndProducts);
+        let products = shape.and_then(|shape| Products::new(shape, &products));
         let Dispatch { layer, hidden, dtype, .. } = *dispatch;
         Ok(Answer { layer, hidden, dtype, parts, products })
     }

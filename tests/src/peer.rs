@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use moex_protocol::{
-    Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, Products,
-    Reply, SUBPROTOCOL, SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent, WorkerKey,
-    WorkerKind, WorkerSession, limits,
+    Answer, AnswerPart, AttemptId, Beat, BlockReport, Compression, Dispatch, ErrorCode, Join, ProductShape,
+    Products, Reply, SUBPROTOCOL, SelfTest, Visibility, WeightSync, WireError, WorkerConfig, WorkerEvent,
+    WorkerKey, WorkerKind, WorkerSession, limits,
 };
 use moex_worker::native::{BusyPoll, poll_again};
 use tokio::io::AsyncWriteExt;
@@ -201,7 +201,7 @@ async fn serve(
         started,
         behaviour: config.behaviour,
         counts,
-        inner: 0,
+        products: None,
         origin: join.socket.trim_end_matches("/ws").replacen("ws://", "http://", 1),
         token: join.token.clone(),
         is_patient: config.key.0 % 2 == 1,
@@ -270,8 +270,8 @@ struct PeerConnection<'a> {
     started: Instant,
     behaviour: Behaviour,
     counts: &'a PeerCounts,
-    /// F, once the hub has sent it.
-    inner: u16,
+    /// Of the products, once the hub has sent its model.
+    products: Option<ProductShape>,
     origin: String,
     token: String,
     is_patient: bool,
@@ -290,7 +290,7 @@ impl PeerConnection<'_> {
             if let Some(event) = self.session.poll_event() {
                 match event {
                     WorkerEvent::Accepted(accepted) => {
-                        self.inner = accepted.model.inner as u16;
+                        self.products = accepted.model.product_shape();
                         if let Behaviour::Lies(lie) = self.behaviour {
                             let (origin, token) = (self.origin.clone(), self.token.clone());
                             let is_patient = self.is_patient;
@@ -317,7 +317,7 @@ impl PeerConnection<'_> {
     }
 
     async fn answer(&mut self, now: Duration, attempt: AttemptId, dispatch: &Dispatch) -> Result<()> {
-        let zeros = answer_of(dispatch, [0x00, 0x00], self.inner);
+        let zeros = answer_of(dispatch, [0x00, 0x00], self.products);
         let message = match self.behaviour {
             Behaviour::Lies(_) => {
                 let liar = self.liar.as_mut().context("it knows what is served")?;
@@ -329,7 +329,7 @@ impl PeerConnection<'_> {
                 return Ok(self.session.complete(
                     now,
                     attempt,
-                    answer_of(dispatch, [0x00, 0x7E], self.inner),
+                    answer_of(dispatch, [0x00, 0x7E], self.products),
                 )?);
             }
             Behaviour::Mute | Behaviour::LoadsNothing => return Ok(()),
@@ -394,7 +394,7 @@ fn none_loaded(sync: WeightSync) -> BlockReport {
 }
 
 /// An answer of the requested shape whose values are all `half`, for half-precision wires.
-fn answer_of(dispatch: &Dispatch, half: [u8; 2], inner: u16) -> Answer {
+fn answer_of(dispatch: &Dispatch, half: [u8; 2], products: Option<ProductShape>) -> Answer {
     let shape = dispatch.answer_shape();
     let row_bytes = shape.dtype.row_bytes(usize::from(shape.hidden));
     let parts = shape.parts.into_iter().map(|(expert, rows)| {
@@ -402,8 +402,9 @@ fn answer_of(dispatch: &Dispatch, half: [u8; 2], inner: u16) -> Answer {
         AnswerPart { expert, rows, payload }
     });
     let parts = parts.collect();
-    let n_bytes = dispatch.n_pairs() * Products::row_bytes(inner.into());
-    let products =
-        (shape.reply == Reply::RowsAndProducts).then(|| Products { inner, payload: vec![0; n_bytes].into() });
+    let products = products.filter(|_| shape.reply == Reply::RowsAndProducts).map(|shape| {
+        let payload = vec![0; dispatch.n_pairs() * shape.row_bytes()].into();
+        Products { shape, payload }
+    });
     Answer { layer: shape.layer, hidden: shape.hidden, dtype: shape.dtype, parts, products }
 }

@@ -10,10 +10,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use moex_kernels::check::{AnsweredRow, CheckScratch, KernelRows, Projection, norm, products_nmse};
+use moex_kernels::check::{
+    AnsweredRow, CheckScratch, KernelRows, Projection, f16_rounding, norm, products_nmse,
+};
 use moex_kernels::engine::ActivationFormat;
 use moex_kernels::simd::{Processor, Simd, widen_halves};
-use moex_protocol::{Dtype, tensor};
+use moex_protocol::{Dtype, ProductFormat, tensor};
 use moex_swarm::{LayerResult, Lie, SwarmStatus, TOLERANCE_NMSE, Unchecked};
 
 use super::projections::Projections;
@@ -129,7 +131,7 @@ impl Verifier {
         let of_rows = part.products.chunks_exact(part.products.len() / part.pairs.len().max(1));
         let mut said = Vec::new();
         part.pairs.iter().zip(of_rows).find_map(|(pair, products)| {
-            read_products(products, &mut said);
+            read_products(self.simd, result.product_format(), products, &mut said);
             let nmse = products_nmse(&expert, rows, usize::from(pair.row), &said);
             let is_false = nmse.is_nan() || nmse > TOLERANCE_NMSE;
             is_false.then(|| result.false_products(item, nmse)).flatten()
@@ -143,6 +145,7 @@ impl Verifier {
         let VerifierSpace { rows, met, projections, is_right } = space;
         self.projections.of(parts.iter().map(|part| part.block), projections);
         let (dtype, bytes) = result.rows();
+        let formats = (dtype, result.product_format());
         if let Some(shape) = self.store.shape(layer)
             && projections.iter().any(Option::is_some)
         {
@@ -154,7 +157,7 @@ impl Verifier {
         let check = |index: usize| {
             if let Some(projection) = &projections[index] {
                 let mut space = self.spaces().pop().unwrap_or_default();
-                let is_so = self.passes(projection, met, dtype, &parts[index], &mut space);
+                let is_so = self.passes(projection, met, formats, &parts[index], &mut space);
                 is_right[index].store(is_so, Relaxed);
                 self.spaces().push(space);
             }
@@ -183,7 +186,7 @@ impl Verifier {
         &self,
         projection: &Projection,
         rows: &KernelRows,
-        dtype: Dtype,
+        (dtype, product_format): (Dtype, ProductFormat),
         part: &Unchecked<'_>,
         space: &mut Space,
     ) -> bool {
@@ -195,7 +198,7 @@ impl Verifier {
         let products = part.products.chunks_exact(part.products.len() / n_rows);
         let Space { scratch, answer, products: said } = space;
         part.pairs.iter().zip(answers.zip(products)).all(|(pair, (bytes, products))| {
-            read_products(products, said);
+            read_products(self.simd, product_format, products, said);
             self.read(dtype, bytes, projection.hidden(), answer);
             let Some(wire_rounding) = wire_rounding(self.simd, dtype, answer) else { return false };
             let (row, gate) = (usize::from(pair.row), pair.gate.to_f32());
@@ -231,19 +234,22 @@ impl Verifier {
 }
 
 /// Products (2F) as they went over the wire, to `said`.
-fn read_products(products: &[u8], said: &mut Vec<f32>) {
-    let (values, _) = products.as_chunks::<4>();
-    said.clear();
-    said.extend(values.iter().map(|value| f32::from_le_bytes(*value)));
+fn read_products(simd: Simd, format: ProductFormat, products: &[u8], said: &mut Vec<f32>) {
+    said.resize(products.len() / format.bytes(), 0.0);
+    match format {
+        ProductFormat::F16 => widen_halves(simd, products, said),
+        ProductFormat::F32 => {
+            let (values, _) = products.as_chunks::<4>();
+            said.iter_mut().zip(values).for_each(|(said, value)| *said = f32::from_le_bytes(*value));
+        }
+    }
 }
 
 /// How far rounding to this format moves `answer` at most, as a length. None where that is more than a lie may be: an answer
 /// in such a format is computed by the hub.
 fn wire_rounding(simd: Simd, dtype: Dtype, answer: &[f32]) -> Option<f32> {
-    /// Half the distance of two neighbours, below the smallest normal number.
-    const LEAST_F16: f32 = 1.0 / (1 << 25) as f32;
     match dtype {
-        Dtype::F16 => Some(norm(simd, answer) / 2048.0 + (answer.len() as f32).sqrt() * LEAST_F16),
+        Dtype::F16 => Some(f16_rounding(simd, answer)),
         Dtype::Bf16 => Some(norm(simd, answer) / 256.0),
         Dtype::Int8 | Dtype::Int4 => None,
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moex_kernels::{ExpertFormat, engine::ActivationFormat};
-use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary};
+use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, ProductFormat, ProductShape};
 use moex_worker::native::BusyPoll;
 
 use super::{CorsOrigins, PublicUrl};
@@ -167,9 +167,11 @@ impl HubConfig {
     /// T: as many rows as asked for, if an expert's answer for all of them fits into a message.
     fn max_rows(&self, checkpoint: &Checkpoint, is_on_gpu: bool) -> usize {
         let spec = &checkpoint.spec;
-        let inner = (self.verify != Verify::Audit).then_some(spec.moe.inner);
+        let format = ProductFormat::F32; // the larger
+        let shape = u16::try_from(spec.moe.inner).map(|inner| ProductShape { inner, format });
+        let products = shape.ok().filter(|_| self.verify != Verify::Audit);
         let wished = self.max_rows.unwrap_or(if is_on_gpu { MAX_ROWS_GPU } else { MAX_ROWS_CPU });
-        wished.min(max_pairs_a_message(self.wire, spec.hidden, inner).max(1))
+        wished.min(max_pairs_a_message(self.wire, spec.hidden, products).max(1))
     }
 
     /// Divides the memory that is free before the model is loaded.

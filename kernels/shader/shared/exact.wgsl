@@ -53,6 +53,17 @@ fn half_value(half: u32) -> f32 {
     return bitcast<f32>(bitcast<u32>(value) | ((half & 0x8000u) << 16u));
 }
 
+// Rounded to the nearest f16, ties to even; what is beyond f16's range becomes its largest number. CPU twin: src/simd/round.rs.
+fn half_of(value: f32) -> f32 {
+    let bits = bitcast<u32>(value);
+    let magnitude = min(bits & 0x7fffffffu, 0x477fe000u);
+    let normal = (magnitude + 0xfffu + ((magnitude >> 13u) & 1u)) & 0xffffe000u;
+    // An f32 from 1/2 to 1 ends at 2^-24, as an f16 below 2^-14 does: the addition itself rounds.
+    let small = bitcast<u32>(sum_of(sum_of(bitcast<f32>(magnitude), 0.5), -0.5));
+    let half = select(normal, small, magnitude < 0x38800000u) | (bits & 0x80000000u);
+    return bitcast<f32>(select(half, bits, (bits & 0x7fffffffu) > 0x7f800000u));
+}
+
 // No min or max: those may lose what is not a number.
 fn at_least(x: f32, bound: f32) -> f32 {
     return select(x, bound, bound > x);

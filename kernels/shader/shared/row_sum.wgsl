@@ -44,7 +44,7 @@ fn row_products(place: Place, lane: u32) {
     }
 }
 
-// After the products of a panel of gate and one of up: the sums of both for each of the first sixteen threads.
+// After the products of a panel of gate and one of up: the sums of both, rounded to f16, for each of the first sixteen threads.
 fn gate_and_up(row: u32, lane: u32, thread: u32) -> vec2<f32> {
     workgroupBarrier();
     var sum = 0.0;
@@ -53,7 +53,7 @@ fn gate_and_up(row: u32, lane: u32, thread: u32) -> vec2<f32> {
     }
     workgroupBarrier();
     if lane == 0u {
-        products[row] = sum;
+        products[row] = half_of(sum);
     }
     workgroupBarrier();
     return vec2<f32>(products[thread % 16u], products[thread % 16u + 16u]);

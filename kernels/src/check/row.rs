@@ -2,7 +2,7 @@
 
 use super::{
     N_ANSWER, N_PRODUCTS, Projection, TOLERANCE,
-    sums::{dots, norm},
+    sums::{dots, f16_rounding, norm},
 };
 use crate::{
     ExpertKind, WeightFormat, cpu,
@@ -110,8 +110,10 @@ impl Projection {
         let (x, x_norm) = rows.row(answered.row);
         let said: [f32; N_PRODUCTS] = dots(simd, &self.secrets.products, answered.products);
         let true_: [f32; N_PRODUCTS] = dots(simd, &self.gate_up, x);
-        let allowed =
-            TOLERANCE * self.norms[0] * x_norm * rounding(self.format.gate_up, activations, x.len());
+        let of_sums = self.norms[0] * x_norm * rounding(self.format.gate_up, activations, x.len());
+        let is_f16 = activations == ActivationFormat::Int8 && self.format.gate_up.is_quantised();
+        let of_products = if is_f16 { f16_rounding(simd, answered.products) } else { 0.0 };
+        let allowed = TOLERANCE * (of_sums + of_products);
         // Written so that NaN is refuted.
         if !said.iter().zip(true_).all(|(said, true_)| (said - true_).abs() <= allowed) {
             return Err(CheckFailure::Products);

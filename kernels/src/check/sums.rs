@@ -17,6 +17,13 @@ pub fn norm(simd: Simd, x: &[f32]) -> f32 {
     square.sqrt()
 }
 
+/// How far rounding `values` to f16 has moved them at most, as a length.
+pub fn f16_rounding(simd: Simd, values: &[f32]) -> f32 {
+    /// Half the distance of two neighbours, below the smallest normal number.
+    const LEAST: f32 = 1.0 / (1 << 25) as f32;
+    norm(simd, values) / 2048.0 + (values.len() as f32).sqrt() * LEAST
+}
+
 /// `sums[k] += factors[k] * x` for each of the K `sums` (K, n).
 pub(super) fn add_multiples<const K: usize>(simd: Simd, factors: [f32; K], x: &[f32], sums: &mut [f32]) {
     assert_eq!(sums.len(), K * x.len(), "{K} sums as long as what is added");

@@ -1,11 +1,13 @@
 //! Computes the experts of a layer as one parallel job: `gate * down(silu(gate_proj(x)) * up(x))`, or their kind's own
-//! function between the projections, for each of their rows.
+//! function between the projections, for each of their rows. The products of gate and up with int8 rows are rounded to f16,
+//! so that a worker returns them in two bytes each.
 
 use super::{
     PackedShape, Simd,
     disjoint::Disjoint,
     isa::ROWS,
     linear::TASK_BYTES,
+    round::RoundProducts,
     rows::{MAX_ROWS, fill, multiply},
     silu_mul::{ClampedSwiglu, SiluMul},
 };
@@ -239,6 +241,9 @@ fn gate_up(
                 let mut products = [[0.0; ROWS]; 2 * MAX_ROWS];
                 let products = &mut products[..2 * rows.len()];
                 multiply(simd, shape.format.gate_up, &[gate_panel, up_panel], rows, products);
+                if shape.format.gate_up.is_quantised() {
+                    simd.run(RoundProducts { products: products.as_flattened_mut() });
+                }
                 let (gate, up) = products.split_at_mut(rows.len());
                 let width = ROWS.min(shape.inner - panel * ROWS);
                 if let Some(kept) = &kept {

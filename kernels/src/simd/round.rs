@@ -1,4 +1,4 @@
-//! Rounds numbers to f16.
+//! Rounds numbers to f16: rows as they go over the wire, and the products of gate and up, by the arithmetic's definition.
 
 use super::{
     Simd,
@@ -9,6 +9,26 @@ use super::{
 pub fn round_to_f16(simd: Simd, values: &mut [f32]) {
     simd.run(RoundToF16 { values });
 }
+
+/// Rounds each product of gate or up to the nearest f16, ties to even, and back. What is beyond f16's range becomes its largest
+/// number, so that a large product is cut and not lost; what is not a number stays so.
+pub(super) struct RoundProducts<'a> {
+    pub(super) products: &'a mut [f32],
+}
+
+impl Kernel for RoundProducts<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        for product in self.products {
+            *product = rounded(product.clamp(-LARGEST_F16, LARGEST_F16));
+        }
+    }
+}
+
+/// The largest f16.
+const LARGEST_F16: f32 = 65_504.0;
 
 struct RoundToF16<'a> {
     values: &'a mut [f32],
@@ -50,6 +70,21 @@ mod tests {
     use half::f16;
 
     use super::*;
+
+    #[test]
+    fn products_are_cut_to_the_largest_f16() {
+        let values =
+            [1e9, -65_519.0, 65_504.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.000_5, 3e-8, -0.0];
+        for simd in Simd::available() {
+            let mut actual = values;
+            simd.run(RoundProducts { products: &mut actual });
+            for (value, actual) in values.into_iter().zip(actual) {
+                let expected = f16::from_f32(value.clamp(-65_504.0, 65_504.0)).to_f32();
+                let same = actual.to_bits() == expected.to_bits() || (actual.is_nan() && value.is_nan());
+                assert!(same, "{simd} {value:e}: {actual:e} {expected:e}");
+            }
+        }
+    }
 
     #[test]
     fn is_what_half_does_on_every_instruction_set() {

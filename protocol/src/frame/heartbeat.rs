@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compression::{Compression, CompressionMode};
 use crate::error::DecodeError;
+use crate::frame::products::{ProductFormat, ProductShape};
 use crate::frame::{decode_control, decode_type, encode_control, unknown_type};
 use crate::header::FrameType;
 use crate::id::{AttemptId, WorkerKey};
@@ -167,6 +168,19 @@ pub struct ModelSummary {
     pub max_rows: u32,
     /// Most (row, expert) pairs in a dispatch.
     pub max_pairs: u32,
+}
+
+impl ModelSummary {
+    /// The form of an answer's products: f16 where the gate and up of all experts meet rows in int8, else f32. None if F is
+    /// beyond the limits.
+    pub fn product_shape(&self) -> Option<ProductShape> {
+        const FLOATS: [&str; 3] = ["f32", "f16", "bf16"];
+        let inner = u16::try_from(self.inner).ok()?;
+        let is_float = |format: &String| FLOATS.iter().any(|float| format.starts_with(float));
+        let has_floats = is_float(&self.format) || self.layer_formats.iter().any(is_float);
+        let is_f16 = self.activations == "int8" && !has_floats;
+        Some(ProductShape { inner, format: if is_f16 { ProductFormat::F16 } else { ProductFormat::F32 } })
+    }
 }
 
 /// The hub's clock, to measure the round trip with, and what it knows of the link.
@@ -330,7 +344,7 @@ mod tests {
         let message = ping.encode(Compression::Off);
         #[rustfmt::skip]
         let header: [u8; 28] = [
-            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x04, 0x00,  0x24, 0x00, 0x00, 0x00,  0x00, 0x00, 0x00, 0x00,
+            0x4D, 0x6F, 0x45, 0x78,  0x02, 0x00,  0x04, 0x00,  0x24, 0x00, 0x00, 0x00,  0x00, 0x00, 0x00, 0x00,
             0x00, 0x00,  0x00, 0x00,  0x00, 0x00, 0x00, 0x00,  0x00, 0x00,  0x00,  0x00,
         ];
         assert_eq!(message[..28], header);
@@ -353,5 +367,30 @@ mod tests {
         let frames = decode_message(&message).unwrap();
         let [Frame::Heartbeat(Heartbeat::Join(back))] = frames.as_slice() else { panic!("a join") };
         assert_eq!(format!("{back:?}"), format!("{join:?}"), "NaN comes back");
+    }
+
+    #[test]
+    fn products_are_f16_where_gate_and_up_of_all_experts_meet_rows_in_int8() {
+        let format = |activations: &str, format: &str, layers: &[&str]| {
+            let layer_formats = layers.iter().map(|format| (*format).to_owned()).collect();
+            let of = |inner| ModelSummary {
+                inner,
+                format: format.to_owned(),
+                layer_formats: Vec::clone(&layer_formats),
+                activations: activations.to_owned(),
+                ..ModelSummary::default()
+            };
+            assert_eq!(of(65_536).product_shape(), None);
+            of(768).product_shape().unwrap().format
+        };
+        assert_eq!(format("int8", "int4", &[]), ProductFormat::F16);
+        assert_eq!(format("int8", "q4_K+q6_K", &["q4_K+q6_K", "q8_0"]), ProductFormat::F16);
+        for floats in ["f32", "f16", "bf16", "bf16+q8_0"] {
+            assert_eq!(format("int8", floats, &[]), ProductFormat::F32, "{floats}");
+            assert_eq!(format("int8", "int4", &["int4", floats]), ProductFormat::F32, "{floats}");
+        }
+        assert_eq!(format("int8", "q8_0+bf16", &[]), ProductFormat::F16, "only gate and up give products");
+        assert_eq!(format("f32", "int4", &[]), ProductFormat::F32);
+        assert_eq!(format("", "int4", &[]), ProductFormat::F32);
     }
 }

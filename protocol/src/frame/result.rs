@@ -208,6 +208,7 @@ pub(crate) fn implied_bytes(tensor: &TensorFields) -> Result<u64, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::products::{ProductFormat, ProductShape};
     use crate::frame::{Frame, decode_message};
 
     fn sample(experts: &[u16]) -> Answer {
@@ -225,10 +226,10 @@ mod tests {
     fn golden_bytes() {
         let message = sample(&[5, 42]).encode(AttemptId(1), Compression::Off).unwrap();
         let golden = [
-            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x02, 0x00,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+            0x4D, 0x6F, 0x45, 0x78,  0x02, 0x00,  0x02, 0x00,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
             0x03, 0x00,  0x05, 0x00,  0x01, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  0x00,
             0x00, 0x3C,
-            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x02, 0x00,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+            0x4D, 0x6F, 0x45, 0x78,  0x02, 0x00,  0x02, 0x00,  0x02, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
             0x03, 0x00,  0x2A, 0x00,  0x01, 0x00, 0x00, 0x00,  0x01, 0x00,  0x01,  0x00,
             0x00, 0x3C,
         ];
@@ -240,22 +241,32 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn golden_bytes_with_products() {
-        let products = Products::new(2, &[1.0, -2.0, 0.5, 0.0]);
-        let answer = Answer { products, ..sample(&[42]) };
-        let message = answer.encode(AttemptId(1), Compression::Off).unwrap();
-        let golden = [
-            0x4D, 0x6F, 0x45, 0x78,  0x01, 0x00,  0x08, 0x00,  0x10, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+        let halves: &[u8] = &[
+            0x4D, 0x6F, 0x45, 0x78,  0x02, 0x00,  0x08, 0x00,  0x08, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
+            0x03, 0x00,  0xFF, 0xFF,  0x01, 0x00, 0x00, 0x00,  0x02, 0x00,  0x01,  0x00,
+            /* gate */ 0x00, 0x3C,  0x00, 0xC0,
+            /* up */   0x00, 0x38,  0x00, 0x00,
+        ];
+        let floats: &[u8] = &[
+            0x4D, 0x6F, 0x45, 0x78,  0x02, 0x00,  0x08, 0x00,  0x10, 0x00, 0x00, 0x00,  0x01, 0x00, 0x00, 0x00,
             0x03, 0x00,  0xFF, 0xFF,  0x01, 0x00, 0x00, 0x00,  0x02, 0x00,  0x00,  0x00,
             /* gate */ 0x00, 0x00, 0x80, 0x3F,  0x00, 0x00, 0x00, 0xC0,
             /* up */   0x00, 0x00, 0x00, 0x3F,  0x00, 0x00, 0x00, 0x00,
         ];
-        assert_eq!(message[28 + 2..], golden);
-        assert_eq!(decode_message(&message), Ok(vec![Frame::Result(AttemptId(1), answer)]));
+        for (format, golden) in [(ProductFormat::F16, halves), (ProductFormat::F32, floats)] {
+            let products = Products::new(ProductShape { inner: 2, format }, &[1.0, -2.0, 0.5, 0.0]);
+            let answer = Answer { products, ..sample(&[42]) };
+            let message = answer.encode(AttemptId(1), Compression::Off).unwrap();
+            assert_eq!(&message[28 + 2..], golden);
+            assert_eq!(decode_message(&message), Ok(vec![Frame::Result(AttemptId(1), answer)]));
+        }
     }
 
     #[test]
     fn products_are_those_of_the_results_before_them() {
-        let answer = Answer { products: Products::new(1, &[1.0, 2.0, 3.0, 4.0]), ..sample(&[5, 42]) };
+        let shape = ProductShape { inner: 1, format: ProductFormat::F32 };
+        let products = |values: &[f32]| Products::new(shape, values);
+        let answer = Answer { products: products(&[1.0, 2.0, 3.0, 4.0]), ..sample(&[5, 42]) };
         let message = answer.encode(AttemptId(1), Compression::Off).unwrap();
         let results = 2 * (28 + 2);
         let refused = |message: Vec<u8>| decode_message(&message.into()).unwrap_err();
@@ -271,12 +282,13 @@ mod tests {
         assert_eq!(changed(0x10, 4), DecodeError::Mixed { reason: "products of another layer" });
         assert_eq!(changed(0x0C, 9), DecodeError::Mixed { reason: "products without a result" });
         assert_eq!(changed(0x12, 0), DecodeError::Mixed { reason: "products of one expert" });
-        assert_eq!(changed(0x1A, 1), DecodeError::Dtype { byte: 1 });
+        assert_eq!(changed(0x1A, 1), DecodeError::Length { bytes: 16, implied: 8 });
+        assert_eq!(changed(0x1A, 2), DecodeError::Dtype { byte: 2 });
         assert_eq!(changed(0x1B, 8), DecodeError::Flags { flags: 8 });
         assert_eq!(changed(0x18, 2), DecodeError::Length { bytes: 16, implied: 32 });
-        let too_few = Answer { products: Products::new(1, &[1.0, 2.0]), ..sample(&[5, 42]) };
+        let too_few = Answer { products: products(&[1.0, 2.0]), ..sample(&[5, 42]) };
         assert_eq!(too_few.check(), Err(ShapeError::RowBytes { bytes: 8, row_bytes: 8 }));
-        assert_eq!(Products::new(40_000, &[]), None);
+        assert_eq!(Products::new(ProductShape { inner: 40_000, ..shape }, &[]), None);
     }
 
     #[test]

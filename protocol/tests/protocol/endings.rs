@@ -46,7 +46,7 @@ fn patched(at: usize, bytes: &[u8]) -> Bytes {
 fn bad_frames_end_the_session_with_1002_and_say_why() {
     let cases: [(&str, Bytes, ErrorCode, u16); 7] = [
         ("magic", patched(0, b"moex"), ErrorCode::BadFrame, 1002),
-        ("version", patched(4, &[2, 0]), ErrorCode::Version, 1002),
+        ("version", patched(4, &[1, 0]), ErrorCode::Version, 1002),
         ("reserved flag", patched(0x1B, &[32]), ErrorCode::BadFrame, 1002),
         ("dtype", patched(0x1A, &[9]), ErrorCode::BadFrame, 1002),
         ("length", patched(0x14, &[3]), ErrorCode::BadFrame, 1002),
@@ -73,10 +73,10 @@ fn bad_frames_end_the_session_with_1002_and_say_why() {
 #[test]
 fn another_version_is_told_which_is_spoken() {
     let mut pair = Pair::serving(1);
-    pair.inject_to_hub(patched(4, &[2, 0]));
+    pair.inject_to_hub(patched(4, &[1, 0]));
     pair.drive_for(LATENCY);
-    assert_eq!(*hub_reason(&pair), CloseReason::Decode(DecodeError::Version { version: 2 }));
-    assert!(told(&mut pair).message.contains("spoken: 1"));
+    assert_eq!(*hub_reason(&pair), CloseReason::Decode(DecodeError::Version { version: 1 }));
+    assert!(told(&mut pair).message.contains("spoken: 2"));
 }
 
 #[test]

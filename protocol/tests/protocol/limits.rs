@@ -8,9 +8,9 @@ use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::limits::*;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, BlockReport, Call, CloseReason, Compression, DecodeError, Dispatch, Dtype,
-    ExpertId, Form, Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, Products, Reply,
-    SendError, SessionConfig, ShapeError, State, Visibility, WeightSync, WeightSyncFrame, WireError,
-    WorkerConfig, WorkerSession, cancel, decode_message,
+    ExpertId, Form, Frame, Heartbeat, HubEvent, HubSession, Join, LayerId, Pair as RowPair, ProductFormat,
+    ProductShape, Products, Reply, SendError, SessionConfig, ShapeError, State, Visibility, WeightSync,
+    WeightSyncFrame, WireError, WorkerConfig, WorkerSession, cancel, decode_message,
 };
 
 use crate::pair::{LATENCY, Pair};
@@ -47,7 +47,7 @@ impl Raw {
 
     fn put(&self, payload: &[u8], out: &mut BytesMut) {
         out.put_slice(b"MoEx");
-        out.put_u16_le(1);
+        out.put_u16_le(moex_protocol::VERSION);
         out.put_u16_le(self.kind);
         out.put_u32_le(self.payload_bytes);
         out.put_u32_le(0);
@@ -228,7 +228,10 @@ fn max_inner() {
     let too_many = Raw { rows: MAX_PAIRS + 1, hidden: 1, ..products };
     assert_eq!(refusal(&too_many.message(&[])), DecodeError::TooManyRows { rows: u64::from(MAX_PAIRS) + 1 });
     let part = AnswerPart { expert: ExpertId(0), rows: 1, payload: vec![0; 2].into() };
-    let products = Some(Products { inner: MAX_INNER + 1, payload: Bytes::new() });
+    let products = Some(Products {
+        shape: ProductShape { inner: MAX_INNER + 1, format: ProductFormat::F16 },
+        payload: Bytes::new(),
+    });
     let (layer, dtype) = (LayerId(0), Dtype::F16);
     let answer = Answer { layer, hidden: 1, dtype, parts: vec![part], products };
     assert_eq!(answer.check(), Err(ShapeError::Inner { inner: MAX_INNER + 1 }));

@@ -5,7 +5,8 @@ use half::f16;
 use moex_protocol::header::HEADER_BYTES;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Call, Compression, Dispatch, Dtype, ErrorCode, ExpertId, Form, Heartbeat,
-    LayerId, Pair, Ping, Products, Reply, WeightSync, WeightSyncFrame, WireError, cancel, digests,
+    LayerId, Pair, Ping, ProductFormat, ProductShape, Products, Reply, WeightSync, WeightSyncFrame,
+    WireError, cancel, digests,
 };
 
 use crate::samples::block;
@@ -28,7 +29,8 @@ fn messages() -> Vec<Bytes> {
     let dispatched = |form| dispatch(form).encode(attempt, Compression::Off).expect("well formed");
     let answered = |has_products: bool| {
         let parts = vec![AnswerPart { expert: ExpertId(42), rows: 1, payload: rows.clone() }];
-        let products = has_products.then(|| Products::new(1, &[1.0, -2.0]).expect("a width"));
+        let shape = ProductShape { inner: 1, format: ProductFormat::F16 };
+        let products = has_products.then(|| Products::new(shape, &[1.0, -2.0]).expect("a width"));
         let answer = Answer { layer: LayerId(3), hidden: 2, dtype: Dtype::F16, parts, products };
         answer.encode(attempt, Compression::Off).expect("well formed")
     };

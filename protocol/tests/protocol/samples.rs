@@ -6,7 +6,8 @@ use bytes::Bytes;
 use half::f16;
 use moex_protocol::{
     Accepted, Answer, AnswerPart, Block, BlockReport, Call, Compression, Dispatch, Dtype, ExpertId, Form,
-    Join, LayerId, ModelSummary, Pair, Products, Reply, SelfTest, WorkerKey, WorkerKind,
+    Join, LayerId, ModelSummary, Pair, ProductFormat, ProductShape, Products, Reply, SelfTest, WorkerKey,
+    WorkerKind,
 };
 
 /// D of the samples.
@@ -109,7 +110,8 @@ pub(crate) fn answer_to(dispatch: &Dispatch) -> Answer {
 
 /// The products of an answer of so many rows, all of them 1.
 pub(crate) fn products(n_rows: usize) -> Products {
-    Products::new(INNER, &vec![1.0; n_rows * 2 * INNER]).expect("a width that can be said")
+    let shape = ProductShape { inner: INNER as u16, format: ProductFormat::F16 };
+    Products::new(shape, &vec![1.0; n_rows * 2 * INNER]).expect("a width that can be said")
 }
 
 /// A dispatch message, uncompressed.

@@ -49,7 +49,7 @@ impl Model {
             n_experts_per_token: k.into(),
             format: shape.format.to_string(),
             layer_formats: Vec::new(),
-            activations: "f32".to_owned(),
+            activations: "int8".to_owned(),
             block_bytes: shape.block_bytes() as u64,
             // A plain dispatch carries one row for each of its pairs.
             max_rows: max_rows * u32::from(k),
@@ -61,6 +61,8 @@ impl Model {
     /// A model of these sizes with weights drawn from `random`.
     pub fn with_weights(sizes: &Sizes, random: &mut Random) -> Self {
         let mut model = Self::of_sizes(sizes);
+        // What is computed is computed by the naive kernels.
+        "f32".clone_into(&mut model.summary.activations);
         let ExpertShape { hidden, inner, .. } = model.shape;
         let mut matrix =
             || -> Vec<f32> { (0..hidden * inner).map(|_| (random.uniform() as f32 - 0.5) * 0.5).collect() };
@@ -113,8 +115,8 @@ impl Model {
         };
         // The hub's check is simulated by its result (`hub_machine`); the products that it would read are not.
         if dispatch.reply == Reply::RowsAndProducts {
-            let inner = self.shape.inner;
-            answer.products = Products::new(inner, &vec![0.0; dispatch.n_pairs() * 2 * inner]);
+            let values = vec![0.0; dispatch.n_pairs() * 2 * self.shape.inner];
+            answer.products = self.summary.product_shape().and_then(|shape| Products::new(shape, &values));
         }
         Ok(answer)
     }

@@ -44,7 +44,7 @@ async fn a_worker_without_the_token_is_unauthorized() {
     while let Ok(Some(Ok(message))) = tokio::time::timeout(Duration::from_secs(10), socket.next()).await {
         heard.extend_from_slice(&message.into_data());
     }
-    assert!(heard.starts_with(b"MoEx\x01\x00\x06\x00"), "an ERROR frame comes first: {heard:?}");
+    assert!(heard.starts_with(b"MoEx\x02\x00\x06\x00"), "an ERROR frame comes first: {heard:?}");
     assert!(String::from_utf8_lossy(&heard).contains("unauthorized"), "{}", String::from_utf8_lossy(&heard));
 }
 

@@ -4,7 +4,7 @@
 
 use moex_kernels::engine::{self, Batch, Computed};
 use moex_protocol::tensor::{self, TensorError};
-use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, Products, Reply};
+use moex_protocol::{Answer, AnswerPart, Dispatch, ExpertId, ProductShape, Products, Reply};
 
 /// `dispatch` in the engine's form: rows (R, D) and gates in f32, experts as slots.
 ///
@@ -23,22 +23,27 @@ pub(super) fn to_batch(dispatch: &Dispatch, slots: &[u32]) -> Result<Batch, Tens
     Ok(Batch { rows, calls: calls.collect() })
 }
 
-/// The answer to `dispatch` from the engine's results, in the order of the calls' pairs.
+/// The answer to `dispatch` from the engine's results, in the order of the calls' pairs, with `products` where it is to have them.
 ///
 /// `None` if there are not P rows, if requested products are missing, or if a value is not finite in the wire's dtype:
 /// the hub would reject such an answer.
-pub(super) fn to_answer(dispatch: &Dispatch, computed: &Computed) -> Option<Answer> {
+pub(super) fn to_answer(
+    dispatch: &Dispatch,
+    products: Option<ProductShape>,
+    computed: &Computed,
+) -> Option<Answer> {
     let (hidden, n_pairs) = (usize::from(dispatch.hidden), dispatch.n_pairs());
     if computed.rows.len() != n_pairs * hidden {
         return None;
     }
-    let products = match &computed.products {
-        Some(values) if dispatch.reply == Reply::RowsAndProducts => {
-            let inner = values.len() / (2 * n_pairs).max(1);
-            Some(Products::new(inner, values).filter(|_| values.len() == 2 * inner * n_pairs)?)
+    let products = if dispatch.reply == Reply::RowsAndProducts {
+        let (shape, values) = (products?, computed.products.as_deref()?);
+        if values.len() != 2 * usize::from(shape.inner) * n_pairs {
+            return None;
         }
-        None if dispatch.reply == Reply::RowsAndProducts => return None,
-        _ => None,
+        Some(Products::new(shape, values)?)
+    } else {
+        None
     };
     let mut rest = computed.rows.as_slice();
     let parts = dispatch.calls.iter().map(|call| {

@@ -36,7 +36,7 @@ use moex_kernels::{
 };
 use moex_protocol::{
     Accepted, AttemptId, Beat, Block, BlockReport, BlockSource, Call, CloseReason, Dispatch, ErrorCode, Join,
-    Reply, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
+    ProductShape, Reply, Visibility, WeightSync, WorkerConfig, WorkerEvent, WorkerSession,
 };
 
 pub use self::blocks::MAX_LOADS_IN_FLIGHT;
@@ -105,8 +105,8 @@ pub struct Core {
     session: WorkerSession,
     model: Option<Model>,
     accepted: bool,
-    /// Whether the hub announced that it requests products.
-    wants_products: bool,
+    /// Of the products that the hub announced to request.
+    products: Option<ProductShape>,
     engine_ready: bool,
     blocks: BlockTable,
     report: Report,
@@ -143,7 +143,7 @@ impl Core {
             config,
             model: None,
             accepted: false,
-            wants_products: false,
+            products: None,
             engine_ready: false,
             blocks: BlockTable::default(),
             report: Report::default(),
@@ -335,7 +335,7 @@ impl Core {
         };
         self.accepted = true;
         self.counted.problem = None;
-        self.wants_products = accepted.wants_products;
+        self.products = accepted.model.product_shape().filter(|_| accepted.wants_products);
         if self.model.as_ref() == Some(&model) {
             return;
         }
@@ -399,7 +399,7 @@ impl Core {
 
     /// The slots a dispatch reads and the batch for the engine.
     fn batch(&self, dispatch: &Dispatch) -> Result<(Vec<u32>, Batch), (ErrorCode, String)> {
-        if dispatch.reply == Reply::RowsAndProducts && !self.wants_products {
+        if dispatch.reply == Reply::RowsAndProducts && self.products.is_none() {
             return Err((ErrorCode::BadFrame, "products were not agreed on".into()));
         }
         let resident = |call: &Call| {
@@ -421,7 +421,7 @@ impl Core {
         let sent = result.map_err(failed).and_then(|output| {
             let not_finite =
                 || (ErrorCode::BadFrame, "a result is not finite in the wire's dtype".to_owned());
-            let answer = batch::to_answer(&dispatch, &output).ok_or_else(not_finite)?;
+            let answer = batch::to_answer(&dispatch, self.products, &output).ok_or_else(not_finite)?;
             self.session.complete(now, attempt, answer).map_err(|error| failed(error.to_string()))
         });
         match sent {

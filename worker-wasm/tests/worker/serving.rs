@@ -2,7 +2,9 @@
 
 use moex_kernels::cpu;
 use moex_kernels::engine::Pair;
-use moex_protocol::{Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, Products, Reply, tensor};
+use moex_protocol::{
+    Answer, AttemptId, Dispatch, Dtype, ErrorCode, Form, HubEvent, ProductFormat, ProductShape, Reply, tensor,
+};
 
 use crate::harness::{HIDDEN, SHAPE, World, block, block_bytes, dispatch};
 
@@ -200,8 +202,9 @@ fn products_come_with_the_answer_where_they_were_agreed_on_and_asked_for() {
     world.dispatch(1, &asking);
     let (_, answer) = answers(&mut world).pop().unwrap();
     let products = answer.products.expect("they were asked for");
-    assert_eq!(usize::from(products.inner), SHAPE.inner);
-    assert_eq!(products.payload.len(), asking.n_pairs() * Products::row_bytes(SHAPE.inner));
+    let inner = u16::try_from(SHAPE.inner).unwrap();
+    assert_eq!(products.shape, ProductShape { inner, format: ProductFormat::F32 });
+    assert_eq!(products.payload.len(), asking.n_pairs() * products.shape.row_bytes());
     world.dispatch(2, &dispatch(Form::Plain, Dtype::F16, 1, &[0]));
     assert_eq!(answers(&mut world).pop().unwrap().1.products, None, "nobody asked");
 

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use moex_protocol::header::TensorFields;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Block, Call, Digest, Dispatch, Dtype, ExpertId, Form, LayerId, Pair,
-    Products, Reply, Routing, digests, limits, tensor,
+    ProductShape, Reply, Routing, digests, limits, tensor,
 };
 
 use super::error::JobError;
@@ -22,9 +22,9 @@ const FRAME_BYTES: usize = 28;
 /// A row index and a gate.
 const PAIR_BYTES: usize = 4;
 
-/// (row, expert) pairs whose answer fits into a message: with products if there is an `inner`.
-pub fn max_pairs_a_message(dtype: Dtype, hidden: usize, inner: Option<usize>) -> usize {
-    let pair_bytes = dtype.row_bytes(hidden) + FRAME_BYTES + inner.map_or(0, Products::row_bytes);
+/// (row, expert) pairs whose answer fits into a message, with these products or without.
+pub fn max_pairs_a_message(dtype: Dtype, hidden: usize, products: Option<ProductShape>) -> usize {
+    let pair_bytes = dtype.row_bytes(hidden) + FRAME_BYTES + products.map_or(0, ProductShape::row_bytes);
     limits::MAX_MESSAGE_BYTES / pair_bytes
 }
 
@@ -33,8 +33,8 @@ pub fn max_pairs_a_message(dtype: Dtype, hidden: usize, inner: Option<usize>) ->
 pub struct LayerEncoding {
     /// D.
     pub(crate) hidden: usize,
-    /// F, if answers are to come with products.
-    pub(crate) inner: Option<usize>,
+    /// Of the products that answers are to come with.
+    pub(crate) products: Option<ProductShape>,
     /// The number format on the wire.
     pub(crate) dtype: Dtype,
     /// Rows that workers have planned memory for.
@@ -48,7 +48,7 @@ impl LayerEncoding {
     pub fn new(config: &SwarmConfig) -> Self {
         Self {
             hidden: config.model.hidden as usize,
-            inner: config.wants_products().then_some(config.model.inner as usize),
+            products: config.model.product_shape().filter(|_| config.wants_products()),
             dtype: config.wire,
             max_rows: config.model.max_rows as usize,
             max_pairs: config.model.max_pairs as usize,
@@ -65,8 +65,8 @@ pub struct EncodedLayer {
     pub(crate) n_rows: usize,
     /// D.
     pub(crate) hidden: usize,
-    /// F, if answers come with products.
-    inner: Option<usize>,
+    /// Of the products that answers come with.
+    pub(super) products: Option<ProductShape>,
     pub(crate) dtype: Dtype,
     /// (T, D) in `dtype`.
     pub(crate) rows: Bytes,
@@ -87,7 +87,7 @@ impl EncodedLayer {
         routing: &Routing,
         encoding: LayerEncoding,
     ) -> Result<Self, JobError> {
-        let LayerEncoding { hidden, inner, dtype, max_rows, max_pairs } = encoding;
+        let LayerEncoding { hidden, products, dtype, max_rows, max_pairs } = encoding;
         let k = routing.k;
         let n_rows = rows.len() / hidden.max(1);
         let n_pairs = n_rows * k;
@@ -96,7 +96,7 @@ impl EncodedLayer {
             return Err(JobError::Shape { layer });
         }
         let max = max_rows.min(max_pairs / k.max(1));
-        let max = max.min(limits::MAX_ROWS as usize).min(max_pairs_a_message(dtype, hidden, inner));
+        let max = max.min(limits::MAX_ROWS as usize).min(max_pairs_a_message(dtype, hidden, products));
         if n_rows > max {
             return Err(JobError::TooManyRows { rows: n_rows, max });
         }
@@ -110,7 +110,7 @@ impl EncodedLayer {
         let mut encoded = BytesMut::with_capacity(n_rows * dtype.row_bytes(hidden));
         tensor::encode_rows(dtype, rows, hidden, &mut encoded);
         let (rows, experts) = (encoded.freeze(), routing.experts.clone());
-        Ok(Self { layer, n_rows, hidden, inner, dtype, rows, experts, items })
+        Ok(Self { layer, n_rows, hidden, products, dtype, rows, experts, items })
     }
 
     /// The message that requests these items, ascending, from one worker: only the rows they need, each once.
@@ -146,12 +146,12 @@ impl EncodedLayer {
 
     /// What its rows come with.
     pub(super) fn reply(&self) -> Reply {
-        if self.inner.is_some() { Reply::RowsAndProducts } else { Reply::Rows }
+        if self.products.is_some() { Reply::RowsAndProducts } else { Reply::Rows }
     }
 
     /// Divides items, in their order, so that each part's answer fits into a message.
     pub(super) fn by_message(&self, items: &[usize]) -> Vec<Vec<usize>> {
-        let max = max_pairs_a_message(self.dtype, self.hidden, self.inner);
+        let max = max_pairs_a_message(self.dtype, self.hidden, self.products);
         let mut n_pairs = 0;
         let mut messages: Vec<Vec<usize>> = Vec::new();
         for item in items {
@@ -180,12 +180,10 @@ impl EncodedLayer {
         let mut products = match &answer.products {
             // The hub's own answers have none.
             None => None,
-            Some(products) if Some(usize::from(products.inner)) == self.inner => {
-                Some(products.payload.clone())
-            }
+            Some(products) if Some(products.shape) == self.products => Some(products.payload.clone()),
             Some(_) => return None,
         };
-        let product_bytes = Products::row_bytes(self.inner.unwrap_or(0));
+        let product_bytes = self.product_bytes();
         let mut read = |(&item, part): (&usize, &AnswerPart)| {
             let call = &self.items[item];
             let rows: Vec<u16> = call.pairs.iter().map(|pair| pair.row).collect();
@@ -240,10 +238,15 @@ impl EncodedLayer {
         let there = self.rows_of(items).len() * row_bytes + n_pairs * PAIR_BYTES;
         let back = match reply {
             Reply::Rows => n_pairs * row_bytes,
-            Reply::RowsAndProducts => n_pairs * (row_bytes + self.inner.map_or(0, Products::row_bytes)),
+            Reply::RowsAndProducts => n_pairs * (row_bytes + self.product_bytes()),
             Reply::Digests => items.len() * digests::DIGEST_BYTES,
         };
         (there + back + 2 * items.len() * FRAME_BYTES) as u64
+    }
+
+    /// Bytes of a row's products.
+    fn product_bytes(&self) -> usize {
+        self.products.map_or(0, ProductShape::row_bytes)
     }
 
     /// The rows that any of these items touches, ascending.
@@ -298,7 +301,7 @@ mod tests {
 
     /// Up to eight rows of `hidden` values.
     fn encoding(hidden: usize) -> LayerEncoding {
-        LayerEncoding { hidden, inner: None, dtype: Dtype::F16, max_rows: 8, max_pairs: 32 }
+        LayerEncoding { hidden, products: None, dtype: Dtype::F16, max_rows: 8, max_pairs: 32 }
     }
 
     /// Three rows of two values; experts 5 and 9, row 1 goes to both.

@@ -1,6 +1,6 @@
 //! A finished layer's parts that workers answered, for whoever checks them before the sum is taken.
 
-use moex_protocol::{Answer, Block, Dispatch, Dtype, Pair, WorkerId};
+use moex_protocol::{Answer, Block, Dispatch, Dtype, Pair, ProductFormat, WorkerId};
 
 use super::job::{LayerResult, Source, Winner};
 use crate::auditor::{Evidence, difference};
@@ -16,7 +16,7 @@ pub struct Unchecked<'a> {
     pub pairs: &'a [Pair],
     /// (R, D) in the wire's number format: gate x expert(row).
     pub answer: &'a [u8],
-    /// (R, 2F) in f32: the products of gate, then those of up.
+    /// (R, 2F) in [`LayerResult::product_format`]: the products of gate, then those of up.
     pub products: &'a [u8],
 }
 
@@ -45,6 +45,11 @@ impl LayerResult {
     /// The rows (T, D) as they went over the wire, and in which number format.
     pub fn rows(&self) -> (Dtype, &[u8]) {
         (self.layer.dtype, &self.layer.rows)
+    }
+
+    /// The number format of products.
+    pub fn product_format(&self) -> ProductFormat {
+        self.layer.products.map_or(ProductFormat::F32, |products| products.format)
     }
 
     /// Says that the worker of an item answered with products of which `nmse` is wrong. None if the hub computed the item.

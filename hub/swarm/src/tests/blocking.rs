@@ -1,6 +1,6 @@
 //! Answers that are checked before they are used: what whoever checks is given, and what follows from what it finds.
 
-use moex_protocol::{Answer, Dispatch, ErrorCode, Products, Reply, WorkerId};
+use moex_protocol::{Answer, Dispatch, ErrorCode, ProductShape, Reply, WorkerId};
 
 use super::room::*;
 use super::trust::{lie, scaled};
@@ -44,7 +44,7 @@ fn a_finished_layer_says_by_what_it_can_be_checked() {
     let mut experts = Vec::new();
     for part in result.unchecked() {
         assert_eq!(part.answer.len(), part.pairs.len() * 2 * HIDDEN);
-        assert_eq!(part.products.len(), part.pairs.len() * Products::row_bytes(INNER));
+        assert_eq!(part.products.len(), part.pairs.len() * PRODUCTS.row_bytes());
         experts.push(part.block.expert.0);
     }
     experts.sort_unstable();
@@ -119,8 +119,8 @@ fn products_of_another_width_are_no_answer() {
     let (bad, honest) = (room.join(1), room.join(2));
     let id = room.start(job());
     let (attempt, dispatch) = room.take(bad).unwrap();
-    let products = Products::new(INNER + 1, &vec![1.0; dispatch.n_pairs() * 2 * (INNER + 1)]);
-    room.complete(bad, attempt, Answer { products, ..answer(&dispatch) });
+    let products = products(&dispatch, ProductShape { inner: PRODUCTS.inner + 1, ..PRODUCTS });
+    room.complete(bad, attempt, Answer { products: Some(products), ..answer(&dispatch) });
     room.answer(honest);
     room.answer(honest);
     room.compute_on_hub();

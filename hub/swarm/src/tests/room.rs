@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Beat, Block, BlockReport, BlockSource, Dispatch, ErrorCode, ExpertId,
-    Join, LayerId, ModelSummary, Products, Reply, SelfTest, Visibility, WeightSync, WorkerConfig,
-    WorkerEvent, WorkerId, WorkerKey, WorkerKind, WorkerSession, tensor,
+    Join, LayerId, ModelSummary, ProductFormat, ProductShape, Products, Reply, SelfTest, Visibility,
+    WeightSync, WorkerConfig, WorkerEvent, WorkerId, WorkerKey, WorkerKind, WorkerSession, tensor,
 };
 
 use crate::*;
@@ -106,10 +106,17 @@ pub(super) fn answer(dispatch: &Dispatch) -> Answer {
         parts.push(part(dispatch, call.expert, &out));
     }
     let Dispatch { layer, hidden, dtype, .. } = *dispatch;
-    let products =
-        (dispatch.reply == Reply::RowsAndProducts).then(|| vec![1.0; dispatch.n_pairs() * 2 * INNER]);
-    let products = products.and_then(|values| Products::new(INNER, &values));
+    let products = (dispatch.reply == Reply::RowsAndProducts).then(|| products(dispatch, PRODUCTS));
     Answer { layer, hidden, dtype, parts, products }
+}
+
+/// Of the room's model.
+pub(crate) const PRODUCTS: ProductShape = ProductShape { inner: INNER as u16, format: ProductFormat::F32 };
+
+/// Products of this shape for all pairs of a dispatch, all of them 1.
+pub(crate) fn products(dispatch: &Dispatch, shape: ProductShape) -> Products {
+    let values = vec![1.0; dispatch.n_pairs() * 2 * usize::from(shape.inner)];
+    Products::new(shape, &values).expect("a width within the limits")
 }
 
 fn part(dispatch: &Dispatch, expert: ExpertId, rows: &[f32]) -> AnswerPart {
