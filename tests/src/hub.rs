@@ -115,11 +115,12 @@ impl Moex {
         Ok(Hub { process, url, join_url, http, started, _own_state: own_state })
     }
 
-    /// Starts `moex worker JOIN_URL ARGS` on the CPU. Its log has this name.
+    /// Starts `moex worker JOIN_URL ARGS`, on the CPU unless `args` name another device. Its log has this name.
     pub fn worker(&self, name: &str, join_url: &str, args: &[&str]) -> Result<Worker> {
         let child = self
             .command(name)?
-            .args(["worker", join_url, "--device", "cpu"])
+            .env("MOEX_DEVICE", "cpu")
+            .args(["worker", join_url])
             .args(args)
             .spawn()
             .context("moex worker could not be started")?;

@@ -80,10 +80,23 @@ impl SwarmExperts {
         Ok(self.away.remove(at.ok_or_else(no_such)?))
     }
 
+    /// What the swarm's thread sends, looked for while busy polling lasts, so that it need not wake this one.
+    fn receive(&self, result: &Results, deadline: Duration) -> Result<Computed, std_mpsc::RecvTimeoutError> {
+        let mut busy_poll = self.swarm.shared.busy_poll;
+        busy_poll.stir();
+        while busy_poll.is_awake() {
+            if let Ok(computed) = result.try_recv() {
+                return Ok(computed);
+            }
+            std::thread::yield_now();
+        }
+        result.recv_timeout(deadline)
+    }
+
     /// Waits for a layer.
     fn wait(&mut self, away: &Away) -> Result<LayerResult, ExpertsError> {
         let deadline = self.swarm.shared.config.coverage_wait + LAYER_DEADLINE;
-        match away.result.recv_timeout(deadline) {
+        match self.receive(&away.result, deadline) {
             Ok(result) => {
                 let result = result.map_err(|error| failed(&error))?;
                 self.has_worker_answered |= result.unchecked().next().is_some();
@@ -99,11 +112,16 @@ impl SwarmExperts {
     }
 }
 
+/// How a layer ended.
+type Computed = Result<LayerResult, JobError>;
+/// Where it comes from, once.
+type Results = std_mpsc::Receiver<Computed>;
+
 /// A layer that the swarm computes.
 struct Away {
     ticket: Ticket,
     layer: LayerId,
-    result: std_mpsc::Receiver<Result<LayerResult, JobError>>,
+    result: Results,
 }
 
 /// Blocks its thread: not to be called from a task of an async runtime. The calling thread encodes the rows, checks the results

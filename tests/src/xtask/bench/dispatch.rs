@@ -1,5 +1,5 @@
-//! `cargo xtask bench dispatch`: measures the overhead between router and workers, from plan to sum, with workers that
-//! answer at once and compute nothing.
+//! `cargo xtask bench dispatch`: measures a layer between router and workers, from plan to sum: with workers that answer at
+//! once and compute nothing, or with native workers on a device.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -31,6 +31,10 @@ pub struct Args {
     /// Hub and workers busy-poll for messages, as `moex serve` and `moex worker` do with this flag.
     #[arg(long)]
     busy_poll: bool,
+    /// Native workers on this device, which compute, in place of workers that do not; hub and workers busy-poll as they do by
+    /// default.
+    #[arg(long, conflicts_with = "busy_poll")]
+    device: Option<String>,
     /// Further arguments of `moex serve`, after `--`.
     #[arg(last = true)]
     serve: Vec<String>,
@@ -91,10 +95,16 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     let model = model.to_str().context("the model has a name that is no text")?;
     let mut serve =
         vec!["--no-hub-compute", "--replicas", "1", "--hedge", "1", "--trace", trace, "--model", model];
-    serve.push(if args.busy_poll { "--busy-poll=on" } else { "--busy-poll=off" });
+    if args.device.is_none() {
+        serve.push(if args.busy_poll { "--busy-poll=on" } else { "--busy-poll=off" });
+    }
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
-    let peers = (1..=n_workers).map(|n| {
+    let start_worker = |device: &String| moex.worker("worker", &hub.join_url, &["--device", device]);
+    let workers = args.device.iter().flat_map(|device| std::iter::repeat_n(device, n_workers));
+    let _workers = workers.map(start_worker).collect::<Result<Vec<_>>>()?;
+    let n_peers = if args.device.is_none() { n_workers } else { 0 };
+    let peers = (1..=n_peers).map(|n| {
         let key = WorkerKey(n as u128);
         let (memory_budget_bytes, busy_poll) = (1 << 40, args.busy_poll);
         let (teraflops, behaviour, renames) = (1.0, Behaviour::Zeros, false);

@@ -44,7 +44,7 @@ pub enum Bench {
     Serve(serve::Args),
     /// Tokens per second and bytes a token by how answers are checked, with two workers on hosts of their own.
     Verify(verify::Args),
-    /// The time of a layer without its experts' computation, in parts.
+    /// The time of a layer in parts, without its experts' computation or with it.
     Dispatch(dispatch::Args),
     /// The compression of messages by LZ4: its ratio, its cost, and the link rate below which it pays.
     Compression(compression::Args),
