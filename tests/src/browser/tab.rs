@@ -50,7 +50,9 @@ impl Tab {
 
     /// Goes to an address, and waits until the page is loaded; so is the browser's own page about an error.
     pub(super) async fn visit(&self, url: &str) -> Result<()> {
-        self.load("Page.navigate", json!({ "url": url })).await
+        self.load("Page.navigate", json!({ "url": url })).await?;
+        // The event may have been that of the empty page before it.
+        self.until("location.href !== 'about:blank' && document.readyState === 'complete'").await
     }
 
     /// Gives a command after which a page loads, and waits for that.
