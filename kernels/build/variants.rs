@@ -10,7 +10,7 @@ const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 /// Those of int8 activations: one text for all formats.
 const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
 /// Those of the hub's forward pass, of its measurements, and of native workers, besides: no browser runs them.
-const PASS_KERNELS: [&str; 19] = [
+const PASS_KERNELS: [&str; 20] = [
     "best_logits",
     "attend_tiles",
     "int8_matrix",
@@ -23,6 +23,7 @@ const PASS_KERNELS: [&str; 19] = [
     "group_pairs",
     "keep_rows",
     "read_all",
+    "keep_awake",
     "row_product",
     "row_attend",
     "row_router",

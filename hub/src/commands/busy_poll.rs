@@ -10,8 +10,8 @@ const MANY_PROCESSORS: usize = 8;
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(super) struct BusyPollArgs {
     /// Look for messages for a millisecond before sleeping: saves tens of microseconds a layer where hub and workers are on
-    /// one machine or a fast cable away, and keeps a processor busy while tokens are made. `auto`: where there are eight
-    /// processors or more
+    /// one machine or a fast cable away. Keeps a processor busy while tokens are made, and a worker's graphics card at its full
+    /// clock. `auto`: where there are eight processors or more
     #[arg(
         long,
         env = "MOEX_BUSY_POLL",

@@ -12,7 +12,7 @@ mod stage;
 pub use crate::batch::{Batch, Call, Computed, Pair};
 pub use cpu::CpuEngine;
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-pub use gpu::{DispatchTime, GpuClock, GpuPass, ResidentExperts, Stamps, StepTime};
+pub use gpu::{DispatchTime, GpuClock, GpuPass, KeepAwake, ResidentExperts, Stamps, StepTime};
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuDevice, GpuEngine, GpuInfo, GpuSelect, GpuTuning, SelfTestReport};
 pub use stage::Stage;

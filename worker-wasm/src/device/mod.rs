@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+#[cfg(all(feature = "native", feature = "gpu", not(target_arch = "wasm32")))]
+use moex_kernels::engine::KeepAwake;
 #[cfg(all(feature = "native", not(target_arch = "wasm32")))]
 use moex_kernels::engine::Stage;
 #[cfg(feature = "gpu")]
@@ -235,6 +237,21 @@ impl Device {
             Kind::Cpu(_) => drop(observer),
             #[cfg(feature = "gpu")]
             Kind::Gpu(gpu) => drop(gpu.observe(observer)),
+        }
+    }
+
+    /// What keeps a graphics card's clock up, to be called while the worker looks for messages; `None` where there is no card.
+    #[cfg(all(feature = "native", not(target_arch = "wasm32")))]
+    pub(crate) fn keep_awake(&self) -> Option<Box<dyn Fn()>> {
+        match &self.kind {
+            Kind::Cpu(_) => None,
+            #[cfg(feature = "gpu")]
+            Kind::Gpu(gpu) => {
+                let keep_awake = KeepAwake::new(gpu)?;
+                Some(Box::new(move || {
+                    keep_awake.turn();
+                }))
+            }
         }
     }
 

@@ -7,28 +7,36 @@ use tokio::time::Instant;
 
 /// How long a thread polls after a message, before it sleeps.
 const WINDOW: Duration = Duration::from_millis(1);
+/// The same beside a graphics card, whose clock falls unless it is kept busy through a hub's head and sampling too.
+const WINDOW_OF_A_CARD: Duration = Duration::from_millis(5);
 
 /// Whether a thread polls or sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPoll {
-    is_on: bool,
+    /// `None` if it always sleeps.
+    window: Option<Duration>,
     until: Option<Instant>,
 }
 
 impl BusyPoll {
     /// Polls if `is_on`; otherwise the thread always sleeps.
     pub fn new(is_on: bool) -> Self {
-        Self { is_on, until: None }
+        Self { window: is_on.then_some(WINDOW), until: None }
+    }
+
+    /// For a thread that keeps a graphics card awake while it polls.
+    pub(super) fn beside_a_card(self) -> Self {
+        Self { window: self.window.map(|_| WINDOW_OF_A_CARD), ..self }
     }
 
     /// Whether the thread ever polls.
     pub fn is_on(self) -> bool {
-        self.is_on
+        self.window.is_some()
     }
 
     /// Restarts the polling window: a message came, or one was sent that will be answered.
     pub fn stir(&mut self) {
-        self.until = self.is_on.then(|| Instant::now() + WINDOW);
+        self.until = self.window.map(|window| Instant::now() + window);
     }
 
     /// Whether to poll again rather than to sleep.

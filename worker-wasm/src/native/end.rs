@@ -45,6 +45,8 @@ pub(super) struct NativeEnd<'a, S> {
     in_place: VecDeque<Job<Fetcher>>,
     status: Option<watch::Sender<Vec<Status>>>,
     busy_poll: BusyPoll,
+    /// Called while it polls.
+    keep_awake: Option<Box<dyn Fn()>>,
     timing: Timing,
     shutdown: Option<Pin<&'a mut S>>,
 }
@@ -56,6 +58,7 @@ impl<'a, S: Future<Output = ()>> NativeEnd<'a, S> {
         links: Links,
         status: Option<watch::Sender<Vec<Status>>>,
         busy_poll: BusyPoll,
+        keep_awake: Option<Box<dyn Fn()>>,
         timing: Timing,
         shutdown: Pin<&'a mut S>,
     ) -> Self {
@@ -68,6 +71,7 @@ impl<'a, S: Future<Output = ()>> NativeEnd<'a, S> {
             in_place: VecDeque::new(),
             status,
             busy_poll,
+            keep_awake,
             timing,
             shutdown: Some(shutdown),
         }
@@ -153,7 +157,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
             return Event::Done(job.run().await);
         }
         let deadline = deadline.map(|time| self.clock.0 + time);
-        let Self { links, done, busy_poll, timing, shutdown, .. } = self;
+        let Self { links, done, busy_poll, keep_awake, timing, shutdown, .. } = self;
         loop {
             tokio::select! {
                 // In this order, a timer is never starved, and polling again comes last.
@@ -172,7 +176,11 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
                     timing.reach(Point::Received);
                     return event;
                 }
-                () = poll_again(), if busy_poll.is_awake() => {}
+                () = poll_again(), if busy_poll.is_awake() => {
+                    if let Some(keep_awake) = keep_awake {
+                        keep_awake();
+                    }
+                }
             }
         }
     }

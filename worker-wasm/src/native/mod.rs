@@ -167,7 +167,10 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
                 let links = Links::new(hubs.iter().map(|hub| hub.route.clone()).collect());
                 let status = options.status.clone();
                 let busy_poll = options.busy_poll;
-                let end = NativeEnd::new(clock, links, status, busy_poll, timing, shutdown.as_mut());
+                let keep_awake = device.keep_awake().filter(|_| busy_poll.is_on());
+                let busy_poll = if keep_awake.is_some() { busy_poll.beside_a_card() } else { busy_poll };
+                let shutdown = shutdown.as_mut();
+                let end = NativeEnd::new(clock, links, status, busy_poll, keep_awake, timing, shutdown);
                 Driver::new(end, Shared::new(device), configs).run().await
             }
             Err(reason) => vec![Ending::DeviceFailed(reason); hubs.len()],

@@ -16,6 +16,8 @@
 mod compiled;
 mod device;
 mod int8;
+#[cfg(not(target_arch = "wasm32"))]
+mod keep_awake;
 mod layout;
 mod message;
 mod observer;
@@ -35,6 +37,8 @@ mod upload;
 mod variants;
 
 pub use device::{GpuDevice, GpuInfo, GpuSelect};
+#[cfg(not(target_arch = "wasm32"))]
+pub use keep_awake::KeepAwake;
 #[cfg(not(target_arch = "wasm32"))]
 pub use pass::{DispatchTime, GpuClock, GpuPass, ResidentExperts, Stamps, StepTime};
 pub use self_test::SelfTestReport;

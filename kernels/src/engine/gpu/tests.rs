@@ -234,6 +234,19 @@ fn messages_under_way_together_do_not_mix_and_allocate_nothing() {
 }
 
 #[test]
+fn what_keeps_a_gpu_awake_is_one_submission_at_a_time_and_changes_no_bits() {
+    let Some(device) = device() else { return };
+    let engine = loaded(&device, 3);
+    let alone = block_on(engine.compute(&batch(0))).unwrap();
+    let keep_awake = KeepAwake::of(&device);
+    for _ in 0..3 {
+        assert!(keep_awake.turn(), "the last is done once what came after it is");
+        keep_awake.turn();
+        assert_eq!(block_on(engine.compute(&batch(0))).unwrap(), alone);
+    }
+}
+
+#[test]
 fn an_answer_nobody_waits_for_frees_its_buffer() {
     let Some(device) = device() else { return };
     let engine = loaded(&device, 2);
