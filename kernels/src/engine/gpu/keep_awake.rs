@@ -16,7 +16,7 @@ use super::{
     shaders::int8_shader,
 };
 
-/// See the [module's description](self).
+/// Keeps a GPU's clock up, as long as [`Self::turn`] is called.
 #[derive(Debug)]
 pub struct KeepAwake {
     device: GpuDevice,
