@@ -2,8 +2,9 @@
 //!
 //! Between the layers of a token a worker's GPU waits for the hub, and a GPU that is busy for less than a third of the time
 //! lowers its clock within seconds: on an H200 from 1,980 to 345 MHz, and the experts of one row take 140 us instead of 83.
-//! One workgroup that computes for a few microseconds, again and again, is enough to prevent it. It delays no message that
-//! can be measured, and takes about 50 W.
+//! One workgroup that computes for a few microseconds, again and again, prevents it: behind a hub, whose worker looks at its
+//! sockets in between, the clock stays between 1,050 and 1,980 MHz. It delays no message that can be measured, and takes
+//! about 50 W.
 
 use std::sync::{
     Arc,
