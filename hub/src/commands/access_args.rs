@@ -129,9 +129,9 @@ impl AccessArgs {
                 "{address} can be reached from other machines: give the hub an --api-key, open it with --lan, or listen on 127.0.0.1"
             );
         }
-        let plain = bind_all(address, "--port").await?;
+        let plain = bind_all(address, "--port")?;
         let https = match self.lan {
-            true => bind_all(SocketAddr::new(address.ip(), self.https_port), "--https-port").await?,
+            true => bind_all(SocketAddr::new(address.ip(), self.https_port), "--https-port")?,
             false => Vec::new(),
         };
         let state = StateFolder::at(self.state.clone().unwrap_or_else(StateFolder::default_path));
@@ -177,7 +177,7 @@ impl AccessArgs {
                     listeners.extend(plain.into_iter().map(secure));
                     if brings_workers {
                         // The certificate may name hosts other than this machine's loopback address.
-                        let inner = listen::bind((Ipv4Addr::LOCALHOST, 0).into(), "--port").await?;
+                        let inner = listen::bind((Ipv4Addr::LOCALHOST, 0).into(), "--port")?;
                         local = format!("http://{}", inner.local_addr()?);
                         listeners.push(Listener::plain(inner));
                     }
@@ -375,19 +375,19 @@ fn new_secret() -> Result<String, String> {
 }
 
 /// Binds the address. IPv6's unspecified address binds all addresses of both families if the system has IPv6.
-async fn bind_all(address: SocketAddr, flag: &str) -> anyhow::Result<Vec<TcpListener>> {
+fn bind_all(address: SocketAddr, flag: &str) -> anyhow::Result<Vec<TcpListener>> {
     if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        return Ok(vec![listen::bind(address, flag).await?]);
+        return Ok(vec![listen::bind(address, flag)?]);
     }
-    let both = match TcpListener::bind(address).await {
+    let both = match listen::listen(address) {
         Ok(both) => both,
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            return Ok(vec![listen::bind(address, flag).await?]);
+            return Ok(vec![listen::bind(address, flag)?]);
         }
-        Err(_) => return Ok(vec![listen::bind((Ipv4Addr::UNSPECIFIED, address.port()).into(), flag).await?]),
+        Err(_) => return Ok(vec![listen::bind((Ipv4Addr::UNSPECIFIED, address.port()).into(), flag)?]),
     };
     // On systems where the IPv6 socket accepts IPv4 too, this address is already in use.
     let port = both.local_addr()?.port();
-    let other = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await;
+    let other = listen::listen((Ipv4Addr::UNSPECIFIED, port).into());
     Ok([Some(both), other.ok()].into_iter().flatten().collect())
 }

@@ -110,8 +110,21 @@ impl ComputeArgs {
 
 /// A thread that loses its processor keeps all others waiting, and a hub has more threads than those that compute.
 fn default_threads() -> usize {
-    let n_processors = std::thread::available_parallelism().map_or(1, usize::from);
-    n_processors - n_processors / 8
+    n_processors() - spare_processors()
+}
+
+/// Threads that serve pages and the API, and meet strangers: no more than have a processor of their own beside those that
+/// compute, whatever is asked of them; two at least, so that one that is busy for a moment delays nobody.
+pub(super) fn serving_threads() -> usize {
+    spare_processors().max(2)
+}
+
+fn spare_processors() -> usize {
+    n_processors() / 8
+}
+
+fn n_processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]

@@ -1,10 +1,15 @@
 //! Parses listen addresses as users write them: `8080`, `:8080`, `localhost`, `0.0.0.0:8080`, `[::]:8080`.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that the system keeps until they are accepted, at most as many as it allows. It ignores those beyond, and they try
+/// again after a second: a class that opens the page at once, or strangers who connect by the hundred, must not fill it.
+const BACKLOG: u32 = 4096;
 
 /// An address whose host or port may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,35 +86,46 @@ fn look_up(host: &str) -> anyhow::Result<IpAddr> {
 }
 
 /// Binds the address; an error says what to do. `flag` is the flag that sets the port.
-pub(super) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
-    let error = match TcpListener::bind(address).await {
+pub(super) fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+    let error = match listen(address) {
         Ok(listener) => return Ok(listener),
         Err(error) => error,
     };
     match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            let way_out = match free_port_after(address).await {
+        io::ErrorKind::AddrInUse => {
+            let way_out = match free_port_after(address) {
                 Some(free) => format!("`{flag} {free}` is free"),
                 None => format!("`{flag}` takes another, and port 0 any free one"),
             };
             bail!("{address} is in use by another program: stop that, or choose another port ({way_out})")
         }
-        std::io::ErrorKind::AddrNotAvailable => {
+        io::ErrorKind::AddrNotAvailable => {
             bail!("{} is not an address of this machine: 0.0.0.0 listens on all of them", address.ip())
         }
-        std::io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::PermissionDenied => {
             bail!("port {} needs privileges: choose one from 1024 on, such as `{flag} 8080`", address.port())
         }
         _ => Err(error).with_context(|| format!("cannot listen on {address}")),
     }
 }
 
+/// Listens on the address.
+pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A hub that starts again takes over its port from connections that are only waiting for their end. On Windows the option
+    // would let two hubs share a port.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Returns the first free port among the next few.
-async fn free_port_after(address: SocketAddr) -> Option<u16> {
+fn free_port_after(address: SocketAddr) -> Option<u16> {
     const TRIES: u16 = 20;
     for step in 1..=TRIES {
         let next = SocketAddr::new(address.ip(), address.port().checked_add(step)?);
-        if TcpListener::bind(next).await.is_ok() {
+        if listen(next).is_ok() {
             return Some(next.port());
         }
     }
@@ -168,15 +184,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_in_use_is_named_with_a_way_out() {
-        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let taken = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = taken.local_addr().unwrap();
-        let said = bind(address, "--port").await.unwrap_err().to_string();
+        let said = bind(address, "--port").unwrap_err().to_string();
         assert!(said.contains(&address.to_string()) && said.contains("--port"), "{said}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_crowd_waits_until_it_is_accepted() {
+        let allowed: usize =
+            std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse().unwrap();
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect =
+            || std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_millis(500));
+        let crowd: Result<Vec<_>, _> = (0..500.min(allowed)).map(|_| connect()).collect();
+        assert!(crowd.is_ok(), "{crowd:?}");
     }
 
     #[tokio::test]
     async fn an_address_of_another_machine_is_refused_in_one_sentence() {
-        let said = bind("192.0.2.7:0".parse().unwrap(), "--port").await.unwrap_err().to_string();
+        let said = bind("192.0.2.7:0".parse().unwrap(), "--port").unwrap_err().to_string();
         assert!(said.contains("192.0.2.7 is not an address of this machine"), "{said}");
     }
 }

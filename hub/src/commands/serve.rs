@@ -12,7 +12,7 @@ use moex_protocol::{CompressionMode, Dtype};
 
 use super::access_args::{AccessArgs, Opened};
 use super::busy_poll::BusyPollArgs;
-use super::compute::{ComputeArgs, DeviceArgs};
+use super::compute::{ComputeArgs, DeviceArgs, serving_threads};
 use super::experts::ModelArgs;
 use super::values;
 use crate::net::{Prefer, WorkerProcesses};
@@ -142,7 +142,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(serving_threads()).enable_all().build()?;
     let served = runtime.block_on(async {
         let (count, mut signals) = watch::channel(0);
         tokio::spawn(count_signals(count));

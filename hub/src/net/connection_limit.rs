@@ -70,6 +70,7 @@ impl ConnectionLimit {
     /// As many connections as this process's file limit allows, at most `MAX_CONNECTIONS`.
     pub fn for_this_process() -> Self {
         let files = super::files::raise_limit();
+        super::files::make_room(files.min(MAX_CONNECTIONS + RESERVED_FILES));
         Self::new(MAX_CONNECTIONS.min(files.saturating_sub(RESERVED_FILES)).max(1))
     }
 
