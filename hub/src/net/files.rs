@@ -19,8 +19,8 @@ pub(super) fn raise_limit() -> usize {
 }
 
 /// Makes room in the process's table of files for `n`, beforehand. The system enlarges the table by doubling it, and each time
-/// whoever opens a file waits until all processors have noticed, which takes tens of milliseconds while they compute: a crowd of
-/// connections would find nobody who accepts them.
+/// whoever opens a file waits until all processors have noticed (`expand_fdtable` in Linux): nobody would accept a crowd of
+/// connections meanwhile.
 #[cfg(unix)]
 pub(super) fn make_room(n: usize) {
     let last = i32::try_from(n).unwrap_or(i32::MAX).saturating_sub(1);
