@@ -74,7 +74,8 @@ async def run(name, hub, seconds):
     if name == "unread":
         return await under(name, hub, strangers.unread, seconds, Bounds(rate=0.0))
     if name == "together":
-        return await under(name, hub, together, seconds, Bounds(rate=0.3, health_millis=2000, yields=True, beside=hub.is_long))
+        bounds = Bounds(rate=0.3, health_millis=2000, yields=True, beside=hub.is_long, rounds=3 if hub.is_long else 1)
+        return await under(name, hub, together, seconds, bounds)
     if name == "slow_is_ended":
         return Verdict(name, True, await strangers.slow_is_ended(hub, 0))
     if name in LIES | AUDITED | AGREED:
@@ -91,7 +92,7 @@ async def run(name, hub, seconds):
 
 async def judged(name, hub, seconds):
     try:
-        most = 120 + 6 * seconds + (lies.MOST_SECONDS if hub.n_answers else 0)
+        most = 180 + 12 * seconds + (lies.MOST_SECONDS if hub.n_answers else 0)
         return await asyncio.wait_for(run(name, hub, seconds), most)
     except AssertionError as error:
         return Verdict(name, False, {}, str(error))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hub import QUESTIONS, Probe, Sink
@@ -27,6 +28,7 @@ class Bounds:
     memory_mib: float = MEMORY_MIB
     yields: bool = False  # the attacker leaves the processor to the hub, as if it ran on another machine
     beside: bool = False  # the same attack also on a server that only refuses, to measure what it costs the machine
+    rounds: int = 1  # attacks, with quiet time before, between and after them: a machine's own speed drifts
 
 
 @dataclass
@@ -53,39 +55,37 @@ async def under(name, hub, attack, seconds, bounds=None):
     bounds = bounds or Bounds()
     figures, why = {}, []
     expected = await hub.complete(QUESTIONS[0])
+    quiet, attacked, beside = [], [], None
     async with Probe(hub) as probe:
         await asyncio.sleep(0.5)
         memory = hub.memory()
-        before = time.monotonic()
-        await asyncio.sleep(max(0.7, seconds / 3))
-        beside = time.monotonic()
-        if bounds.yields:
-            yield_to_others(19)
+        quiet.append(await silence(seconds))
         if bounds.beside:
+            begin = time.monotonic()
             async with Sink() as sink:
-                await attack(sink, time.monotonic() + seconds)
-        begin = time.monotonic()
+                with yielding(bounds.yields):
+                    await attack(sink, begin + seconds)
+            beside = [(begin, time.monotonic())]
         watch = asyncio.create_task(peak(hub))
-        try:
-            figures = await attack(hub, begin + seconds) or {}
-        except AssertionError as error:
-            why.append(str(error))
-        yield_to_others(0)
-        end = time.monotonic()
+        for _ in range(bounds.rounds):
+            begin = time.monotonic()
+            try:
+                with yielding(bounds.yields):
+                    figures = await attack(hub, begin + seconds) or {}
+            except AssertionError as error:
+                why.append(str(error))
+            attacked.append((begin, time.monotonic()))
+            quiet.append(await silence(seconds))
         watch.cancel()
-        await asyncio.sleep(max(0.7, seconds / 3))
-        after = time.monotonic()
         await probe.end()
-    quiet = beside - before + after - end
-    alone = (probe.rate(before, beside) * (beside - before) + probe.rate(end, after) * (after - end)) / quiet
-    rate, p99 = probe.rate(begin, end), probe.health_p99(begin, end)
+    alone, rate, p99 = probe.rate(quiet), probe.rate(attacked), probe.health_p99(attacked)
     texts, errors = probe.wrong_texts()
     n_wrong = sum(n for text, n in texts.items() if text != expected)
     shown = {"tokens/s": f"{rate:.0f} of {alone:.0f} ({rate / max(alone, 1e-9):.0%})"}
     if bounds.beside:
-        machine = probe.rate(beside, begin)
+        machine = probe.rate(beside)
         shown["while another server is attacked"] = f"{machine:.0f} ({machine / max(alone, 1e-9):.0%})"
-    shown["/health p99"] = f"{p99:.1f} ms (alone {probe.health_p99(before, beside):.1f})"
+    shown["/health p99"] = f"{p99:.1f} ms (alone {probe.health_p99(quiet):.1f})"
     if memory is not None:
         grown = PEAKS.pop(id(hub), memory) - memory
         shown["memory"] = f"+{grown:.0f} MiB"
@@ -108,10 +108,24 @@ async def under(name, hub, attack, seconds, bounds=None):
     return Verdict(name, not why, {**shown, **figures}, "; ".join(why))
 
 
-def yield_to_others(niceness):
-    """Lowers this process's priority, but only if it may raise it again."""
-    if os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+async def silence(seconds):
+    """Waits for a third of an attack's time; returns when that was."""
+    begin = time.monotonic()
+    await asyncio.sleep(max(0.7, seconds / 3))
+    return begin, time.monotonic()
+
+
+@contextmanager
+def yielding(yields):
+    """Lowers this process's priority meanwhile, but only if it may raise it again."""
+    may = yields and os.geteuid() == 0
+    if may:
+        os.setpriority(os.PRIO_PROCESS, 0, 19)
+    try:
+        yield
+    finally:
+        if may:
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 PEAKS = {}

@@ -153,6 +153,10 @@ class Sink(Hub):
         self.process.stdout.close()
 
 
+def within(times, t):
+    return any(begin <= t < end for begin, end in times)
+
+
 class Probe:
     """An honest client in its own process: one stream after another, and /health every 20 ms, with their times."""
 
@@ -177,13 +181,13 @@ class Probe:
         await self.process.wait()
         return self
 
-    def rate(self, begin, end):
-        """Tokens a second of the stream."""
-        return sum(begin <= t < end for t in self.found["tokens"]) / (end - begin)
+    def rate(self, times):
+        """Tokens a second of the stream, over some times from a begin to an end."""
+        return sum(within(times, t) for t in self.found["tokens"]) / sum(end - begin for begin, end in times)
 
-    def health_p99(self, begin, end):
+    def health_p99(self, times):
         """Latencies in milliseconds; a request without an answer counts with its time so far."""
-        waits = sorted(wait for t, wait in self.found["health"] if begin <= t < end)
+        waits = sorted(wait for t, wait in self.found["health"] if within(times, t))
         return 1000 * waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else float("inf")
 
     def wrong_texts(self):
