@@ -3,7 +3,6 @@
 
 pub mod access;
 pub mod api;
-pub mod budget;
 pub mod commands;
 pub mod log;
 pub mod net;

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
-use moex_hub::budget::Budgeted;
 use moex_hub::commands::{Cli, sentence};
+use moex_model::budget::Budgeted;
 
 mod memory;
 

@@ -41,7 +41,7 @@ TINY = ["--model", "tests/data/tiny-qwen3-moe"]
 NOT_YET = {
 }
 
-STRANGERS = {f.__name__: f for f in (strangers.sockets, strangers.pings, strangers.prompts, strangers.shapes, strangers.half_requests, strangers.slow,
+STRANGERS = {f.__name__: f for f in (strangers.sockets, strangers.pings, strangers.prompts, strangers.shapes, strangers.schemas, strangers.half_requests, strangers.slow,
                                      strangers.garbage)}
 MEMBERS = {f.__name__: f for f in (members.silent, members.loads_nothing, members.forged_texts, members.stolen_id, members.churn,
                                    members.floods, malformed.malformed_frames, malformed.malformed_results)}

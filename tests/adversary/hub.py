@@ -2,6 +2,7 @@
 by an honest client in its own process during an attack."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -64,14 +65,18 @@ class Hub:
         return self.process is None or self.process.poll() is None
 
     def memory(self, field="VmRSS"):
-        """MiB in /proc/PID/status; None if the process is unknown."""
+        """MiB in /proc/PID/status, with the process's children; None if the process is unknown."""
         if self.pid is None:
             return None
         try:
-            status = Path(f"/proc/{self.pid}/status").read_text()
+            hub = memory_of(self.pid, field)
+            children = " ".join(task.read_text() for task in Path(f"/proc/{self.pid}/task").glob("*/children"))
         except OSError:
             return None
-        return int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
+        for pid in children.split():
+            with contextlib.suppress(OSError):  # it has ended
+                hub += memory_of(pid, field)
+        return hub
 
     async def http(self, method, path, body=None, timeout=120.0, headers=()):
         """Sends a request over a new connection; returns status and body."""
@@ -155,6 +160,11 @@ class Sink(Hub):
 
 def within(times, t):
     return any(begin <= t < end for begin, end in times)
+
+
+def memory_of(pid, field):
+    found = re.search(rf"{field}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0
 
 
 class Probe:

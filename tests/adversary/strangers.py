@@ -103,6 +103,40 @@ async def shapes(hub, until):
     return {"answers": codes}
 
 
+def chain(n, link, end):
+    """A schema of `n` definitions, each of which refers to the next."""
+    defs = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(n)}
+    return {"$defs": defs | {f"d{n}": end}, "$ref": "#/$defs/d0"}
+
+
+async def schemas(hub, until):
+    """Schemas of a few kilobytes that take gigabytes to compile, or more stack than a thread has, each time another."""
+    some = {"type": "object", "properties": {"a": {"type": "string"}}}
+    both = lambda ref: {"allOf": [ref, {"minProperties": 1}]}
+    pair = lambda ref: {"allOf": [ref, {"type": "array", "minItems": 1}]}
+    one_of = lambda j: {"anyOf": [{"properties": {f"a{j}": {"type": "object", "required": [f"x{i}"]}}} for i in range(10)]}
+    kinds = [
+        lambda n: chain(400 + n, lambda ref: {"type": "object", "properties": {"a": ref}, "required": ["a"]}, some),
+        lambda n: chain(4000 + n, lambda ref: {"allOf": [ref, some]}, some),
+        lambda n: chain(18 + n % 9, lambda ref: {"type": "object", "properties": {"a": both(ref), "b": both(ref)}}, some),
+        lambda n: chain(18 + n % 9, lambda ref: {"type": "array", "prefixItems": [pair(ref), pair(ref)]}, {"type": "array"}),
+        lambda n: {"allOf": [one_of(j) for j in range(3 + n % 8)]},
+        lambda n: {"type": "string", "pattern": "((a|b|c|[a-z ])*[a-f ](a|b|[a-z ])*){100,%d}" % (2000 + n)},
+    ]
+    codes, state = {}, {"i": 0}
+
+    async def one():
+        i = state["i"] = state["i"] + 1
+        schema = kinds[i % len(kinds)](i // len(kinds)) | {"title": f"{i}"}
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        asked = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "response_format": wanted}
+        code, _ = await hub.http("POST", "/v1/chat/completions", json.dumps(asked).encode())
+        codes[code] = codes.get(code, 0) + 1
+    await crowd(8, until, one, ends=True)
+    assert set(codes) <= {200, 400, 413, 429, 503}, codes
+    return {"answers": codes}
+
+
 async def half_requests(hub, until):
     """More half-requests than the hub has files, all held open, those that are closed replaced; newcomers are answered."""
     async def one():

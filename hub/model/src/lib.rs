@@ -11,6 +11,7 @@
 
 pub mod spec;
 
+pub mod budget;
 mod error;
 pub(crate) mod families;
 

@@ -4,13 +4,16 @@
 //! unconstrained answer for a constrained one.
 
 mod calls;
+mod check;
+
+pub use check::check as check_grammar;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use moex_engine::sampler::{Constraint, Grammar};
@@ -25,6 +28,8 @@ const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 
 /// Grammars cached for later requests with the same schema or tools, most recent first.
 const MAX_KEPT: usize = 16;
+/// Bytes that they may have taken when they were compiled, all together.
+const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// White space within JSON: enough for indentation, and bounded.
 const WHITE_SPACE: &str = r"( |\r?\n[ \t]{0,20})";
@@ -43,7 +48,9 @@ pub(super) enum Thinking {
 /// Compiles grammars: holds the vocabulary as a trie, built on first use, and a cache of compiled grammars.
 #[derive(Default)]
 pub(super) struct Grammars {
-    factory: OnceLock<Result<ParserFactory, String>>,
+    factory: OnceLock<Result<Arc<ParserFactory>, String>>,
+    /// The `moex` binary, which checks each grammar first; without it, none is checked.
+    checker: Option<PathBuf>,
     /// Most recently used first.
     kept: Mutex<VecDeque<(Source, Arc<JsonGrammar>)>>,
 }
@@ -165,21 +172,31 @@ fn regex_escape(text: &str) -> String {
 }
 
 impl Grammars {
-    /// Returns the compiled grammar of a source: cached, or compiled in milliseconds.
-    pub(super) fn compile(&self, text: &Text, source: &Source) -> Result<Arc<dyn Grammar>, ApiError> {
-        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = {
-            let mut kept = kept();
-            let at = kept.iter().position(|(made_of, _)| made_of == source);
-            at.and_then(|at| kept.remove(at)).map(|(_, grammar)| grammar)
-        };
-        let grammar = match found.filter(|grammar| !grammar.is_broken.load(Relaxed)) {
-            Some(grammar) => grammar,
-            None => Arc::new(self.make(text, source)?),
-        };
-        let mut kept = kept();
-        kept.push_front((source.clone(), grammar.clone()));
+    pub(super) fn new(checker: Option<PathBuf>) -> Self {
+        Self { checker, ..Self::default() }
+    }
+
+    /// The cached grammar of a source, if there is one.
+    pub(super) fn kept(&self, source: &Source) -> Option<Arc<dyn Grammar>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(made_of, _)| made_of == source)?;
+        let found = kept.remove(at).filter(|(_, grammar)| !grammar.is_broken.load(Relaxed))?;
+        let grammar = found.1.clone();
+        kept.push_front(found);
+        Some(grammar)
+    }
+
+    /// Compiles the grammar of a source, in milliseconds, and caches it.
+    pub(super) fn compile(&self, text: &Text, source: Source) -> Result<Arc<dyn Grammar>, ApiError> {
+        let grammar = Arc::new(self.make(text, &source)?);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(made_of, _)| *made_of != source);
+        kept.push_front((source, grammar.clone()));
         kept.truncate(MAX_KEPT);
+        // The one of this request is kept in any case, by the request.
+        while kept.iter().map(|(_, grammar)| grammar.n_bytes).sum::<usize>() > MAX_KEPT_BYTES {
+            kept.pop_back();
+        }
         Ok(grammar)
     }
 
@@ -187,18 +204,13 @@ impl Grammars {
         let factory = self.factory.get_or_init(|| factory(text)).as_ref();
         let factory =
             factory.map_err(|why| ApiError::internal(format!("Grammars cannot be enforced: {why}.")))?;
-        let mut matcher =
-            Matcher::new(factory.create_parser(TopLevelGrammar::from_lark(source.lark.clone())));
-        // Finds errors that only show at the first step, and fills the state that all sequences share.
-        let first = matcher.compute_mask();
-        if let Some(why) = matcher.get_error().or(first.err().map(|error| error.to_string())) {
-            let param = source.param;
-            return Err(ApiError::invalid(
-                param,
-                format!("The schema in \"{param}\" cannot be enforced: {}.", one_line(&why)),
-            ));
-        }
-        Ok(JsonGrammar { beginning: Mutex::new(matcher), is_broken: Arc::default() })
+        let checked = self.checker.as_ref().map_or(Ok(()), |program| check::checked(program, &source.lark));
+        let (matcher, n_bytes) =
+            checked.and_then(|()| check::compiled(factory, source.lark.clone())).map_err(|why| {
+                let param = source.param;
+                ApiError::invalid(param, format!("The schema in \"{param}\" cannot be enforced: {why}."))
+            })?;
+        Ok(JsonGrammar { beginning: Mutex::new(matcher), n_bytes, is_broken: Arc::default() })
     }
 }
 
@@ -210,22 +222,25 @@ fn one_line(why: &str) -> String {
     line.trim().trim_end_matches(['.', ':']).chars().take(MAX_CHARS).collect()
 }
 
-fn factory(text: &Text) -> Result<ParserFactory, String> {
-    let n_ids = text.tokenizer.n_ids();
-    let words: Vec<Vec<u8>> = (0..u32::try_from(n_ids).unwrap_or(u32::MAX))
-        .map(|id| match (text.tokenizer.bytes(id, Special::Skip), text.tokenizer.bytes(id, Special::Keep)) {
-            // A special token is never matched as text.
-            ([], written @ [_, ..]) => [&[TokTrie::SPECIAL_TOKEN_MARKER], written].concat(),
-            (bytes, _) => bytes.to_vec(),
-        })
-        .collect();
-    let (Some(first), n_words) = (text.eos.first(), u32::try_from(words.len()).unwrap_or(u32::MAX)) else {
+fn factory(text: &Text) -> Result<Arc<ParserFactory>, String> {
+    let n_ids = u32::try_from(text.tokenizer.n_ids()).unwrap_or(u32::MAX);
+    let word = |id| match (text.tokenizer.bytes(id, Special::Skip), text.tokenizer.bytes(id, Special::Keep)) {
+        // A special token is never matched as text.
+        ([], written @ [_, ..]) => [&[TokTrie::SPECIAL_TOKEN_MARKER], written].concat(),
+        (bytes, _) => bytes.to_vec(),
+    };
+    factory_of(&(0..n_ids).map(word).collect::<Vec<_>>(), &text.eos).map(Arc::new)
+}
+
+/// A factory of grammars for a vocabulary, of which the tokens `eos` end a text.
+fn factory_of(words: &[Vec<u8>], eos: &[u32]) -> Result<ParserFactory, String> {
+    let (Some(first), n_words) = (eos.first(), u32::try_from(words.len()).unwrap_or(u32::MAX)) else {
         return Err("the model has no token that ends a text".to_owned());
     };
-    if text.eos.iter().any(|id| *id >= n_words) {
+    if eos.iter().any(|id| *id >= n_words) {
         return Err("a token that ends a text is not in the vocabulary".to_owned());
     }
-    let trie = TokTrie::from(&TokRxInfo::new(n_words, *first), &words).with_eos_tokens(&text.eos);
+    let trie = TokTrie::from(&TokRxInfo::new(n_words, *first), words).with_eos_tokens(eos);
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let slices = llguidance::earley::SlicedBiasComputer::json_slices();
     let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
@@ -238,6 +253,8 @@ fn factory(text: &Text) -> Result<ParserFactory, String> {
 /// A compiled grammar at its start. Sequences share its lazily built state, so it is built once.
 struct JsonGrammar {
     beginning: Mutex<Matcher>,
+    /// Bytes that compiling it has taken.
+    n_bytes: usize,
     /// Whether a sequence failed, perhaps in the shared state: later ones compile afresh.
     is_broken: Arc<AtomicBool>,
 }
@@ -312,19 +329,20 @@ mod tests {
         let text = Text::load(&Checkpoint::demo().unwrap()).unwrap();
         let source = |n: usize| Source { lark: format!("start: \"{n}\""), param: "response_format" };
         let grammars = Grammars::default();
+        let get = |n| grammars.kept(&source(n)).map_or_else(|| grammars.compile(&text, source(n)), Ok);
         let kept = || -> Vec<(Source, Arc<JsonGrammar>)> { grammars.kept.lock().unwrap().clone().into() };
         for n in (0..MAX_KEPT + 3).chain([5]) {
-            grammars.compile(&text, &source(n)).unwrap();
+            get(n).unwrap();
         }
         assert_eq!((kept().len(), &kept()[0].0, &kept()[1].0), (MAX_KEPT, &source(5), &source(MAX_KEPT + 2)));
         assert!(kept().iter().all(|(made_of, _)| *made_of != source(0)));
 
         let first = kept()[0].1.clone();
-        grammars.compile(&text, &source(5)).unwrap();
+        get(5).unwrap();
         assert!(Arc::ptr_eq(&first, &kept()[0].1), "it is the one made before");
         let mut position = first.begin();
         assert!(position.accept(text.tokenizer.encode("6").unwrap()[0]).is_err());
-        grammars.compile(&text, &source(5)).unwrap();
+        get(5).unwrap();
         assert!(!Arc::ptr_eq(&first, &kept()[0].1), "its text came to grief");
         assert_eq!(kept().len(), MAX_KEPT);
     }
@@ -334,7 +352,7 @@ mod tests {
         let text = Text::load(&Checkpoint::demo().unwrap()).unwrap();
         let grammars = Grammars::default();
         let source = Source { lark: "start: \"6\" | \"7\"".to_owned(), param: "response_format" };
-        let mut position = grammars.compile(&text, &source).unwrap().begin();
+        let mut position = grammars.compile(&text, source).unwrap().begin();
         // Rows of logits may be longer than the vocabulary.
         let mut logits = vec![1.0; text.tokenizer.n_ids() + 40];
         position.allow(&mut logits).unwrap();

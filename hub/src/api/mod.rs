@@ -38,7 +38,6 @@ mod request;
 mod responses;
 mod state;
 mod status;
-mod template;
 mod tokens;
 mod work;
 
@@ -53,6 +52,7 @@ use axum::routing::{get, post};
 
 pub use auth::ApiKey;
 pub use error::ApiError;
+pub use grammar::check_grammar;
 pub(crate) use own_machine::is_from_own_machine;
 pub use state::{Api, ApiParts};
 

@@ -141,6 +141,15 @@ impl Prompts {
     ) -> Result<T, ApiError> {
         self.work.run(room.client, room.size, work).await
     }
+
+    /// Does something for a request that may take as long as a large one, at the turn of large ones.
+    pub(super) async fn work_as_large<T: Send + 'static>(
+        &self,
+        room: &Room,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.work.run(room.client, Size::Large, work).await
+    }
 }
 
 /// Clients are told apart by their addresses: those behind one proxy are one.

@@ -1,18 +1,17 @@
 //! Turns a conversation into a prompt: rendered by the chat template, tokenised, and with the grammar for its answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::SystemTime;
 
 use moex_engine::sampler::Grammar;
-use moex_model::text::{OutputFormat, TextError};
+use moex_model::text::{ChatInput, OutputFormat, TextError};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::grammar::{self, Thinking};
+use super::grammar::{self, Source, Thinking};
 use super::prompts::{Room, check_length};
 use super::request::{ChatRequest, ToolChoice};
 use super::state::{Api, unix_seconds};
-use super::template::Conversation;
 
 /// A rendered and tokenised conversation.
 pub(super) struct Prompt {
@@ -25,7 +24,8 @@ pub(super) struct Prompt {
     pub(super) grammar: Option<Arc<dyn Grammar>>,
 }
 
-/// Renders and tokenises once it is this request's turn, since long conversations take time. Returns the request too.
+/// Renders and tokenises once it is this request's turn, since long conversations take time; a new grammar is compiled at the
+/// turn of large requests, since that may take as long. Returns the request too.
 pub(super) async fn prompt(
     api: &Arc<Api>,
     request: ChatRequest,
@@ -33,13 +33,25 @@ pub(super) async fn prompt(
 ) -> Result<(ChatRequest, Prompt), ApiError> {
     let own = api.clone();
     let work = move || {
-        let prompt = of(&own, &request)?;
-        Ok((request, prompt))
+        let (prompt, source) = of(&own, &request)?;
+        Ok((request, prompt, source))
     };
-    api.prompts.work(room, work).await
+    let (request, mut prompt, source) = api.prompts.work(room, work).await?;
+    if let Some(source) = source {
+        prompt.grammar = match api.grammars.kept(&source) {
+            Some(grammar) => Some(grammar),
+            None => {
+                let own = api.clone();
+                let compile = move || own.grammars.compile(&own.text, source);
+                Some(api.prompts.work_as_large(room, compile).await?)
+            }
+        };
+    }
+    Ok((request, prompt))
 }
 
-fn of(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {
+/// The prompt, still without its grammar, and the grammar's source, if the answer is to have one.
+fn of(api: &Api, request: &ChatRequest) -> Result<(Prompt, Option<Source>), ApiError> {
     let (text, ends_in_think) = text(api, request)?;
     check_length(text.len(), api.context_tokens())?;
     let ids = api.text.tokenizer.encode(&text).map_err(|error| no_prompt(&error))?;
@@ -58,16 +70,12 @@ fn of(api: &Api, request: &ChatRequest) -> Result<Prompt, ApiError> {
         }
         () => Thinking::Possible,
     };
-    let grammar = grammar(api, request, thinking)?;
-    Ok(Prompt { ids, prediction_ids, ends_in_think, grammar })
+    let source = grammar_source(api, request, thinking)?;
+    Ok((Prompt { ids, prediction_ids, ends_in_think, grammar: None }, source))
 }
 
-/// Grammar that constrains the answer, if any. Grammars support Qwen's tags and plain text; other formats are refused.
-fn grammar(
-    api: &Api,
-    request: &ChatRequest,
-    thinking: Thinking,
-) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+/// Source of the grammar that constrains the answer, if any. Grammars support Qwen's tags and plain text; other formats are refused.
+fn grammar_source(api: &Api, request: &ChatRequest, thinking: Thinking) -> Result<Option<Source>, ApiError> {
     let Some(source) = grammar::source(request, thinking, api.text.output.tags())? else { return Ok(None) };
     let has_calls = !request.tools.is_empty() && request.tool_choice != ToolChoice::None;
     let field = if has_calls { "tools" } else { "response_format" };
@@ -76,7 +84,7 @@ fn grammar(
     match api.text.output {
         OutputFormat::Harmony => Err(refused("answers in channels, which grammars do not support here")),
         OutputFormat::Text if has_calls => Err(refused("has no format for tool calls")),
-        OutputFormat::Text | OutputFormat::Tagged(_) => Ok(Some(api.grammars.compile(&api.text, &source)?)),
+        OutputFormat::Text | OutputFormat::Tagged(_) => Ok(Some(source)),
     }
 }
 
@@ -101,10 +109,11 @@ pub(super) fn text(api: &Api, request: &ChatRequest) -> Result<(String, bool), A
         }
     }
     let render = |messages: &[Value], generation_prompt: bool| {
-        let (messages, tools, variables) = (messages.to_vec(), request.tools.clone(), variables.clone());
+        let tools = (!request.tools.is_empty()).then_some(request.tools.as_slice());
         let unix_seconds = unix_seconds(SystemTime::now());
-        let conversation = Conversation { messages, tools, generation_prompt, variables, unix_seconds };
-        api.templates.render(&api.text, conversation).map_err(|error| no_prompt(&error))
+        let input = ChatInput { messages, tools, generation_prompt, variables: &variables, unix_seconds };
+        let template = api.text.template.as_ref().ok_or(TextError::NoTemplate);
+        template.and_then(|template| template.render(&input)).map_err(|error| no_prompt(&error))
     };
     if request.continue_final_message
         && let Some((last, before)) = request.messages.split_last()
@@ -182,7 +191,11 @@ pub(super) fn no_prompt(error: &TextError) -> ApiError {
             ApiError::invalid("messages", format!("The model's chat template refuses the messages: {words}"))
         }
         // Templates fail on histories they were not written for.
-        TextError::Template(_) => {
+        TextError::Template(_) | TextError::TemplateTakesTooMuch(_) => {
+            if matches!(error, TextError::TemplateTakesTooMuch(_)) {
+                static TOLD: Once = Once::new();
+                TOLD.call_once(|| tracing::error!("{error}"));
+            }
             ApiError::invalid("messages", format!("The messages make no prompt: {error}."))
         }
         other => ApiError::internal(format!("The prompt could not be made: {other}.")),

@@ -1,5 +1,6 @@
 //! State that the handlers share: the engine, the model's text processing and name, and the swarm.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +14,6 @@ use super::grammar::Grammars;
 use super::prediction::Predictor;
 use super::prompts::Prompts;
 use super::request::SamplingFields;
-use super::template::Templates;
 use crate::net::SwarmHandle;
 use moex_engine::Engine;
 use moex_engine::sampler::Sampling;
@@ -31,8 +31,6 @@ pub struct Api {
     pub(super) counters: Arc<Counters>,
     /// Grammars for constrained answers.
     pub(super) grammars: Grammars,
-    /// Renders the chat template.
-    pub(super) templates: Templates,
     /// Predicts the swarm's speed.
     pub(super) predictor: Predictor,
     template: String,
@@ -62,6 +60,8 @@ pub struct ApiParts<'a> {
     pub key: Option<ApiKey>,
     /// Time limit of an answer, if any.
     pub request_timeout: Option<Duration>,
+    /// The `moex` binary, which checks grammars; without it, none is checked.
+    pub grammar_checker: Option<PathBuf>,
 }
 
 impl Api {
@@ -75,8 +75,7 @@ impl Api {
             text: parts.text,
             prompts: Prompts::default(),
             counters: Arc::default(),
-            grammars: Grammars::default(),
-            templates: Templates::default(),
+            grammars: Grammars::new(parts.grammar_checker),
             predictor: Predictor::default(),
             fingerprint: fingerprint(parts.checkpoint),
             template: Text::template_source(&parts.checkpoint.text).ok().flatten().unwrap_or_default(),

@@ -1,7 +1,7 @@
-//! Work on requests that takes processor time: parsing large bodies, rendering and tokenising prompts.
+//! Work on requests that takes processor time: parsing large bodies, rendering and tokenising prompts, compiling schemas.
 //!
-//! Requests with small and with large bodies wait in queues of their own, so that a chat does not wait for megabytes; in each,
-//! clients take turns. Work for large bodies runs on one thread of low priority.
+//! Short and long work waits in queues of its own, so that a chat does not wait for megabytes; in each, clients take turns. Work
+//! for large bodies and new schemas runs on one thread of low priority.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;

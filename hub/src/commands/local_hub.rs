@@ -4,6 +4,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::check_grammar::own_program;
 use crate::server::{self, Hub, HubConfig, Listener};
 use moex_model::Compute;
 
@@ -24,7 +25,11 @@ pub(super) async fn start(token: String, compute: Compute) -> anyhow::Result<Loc
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
     let join_url = format!("{url}/join#{token}");
-    let hub = Hub::open(HubConfig { token, compute, ..HubConfig::default() }, |_, _| {}).await?;
+    let hub = Hub::open(
+        HubConfig { token, compute, grammar_checker: own_program(), ..HubConfig::default() },
+        |_, _| {},
+    )
+    .await?;
     let description = hub.description().to_owned();
     let (stop, stopped) = oneshot::channel();
     let stopped = async move {

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chat;
+pub mod check_grammar;
 pub mod completions;
 pub mod demo;
 pub mod eval;
@@ -57,6 +58,8 @@ pub enum Command {
     Completions(completions::Args),
     #[command(hide = true)]
     Man(completions::ManArgs),
+    #[command(hide = true)]
+    CheckGrammar(check_grammar::Args),
 }
 
 impl Command {
@@ -89,6 +92,7 @@ impl Command {
             Self::Bench(args) => bench::run(args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => completions::man(&args),
+            Self::CheckGrammar(args) => check_grammar::run(&args),
         }
     }
 }

@@ -12,6 +12,7 @@ use moex_protocol::{CompressionMode, Dtype};
 
 use super::access_args::{AccessArgs, Opened};
 use super::busy_poll::BusyPollArgs;
+use super::check_grammar::own_program;
 use super::compute::{ComputeArgs, DeviceArgs, serving_threads};
 use super::experts::ModelArgs;
 use super::values;
@@ -226,6 +227,7 @@ async fn prepare(args: Args) -> anyhow::Result<Ready> {
         api_key: opened.api_key.clone(),
         cors_origins: CorsOrigins(args.cors_origin),
         request_timeout: args.request_timeout,
+        grammar_checker: own_program(),
         public_url: args.access.public_url.clone(),
         trace: args.trace,
     };

@@ -85,6 +85,8 @@ pub struct HubConfig {
     pub cors_origins: CorsOrigins,
     /// Time limit of an answer, if any.
     pub request_timeout: Option<Duration>,
+    /// The `moex` binary, which checks grammars before they are compiled here; without it, none is checked.
+    pub grammar_checker: Option<PathBuf>,
     /// URL by which others reach the hub through a proxy, if there is one.
     pub public_url: Option<PublicUrl>,
     /// File for the trace, if any.
@@ -121,6 +123,7 @@ impl Default for HubConfig {
             api_key: None,
             cors_origins: CorsOrigins::default(),
             request_timeout: None,
+            grammar_checker: None,
             public_url: None,
             trace: None,
         }
@@ -403,6 +406,7 @@ impl Loaded {
             swarm: swarm.handle(),
             key: config.api_key.as_deref().map(ApiKey::new),
             request_timeout: config.request_timeout,
+            grammar_checker: config.grammar_checker,
         };
         let ModelSummary { name, n_layers, n_experts, format, layer_formats, .. } = summary;
         let others: BTreeSet<String> = layer_formats.into_iter().filter(|other| *other != format).collect();

@@ -1,6 +1,12 @@
 //! The checkpoint's chat template, rendered as transformers renders it.
 
-use std::io;
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use minijinja::{
     Environment, Error, ErrorKind, Value,
@@ -9,19 +15,24 @@ use minijinja::{
 };
 use serde_json::{Map, Value as Json};
 
-use super::{MAX_TEXT_BYTES, TextError, clock, json};
+use super::{MAX_TEXT_BYTES, TextError, clock, json, namespaces::Namespaces};
+use crate::budget::{Stopped, within};
 
 /// Maximum instructions of a template: a long conversation needs thousands, and an endless loop hits the limit.
 const FUEL: u64 = 20_000_000;
-/// Maximum bytes of a template.
+/// Maximum bytes of a template; the longest in use has thirty thousand.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+/// Bytes that rendering a conversation may hold; the longest prompts take a tenth.
+const MAX_HELD_BYTES: usize = 512 << 20;
 
 const NAME: &str = "chat_template";
 
 /// A compiled template.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    environment: Arc<Environment<'static>>,
     tokens: Vec<(&'static str, String)>,
+    /// Whether it has exceeded its budget: each time costs a thread and what it holds.
+    is_refused: AtomicBool,
 }
 
 /// Inputs of a template.
@@ -43,32 +54,20 @@ impl ChatTemplate {
     /// Compiles `source`; `tokens` are the tokenizer's special tokens by their names in its config.
     ///
     /// # Errors
-    /// If the template is invalid.
+    /// If the template is invalid, or takes too much memory or stack.
     pub fn new(source: String, tokens: Vec<(&'static str, String)>) -> Result<Self, TextError> {
         if source.len() > MAX_TEMPLATE_BYTES {
             return Err(TextError::Template(format!("{} bytes are too many", source.len())));
         }
-        let mut environment = Environment::new();
-        environment.set_fuel(Some(FUEL));
-        environment.set_syntax(
-            SyntaxConfig::builder()
-                .trim_blocks(true)
-                .lstrip_blocks(true)
-                .build()
-                .expect("the standard delimiters are distinct"),
-        );
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", to_json);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_template_owned(NAME, source).map_err(|error| failed(&error))?;
-        Ok(Self { environment, tokens })
+        let environment = contained(move || compiled(source))?;
+        Ok(Self { environment: Arc::new(environment), tokens, is_refused: AtomicBool::new(false) })
     }
 
     /// Renders the prompt.
     ///
     /// # Errors
     /// [`TextError::Refused`] with the template's message if it raises an exception, [`TextError::Template`] if it
-    /// fails, or if the prompt is longer than [`MAX_TEXT_BYTES`].
+    /// fails, if the prompt is longer than [`MAX_TEXT_BYTES`], or if it takes too much memory or stack, now or before.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TextError> {
         let mut variables = input.variables.clone();
         for (name, token) in &self.tokens {
@@ -77,21 +76,70 @@ impl ChatTemplate {
         variables.insert("messages".to_owned(), Json::from(input.messages));
         variables.insert("tools".to_owned(), input.tools.map_or(Json::Null, Json::from));
         variables.insert("add_generation_prompt".to_owned(), Json::from(input.generation_prompt));
-        let context = Value::from(Serde(&variables));
-
+        if self.is_refused.load(Ordering::Relaxed) {
+            return Err(too_much());
+        }
+        let (environment, context) = (self.environment.clone(), Value::from(Serde(&variables)));
         let now = input.unix_seconds;
-        let mut environment = self.environment.clone();
-        environment.add_function("strftime_now", move |format: &str| clock::strftime(format, now));
-        let template = environment.get_template(NAME).map_err(|error| failed(&error))?;
-        let mut prompt = Bounded(Vec::new());
-        template.render_captured_to(context, &mut prompt).map_err(|error| match error.kind() {
-            ErrorKind::WriteFailure => {
-                TextError::Template(format!("the prompt is longer than {MAX_TEXT_BYTES} bytes"))
-            }
-            _ => failed(&error),
-        })?;
-        Ok(String::from_utf8(prompt.0).expect("a template writes text"))
+        let rendered = contained(move || rendered((*environment).clone(), context, now));
+        if matches!(&rendered, Err(TextError::TemplateTakesTooMuch(_))) {
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+        rendered
     }
+}
+
+/// Runs `work` within the budget of a template.
+fn contained<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, TextError> + Send + 'static,
+) -> Result<T, TextError> {
+    match within(MAX_HELD_BYTES, work) {
+        Ok((result, _)) => result,
+        Err(Stopped::OverBudget) => Err(too_much()),
+        Err(Stopped::Failed) => Err(TextError::Template("no thread was left for it".to_owned())),
+    }
+}
+
+fn too_much() -> TextError {
+    TextError::TemplateTakesTooMuch(MAX_HELD_BYTES >> 20)
+}
+
+fn compiled(source: String) -> Result<Environment<'static>, TextError> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
+    environment.set_syntax(
+        SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .expect("the standard delimiters are distinct"),
+    );
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("tojson", to_json);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_template_owned(NAME, source).map_err(|error| failed(&error))?;
+    Ok(environment)
+}
+
+fn rendered(
+    mut environment: Environment<'static>,
+    context: Value,
+    unix_seconds: u64,
+) -> Result<String, TextError> {
+    environment.add_function("strftime_now", move |format: &str| clock::strftime(format, unix_seconds));
+    let namespaces = Namespaces::default();
+    namespaces.observe(&mut environment);
+    let template = environment.get_template(NAME).map_err(|error| failed(&error))?;
+    let mut prompt = Bounded(Vec::new());
+    let rendered = template.render_captured_to(context, &mut prompt).map(drop);
+    namespaces.release(&environment);
+    rendered.map_err(|error| match error.kind() {
+        ErrorKind::WriteFailure => {
+            TextError::Template(format!("the prompt is longer than {MAX_TEXT_BYTES} bytes"))
+        }
+        _ => failed(&error),
+    })?;
+    Ok(String::from_utf8(prompt.0).expect("a template writes text"))
 }
 
 /// Up to [`MAX_TEXT_BYTES`].

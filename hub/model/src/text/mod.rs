@@ -9,6 +9,7 @@ mod clock;
 mod detokenizer;
 mod json;
 mod merges;
+mod namespaces;
 mod output;
 mod sentence_piece;
 mod tokenizer;
@@ -113,6 +114,11 @@ pub enum TextError {
     /// The chat template is invalid Jinja, or exceeds a limit.
     #[error("the chat template failed: {0}")]
     Template(String),
+    /// The chat template exceeds the budget of so many MiB, and is not used again.
+    #[error(
+        "the chat template failed: it takes more than {0} MiB of memory, or all of the stack, and is not used again"
+    )]
+    TemplateTakesTooMuch(usize),
     /// The chat template refuses the messages, with its own message.
     #[error("{0}")]
     Refused(String),

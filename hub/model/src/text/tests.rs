@@ -165,6 +165,24 @@ fn templates_are_contained() {
         render(&long).unwrap_err().to_string(),
         "the chat template failed: the prompt is longer than 16777216 bytes"
     );
+    let shown = |why: TextError| why.to_string();
+    let many = "{% set ns.of = namespace() %}".repeat(999);
+    let many = format!("{{% set ns = namespace() %}}{{% for a in range(999) %}}{many}{{% endfor %}}");
+    assert!(shown(render(&many).unwrap_err()).contains("over 100000 namespaces"));
+    // Each has crashed by its depth: while it was parsed, compiled, or freed.
+    #[cfg(target_os = "linux")]
+    for deep in [
+        format!("{{{{ a{} }}}}", "+a".repeat(99_999)),
+        format!("{{{{ a{} }}}}", ".a".repeat(99_999)),
+        format!("{{{{ {}a }}}}", "not ".repeat(99_999)),
+        format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(79_999)),
+        "{% set ns = namespace() %}{% for a in range(999) %}{% for b in range(999) %}\
+         {% set ns.l = [ns.l] %}{% endfor %}{% endfor %}"
+            .to_owned(),
+    ] {
+        let failed = "the chat template failed: it takes more than 512 MiB of memory, or all of the stack, and is not used again";
+        assert_eq!(shown(render(&deep).unwrap_err()), failed, "{deep:.60}");
+    }
     assert!(matches!(render("{% if %}"), Err(TextError::Template(_))));
     assert!(matches!(render(&"x".repeat(2 << 20)), Err(TextError::Template(_))));
 }
@@ -189,6 +207,18 @@ fn what_is_no_tokenizer_is_one_sentence() {
     for end in 0..far.len() {
         assert!(error(&far.as_bytes()[..end]).contains("EOF"), "cut after {end} bytes");
     }
+}
+
+#[test]
+fn a_tokenizer_that_fails_on_a_text_says_so() {
+    let json = r#"{"version":"1.0","added_tokens":[],
+        "normalizer":{"type":"Replace","pattern":{"String":""},"content":"\u2581"},
+        "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
+        "decoder":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true},
+        "model":{"type":"BPE","vocab":{"a":0},"merges":[]}}"#;
+    let tokenizer = Tokenizer::from_json(json.as_bytes()).unwrap();
+    let error = tokenizer.encode("{}").unwrap_err().to_string();
+    assert_eq!(error, "tokenizer.json: it cannot tokenise this text");
 }
 
 /// A vocabulary of SentencePiece, and the ids that it makes of texts itself.

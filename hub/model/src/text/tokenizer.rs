@@ -1,5 +1,7 @@
 //! Text to ids and ids to bytes, by BPE: byte-level or SentencePiece's, from a `tokenizer.json` or from a GGUF's vocabulary.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use tokenizers::{
     AddedToken, PostProcessorWrapper, Tokenizer as Inner, models::bpe::Vocab,
     processors::template::TemplateProcessing,
@@ -118,8 +120,10 @@ impl Tokenizer {
         if text.len() > MAX_TEXT_BYTES {
             return Err(TextError::Tokenizer(format!("a text of {} bytes is too long", text.len())));
         }
-        let encoding =
-            self.inner.encode(text, adds_special).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        // The crate panics on normalisers that no model has, such as a pattern that matches an empty text.
+        let encoded = catch_unwind(AssertUnwindSafe(|| self.inner.encode(text, adds_special)))
+            .unwrap_or_else(|_| Err("it cannot tokenise this text".into()));
+        let encoding = encoded.map_err(|error| TextError::Tokenizer(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 

@@ -78,7 +78,7 @@ mod tests {
         let request = ChatRequest::parse(body.to_string().as_bytes()).unwrap();
         let text = Text::load(&Checkpoint::demo().unwrap()).unwrap();
         let source = source(&request, Thinking::Over, OutputFormat::DEEPSEEK_TAGS).unwrap().unwrap();
-        let mut position = Grammars::default().compile(&text, &source).unwrap().begin();
+        let mut position = Grammars::default().compile(&text, source).unwrap().begin();
         let ids = text.tokenizer.encode(answer).unwrap();
         let mut logits = vec![0.0; text.tokenizer.n_ids()];
         ids.iter().all(|id| position.accept(*id).is_ok())

@@ -1,7 +1,10 @@
-//! Memory budgets of threads, for work of which nobody can foresee how much it takes: the template of an unknown model may
-//! double a string until there is no memory left, and where an allocation fails, the process ends.
+//! Budgets of memory and stack, for work of which nobody can foresee how much it takes: the template of an unknown model may
+//! double a string until there is no memory left, or nest a list in itself until there is no stack, and either ends a process.
 //!
-//! A thread that exceeds its budget stops for good, inside the allocator and with what it holds; whoever waits for it is told.
+//! A thread that exceeds its budget stops for good, where it is and with what it holds; whoever waits for it is told.
+
+#[cfg(target_os = "linux")]
+mod overflow;
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -13,12 +16,16 @@ use std::thread;
 use std::time::Duration;
 
 const UNLIMITED: usize = usize::MAX;
+/// Bytes of stack of a thread with a budget: what is nested a thousand times takes a tenth.
+const STACK_BYTES: usize = 16 << 20;
 /// How often a thread with a budget is looked after.
 const LOOKED_AFTER_EVERY: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Bytes that this thread may allocate beyond those that it has freed.
     static LEFT: Cell<usize> = const { Cell::new(UNLIMITED) };
+    /// The least that was left.
+    static LEAST: Cell<usize> = const { Cell::new(UNLIMITED) };
     /// Set when it wants more.
     static IS_OVER: Cell<*const AtomicBool> = const { Cell::new(ptr::null()) };
 }
@@ -26,33 +33,42 @@ thread_local! {
 /// Why work ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It wanted more memory than its budget.
+    /// It wanted more memory than its budget, or more stack than a thread has.
     OverBudget,
     /// It panicked, or there was no thread for it.
     Failed,
 }
 
-/// Runs `work` on a thread that may hold `bytes`, and waits for it. The limit holds where [`Budgeted`] allocates.
+/// Runs `work` on a thread that may hold `bytes`, and waits for it; returns the most bytes it held, too. The limit holds where [`Budgeted`] allocates; that of the
+/// stack on Linux, elsewhere an overflow ends the process.
 ///
 /// # Errors
 /// [`Stopped`]. A thread over its budget is never freed, nor what it holds: do not repeat such work.
 pub fn within<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Stopped> {
+) -> Result<(T, usize), Stopped> {
     let is_over = Arc::new(AtomicBool::new(false));
     let (reply, result) = sync_channel(1);
     let flag = is_over.clone();
     let limited = move || {
         // The flag lives as long as this thread.
         IS_OVER.set(Arc::as_ptr(&flag));
+        #[cfg(target_os = "linux")]
+        overflow::watch(STACK_BYTES);
+        LEAST.set(bytes);
         LEFT.set(bytes);
         let result = work();
         LEFT.set(UNLIMITED);
+        IS_OVER.set(ptr::null());
         // Nobody has stopped waiting.
-        let _ = reply.send(result);
+        let _ = reply.send((result, bytes - LEAST.get()));
     };
-    thread::Builder::new().name("limited".into()).spawn(limited).map_err(|_| Stopped::Failed)?;
+    thread::Builder::new()
+        .name("limited".into())
+        .stack_size(STACK_BYTES)
+        .spawn(limited)
+        .map_err(|_| Stopped::Failed)?;
     loop {
         match result.recv_timeout(LOOKED_AFTER_EVERY) {
             Ok(result) => return Ok(result),
@@ -103,7 +119,10 @@ fn charge(bytes: usize) {
         return;
     }
     match left.checked_sub(bytes) {
-        Some(left) => LEFT.set(left),
+        Some(left) => {
+            LEFT.set(left);
+            LEAST.set(left.min(LEAST.get()));
+        }
         // A panic is told with locks held that others need.
         None if thread::panicking() => LEFT.set(UNLIMITED),
         None => stop(),
@@ -117,7 +136,7 @@ fn refund(bytes: usize) {
     }
 }
 
-/// Ends the calling thread's work without unwinding, which an allocator must not do.
+/// Ends the calling thread's work without unwinding, which neither an allocator nor a signal handler may do.
 #[cold]
 fn stop() -> ! {
     // SAFETY: the flag belongs to a closure of this thread, which has not ended.
