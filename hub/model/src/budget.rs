@@ -58,26 +58,37 @@ pub fn within<T: Send + 'static>(
         overflow::watch(STACK_BYTES);
         LEAST.set(bytes);
         LEFT.set(bytes);
+        let limit = Limit;
         let result = work();
-        LEFT.set(UNLIMITED);
-        IS_OVER.set(ptr::null());
+        drop(limit);
         // Nobody has stopped waiting.
         let _ = reply.send((result, bytes - LEAST.get()));
     };
-    thread::Builder::new()
-        .name("limited".into())
-        .stack_size(STACK_BYTES)
-        .spawn(limited)
-        .map_err(|_| Stopped::Failed)?;
+    let thread = thread::Builder::new().name("limited".into()).stack_size(STACK_BYTES).spawn(limited);
+    let thread = thread.map_err(|_| Stopped::Failed)?;
     loop {
         match result.recv_timeout(LOOKED_AFTER_EVERY) {
-            Ok(result) => return Ok(result),
+            Ok(result) => {
+                // It only has to free what is its own.
+                let _ = thread.join();
+                return Ok(result);
+            }
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped::Failed),
             Err(RecvTimeoutError::Timeout) if is_over.load(Ordering::Acquire) => {
                 return Err(Stopped::OverBudget);
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
+    }
+}
+
+/// The calling thread's limit, which ends when this is dropped.
+struct Limit;
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        LEFT.set(UNLIMITED);
+        IS_OVER.set(ptr::null());
     }
 }
 
