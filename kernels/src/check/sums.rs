@@ -43,18 +43,40 @@ impl<const K: usize> Kernel for Dots<'_, K> {
         let n = self.x.len();
         let (x, x_rest) = self.x.as_chunks::<ROWS>();
         let vectors: [_; K] = std::array::from_fn(|k| self.vectors[k * n..][..n].as_chunks::<ROWS>());
-        let mut sums = [isa.splat(0.0); K];
-        for (i, x) in x.iter().enumerate() {
+        // Two sums of each, of every second panel: an addition waits for the one before.
+        let mut sums = [[isa.splat(0.0); 2]; K];
+        let (pairs, last) = x.as_chunks::<2>();
+        for (i, x) in pairs.iter().enumerate() {
+            let x = [isa.lanes(&x[0]), isa.lanes(&x[1])];
+            for (sums, (vector, _)) in sums.iter_mut().zip(&vectors) {
+                sums[0] = isa.add(sums[0], isa.mul(isa.lanes(&vector[2 * i]), x[0]));
+                sums[1] = isa.add(sums[1], isa.mul(isa.lanes(&vector[2 * i + 1]), x[1]));
+            }
+        }
+        if let [x] = last {
             let x = isa.lanes(x);
-            for (sum, (vector, _)) in sums.iter_mut().zip(&vectors) {
-                *sum = isa.add(*sum, isa.mul(isa.lanes(&vector[i]), x));
+            for (sums, (vector, _)) in sums.iter_mut().zip(&vectors) {
+                sums[0] = isa.add(sums[0], isa.mul(isa.lanes(&vector[2 * pairs.len()]), x));
             }
         }
         std::array::from_fn(|k| {
             let rest: f32 = x_rest.iter().zip(vectors[k].1).map(|(x, v)| x * v).sum();
-            isa.to_array(sums[k]).iter().sum::<f32>() + rest
+            sum(isa.to_array(isa.add(sums[k][0], sums[k][1]))) + rest
         })
     }
+}
+
+/// The sum, in halves that are added lane by lane.
+#[inline(always)]
+fn sum(mut lanes: [f32; ROWS]) -> f32 {
+    let mut n = ROWS;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] += lanes[i + n];
+        }
+    }
+    lanes[0]
 }
 
 struct AddMultiples<'a, const K: usize> {

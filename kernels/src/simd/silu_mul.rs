@@ -19,6 +19,11 @@ pub(crate) fn activate(
     up: &[f32],
     biases: Option<&[Vec<f32>; 2]>,
 ) {
+    // Whole panels at once; a biased expert's one by one, with their biases, as is what is left.
+    let n_whole = if biases.is_none() { gate.len() / ROWS } else { 0 };
+    let (whole, gate) = gate.split_at_mut(n_whole * ROWS);
+    let (whole_up, up) = up.split_at(n_whole * ROWS);
+    simd.run(SiluMul { gate: whole.as_chunks_mut().0, up: whole_up.as_chunks().0 });
     for (n, (gate, up)) in gate.chunks_mut(ROWS).zip(up.chunks(ROWS)).enumerate() {
         let (mut g, mut u) = ([[0.0; ROWS]], [[0.0; ROWS]]);
         g[0][..gate.len()].copy_from_slice(gate);
