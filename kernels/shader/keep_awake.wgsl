@@ -2,7 +2,7 @@
 
 @group(0) @binding(4) var<storage, read_write> result: array<u32>;
 
-const TURNS: u32 = 200u;
+const TURNS: u32 = 600u;
 
 @compute @workgroup_size(256)
 fn keep_awake(@builtin(local_invocation_index) thread: u32) {
