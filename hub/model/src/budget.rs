@@ -39,8 +39,8 @@ pub enum Stopped {
     Failed,
 }
 
-/// Runs `work` on a thread that may hold `bytes`, and waits for it; returns the most bytes it held, too. The limit holds where [`Budgeted`] allocates; that of the
-/// stack on Linux, elsewhere an overflow ends the process.
+/// Runs `work` on a thread that may hold `bytes`, and waits for it; returns the most bytes it held, too. The limit holds where
+/// [`Budgeted`] allocates, that of the stack on Linux: elsewhere an overflow ends the process.
 ///
 /// # Errors
 /// [`Stopped`]. A thread over its budget is never freed, nor what it holds: do not repeat such work.

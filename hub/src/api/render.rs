@@ -74,7 +74,8 @@ fn of(api: &Api, request: &ChatRequest) -> Result<(Prompt, Option<Source>), ApiE
     Ok((Prompt { ids, prediction_ids, ends_in_think, grammar: None }, source))
 }
 
-/// Source of the grammar that constrains the answer, if any. Grammars support Qwen's tags and plain text; other formats are refused.
+/// Source of the grammar that constrains the answer, if any. Grammars support Qwen's tags and plain text; other formats are
+/// refused.
 fn grammar_source(api: &Api, request: &ChatRequest, thinking: Thinking) -> Result<Option<Source>, ApiError> {
     let Some(source) = grammar::source(request, thinking, api.text.output.tags())? else { return Ok(None) };
     let has_calls = !request.tools.is_empty() && request.tool_choice != ToolChoice::None;

@@ -69,6 +69,9 @@ impl ChatTemplate {
     /// [`TextError::Refused`] with the template's message if it raises an exception, [`TextError::Template`] if it
     /// fails, if the prompt is longer than [`MAX_TEXT_BYTES`], or if it takes too much memory or stack, now or before.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TextError> {
+        if self.is_refused.load(Ordering::Relaxed) {
+            return Err(too_much());
+        }
         let mut variables = input.variables.clone();
         for (name, token) in &self.tokens {
             variables.insert((*name).to_owned(), Json::from(token.as_str()));
@@ -76,9 +79,6 @@ impl ChatTemplate {
         variables.insert("messages".to_owned(), Json::from(input.messages));
         variables.insert("tools".to_owned(), input.tools.map_or(Json::Null, Json::from));
         variables.insert("add_generation_prompt".to_owned(), Json::from(input.generation_prompt));
-        if self.is_refused.load(Ordering::Relaxed) {
-            return Err(too_much());
-        }
         let (environment, context) = (self.environment.clone(), Value::from(Serde(&variables)));
         let now = input.unix_seconds;
         let rendered = contained(move || rendered((*environment).clone(), context, now));

@@ -39,14 +39,20 @@ impl Namespaces {
         let made = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for one in made {
             for name in one.try_iter().into_iter().flatten() {
-                if one.get_item(&name).is_ok_and(|value| may_refer(&value)) {
-                    // What is not an identifier was not set as an attribute, and does not compile.
+                if is_identifier(&name) && one.get_item(&name).is_ok_and(|value| may_refer(&value)) {
                     let overwrite = format!("{{% set ns.{name} = none %}}");
+                    // It cannot fail, and if it does, no more than memory is lost.
                     let _ = environment.render_str(&overwrite, context! { ns => one.clone() });
                 }
             }
         }
     }
+}
+
+/// Whether an attribute may be set under this name. Others come from a dictionary that the namespace began with, perhaps a
+/// client's own, and must not become part of a template.
+fn is_identifier(name: &Value) -> bool {
+    name.as_str().is_some_and(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_'))
 }
 
 /// Whether a value may hold others.
@@ -72,6 +78,19 @@ mod tests {
     struct Held(#[expect(dead_code, reason = "its references are counted")] Arc<()>);
 
     impl Object for Held {}
+
+    #[test]
+    fn a_name_from_a_dictionary_is_no_template() {
+        let ran = Arc::new(Mutex::new(false));
+        let (mut environment, namespaces) = (Environment::new(), Namespaces::default());
+        namespaces.observe(&mut environment);
+        let runs = ran.clone();
+        environment.add_function("run", move || *runs.lock().unwrap() = true);
+        let source = "{% set ns = namespace({'a = run() %}{% set ns.b': [1]}) %}";
+        environment.render_str(source, ()).unwrap();
+        namespaces.release(&environment);
+        assert!(!*ran.lock().unwrap());
+    }
 
     #[test]
     fn a_namespace_that_holds_itself_is_freed() {

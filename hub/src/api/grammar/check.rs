@@ -1,13 +1,15 @@
 //! Compiles grammars within bounds. Nobody can foresee what a schema takes: four kilobytes of definitions that refer to each
 //! other twice take gigabytes, and a chain of four hundred overflows a thread's stack.
 //!
-//! So another process compiles it first, `moex check-grammar`, which ends without harm if it takes too much.
+//! So another process compiles it first, `moex check-grammar`, which ends without harm if it takes too much. What it has
+//! compiled is compiled here with the same stack, and as much memory as the vocabulary adds: a thread that stopped for lack of it
+//! would keep what it holds, each time that a stranger wishes.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
@@ -16,8 +18,10 @@ use moex_model::budget::{Stopped, within};
 
 use super::{factory_of, one_line};
 
-/// Bytes that compiling a grammar may hold.
+/// Bytes that the process may hold.
 const MAX_BYTES: usize = 64 << 20;
+/// More than there are: they are counted, and what compiled there is bounded.
+const ANY_BYTES: usize = usize::MAX / 2;
 /// How long it may take; a schema of hundreds of fields takes some ten milliseconds.
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// How often the process is looked after.
@@ -27,11 +31,19 @@ const LOOKED_AFTER_EVERY: Duration = Duration::from_millis(1);
 pub fn check(lark: String) -> Result<usize, String> {
     // Single bytes alone: what a vocabulary adds to a grammar has bounds of its own.
     let words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).chain([vec![]]).collect();
-    compiled(&Arc::new(factory_of(&words, &[256])?), lark).map(|(_, n_bytes)| n_bytes)
+    compiled_within(MAX_BYTES, &Arc::new(factory_of(&words, &[256])?), lark).map(|(_, n_bytes)| n_bytes)
 }
 
-/// Compiles a grammar, and returns how many bytes that takes. The error is a reason.
+/// Compiles a grammar, which was checked, and returns how many bytes that takes. The error is a reason.
 pub(super) fn compiled(factory: &Arc<ParserFactory>, lark: String) -> Result<(Matcher, usize), String> {
+    compiled_within(ANY_BYTES, factory, lark)
+}
+
+fn compiled_within(
+    bytes: usize,
+    factory: &Arc<ParserFactory>,
+    lark: String,
+) -> Result<(Matcher, usize), String> {
     let factory = factory.clone();
     let begin = move || {
         let mut matcher = Matcher::new(factory.create_parser(TopLevelGrammar::from_lark(lark)));
@@ -42,7 +54,7 @@ pub(super) fn compiled(factory: &Arc<ParserFactory>, lark: String) -> Result<(Ma
             None => Ok(matcher),
         }
     };
-    match within(MAX_BYTES, begin) {
+    match within(bytes, begin) {
         Ok((matcher, n_bytes)) => Ok((matcher?, n_bytes)),
         Err(Stopped::OverBudget) => Err(too_large()),
         Err(Stopped::Failed) => Err("no thread is left for it".to_owned()),
@@ -61,17 +73,18 @@ pub(super) fn checked(program: &Path, lark: &str) -> Result<(), String> {
             .spawn()
             .map_err(failed)?,
     );
-    if let Some(mut stdin) = process.0.stdin.take() {
-        stdin.write_all(lark.as_bytes()).map_err(failed)?;
-    }
-    let begun = Instant::now();
-    let status = loop {
-        match process.0.try_wait().map_err(failed)? {
-            Some(status) => break status,
-            None if begun.elapsed() > MAX_TIME => return Err(too_large()),
-            None => sleep(LOOKED_AFTER_EVERY),
+    let stdin = process.0.stdin.take();
+    let status = thread::scope(|scope| {
+        // What ends, or is killed, before it has read everything is judged by its status.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(lark.as_bytes())));
+        let status = process.ended_within(MAX_TIME);
+        if !matches!(status, Ok(Some(_))) {
+            // Otherwise the writing would not end.
+            let _ = process.0.kill();
         }
-    };
+        status
+    });
+    let Some(status) = status.map_err(failed)? else { return Err(too_large()) };
     let mut said = String::new();
     if let Some(stdout) = &mut process.0.stdout {
         stdout.read_to_string(&mut said).map_err(failed)?;
@@ -89,6 +102,20 @@ fn too_large() -> String {
 
 /// Killed, if it has not ended, when it is dropped.
 struct Process(Child);
+
+impl Process {
+    /// Its status, or none if it takes longer.
+    fn ended_within(&mut self, time: Duration) -> io::Result<Option<ExitStatus>> {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            sleep(LOOKED_AFTER_EVERY);
+        }
+        Ok(None)
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -130,6 +157,9 @@ mod tests {
         let reason = checked(Path::new("/no/such/program"), "start: \"a\"\n").unwrap_err();
         assert!(reason.starts_with("it cannot be checked, "), "{reason}");
         #[cfg(unix)]
-        assert_eq!(checked(Path::new("/bin/false"), "").unwrap_err(), too_large());
+        assert_eq!(checked(Path::new("/usr/bin/false"), &"x".repeat(1 << 20)).unwrap_err(), too_large());
+        // Nor one that reads nothing and does not end: `yes check-grammar`.
+        #[cfg(unix)]
+        assert_eq!(checked(Path::new("/usr/bin/yes"), &"x".repeat(1 << 20)).unwrap_err(), too_large());
     }
 }
