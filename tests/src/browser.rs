@@ -1,4 +1,4 @@
-//! A real Chromium with WebGPU on SwiftShader, and the tabs in it.
+//! A real Chromium with WebGPU, on SwiftShader or on the machine's own card, and the tabs in it.
 
 mod devtools;
 mod hands;
@@ -19,14 +19,12 @@ pub use self::tab::Tab;
 use crate::host::Host;
 use crate::hub::PATIENCE;
 
-/// A Chromium without a window, off the network, with its GPU process on the software adapter, in which no page is slower
-/// for being out of sight.
-const FLAGS: [&str; 31] = [
+/// A Chromium without a window, off the network, in which no page is slower for being out of sight.
+const FLAGS: [&str; 30] = [
     "--headless=new",
     "--no-sandbox",
     "--remote-debugging-port=0",
     "--enable-unsafe-webgpu",
-    "--use-webgpu-adapter=swiftshader",
     "--window-size=1280,800",
     "--hide-scrollbars",
     "--mute-audio",
@@ -55,6 +53,31 @@ const FLAGS: [&str; 31] = [
     // A process for the page that might be opened next, which wastes memory with so many browsers.
     "--disable-features=SpareRendererForSitePerProcess,TranslateUI",
 ];
+
+/// The adapter of WebGPU that a browser offers.
+#[derive(Clone, Copy, Debug)]
+pub enum Adapter {
+    /// SwiftShader, which is the same on every machine.
+    Software,
+    /// The machine's own card, through Vulkan.
+    Card,
+}
+
+impl Adapter {
+    /// Chromium's flags for it.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Software => &["--use-webgpu-adapter=swiftshader"],
+            // A machine without a screen has no surface to draw on.
+            Self::Card => &[
+                "--use-angle=vulkan",
+                "--enable-features=Vulkan",
+                "--disable-vulkan-surface",
+                "--ignore-gpu-blocklist",
+            ],
+        }
+    }
+}
 
 /// The address of a page without content.
 const BLANK: &str = "about:blank";
@@ -93,21 +116,27 @@ impl Browser {
         let _visit = host.enter()?;
         let home = tempfile::tempdir()?;
         trust(home.path(), authority)?;
-        Self::launch_for(Some(home)).await
+        Self::launch_for(Adapter::Software, Some(home)).await
     }
 
     /// Starts Chromium.
     pub async fn launch() -> Result<Self> {
-        Self::launch_for(None).await
+        Self::launch_with(Adapter::Software).await
     }
 
-    async fn launch_for(home: Option<TempDir>) -> Result<Self> {
+    /// Starts Chromium with an adapter.
+    pub async fn launch_with(adapter: Adapter) -> Result<Self> {
+        Self::launch_for(adapter, None).await
+    }
+
+    async fn launch_for(adapter: Adapter, home: Option<TempDir>) -> Result<Self> {
         let path =
             executable().context("no Chromium on the path: run `cargo xtask test`, which installs it")?;
         let profile = tempfile::tempdir()?;
         let mut command = tokio::process::Command::new(path);
         command
             .args(FLAGS)
+            .args(adapter.flags())
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -12,7 +12,8 @@ use moex_sim::replay::Trace;
 use moex_swarm::trace::LayerRecord;
 
 use super::{generate, median};
-use crate::hub::{Moex, Signal};
+use crate::browser::{Adapter, Browser, Tab};
+use crate::hub::{Hub, Moex, Signal, workers};
 use crate::peer::{Behaviour, Peer, PeerConfig};
 
 /// The command's arguments.
@@ -32,7 +33,7 @@ pub struct Args {
     #[arg(long)]
     busy_poll: bool,
     /// Native workers on this device, which compute, in place of workers that do not; hub and workers busy-poll as they do by
-    /// default.
+    /// default. `tab` stands for tabs of Chromium on this machine's own card, `tab-software` for tabs on SwiftShader.
     #[arg(long, conflicts_with = "busy_poll")]
     device: Option<String>,
     /// Further arguments of `moex serve`, after `--`.
@@ -101,8 +102,14 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
     let start_worker = |device: &String| moex.worker("worker", &hub.join_url, &["--device", device]);
-    let workers = args.device.iter().flat_map(|device| std::iter::repeat_n(device, n_workers));
-    let _workers = workers.map(start_worker).collect::<Result<Vec<_>>>()?;
+    let adapter = args.device.as_deref().and_then(tab_adapter);
+    let native = args.device.iter().filter(|_| adapter.is_none());
+    let devices = native.flat_map(|device| std::iter::repeat_n(device, n_workers));
+    let _workers = devices.map(start_worker).collect::<Result<Vec<_>>>()?;
+    let _tabs = match adapter {
+        Some(adapter) => Some(start_tabs(&hub, adapter, n_workers).await?),
+        None => None,
+    };
     let n_peers = if args.device.is_none() { n_workers } else { 0 };
     let peers = (1..=n_peers).map(|n| {
         let key = WorkerKey(n as u128);
@@ -112,7 +119,13 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
         Peer::start(&hub.join_url, config)
     });
     let _peers = peers.collect::<Result<Vec<_>>>()?;
-    hub.wait_for_workers(n_workers).await?;
+    let status = hub.wait_for_workers(n_workers).await?;
+    if args.device.is_some() {
+        for worker in workers(&status) {
+            let arithmetic = if worker["is_exact"] == true { "exact" } else { "not exact" };
+            eprintln!("a worker on {} ({}): {arithmetic}", worker["adapter"], worker["backend"]);
+        }
+    }
     while hub.status().await?["totals"]["layers"].as_u64() < Some(args.layers) {
         let (n_tokens, _) = generate(&hub, 256).await?;
         ensure!(n_tokens > 1, "the model says nothing");
@@ -123,4 +136,24 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     layers.retain(|layer| layer.rows == 1 && layer.is_ok);
     // The first layers met cold caches.
     Ok(layers.split_off(layers.len() / 10))
+}
+
+/// The adapter of the tabs that a name of a device stands for.
+fn tab_adapter(device: &str) -> Option<Adapter> {
+    match device {
+        "tab" => Some(Adapter::Card),
+        "tab-software" => Some(Adapter::Software),
+        _ => None,
+    }
+}
+
+/// A Chromium with `n` tabs that lend their GPU.
+async fn start_tabs(hub: &Hub, adapter: Adapter, n: usize) -> Result<(Browser, Vec<Tab>)> {
+    let browser = Browser::launch_with(adapter).await?;
+    let page = hub.join_url.replacen("/join#", "/join?device=gpu&memory=8GiB#", 1);
+    let mut tabs = Vec::with_capacity(n);
+    for _ in 0..n {
+        tabs.push(browser.open(&page).await?);
+    }
+    Ok((browser, tabs))
 }

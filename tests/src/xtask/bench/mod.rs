@@ -9,6 +9,7 @@ mod kernels;
 mod lan;
 mod load;
 mod overlap;
+mod page;
 mod replay;
 mod resources;
 mod serve;
@@ -60,6 +61,8 @@ pub enum Bench {
     Lan(lan::Args),
     /// The time of eight experts of one row in a tab without a GPU, by the number of its threads.
     Tab(tab::Args),
+    /// What the page `/bench` says in Chromium on this machine's card.
+    Page(page::Args),
     /// The hub's memory, and the latency of `/health`, under many concurrent requests, a third of which are aborted.
     Load(load::Args),
     /// The hub's memory before, during and after many sessions that come and go.
@@ -91,6 +94,7 @@ pub fn run(bench: &Bench) -> Result<()> {
             runtime.block_on(lan::run(&moex, args))
         }
         Bench::Tab(args) => with_moex(async |moex| tab::run(moex, args).await),
+        Bench::Page(args) => with_moex(async |moex| page::run(moex, args).await),
         Bench::Guess(args) => with_moex(async |moex| guess::run(moex, args).await),
         Bench::Overlap(args) => with_moex(async |moex| overlap::run(moex, args).await),
         Bench::Load(args) => with_moex(async |moex| load::run(moex, args).await),
