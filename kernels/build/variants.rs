@@ -9,6 +9,8 @@ use crate::{compose::Composer, reflect};
 const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
 /// Those of int8 activations: one text for all formats.
 const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
+/// What rounds the answers of both.
+const ANSWER_KERNELS: [&str; 1] = ["pack_halves"];
 /// Those of the hub's forward pass, of its measurements, and of native workers, besides: no browser runs them.
 const PASS_KERNELS: [&str; 20] = [
     "best_logits",
@@ -83,7 +85,7 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
         }
     }
     let pass_kernels = PASS_KERNELS.into_iter().filter(|_| !web);
-    for file in INT8_KERNELS.into_iter().chain(pass_kernels) {
+    for file in INT8_KERNELS.into_iter().chain(ANSWER_KERNELS).chain(pass_kernels) {
         let source = composer.compose(file, "", &BTreeSet::from_iter(web.then_some("WEB")))?;
         let reflection = reflect::reflect(&source.concat()).map_err(|e| format!("{file}: {e}"))?;
         layouts.extend(reflection.layouts);

@@ -1,6 +1,6 @@
 //! How long a GPU takes for the experts of a layer: `cargo run --release --example gpu_layer --features gpu -- [PART OF A
-//! NAME] [rows=N]...`, by default for 1, 8, 64 and 512 rows. At the geometry of Qwen3-30B-A3B, eight experts for each row, medians; beside each the wait that any answer takes.
-//! Then the parts of a row's time, one after another, and with pauses between rows as a hub makes them.
+//! NAME] [rows=N]...`, by default for 1, 8, 64 and 512 rows. At the geometry of Qwen3-30B-A3B, eight experts for each row, with their products, medians: answers in f32, and in f16 as they
+//! are sent; beside each the wait that any answer takes. Then the parts of a row's time, one after another, and with pauses between rows as a hub makes them.
 
 use std::{
     pin::pin,
@@ -14,6 +14,7 @@ use moex_kernels::{
     ExpertShape, WeightFormat,
     engine::{
         ActivationFormat, Batch, Call, EngineError, EnginePlan, GpuDevice, GpuEngine, GpuSelect, Pair, Stage,
+        Wanted,
     },
 };
 
@@ -71,7 +72,9 @@ async fn measure(name: Option<String>, rows: Vec<u32>) -> Result<(), EngineError
             let sync = engine.measure_sync(&|| start.elapsed()).await?;
             print!("{format} {activations}: an empty answer {sync:?}");
             for &n_rows in &rows {
-                print!(", {n_rows} rows {:?}", median(&engine, n_rows).await?);
+                let [floats, halves] =
+                    [median(&engine, n_rows, false).await?, median(&engine, n_rows, true).await?];
+                print!(", {n_rows} rows {floats:?}, in f16 {halves:?}");
             }
             println!();
             for pause in PAUSES {
@@ -91,7 +94,7 @@ async fn parts(engine: &GpuEngine, reached: &Reached, pause: Duration) -> Result
         let start = Instant::now();
         while start.elapsed() < pause {}
         let mut last = Instant::now();
-        engine.compute_with_products(&batch).await?;
+        engine.answer(&batch, Wanted { products: true, halves: true }).await?;
         let took = last.elapsed();
         let mut row = Vec::new();
         for (stage, at) in reached.lock().expect("nobody panics").iter() {
@@ -109,12 +112,12 @@ async fn parts(engine: &GpuEngine, reached: &Reached, pause: Duration) -> Result
     Ok((0..rows[0].len()).map(median).collect::<Vec<_>>().join(", "))
 }
 
-async fn median(engine: &GpuEngine, n_rows: u32) -> Result<Duration, EngineError> {
+async fn median(engine: &GpuEngine, n_rows: u32, halves: bool) -> Result<Duration, EngineError> {
     let batch = batch(n_rows);
     let mut times = Vec::new();
     for _ in 0..N_RUNS {
         let start = Instant::now();
-        engine.compute(&batch).await?;
+        engine.answer(&batch, Wanted { products: true, halves }).await?;
         times.push(start.elapsed());
     }
     times.sort_unstable();

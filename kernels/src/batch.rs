@@ -39,6 +39,61 @@ pub struct Computed {
     pub products: Option<Vec<f32>>,
 }
 
+/// What an answer is to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The products of gate and up too.
+    pub products: bool,
+    /// All numbers are sent in f16, so that an engine may round them itself.
+    pub halves: bool,
+}
+
+/// An engine's answer in f16, little-endian: what [`Computed`] has, each number rounded to the nearest, ties to even.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Halves {
+    /// (P, D).
+    pub rows: Vec<u8>,
+    /// (P, 2F).
+    pub products: Option<Vec<u8>>,
+}
+
+/// An engine's answer in the numbers that it gives.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// In f32.
+    Floats(Computed),
+    /// In f16.
+    Halves(Halves),
+}
+
+impl Output {
+    /// The numbers in f32; none if they are in f16, which only an engine gives that was told that it is enough.
+    pub fn floats(self) -> Option<Computed> {
+        match self {
+            Self::Floats(computed) => Some(computed),
+            Self::Halves(_) => None,
+        }
+    }
+}
+
+impl From<Halves> for Output {
+    fn from(halves: Halves) -> Self {
+        Self::Halves(halves)
+    }
+}
+
+impl From<Computed> for Output {
+    fn from(computed: Computed) -> Self {
+        Self::Floats(computed)
+    }
+}
+
+impl From<Vec<f32>> for Output {
+    fn from(rows: Vec<f32>) -> Self {
+        Self::Floats(rows.into())
+    }
+}
+
 impl From<Vec<f32>> for Computed {
     fn from(rows: Vec<f32>) -> Self {
         Self { rows, products: None }

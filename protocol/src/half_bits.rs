@@ -4,7 +4,25 @@
 //!
 //! After Fabian Giesen's `float_to_half_fast3_rtne` and `half_to_float_fast5`.
 
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
+
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(crate) use simd128::{any_masked, decode, encode};
+
+/// The smallest f32 that is infinite as an f16, but for rounding, which carries into it by itself.
+const OVERFLOW: u32 = (127 + 16) << 23;
+/// The smallest normal f16.
+const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
+/// Added to a smaller value, it leaves the f16's subnormal bits at the bottom, rounded.
+const ALIGN: u32 = ((127 - 15) + (23 - 10) + 1) << 23;
+/// What the exponent's bias of 127 is above that of 15.
+const REBIASED: u32 = (127 - 15) << 23;
+/// 2^112: what the exponent's rebias from 15 to 127 multiplies by, subnormals included.
+const REBIAS: f32 = f32::from_bits((254 - 15) << 23);
+
 /// Compiles a function's loop a second time, for AVX2, and takes that where it runs: two to five times as fast.
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 macro_rules! with_avx2 {
     ($(#[$doc:meta])* fn $name:ident $(<const $flag:ident: bool>)? ($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
@@ -28,6 +46,7 @@ macro_rules! with_avx2 {
     };
 }
 
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 with_avx2! {
     /// Little-endian f16 `bytes` to `out`, or with `ADD` onto it.
     fn decode<const ADD: bool>(bytes: &[u8], out: &mut [f32]) {
@@ -38,6 +57,7 @@ with_avx2! {
     }
 }
 
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 with_avx2! {
     /// `values` to little-endian f16 `bytes`.
     fn encode(values: &[f32], bytes: &mut [u8]) {
@@ -47,6 +67,7 @@ with_avx2! {
     }
 }
 
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 with_avx2! {
     /// Whether any little-endian u16 has all bits of `mask` set.
     fn any_masked(bytes: &[u8], mask: u16) -> bool {
@@ -63,13 +84,6 @@ with_avx2! {
 /// The f16 nearest to `value`, ties to even.
 #[inline(always)]
 fn from_f32(value: f32) -> u16 {
-    /// The smallest f32 that is infinite as an f16, but for rounding, which carries into it by itself.
-    const OVERFLOW: u32 = (127 + 16) << 23;
-    /// The smallest normal f16.
-    const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
-    /// Added to a smaller value, it leaves the f16's subnormal bits at the bottom, rounded.
-    const ALIGN: u32 = ((127 - 15) + (23 - 10) + 1) << 23;
-
     let bits = value.to_bits();
     let sign = (bits >> 16) & 0x8000;
     let magnitude = bits & 0x7FFF_FFFF;
@@ -79,7 +93,7 @@ fn from_f32(value: f32) -> u16 {
     let subnormal = aligned.to_bits().wrapping_sub(ALIGN);
     // Rebias the exponent; round half up, less one where that would break a tie to odd.
     let is_odd = (magnitude >> 13) & 1;
-    let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(0xFFF + is_odd) >> 13;
+    let normal = magnitude.wrapping_sub(REBIASED).wrapping_add(0xFFF + is_odd) >> 13;
 
     let finite = if magnitude < SMALLEST_NORMAL { subnormal } else { normal };
     (sign | if magnitude >= OVERFLOW { non_finite } else { finite }) as u16
@@ -88,9 +102,6 @@ fn from_f32(value: f32) -> u16 {
 /// The value of an f16: exact.
 #[inline(always)]
 fn to_f32(bits: u16) -> f32 {
-    /// 2^112: what the exponent's rebias from 15 to 127 multiplies by, subnormals included.
-    const REBIAS: f32 = f32::from_bits((254 - 15) << 23);
-
     let sign = u32::from(bits & 0x8000) << 16;
     let magnitude = u32::from(bits & 0x7FFF) << 13;
     let finite = (f32::from_bits(magnitude) * REBIAS).to_bits();

@@ -9,7 +9,7 @@ mod gpu;
 mod panels;
 mod stage;
 
-pub use crate::batch::{Batch, Call, Computed, Pair};
+pub use crate::batch::{Batch, Call, Computed, Halves, Output, Pair, Wanted};
 pub use cpu::CpuEngine;
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
 pub use gpu::{DispatchTime, GpuClock, GpuPass, KeepAwake, ResidentExperts, Stamps, StepTime};
@@ -62,27 +62,16 @@ impl Engine {
         }
     }
 
-    /// (P, D): `gate * expert(row)` for every pair of every call, in order.
+    /// What is wanted of a batch: `gate * expert(row)` for every pair of every call, in order, and more.
     ///
     /// # Errors
     /// If the batch does not fit the plan, names an empty slot, or the device fails.
-    pub async fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
+    pub async fn answer(&self, batch: &Batch, wanted: Wanted) -> Result<Output, EngineError> {
         match self {
-            Self::Cpu(engine) => engine.compute(batch),
+            Self::Cpu(engine) if wanted.products => Ok(engine.compute_with_products(batch)?.into()),
+            Self::Cpu(engine) => Ok(engine.compute(batch)?.into()),
             #[cfg(feature = "gpu")]
-            Self::Gpu(engine) => engine.compute(batch).await,
-        }
-    }
-
-    /// [`Self::compute`], with the products of gate and up; a hub checks answers by them.
-    ///
-    /// # Errors
-    /// As [`Self::compute`].
-    pub async fn compute_with_products(&self, batch: &Batch) -> Result<Computed, EngineError> {
-        match self {
-            Self::Cpu(engine) => engine.compute_with_products(batch),
-            #[cfg(feature = "gpu")]
-            Self::Gpu(engine) => engine.compute_with_products(batch).await,
+            Self::Gpu(engine) => engine.answer(batch, wanted).await,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Events of a worker's process: it sends, computes, loads, and has faults.
 
+use moex_kernels::engine::Output;
 use moex_protocol::Visibility;
 use moex_worker::core::{Core, Loaded, Status, Task};
 
@@ -141,9 +142,9 @@ impl World {
                 };
                 self.events.push(worker.load_free_at, event);
             }
-            Task::Compute { attempt, batch, wants_products } => {
+            Task::Compute { attempt, batch, wanted } => {
                 let (n_experts, n_pairs) = (batch.calls.len(), batch.n_pairs());
-                worker.computing = Some((attempt, batch, wants_products));
+                worker.computing = Some((attempt, batch, wanted.products));
                 if self.compute_on_shared_host(Computation { peer: id, life, attempt }, n_experts, n_pairs) {
                     return;
                 }
@@ -193,7 +194,7 @@ impl World {
             Event::Computed { attempt, .. } => {
                 let due = computing.take_if(|(computed, ..)| *computed == attempt);
                 if let Some((_, batch, wants_products)) = due {
-                    core.computed(now, attempt, engine.compute(&batch, wants_products));
+                    core.computed(now, attempt, engine.compute(&batch, wants_products).map(Output::from));
                 }
             }
             _ => return,

@@ -1,10 +1,8 @@
 //! The browser's end of the driver: sockets and jobs whose callbacks fill an inbox, one alarm, and reports to the page.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 
 use super::clock::{self, Alarm};
 use super::fetch::Fetcher;
@@ -13,13 +11,8 @@ use super::report::{Phase, Report};
 use super::socket::Socket;
 use crate::core::{Connection, ConnectionError, Ending, HubId, Status};
 use crate::device::Device;
-use crate::driver::{End, Event, Job, Shared};
+use crate::driver::{End, Event, Job};
 use crate::inbox::Inbox;
-
-/// A device with a slower sync is nudged while an answer is awaited.
-const SLOW_SYNC_MICROS: u64 = 20_000;
-/// The interval between two nudges.
-const NUDGE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// See the [module's description](self).
 pub(super) struct BrowserEnd {
@@ -29,8 +22,6 @@ pub(super) struct BrowserEnd {
     urls: Vec<String>,
     /// At most one to each hub.
     sockets: Vec<(Connection, Socket)>,
-    /// The device, if its sync is slow.
-    nudged: Option<Shared<Device>>,
     /// A sentence about what the device cannot use.
     note: Option<String>,
     keeps_blocks: bool,
@@ -40,13 +31,7 @@ pub(super) struct BrowserEnd {
 
 impl BrowserEnd {
     /// The end for hubs at these origins. The page is told of the first.
-    pub(super) fn new(
-        inbox: Inbox<Event>,
-        hubs: &[String],
-        device: &Shared<Device>,
-        sync_latency_micros: u64,
-        keeps_blocks: bool,
-    ) -> Self {
+    pub(super) fn new(inbox: Inbox<Event>, hubs: &[String], device: &Device, keeps_blocks: bool) -> Self {
         let ringing = inbox.clone();
         Self {
             inbox,
@@ -54,7 +39,6 @@ impl BrowserEnd {
             alarm: Alarm::new(move || drop(ringing.offer(Event::Timer))),
             urls: hubs.iter().map(|hub| format!("{}/ws", hub.replacen("http", "ws", 1))).collect(),
             sockets: Vec::new(),
-            nudged: (sync_latency_micros > SLOW_SYNC_MICROS).then(|| device.clone()),
             note: device.note().map(str::to_owned),
             keeps_blocks,
             n_threads: device.n_threads(),
@@ -98,10 +82,7 @@ impl End for BrowserEnd {
 
     fn start(&mut self, job: Job<Fetcher>) {
         let inbox = self.inbox.clone();
-        let nudged = self.nudged.clone().filter(|_| matches!(job, Job::Compute { .. }));
-        wasm_bindgen_futures::spawn_local(async move {
-            inbox.push(Event::Done(nudging(job.run(), nudged).await));
-        });
+        wasm_bindgen_futures::spawn_local(async move { inbox.push(Event::Done(job.run().await)) });
     }
 
     fn retrying(&mut self, _: HubId, _: &ConnectionError) {}
@@ -142,19 +123,4 @@ impl End for BrowserEnd {
 
     /// Browsers send the rest of closed sockets by themselves.
     async fn finish(&mut self) {}
-}
-
-/// The outcome of `computation`; meanwhile it nudges `device`, if there is one.
-async fn nudging<T>(computation: impl Future<Output = T>, device: Option<Shared<Device>>) -> T {
-    let Some(device) = device else { return computation.await };
-    let mut computation = pin!(computation);
-    loop {
-        match select(computation, pin!(clock::sleep(NUDGE_INTERVAL))).await {
-            Either::Left((outcome, _)) => return outcome,
-            Either::Right(((), unfinished)) => {
-                device.nudge();
-                computation = unfinished;
-            }
-        }
-    }
 }

@@ -13,6 +13,10 @@ extern "C" {
     #[wasm_bindgen(js_name = clearTimeout)]
     pub(super) fn clear_timeout(handle: i32);
 
+    /// Resolves in the next turn of the event loop, which comes sooner than any timer. By the worker's script.
+    #[wasm_bindgen(js_name = moexTurn)]
+    fn next_turn() -> Promise;
+
     /// Posts a message to the page.
     #[wasm_bindgen(js_name = postMessage)]
     pub(super) fn post_message(message: &str);
@@ -102,6 +106,13 @@ pub(super) fn store() -> Option<Store> {
 /// The bytes that a promise of the store resolved to; `None` if it failed.
 pub(super) fn content(outcome: Result<JsValue, JsValue>) -> Option<Vec<u8>> {
     outcome.ok()?.dyn_into::<Uint8Array>().ok().map(|bytes| bytes.to_vec())
+}
+
+/// Returns in the next turn of the event loop.
+#[cfg(feature = "gpu")]
+pub(super) async fn turn() {
+    // It is never rejected.
+    drop(wasm_bindgen_futures::JsFuture::from(next_turn()).await);
 }
 
 /// How many GPU buffers this worker has made: its script counts them when the browser makes them.

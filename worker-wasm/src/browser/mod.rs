@@ -7,6 +7,8 @@ mod clock;
 mod end;
 mod fetch;
 mod js;
+#[cfg(feature = "gpu")]
+mod nudge;
 mod report;
 mod socket;
 mod store;
@@ -104,7 +106,7 @@ async fn run(options: Options, inbox: Inbox<Event>) -> Result<Report, String> {
     let store = Store::open();
     let (is_gpu, device) = (device.is_gpu(), Shared::new(device));
     let (hubs, is_stored) = ([options.hub.clone()], store.is_some());
-    let end = BrowserEnd::new(inbox, &hubs, &device, join.sync_latency_micros, is_stored);
+    let end = BrowserEnd::new(inbox, &hubs, &device, is_stored);
     let fetcher = Fetcher { hub: options.hub, token: options.token, worker, store };
     let config = HubConfig { core: CoreConfig { join }, patience: None };
     let endings = Driver::new(end, device, vec![(config, fetcher)]).run().await;

@@ -5,12 +5,13 @@
 //! tell the page, which starts the worker anew.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use js_sys::{Array, Float64Array, Uint8Array, Uint32Array};
 use moex_kernels::ExpertFormat;
-use moex_kernels::engine::{Batch, Computed, CpuEngine, EngineError, EnginePlan};
+use moex_kernels::engine::{Batch, Computed, CpuEngine, EngineError, EnginePlan, Output, Wanted};
 use moex_protocol::{BlockSource, LayerId};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
@@ -149,25 +150,29 @@ impl Engine {
         }
     }
 
-    /// (P, D): `gate * expert(row)` for every pair of every call, in order.
+    /// What is wanted of a batch, for sending it.
     ///
     /// # Errors
     /// As the kernels' engine, or if a thread fails.
-    pub(crate) async fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
+    pub(crate) async fn answer(&self, batch: &Batch, wanted: Wanted) -> Result<Output, EngineError> {
         match &self.spread {
-            None => self.own.compute(batch).await,
-            Some(spread) => Ok(self.compute_spread(spread, batch, false).await?.rows),
+            None => self.nudging(self.own.answer(batch, wanted)).await,
+            Some(spread) => Ok(self.compute_spread(spread, batch, wanted.products).await?.into()),
         }
     }
 
-    /// [`Self::compute`], with the products of gate and up.
-    ///
-    /// # Errors
-    /// As [`Self::compute`].
-    pub(crate) async fn compute_with_products(&self, batch: &Batch) -> Result<Computed, EngineError> {
-        match &self.spread {
-            None => self.own.compute_with_products(batch).await,
-            Some(spread) => self.compute_spread(spread, batch, true).await,
+    /// The outcome of a computation on this thread's own engine, which the browser is made to notice if it is a GPU's.
+    #[cfg_attr(not(feature = "gpu"), expect(clippy::unused_self, reason = "only a GPU is waited for"))]
+    async fn nudging<T>(&self, computation: impl Future<Output = T>) -> T {
+        match &self.own {
+            #[cfg(feature = "gpu")]
+            moex_kernels::engine::Engine::Gpu(gpu) => {
+                let mut outcome = None;
+                let computation = async { outcome = Some(computation.await) };
+                super::nudge::nudging(pin!(computation), &|| gpu.device().nudge()).await;
+                outcome.expect("it has ended")
+            }
+            _ => computation.await,
         }
     }
 
@@ -187,10 +192,10 @@ impl Engine {
         // The others begin before this one, which does nothing else while it computes.
         let asked: Vec<Option<JsFuture>> = spread.threads.0.0.iter().zip(others).map(ask).collect();
         let nothing = || Computed { rows: Vec::new(), products: wants_products.then(Vec::new) };
-        let mut parts = vec![match (its.calls.is_empty(), wants_products) {
-            (true, _) => nothing(),
-            (false, true) => self.own.compute_with_products(its).await?,
-            (false, false) => self.own.compute(its).await?.into(),
+        let wanted = Wanted { products: wants_products, halves: false };
+        let mut parts = vec![match its.calls.is_empty() {
+            true => nothing(),
+            false => self.own.answer(its, wanted).await?.floats().ok_or_else(nonsense)?,
         }];
         for answer in asked {
             parts.push(match answer {
@@ -210,7 +215,7 @@ impl Engine {
     /// # Errors
     /// If the device fails.
     pub(crate) async fn measure_sync(&self, now: &dyn Fn() -> Duration) -> Result<Duration, EngineError> {
-        self.own.measure_sync(now).await
+        self.nudging(self.own.measure_sync(now)).await
     }
 
     /// Where a slot is from now on: on which other thread, if it is on one, and its slot there.

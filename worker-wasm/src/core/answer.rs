@@ -4,8 +4,6 @@
 use moex_kernels::{ExpertShape, cpu, engine::Pair};
 use moex_protocol::{Answer, AnswerPart, Block, Dispatch, ExpertId, tensor};
 
-use super::batch::part;
-
 /// Why a dispatch could not be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ComputeError {
@@ -87,4 +85,13 @@ impl<'a> Answering<'a> {
         let Dispatch { layer, hidden, dtype, .. } = *self.dispatch;
         Answer { layer, hidden, dtype, parts: self.parts, products: None }
     }
+}
+
+/// `rows` (n, D) of one expert, in the dispatch's dtype.
+fn part(dispatch: &Dispatch, expert: ExpertId, rows: &[f32]) -> AnswerPart {
+    let hidden = usize::from(dispatch.hidden);
+    let n_rows = rows.len() / hidden;
+    let mut payload = Vec::with_capacity(n_rows * dispatch.dtype.row_bytes(hidden));
+    tensor::encode_rows(dispatch.dtype, rows, hidden, &mut payload);
+    AnswerPart { expert, rows: n_rows as u32, payload: payload.into() }
 }

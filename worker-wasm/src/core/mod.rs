@@ -32,7 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_kernels::{
     ExpertFormat,
-    engine::{Batch, Computed, EnginePlan},
+    engine::{Batch, EnginePlan, Output, Wanted},
 };
 use moex_protocol::{
     Accepted, AttemptId, Beat, Block, BlockReport, BlockSource, Call, CloseReason, Dispatch, ErrorCode, Join,
@@ -82,8 +82,8 @@ pub enum Task {
         attempt: AttemptId,
         /// Rows (R, D) and their experts.
         batch: Batch,
-        /// Whether the products of gate and up are wanted too.
-        wants_products: bool,
+        /// What the answer is to have.
+        wanted: Wanted,
     },
     /// Give up: another connection would end the same way. The reason is one sentence.
     Stop(String),
@@ -214,7 +214,7 @@ impl Core {
     }
 
     /// [`Task::Compute`] is done.
-    pub fn computed(&mut self, now: Duration, attempt: AttemptId, result: Result<Computed, String>) {
+    pub fn computed(&mut self, now: Duration, attempt: AttemptId, result: Result<Output, String>) {
         self.blocks.unpin();
         if let Some(running) = self.running.take_if(|running| running.attempt == attempt) {
             self.settle(now, running, result);
@@ -386,9 +386,9 @@ impl Core {
         match self.batch(&dispatch) {
             Ok((slots, batch)) => {
                 self.blocks.pin(slots);
-                let wants_products = dispatch.reply == Reply::RowsAndProducts;
+                let wanted = batch::wanted(&dispatch, self.products);
                 self.running = Some(Running { attempt, dispatch, since: now, cancelled: false });
-                self.tasks.push_back(Task::Compute { attempt, batch, wants_products });
+                self.tasks.push_back(Task::Compute { attempt, batch, wanted });
             }
             Err((code, reason)) => {
                 self.counted.errors += 1;
@@ -412,7 +412,7 @@ impl Core {
     }
 
     /// Answers the attempt with the computation's result, unless nobody waits for it.
-    fn settle(&mut self, now: Duration, running: Running, result: Result<Computed, String>) {
+    fn settle(&mut self, now: Duration, running: Running, result: Result<Output, String>) {
         let Running { attempt, dispatch, since, cancelled } = running;
         if cancelled {
             return;
@@ -421,7 +421,7 @@ impl Core {
         let sent = result.map_err(failed).and_then(|output| {
             let not_finite =
                 || (ErrorCode::BadFrame, "a result is not finite in the wire's dtype".to_owned());
-            let answer = batch::to_answer(&dispatch, self.products, &output).ok_or_else(not_finite)?;
+            let answer = batch::to_answer(&dispatch, self.products, output).ok_or_else(not_finite)?;
             self.session.complete(now, attempt, answer).map_err(|error| failed(error.to_string()))
         });
         match sent {

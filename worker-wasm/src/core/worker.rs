@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use moex_kernels::{
     ExpertFormat,
-    engine::{Batch, Computed, EnginePlan},
+    engine::{Batch, EnginePlan, Output, Wanted},
 };
 use moex_protocol::{AttemptId, Block, BlockSource, ErrorCode, Visibility};
 
@@ -99,8 +99,8 @@ pub enum Action {
         attempt: AttemptId,
         /// Rows (R, D) and their experts.
         batch: Batch,
-        /// Whether the products of gate and up are wanted too.
-        wants_products: bool,
+        /// What the answer is to have.
+        wanted: Wanted,
     },
     /// No action: reports that the connection is lost and will be tried again, which may be worth a line in a log.
     Retrying(HubId, ConnectionError),
@@ -212,7 +212,7 @@ impl Worker {
         now: Duration,
         engine: EngineId,
         attempt: AttemptId,
-        result: Result<Computed, String>,
+        result: Result<Output, String>,
     ) {
         self.is_computing = false;
         self.compute_next();
@@ -358,9 +358,9 @@ impl Worker {
                     let engine = EngineId { hub: id, number: hub.engine };
                     self.actions.push_back(Action::Load { engine, slot, format, source });
                 }
-                Task::Compute { attempt, batch, wants_products } => {
+                Task::Compute { attempt, batch, wanted } => {
                     let engine = EngineId { hub: id, number: hub.engine };
-                    self.waiting.push_back(Action::Compute { engine, attempt, batch, wants_products });
+                    self.waiting.push_back(Action::Compute { engine, attempt, batch, wanted });
                     self.compute_next();
                 }
                 Task::Stop(reason) => {

@@ -280,15 +280,6 @@ impl Device {
         }
     }
 
-    /// Makes a slow browser notice that the GPU is done; see [`GpuDevice::nudge`].
-    #[cfg(target_arch = "wasm32")]
-    pub(crate) fn nudge(&self) {
-        #[cfg(feature = "gpu")]
-        if let Kind::Gpu(gpu) = &self.kind {
-            gpu.nudge();
-        }
-    }
-
     fn describe(&self) -> Description {
         match &self.kind {
             Kind::Cpu(threads) => {

@@ -1,7 +1,7 @@
 //! The jobs of a worker besides its sockets: making an engine, fetching a block, computing a batch.
 
 use moex_kernels::ExpertFormat;
-use moex_kernels::engine::{Batch, Computed, EngineError, EnginePlan};
+use moex_kernels::engine::{Batch, EngineError, EnginePlan, Output, Wanted};
 use moex_protocol::{AttemptId, Block, BlockSource};
 
 use super::Shared;
@@ -47,13 +47,7 @@ pub(crate) enum Job<F> {
         source: BlockSource,
     },
     /// Compute a batch.
-    Compute {
-        id: EngineId,
-        engine: Option<Shared<Engine>>,
-        attempt: AttemptId,
-        batch: Batch,
-        wants_products: bool,
-    },
+    Compute { id: EngineId, engine: Option<Shared<Engine>>, attempt: AttemptId, batch: Batch, wanted: Wanted },
 }
 
 /// The outcome of a job.
@@ -63,7 +57,7 @@ pub(crate) enum Done {
     /// The outcome of [`Job::Load`].
     Loaded(EngineId, Block, Result<Loaded, String>),
     /// The outcome of [`Job::Compute`].
-    Computed(EngineId, AttemptId, Result<Computed, EngineError>),
+    Computed(EngineId, AttemptId, Result<Output, EngineError>),
 }
 
 impl<F: Fetch> Job<F> {
@@ -81,10 +75,9 @@ impl<F: Fetch> Job<F> {
                 };
                 Done::Loaded(id, source.block, load.await)
             }
-            Self::Compute { id, engine, attempt, batch, wants_products } => {
+            Self::Compute { id, engine, attempt, batch, wanted } => {
                 let result = match engine {
-                    Some(engine) if wants_products => engine.compute_with_products(&batch).await,
-                    Some(engine) => engine.compute(&batch).await.map(Computed::from),
+                    Some(engine) => engine.answer(&batch, wanted).await,
                     None => Err(no_engine()),
                 };
                 Done::Computed(id, attempt, result)

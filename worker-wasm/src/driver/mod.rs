@@ -194,9 +194,9 @@ impl<E: End> Driver<E> {
                     let (engine, fetcher) = (self.engine(id), self.hubs[id.hub.0].fetcher.clone());
                     self.end.start(Job::Load { id, engine, fetcher, slot, format, source });
                 }
-                Action::Compute { engine: id, attempt, batch, wants_products } => {
+                Action::Compute { engine: id, attempt, batch, wanted } => {
                     let engine = self.engine(id);
-                    self.end.start(Job::Compute { id, engine, attempt, batch, wants_products });
+                    self.end.start(Job::Compute { id, engine, attempt, batch, wanted });
                 }
                 Action::Retrying(hub, lost) => self.end.retrying(hub, &lost),
                 Action::Ended(hub, ending) => {

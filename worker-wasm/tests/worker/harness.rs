@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use half::f16;
-use moex_kernels::engine::{Batch, Computed, CpuEngine};
+use moex_kernels::engine::{Batch, Computed, CpuEngine, Output};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{
     Accepted, AttemptId, Block, BlockSource, Call, Dispatch, Dtype, ExpertId, Form, HubEvent, HubSession,
@@ -125,7 +125,7 @@ impl World {
             false => engine.compute(&batch).map(Computed::from),
         };
         let result = result.map_err(|error| error.to_string());
-        self.core.computed(self.now, attempt, result);
+        self.core.computed(self.now, attempt, result.map(Output::from));
         self.drive();
     }
 
@@ -186,8 +186,8 @@ impl World {
                 };
                 self.core.loaded(self.now, source.block, result);
             }
-            Task::Compute { attempt, batch, wants_products } => {
-                self.wants_products = wants_products;
+            Task::Compute { attempt, batch, wanted } => {
+                self.wants_products = wanted.products;
                 self.computations.push((attempt, batch));
                 assert_eq!(self.computations.len(), 1, "one computation at a time");
                 if !self.hold_computations {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moex_kernels::engine::{Batch, Computed, CpuEngine};
+use moex_kernels::engine::{Batch, Computed, CpuEngine, Output};
 use moex_kernels::{ExpertShape, WeightFormat};
 use moex_protocol::{
     Accepted, Answer, AttemptId, Block, BlockSource, Dtype, ErrorCode, Form, HubEvent, HubSession,
@@ -164,7 +164,7 @@ impl Room {
         let (engine, ours) = self.peers[id.hub.0].engine.as_ref().expect("an engine");
         assert_eq!(*engine, id);
         let result = ours.compute(&batch).map(Computed::from).map_err(|error| error.to_string());
-        self.worker.computed(self.now, id, attempt, result);
+        self.worker.computed(self.now, id, attempt, result.map(Output::from));
         self.drive();
         id.hub
     }

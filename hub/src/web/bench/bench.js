@@ -21,7 +21,7 @@ const WARM_UP = 0.2;
 let facts = [];
 
 const rate = (n) => `${(n / 1e9).toFixed(1)} GB/s`;
-const millis = (n) => `${n.toFixed(n < 10 ? 2 : 0)} ms`;
+const millis = (n) => (n < 0.1 ? `${(n * 1e3).toPrecision(2)} µs` : `${n.toFixed(n < 10 ? 2 : 0)} ms`);
 
 /** Adds what was measured. */
 function tell(...pairs) {

@@ -1,8 +1,6 @@
 //! Where everything lies on the GPU: sizes, places and tables, computed from a plan before anything is allocated. Knows
 //! no wgpu.
 
-use std::collections::BTreeMap;
-
 use bytemuck::Zeroable;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -207,7 +205,19 @@ impl Layout {
 
     /// Where the products start behind h, in floats.
     pub(super) fn products_start(&self) -> u64 {
-        u64::from(self.plan.max_pairs) * padded(self.plan.shapes.inner) as u64
+        (u64::from(self.plan.max_pairs) * padded(self.plan.shapes.inner) as u64)
+            .next_multiple_of(BINDING_ALIGN / 4)
+    }
+
+    /// Where the products of a full message start behind its rows where both are packed in f16.
+    pub(super) fn packed_products_start(&self) -> u64 {
+        (self.y_bytes(self.plan.max_pairs as usize) / 2).next_multiple_of(BINDING_ALIGN)
+    }
+
+    /// Bytes of the rows and the products of a full message in f16.
+    pub(super) fn packed_bytes(&self) -> u64 {
+        let products = self.products_bytes(self.plan.max_pairs as usize) / 2;
+        self.packed_products_start() + products.next_multiple_of(4)
     }
 
     /// Bytes of the products with gate and up (P, 2F) of `n_pairs` pairs.
@@ -248,13 +258,19 @@ impl Layout {
                 true => (self.rows_start(place) as u32, self.x_stride(&shape) as u32),
             })
             .collect();
-        let mut tiles: BTreeMap<(u32, u32), Vec<Tile>> = BTreeMap::new();
+        // By slab and shape, ascending; few enough to be kept in order by hand.
+        let mut tiles: Vec<((u32, u32), Vec<Tile>)> = Vec::new();
         let mut first_pair = 0;
         for call in &batch.calls {
             let (slab, start) = self.place(call.slot);
             let shape = shape_of(call.slot);
             let (rows_start, stride) = strides[shape as usize];
-            let tiles = tiles.entry((slab, shape)).or_default();
+            let place = tiles.binary_search_by_key(&(slab, shape), |(place, _)| *place);
+            let place = place.unwrap_or_else(|place| {
+                tiles.insert(place, ((slab, shape), Vec::new()));
+                place
+            });
+            let tiles = &mut tiles[place].1;
             for pairs in call.pairs.chunks(TILE_PAIRS) {
                 let mut tile = Tile {
                     block: (start / 16) as u32,

@@ -2,21 +2,74 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 use super::variants::Wide;
-use super::{GpuEngine, Int8Rows, Kernels, layout::Tables, signal::lock, upload::Parcel};
+use super::{
+    GpuEngine, Int8Rows, Kernels,
+    layout::{MAP_ALIGN, Tables},
+    signal::lock,
+    upload::Parcel,
+};
 #[cfg(target_arch = "wasm32")]
 use super::{layout::TilesOf, pipeline::Pipeline};
 use crate::{
-    engine::{Batch, EngineError, Stage},
+    engine::{Batch, Computed, EngineError, Halves, Output, Stage, Wanted},
     simd::fill,
 };
 
+/// The parts of an answer that are read back.
+#[derive(Clone, Copy)]
+struct Parts {
+    /// Of y (P, D), and of the products (P, 2F) if they are wanted.
+    values: [u64; 2],
+    /// Whether they are f16.
+    are_halves: bool,
+}
+
+impl Parts {
+    /// Bytes of each, as a buffer's copy counts them.
+    fn bytes(self) -> [u64; 2] {
+        self.values.map(|n| if self.are_halves { (2 * n).next_multiple_of(4) } else { 4 * n })
+    }
+
+    /// Where the products start in what is read: a multiple of 8, as a mapping's parts do.
+    fn products_start(self) -> u64 {
+        self.bytes()[0].next_multiple_of(MAP_ALIGN)
+    }
+
+    /// All that is read.
+    fn n_bytes(self) -> u64 {
+        self.products_start() + self.bytes()[1]
+    }
+
+    /// The answer in what was read.
+    fn output(self, bytes: &[u8]) -> Output {
+        let of_value = if self.are_halves { 2 } else { 4 };
+        let [rows, products] = self.values.map(|n| (n * of_value) as usize);
+        let rows = &bytes[..rows];
+        let products = (products > 0).then(|| &bytes[self.products_start() as usize..][..products]);
+        match self.are_halves {
+            true => Halves { rows: rows.into(), products: products.map(<[u8]>::to_vec) }.into(),
+            false => Computed {
+                rows: bytemuck::pod_collect_to_vec(rows),
+                products: products.map(bytemuck::pod_collect_to_vec),
+            }
+            .into(),
+        }
+    }
+}
+
 impl GpuEngine {
-    /// Runs a batch; returns y (P, D), followed by `products_bytes` bytes of the products.
-    pub(super) async fn run(&self, batch: &Batch, products_bytes: u64) -> Result<Vec<f32>, EngineError> {
+    /// What is wanted of a batch, for sending it: in f16 where that is enough, otherwise in f32.
+    ///
+    /// # Errors
+    /// As [`Self::compute`].
+    pub async fn answer(&self, batch: &Batch, wanted: Wanted) -> Result<Output, EngineError> {
         batch.check(&self.plan)?;
-        let y_bytes = self.layout.y_bytes(batch.n_pairs());
-        if y_bytes == 0 {
-            return Ok(Vec::new());
+        let (n_pairs, shapes) = (batch.n_pairs() as u64, &self.plan.shapes);
+        let n_products = if wanted.products { n_pairs * 2 * shapes.inner as u64 } else { 0 };
+        let parts = Parts { values: [n_pairs * shapes.hidden as u64, n_products], are_halves: wanted.halves };
+        if n_pairs == 0 {
+            let products = wanted.products.then(Vec::new);
+            return Ok(Computed { rows: Vec::new(), products }.into());
         }
         let mut parcel = self.upload.parcel().await?;
         let readback = self.readback.lend().await?;
@@ -31,7 +84,7 @@ impl GpuEngine {
             parcel.put(&self.device, &self.tables, 0, &tables.bytes)?;
             self.put_rows(&mut parcel, batch, &tables)?;
             self.device.tell(Stage::Written);
-            let commands = self.record(&parcel, &tables, readback.buffer(), [y_bytes, products_bytes]);
+            let commands = self.record(&parcel, &tables, readback.buffer(), parts);
             self.device.tell(Stage::Recorded);
             let submission = self.device.queue().submit([commands]);
             self.device.tell(Stage::Submitted);
@@ -39,7 +92,10 @@ impl GpuEngine {
         };
         parcel.submitted();
         // This watches the submission for the parcel too.
-        readback.read(&self.device, y_bytes + products_bytes, submission).await
+        let mut output = None;
+        let mut take = |bytes: &[u8]| output = Some(parts.output(bytes));
+        readback.read(&self.device, parts.n_bytes(), submission, &mut take).await?;
+        Ok(output.expect("what was read was shown"))
     }
 
     /// Adds the batch's rows in the form that its shapes need.
@@ -80,7 +136,7 @@ impl GpuEngine {
         parcel: &Parcel,
         tables: &Tables,
         readback: &wgpu::Buffer,
-        [y_bytes, products_bytes]: [u64; 2],
+        parts: Parts,
     ) -> wgpu::CommandBuffer {
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
         parcel.record(&mut encoder);
@@ -94,11 +150,21 @@ impl GpuEngine {
                 pass.dispatch_workgroups(workgroups, n_tiles, 1);
             }
         }
+        if parts.are_halves {
+            self.pack.dispatch(&mut pass, parts.values);
+        }
         drop(pass);
-        encoder.copy_buffer_to_buffer(&self.y, 0, readback, 0, y_bytes);
-        if products_bytes > 0 {
-            let from = 4 * self.layout.products_start();
-            encoder.copy_buffer_to_buffer(&self.h, from, readback, y_bytes, products_bytes);
+        let (packed, packed_products) = self.pack.buffer();
+        let from = match parts.are_halves {
+            true => [(packed, 0), (packed, packed_products)],
+            false => [(&self.y, 0), (&self.h, 4 * self.layout.products_start())],
+        };
+        for (((buffer, start), bytes), to) in
+            from.into_iter().zip(parts.bytes()).zip([0, parts.products_start()])
+        {
+            if bytes > 0 {
+                encoder.copy_buffer_to_buffer(buffer, start, readback, to, bytes);
+            }
         }
         encoder.finish()
     }

@@ -21,6 +21,7 @@ mod keep_awake;
 mod layout;
 mod message;
 mod observer;
+mod pack;
 #[cfg(not(target_arch = "wasm32"))]
 mod pass;
 mod pipeline;
@@ -53,6 +54,7 @@ use std::{
 
 use int8::{Int8Kernel, Int8Step};
 use layout::{Layout, Projection};
+use pack::Pack;
 use pipeline::{Pipeline, allocate, slab_bind_groups};
 use ring::Ring;
 use shaders::{Kernel, Resource, Shader, int8_shader, shader};
@@ -61,7 +63,7 @@ use upload::Upload;
 #[cfg(not(target_arch = "wasm32"))]
 use variants::Variants;
 
-use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan};
+use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan, Wanted};
 use crate::{
     ExpertFormat, ExpertShape,
     pool::Pool,
@@ -94,6 +96,7 @@ pub struct GpuEngine {
     h: wgpu::Buffer,
     /// y (P, D).
     y: wgpu::Buffer,
+    pack: Pack,
     /// For each of the plan's shapes.
     kernels: Vec<Kernels>,
     upload: Upload,
@@ -213,10 +216,12 @@ impl GpuEngine {
         let h_rows = is_int8.then(|| buffer("h in int8", layout.h_rows_bytes(), Usage::STORAGE));
         let y_bytes = layout.y_bytes(plan.max_pairs as usize);
         let y = buffer("y", y_bytes, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
+        let packed = buffer("packed", layout.packed_bytes(), Usage::STORAGE | Usage::COPY_SRC);
         let upload = (0..upload::N_BUFFERS)
             .map(|_| buffer("upload", layout.upload_bytes(), Usage::MAP_WRITE | Usage::COPY_SRC))
             .collect();
-        let readback_bytes = y_bytes + layout.products_bytes(plan.max_pairs as usize);
+        let readback_bytes =
+            y_bytes.next_multiple_of(layout::MAP_ALIGN) + layout.products_bytes(plan.max_pairs as usize);
         let readback = (0..READBACK_BUFFERS)
             .map(|_| buffer("readback", readback_bytes, Usage::MAP_READ | Usage::COPY_DST))
             .collect();
@@ -302,6 +307,7 @@ impl GpuEngine {
         let int8_rows = || Mutex::new(Int8Rows { simd, pool: Pool::new(1), rows: Activations::default() });
         Self {
             kernels: (0..).zip(plan.shapes.iter()).map(kernels).collect(),
+            pack: Pack::new(device, &layout, [&y, &h], packed),
             device: device.clone(),
             plan,
             layout,
@@ -387,7 +393,7 @@ impl GpuEngine {
     /// # Errors
     /// If the batch does not fit the plan, names an empty slot, or the device fails.
     pub async fn compute(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
-        self.run(batch, 0).await
+        Ok(self.floats(batch, false).await?.rows)
     }
 
     /// [`Self::compute`], with the products of gate and up.
@@ -395,9 +401,12 @@ impl GpuEngine {
     /// # Errors
     /// As [`Self::compute`].
     pub async fn compute_with_products(&self, batch: &Batch) -> Result<Computed, EngineError> {
-        let mut rows = self.run(batch, self.layout.products_bytes(batch.n_pairs())).await?;
-        let products = rows.split_off(batch.n_pairs() * self.plan.shapes.hidden);
-        Ok(Computed { rows, products: Some(products) })
+        self.floats(batch, true).await
+    }
+
+    async fn floats(&self, batch: &Batch, products: bool) -> Result<Computed, EngineError> {
+        let output = self.answer(batch, Wanted { products, halves: false }).await?;
+        Ok(output.floats().expect("f16 was not wanted"))
     }
 
     /// The median time from a minimal submission to its mapped result. Every message costs at least that: 0.5 ms in
@@ -414,7 +423,7 @@ impl GpuEngine {
             let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
             encoder.copy_buffer_to_buffer(&self.y, 0, readback.buffer(), 0, n_bytes);
             let submission = self.device.queue().submit([encoder.finish()]);
-            readback.read(&self.device, n_bytes, submission).await?;
+            readback.read(&self.device, n_bytes, submission, &mut |_| ()).await?;
             times.push(now().saturating_sub(start));
         }
         times.sort_unstable();

@@ -72,13 +72,14 @@ impl Lease {
         &self.ring.buffers[self.index]
     }
 
-    /// Reads the first `n_bytes` as f32, after the submission that writes them.
+    /// Shows the first `n_bytes` to `take`, after the submission that writes them.
     pub(super) async fn read(
         mut self,
         device: &GpuDevice,
         n_bytes: u64,
         after: wgpu::SubmissionIndex,
-    ) -> Result<Vec<f32>, EngineError> {
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
         let signal = self.ring.health.signal();
         let fired = Arc::clone(&signal);
         self.mapping = true;
@@ -92,9 +93,9 @@ impl Lease {
         device.tell(Stage::Ready);
         let view = self.buffer().get_mapped_range(..n_bytes);
         let view = view.map_err(|e| EngineError::Device(format!("reading back: {e}")))?;
-        let values = bytemuck::pod_collect_to_vec(&view);
+        take(&view);
         device.tell(Stage::Read);
-        Ok(values)
+        Ok(())
     }
 
     /// Writes `bytes` from `start` on, a multiple of 8, to a buffer that is mapped for writing; a multiple of 4.

@@ -1,11 +1,16 @@
 //! Tests whether a device computes correctly: every kernel against its CPU twin on random data.
 
+use half::f16;
+
 #[cfg(target_arch = "wasm32")]
 use self::answers as all_answers;
 use super::{GpuDevice, GpuEngine, GpuTuning};
 use crate::{
     ExpertFormat, ExpertShape, WeightFormat,
-    engine::{ActivationFormat, Batch, Call, Computed, CpuEngine, Engine, EngineError, EnginePlan, Pair},
+    engine::{
+        ActivationFormat, Batch, Call, Computed, CpuEngine, Engine, EngineError, EnginePlan, Halves, Output,
+        Pair, Wanted,
+    },
     nmse,
     noise::noise,
     simd::PackedExpertShape,
@@ -112,7 +117,8 @@ pub(super) fn tolerance(format: WeightFormat) -> f64 {
     }
 }
 
-/// The GPU's answer and the CPU's, each followed by the products of gate and up. y is filled with NaN first.
+/// The GPU's answer and the CPU's, each followed by the products of gate and up. y is filled with NaN first. A GPU that rounds its
+/// answer to f16 otherwise than a CPU has none.
 pub(super) async fn answers(
     device: &GpuDevice,
     tuning: GpuTuning,
@@ -143,8 +149,17 @@ pub(super) async fn answers(
         for slot in 0..n_calls {
             engine.load(slot, shape.format, &block_of(case, slot)).await?;
         }
-        let Computed { rows, products } = engine.compute_with_products(&batch).await?;
+        let [in_f32, in_f16] = [false, true].map(|halves| Wanted { products: true, halves });
+        let Computed { rows, products } = engine.answer(&batch, in_f32).await?.floats().unwrap_or_default();
         *answer = [rows, products.unwrap_or_default()].concat();
+        if let Output::Halves(Halves { rows, products }) = engine.answer(&batch, in_f16).await? {
+            let halves = [rows, products.unwrap_or_default()].concat();
+            let mut both = answer.iter().zip(halves.as_chunks().0);
+            if !both.all(|(value, half)| f16::from_f32(*value).to_le_bytes() == *half) {
+                // No answer agrees with none.
+                answer.clear();
+            }
+        }
     }
     Ok(answers)
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     ExpertFormat, ExpertKind, ExpertShape, ExpertShapes, WeightFormat,
-    engine::{ActivationFormat, Call, CpuEngine, Pair},
+    engine::{ActivationFormat, Call, CpuEngine, Halves, Output, Pair},
     noise::noise,
 };
 
@@ -84,6 +84,30 @@ fn slots_hold_experts_of_any_format_of_the_plan() {
         }
         let error = crate::nmse(&block_on(gpu.compute(&batch)).unwrap(), &cpu.compute(&batch).unwrap());
         assert!(error <= 1e-6, "{formats:?}: NMSE {error}");
+    }
+}
+
+#[test]
+fn an_answer_in_f16_has_the_nearest_numbers() {
+    let Some(device) = device() else { return };
+    // An odd number of values; large, small and infinite ones.
+    let shape = ExpertShape::uniform(33, 40, WeightFormat::Q4_0);
+    let activations = ActivationFormat::Int8;
+    let plan = EnginePlan { shapes: shape.into(), activations, n_slots: 1, max_rows: 1, max_pairs: 5 };
+    let gpu = block_on(GpuEngine::new(&device, plan)).unwrap();
+    block_on(gpu.load(0, shape.format, &shape.noise(3, 0.5))).unwrap();
+    let pairs = [1.0, 1e-5, 3e-8, 2e4, 1e9].map(|gate| Pair { row: 0, gate }).into();
+    let batch = Batch { rows: noise(4, 33, 1.0), calls: vec![Call { slot: 0, pairs }] };
+    let exact = block_on(gpu.compute_with_products(&batch)).unwrap();
+    let halves = |values: &[f32]| -> Vec<u8> {
+        values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect()
+    };
+    assert!(exact.rows.iter().any(|value| half::f16::from_f32(*value).is_infinite()));
+    let products = halves(exact.products.as_deref().unwrap());
+    for (wanted, products) in [(true, Some(products)), (false, None)] {
+        let wanted = Wanted { products: wanted, halves: true };
+        let answer = block_on(gpu.answer(&batch, wanted)).unwrap();
+        assert_eq!(answer, Output::Halves(Halves { rows: halves(&exact.rows), products: products.clone() }));
     }
 }
 
@@ -193,13 +217,13 @@ fn a_device_compiles_a_kernel_once_for_experts_of_all_shapes() {
     };
     assert!(block_on(GpuEngine::self_test(&device, &plan(512, 256))).passed);
     // For both projections the kernel that multiplies tiles of pairs and the one for wide tiles, and the one that rounds between
-    // them; for one pair, gate and up of rows of the test's own width and of 512 columns, and down of such and of 256.
-    assert_eq!(device.compiled().len(), 7);
+    // them; for one pair, gate and up of rows of the test's own width and of 512 columns, and down of such and of 256. And the one that rounds answers.
+    assert_eq!(device.compiled().len(), 8);
     block_on(GpuEngine::new(&device, plan(512, 256))).unwrap();
-    assert_eq!(device.compiled().len(), 7);
+    assert_eq!(device.compiled().len(), 8);
     // Down of rows of 768 columns.
     block_on(GpuEngine::new(&device, plan(256, 768))).unwrap();
-    assert_eq!(device.compiled().len(), 8);
+    assert_eq!(device.compiled().len(), 9);
 }
 
 #[test]
