@@ -191,9 +191,7 @@ async fn stored_blocks_are_bounded_and_those_not_used_for_longest_go_first() {
             first = files.iter().map(|(name, _)| name.clone()).collect();
         } else {
             let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
-            // Threads count each other's share as their own: one that is ahead when it looks keeps a block too many.
-            let block = files.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-            assert!(bytes <= bound + block, "{bytes} bytes are kept within {bound} ({experts})");
+            assert!(bytes <= bound, "{bytes} bytes are kept within {bound} ({experts})");
             assert!(!files.is_empty());
         }
         if experts == "q4_0" {
