@@ -47,6 +47,8 @@ impl Host {
         ip(&format!("netns add {name}"))?;
         ip(&format!("link add {cable} type veth peer name eth0 netns {name}"))?;
         ip(&format!("address add {here}/30 dev {cable}"))?;
+        // No address of its own making: Chromium fails whatever is under way each time an address of the machine changes.
+        ip(&format!("link set {cable} addrgenmode none"))?;
         ip(&format!("link set {cable} up"))?;
         ip(&format!("-n {name} address add {there}/30 dev eth0"))?;
         ip(&format!("-n {name} link set lo up"))?;

@@ -69,6 +69,13 @@ impl Tab {
         self.complaints.clone()
     }
 
+    /// From now on requests to URLs that match one of these patterns fail as if the network did; `*` is anything.
+    pub async fn refuse(&self, patterns: &[&str]) -> Result<()> {
+        self.command("Network.enable", json!({})).await?;
+        self.command("Network.setBlockedURLs", json!({ "urls": patterns })).await?;
+        Ok(())
+    }
+
     /// The value of a JavaScript expression, promises awaited.
     pub async fn eval(&self, expression: &str) -> Result<Value> {
         let expression = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });

@@ -159,6 +159,33 @@ async fn the_tokens_a_second_that_are_shown_are_the_engines_and_fit_the_wall_clo
 }
 
 #[tokio::test]
+async fn a_page_of_which_a_part_does_not_arrive_loads_again_until_it_does() {
+    let hub = Hub::start(&[]).unwrap();
+    let browser = Browser::launch().await.unwrap();
+    let pages = [
+        ("/", "message.js", "health.textContent.startsWith('ready')"),
+        ("/swarm", "chart.js", "live.textContent === 'live'"),
+        ("/swarm", "swarm.css", "live.textContent === 'live'"),
+        ("/join", "words.js", "window.moexStatus"),
+        (
+            "/bench",
+            "cpu.js",
+            "performance.getEntriesByName(`${location.origin}/bench/cpu.js`)[0]?.responseStatus === 200",
+        ),
+    ];
+    for (path, part, is_whole) in pages {
+        let tab = browser.empty_window().await.unwrap();
+        tab.refuse(&[&format!("*/{part}")]).await.unwrap();
+        tab.go(&format!("{}{path}", hub.url)).await.unwrap();
+        tab.until("performance.getEntriesByType('navigation')[0].type === 'reload'").await.unwrap();
+        tab.refuse(&[]).await.unwrap();
+        tab.until(is_whole).await.unwrap();
+        tab.close().await.unwrap();
+    }
+    browser.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_missing_key_is_asked_for_on_plain_http_and_the_join_link_copies() {
     let outside = Outside::new();
     let hub = Moex::under_test().open_hub(&[]).unwrap();

@@ -11,43 +11,73 @@ const LOCK_PATIENCE_MILLIS = 30_000;
 /** The most that blocks may take, and the most they may take of what the browser lets this origin store. */
 const MAX_STORED_BYTES = 32 * 2 ** 30;
 const MAX_STORED_SHARE = 0.5;
-/** What pruning leaves of the bound: not every new block prunes again. */
-const PRUNED_SHARE = 0.9;
 
-/**
- * The store; null where the browser has none: insecure contexts and some private windows. `sharers` threads have one each, and
- * keep about equally much.
- */
-export async function openStore(maxBytes = MAX_STORED_BYTES, sharers = 1) {
+/** The store of a tab; null where the browser has none: insecure contexts and some private windows. */
+export async function openStore(maxBytes = MAX_STORED_BYTES) {
+  const openedAt = Date.now();
+  const folder = await openFolder();
+  if (!folder) return null;
   try {
-    if (!navigator.locks) return null;
-    const root = await navigator.storage.getDirectory();
-    const folder = await root.getDirectoryHandle(FOLDER, { create: true });
     const { quota } = (await navigator.storage.estimate?.()) ?? {};
-    return new Store(folder, Math.min(maxBytes, quota ? quota * MAX_STORED_SHARE : maxBytes), sharers);
+    const bound = Math.min(maxBytes, quota ? quota * MAX_STORED_SHARE : maxBytes);
+    const stored = (await list(folder)).reduce((sum, { size }) => sum + size, 0);
+    const store = new Store(folder, bound - stored, openedAt);
+    // There may be more than a lower bound allows.
+    await store.reserve(0);
+    return store;
   } catch {
     return null;
   }
 }
 
+/** A thread's part of its tab's store, as `Store.divide` gives it; null as above. */
+export async function openShare({ room, openedAt }) {
+  const folder = await openFolder();
+  return folder && new Store(folder, room, openedAt);
+}
+
+/** Resolves to null where there is none. */
+async function openFolder() {
+  try {
+    if (!navigator.locks) return null;
+    return await (await navigator.storage.getDirectory()).getDirectoryHandle(FOLDER, { create: true });
+  } catch {
+    return null;
+  }
+}
+
+async function list(folder) {
+  const files = [];
+  for await (const [name, handle] of folder.entries()) {
+    const file = await handle.getFile().catch(() => null);
+    if (file) files.push({ name, size: file.size, usedAt: file.lastModified });
+  }
+  return files;
+}
+
+/**
+ * Its bound is kept by a room of its own: the bytes that it may still store, of what the tab found free, and of what itself
+ * removed. So the stores of a tab's threads keep one bound without asking each other.
+ */
 class Store {
   #folder;
-  #maxBytes;
-  #sharers;
-  #openedAt = Date.now();
-  /** Bytes that were stored at the last look. Settles when nobody looks or prunes any more. */
-  #stored;
-  /** Bytes of the blocks that came since, and of those on their way, by place. */
-  #added = 0;
-  #coming = new Map();
-  /** Nothing here can go: what comes now is not kept. */
-  #isFull = false;
+  #room;
+  #openedAt;
+  /** What was not used since the tab began, the oldest last; null until room is needed. */
+  #unused = null;
+  /** Settles when the reservations so far have. */
+  #reserved = Promise.resolve();
 
-  constructor(folder, maxBytes, sharers) {
+  constructor(folder, room, openedAt) {
     this.#folder = folder;
-    this.#maxBytes = maxBytes;
-    this.#sharers = sharers;
-    this.#stored = this.#prune();
+    this.#room = room;
+    this.#openedAt = openedAt;
+  }
+
+  /** What each of so many stores, this one among them, may use of this one's room. */
+  divide(sharers) {
+    this.#room = Math.floor(this.#room / sharers);
+    return { room: this.#room, openedAt: this.#openedAt };
   }
 
   /** The place of the block with this hash; null if another tab does not give it up in time. */
@@ -56,63 +86,38 @@ class Store {
     return release && new Place(this, this.#folder, name, release);
   }
 
-  /** Whether a place may store so many bytes; prunes for them. */
-  async reserve(place, bytes) {
-    this.#coming.set(place, bytes);
-    if (!(await this.#fits()) && !this.#isFull) {
-      this.#stored = this.#stored.then(() => this.#prune());
+  /** Whether so many bytes may be stored; removes what was used least recently for them, and nothing used since the tab began. */
+  reserve(bytes) {
+    this.#reserved = this.#reserved.then(() => this.#makeRoom(bytes)).catch(() => false);
+    return this.#reserved;
+  }
+
+  async #makeRoom(bytes) {
+    while (this.#room < bytes) {
+      this.#unused ??= (await list(this.#folder)).sort((a, b) => b.usedAt - a.usedAt);
+      const oldest = this.#unused.pop();
+      if (!oldest) return false;
+      this.#room += await this.#remove(oldest.name);
     }
-    const fits = await this.#fits();
-    if (!fits) this.#coming.delete(place);
-    return fits;
+    this.#room -= bytes;
+    return true;
   }
 
-  /** What a place reserved is stored now, or never will be. */
-  settle(place) {
-    this.#added += this.#coming.get(place) ?? 0;
-    this.#coming.delete(place);
-  }
-
-  async #fits() {
-    return (await this.#stored) + this.#more() <= this.#maxBytes;
-  }
-
-  /** What came since the last look and is on its way, to the other sharers too. */
-  #more() {
-    return this.#sharers * [...this.#coming.values()].reduce((sum, bytes) => sum + bytes, this.#added);
-  }
-
-  /** Measures, and removes what was used least recently if it is too much; what was used since this tab began stays. */
-  async #prune() {
-    try {
-      this.#added = 0;
-      const files = [];
-      for await (const [name, handle] of this.#folder.entries()) {
-        const file = await handle.getFile().catch(() => null);
-        if (file) files.push({ name, size: file.size, usedAt: file.lastModified });
-      }
-      let stored = files.reduce((sum, { size }) => sum + size, 0);
-      if (stored + this.#more() <= this.#maxBytes) return stored;
-      files.sort((a, b) => a.usedAt - b.usedAt);
-      for (const { name, size, usedAt } of files) {
-        if (stored + this.#more() <= this.#maxBytes * PRUNED_SHARE || usedAt >= this.#openedAt) break;
-        if (await this.#remove(name)) stored -= size;
-      }
-      this.#isFull = stored + this.#more() > this.#maxBytes;
-      return stored;
-    } catch {
-      this.#isFull = true;
-      return Infinity;
-    }
-  }
-
-  /** Removes a file that no tab works on. */
+  /** Removes a file that no tab works on and none used since this one began; resolves to the bytes that are free now. */
   async #remove(name) {
     const release = await acquire(name.replace(/\.part$/, ""), { ifAvailable: true });
-    if (!release) return false;
-    const removed = await this.#folder.removeEntry(name).then(() => true, () => false);
-    release();
-    return removed;
+    if (!release) return 0;
+    try {
+      const { size, lastModified } = await (await this.#folder.getFileHandle(name)).getFile();
+      if (lastModified >= this.#openedAt) return 0;
+      await this.#folder.removeEntry(name);
+      return size;
+    } catch {
+      // Another thread was faster, or the browser does not let it go.
+      return 0;
+    } finally {
+      release();
+    }
   }
 }
 
@@ -152,7 +157,7 @@ class Place {
 
   /** Opens the part of a block of `blockBytes`; resolves to what it holds. Rejected if it cannot be used: nothing is kept. */
   async openPart(blockBytes) {
-    if (!(await this.#store.reserve(this, blockBytes))) return null;
+    if (!(await this.#store.reserve(blockBytes))) return null;
     const file = await this.#folder.getFileHandle(`${this.#name}.part`, { create: true });
     const handle = await file.createSyncAccessHandle();
     try {
@@ -205,7 +210,6 @@ class Place {
     }
     this.#part?.handle.close();
     this.#part = null;
-    this.#store.settle(this);
     this.#release();
   }
 

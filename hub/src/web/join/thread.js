@@ -1,13 +1,13 @@
 // One thread of a worker: an engine for a part of its experts. It answers the calls of threads.js, by number.
 
 import { instantiate } from "/join/bundle.js";
-import { openStore } from "/join/store.js";
+import { openShare } from "/join/store.js";
 import { buffersOf } from "/join/threads.js";
 
 let thread;
 
-async function start({ bundle, hub, token, worker, storeBytes, sharers }) {
-  self.moexStore = await openStore(storeBytes, sharers);
+async function start({ bundle, hub, token, worker, share }) {
+  self.moexStore = share && (await openShare(share));
   const { TabThread } = await instantiate(bundle);
   thread = new TabThread(hub, token, worker);
 }

@@ -85,10 +85,13 @@ self.onmessage = async ({ data }) => {
       self.postMessage(JSON.stringify({ setback: "This browser emulates a GPU on the CPU, so this tab computes on the CPU itself. With a graphics driver and hardware acceleration it would use the GPU." }));
     }
     const bundle = await fetchBundle();
-    const sharers = threads ?? threadCount(options.memory_budget_bytes);
-    self.moexStore = await openStore(storeBytes, sharers);
+    const count = threads ?? threadCount(options.memory_budget_bytes);
+    self.moexStore = await openStore(storeBytes);
     // Called by the bundle, if it computes on the CPU.
-    self.moexStartThreads = (hub, token, worker) => startThreads(sharers - 1, bundle, { hub, token, worker, storeBytes, sharers }, lostThread);
+    self.moexStartThreads = (hub, token, worker) => {
+      const share = self.moexStore?.divide(count);
+      return startThreads(count - 1, bundle, { hub, token, worker, share }, lostThread);
+    };
     worker = (await instantiate(bundle)).start(JSON.stringify(options));
     if (visibility) worker.set_visibility(visibility);
   } catch (error) {
