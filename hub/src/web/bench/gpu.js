@@ -41,7 +41,9 @@ const N_ASKED = 40;
 /** What is measured; or, in words, why nothing is. */
 export async function measureGpu() {
   if (!navigator.gpu) return { lacks: isSecureContext ? "This browser has no WebGPU." : "Browsers give WebGPU to https and localhost only." };
-  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  const ask = () => navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  // A Chromium that was opened just now finds none at first.
+  const adapter = (await ask()) ?? (await ask());
   if (!adapter) return { lacks: "This browser offers no GPU." };
   const most = Math.min(adapter.limits.maxStorageBufferBindingSize, adapter.limits.maxBufferSize, MOST_BYTES);
   const device = await adapter.requestDevice({

@@ -60,7 +60,8 @@ self.moexTurn = () =>
 
 /** Whether the only GPU is one that the browser emulates on the CPU: slower than the CPU itself, and long to test. */
 async function emulatesGpu() {
-  const adapter = await navigator.gpu?.requestAdapter();
+  // A Chromium that was opened just now finds none at first.
+  const adapter = (await navigator.gpu?.requestAdapter()) ?? (await navigator.gpu?.requestAdapter());
   return adapter?.info?.isFallbackAdapter ?? adapter?.isFallbackAdapter ?? false;
 }
 

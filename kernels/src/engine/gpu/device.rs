@@ -257,7 +257,12 @@ async fn find(_select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
         power_preference: wgpu::PowerPreference::HighPerformance,
         ..Default::default()
     };
-    instance.request_adapter(&options).await.map_err(|e| EngineError::NoAdapter(e.to_string()))
+    let found = match instance.request_adapter(&options).await {
+        // A Chromium that was opened just now answers its first question so, whatever the device has.
+        Err(_) => instance.request_adapter(&options).await,
+        found => found,
+    };
+    found.map_err(|e| EngineError::NoAdapter(e.to_string()))
 }
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -33,7 +33,8 @@ pub struct Args {
     #[arg(long)]
     busy_poll: bool,
     /// Native workers on this device, which compute, in place of workers that do not; hub and workers busy-poll as they do by
-    /// default. `tab` stands for tabs of Chromium on this machine's own card, `tab-software` for tabs on SwiftShader.
+    /// default. `tab` stands for tabs of Chromium on this machine's own card, `tab-auto` for tabs that choose between it and the CPU
+    /// as a visitor's do, `tab-software` for tabs on SwiftShader.
     #[arg(long, conflicts_with = "busy_poll")]
     device: Option<String>,
     /// Further arguments of `moex serve`, after `--`.
@@ -102,12 +103,12 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
     let start_worker = |device: &String| moex.worker("worker", &hub.join_url, &["--device", device]);
-    let adapter = args.device.as_deref().and_then(tab_adapter);
-    let native = args.device.iter().filter(|_| adapter.is_none());
+    let tabs = args.device.as_deref().and_then(tab_device);
+    let native = args.device.iter().filter(|_| tabs.is_none());
     let devices = native.flat_map(|device| std::iter::repeat_n(device, n_workers));
     let _workers = devices.map(start_worker).collect::<Result<Vec<_>>>()?;
-    let _tabs = match adapter {
-        Some(adapter) => Some(start_tabs(&hub, adapter, n_workers).await?),
+    let _tabs = match tabs {
+        Some(device) => Some(start_tabs(&hub, device, n_workers).await?),
         None => None,
     };
     let n_peers = if args.device.is_none() { n_workers } else { 0 };
@@ -138,22 +139,28 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     Ok(layers.split_off(layers.len() / 10))
 }
 
-/// The adapter of the tabs that a name of a device stands for.
-fn tab_adapter(device: &str) -> Option<Adapter> {
+/// The adapter and the choice of the tabs that a name of a device stands for.
+fn tab_device(device: &str) -> Option<(Adapter, &'static str)> {
     match device {
-        "tab" => Some(Adapter::Card),
-        "tab-software" => Some(Adapter::Software),
+        "tab" => Some((Adapter::Card, "gpu")),
+        "tab-auto" => Some((Adapter::Card, "auto")),
+        "tab-software" => Some((Adapter::Software, "gpu")),
         _ => None,
     }
 }
 
-/// A Chromium with `n` tabs that lend their GPU.
-async fn start_tabs(hub: &Hub, adapter: Adapter, n: usize) -> Result<(Browser, Vec<Tab>)> {
+/// A Chromium with `n` tabs; reports why one does not use a GPU.
+async fn start_tabs(hub: &Hub, (adapter, choice): (Adapter, &str), n: usize) -> Result<(Browser, Vec<Tab>)> {
     let browser = Browser::launch_with(adapter).await?;
-    let page = hub.join_url.replacen("/join#", "/join?device=gpu&memory=8GiB#", 1);
+    let page = hub.join_url.replacen("/join#", &format!("/join?device={choice}&memory=8GiB#"), 1);
     let mut tabs = Vec::with_capacity(n);
     for _ in 0..n {
-        tabs.push(browser.open(&page).await?);
+        let tab = browser.open(&page).await?;
+        let status = tab.wait_until("connected", |status| status["phase"] == "connected").await?;
+        if let Some(note) = status["note"].as_str() {
+            eprintln!("a tab: {note}");
+        }
+        tabs.push(tab);
     }
     Ok((browser, tabs))
 }
