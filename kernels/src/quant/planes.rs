@@ -8,7 +8,7 @@ pub(crate) struct Plane {
     pub(crate) at: usize,
     /// 1, 2, 4 or 8.
     pub(crate) bits: usize,
-    /// Neighbouring columns in neighbouring bytes: 1, or a multiple of 4.
+    /// Neighbouring columns in neighbouring bytes: 1, or another power of two from 4 on.
     pub(crate) width: usize,
 }
 
@@ -27,10 +27,13 @@ impl Plane {
             let bit = |i: usize| (bits >> (i * self.bits) & mask) << (8 * i);
             return bit(0) | bit(1) | bit(2) | bit(3);
         }
-        let (run, n) = (column / self.width, 8 / self.bits);
-        let at = self.at + run / n * self.width + column % self.width;
+        // Shifts: where this is no constant, as in a tab, four divisions take longer than all the rest.
+        let (width_bits, n_bits) = (self.width.trailing_zeros(), 3 - self.bits.trailing_zeros());
+        let (run, place) = (column >> width_bits, column & (self.width - 1));
+        let at = self.at + (run >> n_bits << width_bits) + place;
         let word = u32::from_le_bytes(*block[at..].first_chunk().expect("whole blocks"));
-        (word >> (run % n * self.bits)) & (mask * LOW_BITS)
+        let shift = (run & ((1 << n_bits) - 1)) * self.bits;
+        (word >> shift) & (mask * LOW_BITS)
     }
 }
 
