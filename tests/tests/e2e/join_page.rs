@@ -204,6 +204,29 @@ async fn stored_blocks_are_bounded_and_those_not_used_for_longest_go_first() {
     browser.close().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_thread_that_ends_gives_its_room_in_the_store_back() {
+    let hub = Hub::start(&[]).unwrap();
+    let browser = Browser::launch().await.unwrap();
+    let tab = browser.visit(&format!("{}/swarm", hub.url)).await.unwrap();
+    let rooms = tab.eval(
+        "(async () => {
+            const { fetchBundle } = await import('/join/bundle.js');
+            const { openStore } = await import('/join/store.js');
+            const { startThreads } = await import('/join/threads.js');
+            const store = await openStore(4096);
+            const share = store.divide(4);
+            const options = { hub: '', token: '', worker: '', share };
+            const threads = await startThreads(3, await fetchBundle(), options, () => {}, () => store.takeBack(share));
+            const isEnough = await store.reserve(4096);
+            threads.forEach((thread) => thread.end());
+            return [threads.length, isEnough, await store.reserve(4096), await store.reserve(1)];
+        })()",
+    );
+    assert_eq!(rooms.await.unwrap(), json!([3, false, true, false]));
+    browser.close().await.unwrap();
+}
+
 fn is_whole(status: &Value) -> bool {
     status["state"] == "serving"
         && status["phase"] == "connected"

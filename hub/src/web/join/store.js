@@ -80,6 +80,11 @@ class Store {
     return { room: this.#room, openedAt: this.#openedAt };
   }
 
+  /** Takes back what `divide` gave to a store that nothing was stored in. */
+  takeBack({ room }) {
+    this.#room += room;
+  }
+
   /** The place of the block with this hash; null if another tab does not give it up in time. */
   async place(name) {
     const release = await acquire(name, { signal: AbortSignal.timeout(LOCK_PATIENCE_MILLIS) });

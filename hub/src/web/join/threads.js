@@ -19,10 +19,10 @@ export function threadCount(memoryBytes) {
 
 /**
  * Starts `count` threads, each with `options` for its engine and its store; resolves to those that came up. `died` is called with
- * words when one dies later.
+ * words when one dies later, `ended` for each that is no more, for whatever reason.
  */
-export async function startThreads(count, bundle, options, died) {
-  const starting = Array.from({ length: count }, () => new Thread().start({ bundle, ...options }, died));
+export async function startThreads(count, bundle, options, died, ended = () => {}) {
+  const starting = Array.from({ length: count }, () => new Thread(ended).start({ bundle, ...options }, died));
   const started = await Promise.allSettled(starting);
   return started.filter(({ status }) => status === "fulfilled").map(({ value }) => value);
 }
@@ -36,6 +36,11 @@ class Thread {
   #silentTicks = 0;
   /** One that does not start is done without. */
   #died = () => {};
+  #ended;
+
+  constructor(ended) {
+    this.#ended = ended;
+  }
 
   /** Resolves to this thread once it is up; `died` is called if it dies after that. */
   async start(options, died) {
@@ -67,11 +72,13 @@ class Thread {
 
   /** Ends the thread; what waits for it fails. */
   end() {
-    this.#worker?.terminate();
+    if (!this.#worker) return;
+    this.#worker.terminate();
     this.#worker = null;
     this.#rest();
     for (const { reject } of this.#calls.values()) reject(new Error("a thread of this tab has ended"));
     this.#calls.clear();
+    this.#ended();
   }
 
   /** An answer, or, a text, the last words of a thread that stops. */

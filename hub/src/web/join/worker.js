@@ -91,7 +91,9 @@ self.onmessage = async ({ data }) => {
     // Called by the bundle, if it computes on the CPU.
     self.moexStartThreads = (hub, token, worker) => {
       const share = self.moexStore?.divide(count);
-      return startThreads(count - 1, bundle, { hub, token, worker, share }, lostThread);
+      // They end before they store anything: those that do not start, and all where the GPU turns out to be faster.
+      const ended = () => self.moexStore?.takeBack(share);
+      return startThreads(count - 1, bundle, { hub, token, worker, share }, lostThread, ended);
     };
     worker = (await instantiate(bundle)).start(JSON.stringify(options));
     if (visibility) worker.set_visibility(visibility);
