@@ -56,7 +56,7 @@ pub use experts::{Experts, ExpertsError, LayerRequest, SwarmFailure, Ticket};
 pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
 pub use moex_kernels::{
     graph::{Block, KvLayout, KvPool, KvTable, MAX_BEST, PageId, PlanBytes, Span, Stage, WantedLogits},
-    simd::PAGE_POSITIONS,
+    simd::{PAGE_POSITIONS, weights},
 };
 pub use moex_protocol::Routing;
 pub use packing::Packing;

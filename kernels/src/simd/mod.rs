@@ -27,6 +27,7 @@ mod round;
 mod rows;
 mod silu_mul;
 mod slab;
+mod weights;
 mod widen;
 
 #[cfg(target_arch = "x86_64")]
@@ -52,6 +53,7 @@ pub use rows::fill;
 pub(crate) use rows::fill_alone;
 pub(crate) use silu_mul::activate;
 pub use slab::{PageSize, Slab};
+pub use weights::weights;
 pub use widen::widen_halves;
 
 #[cfg(feature = "gpu")]

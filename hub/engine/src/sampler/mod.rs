@@ -3,19 +3,23 @@
 //! Steps, in the order of transformers and the OpenAI API's servers: grammar, forbidden tokens, biases, penalties, temperature, top-k,
 //! top-p, min-p, draw. All randomness comes from the request's seed. Logits that are not numbers are never drawn.
 
+mod best;
 mod constraint;
 mod logprobs;
 mod penalties;
+mod whole;
 
 use std::{cmp::Ordering, ops::RangeInclusive};
 
 pub use constraint::{Constraint, Grammar};
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs, logprobs};
 
+use best::{Best, bound};
 use logprobs::Logprobs;
 use moex_model::MAX_BEST;
 use penalties::Penalties;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+use whole::draw_of_all;
 
 /// Range of a bias on a token's logit.
 pub const BIASES: RangeInclusive<f32> = -100.0..=100.0;
@@ -130,6 +134,8 @@ pub struct Sampler {
     broken: Option<String>,
     logprobs: Option<Logprobs>,
     told: Option<TokenLogprobs>,
+    /// Memory for tokens to draw from, kept: that of a whole vocabulary takes longer to come by than to fill.
+    drawn_from: Vec<(u32, f32)>,
 }
 
 impl Sampler {
@@ -145,6 +151,7 @@ impl Sampler {
             broken: None,
             logprobs: None,
             told: None,
+            drawn_from: Vec::new(),
         }
     }
 
@@ -180,7 +187,7 @@ impl Sampler {
         self.min_margin = self.min_margin.min(logit - runner_up);
         match self.sampling.temperature {
             0.0 => Some(token),
-            _ => self.draw(best[..n].to_vec(), finite(logit)),
+            _ => self.draw(best[..n].iter().copied(), finite(logit)),
         }
     }
 
@@ -207,16 +214,11 @@ impl Sampler {
             }
         }
         self.penalties.apply(logits);
-        let best = best(logits)?;
+        let best = Best::of(logits)?;
         self.min_margin = self.min_margin.min(best.logit - best.runner_up);
         let token = match self.sampling.temperature {
             0.0 => best.token,
-            _ => {
-                // Skips logits that are no numbers or forbidden by the grammar: exponentials that underflow are slow.
-                let numbers = (0..).zip(logits.iter().copied());
-                let tokens = numbers.filter(|(_, logit)| *logit > f32::NEG_INFINITY).collect();
-                self.draw(tokens, finite(best.logit))?
-            }
+            _ => self.draw_from(logits, finite(best.logit))?,
         };
         self.penalties.count(token);
         if let Some(constraint) = &mut self.constraint
@@ -244,41 +246,62 @@ impl Sampler {
         self.min_margin
     }
 
-    /// Draws one of these tokens, given with their logits, of which `best` is the largest.
-    fn draw(&mut self, mut tokens: Vec<(u32, f32)>, best: f32) -> Option<u32> {
-        let top_k = match self.sampling.top_k as usize {
-            0 => tokens.len(),
-            k => k.min(tokens.len()),
-        };
+    /// Draws one of all tokens, given their `logits` (V), of which `best` is the largest.
+    fn draw_from(&mut self, logits: &mut [f32], best: f32) -> Option<u32> {
+        if self.sampling.top_k == 0 {
+            return draw_of_all(&self.sampling, &mut self.rng, logits, best, &mut self.drawn_from);
+        }
+        let bound = bound(logits, self.sampling.top_k as usize);
+        // Without those that are no numbers or forbidden by the grammar.
+        let is_candidate = |logit: f32| logit >= bound && logit > f32::NEG_INFINITY;
+        let tokens = (0..).zip(logits.iter().copied());
+        self.draw(tokens.filter(|(_, logit)| is_candidate(*logit)), best)
+    }
+
+    /// Draws one of the best `top_k` of these tokens, given with their logits, of which `best` is the largest.
+    fn draw(&mut self, tokens: impl Iterator<Item = (u32, f32)>, best: f32) -> Option<u32> {
+        let Self { drawn_from: tokens_kept, sampling, rng, .. } = self;
+        tokens_kept.clear();
+        tokens_kept.extend(tokens);
+        let tokens = tokens_kept;
+        let top_k = sampling.top_k as usize;
         if top_k < tokens.len() {
             tokens.select_nth_unstable_by(top_k, best_first);
             tokens.truncate(top_k);
         }
-        if self.sampling.top_k > 0 {
-            // The same draw from the best logits alone, which come in another order.
-            tokens.sort_unstable_by_key(|(token, _)| *token);
-        }
+        // The same draw from the best logits alone, which come in another order.
+        tokens.sort_unstable_by_key(|(token, _)| *token);
         // Weights relative to the best token's, which is 1, so that no exponential overflows.
-        for (_, logit) in &mut tokens {
-            *logit = ((finite(*logit) - best) / self.sampling.temperature).exp();
+        for (_, logit) in &mut *tokens {
+            *logit = ((finite(*logit) - best) / sampling.temperature).exp();
         }
         tokens.retain(|(_, weight)| *weight > 0.0);
-        let enough = f64::from(self.sampling.top_p) * mass(&tokens);
-        tokens.retain(|(_, weight)| *weight >= self.sampling.min_p); // the best token's weight is 1
-        if self.sampling.top_p < 1.0 {
-            let kept = nucleus(&mut tokens, enough);
-            tokens.truncate(kept);
-        }
-        let mut left = f64::from(self.rng.random::<f32>()) * mass(&tokens);
-        for (token, weight) in &tokens {
-            left -= f64::from(*weight);
-            if left < 0.0 {
-                return Some(*token);
-            }
-        }
-        // Rounding may leave a remainder, which goes to the last token.
-        tokens.last().map(|(token, _)| *token)
+        let enough = f64::from(sampling.top_p) * mass(tokens);
+        tokens.retain(|(_, weight)| *weight >= sampling.min_p); // the best token's weight is 1
+        choose(sampling, rng, tokens, enough)
     }
+}
+
+/// Draws one of the fewest best of these tokens, given with their weights, that weigh `enough`.
+fn choose(
+    sampling: &Sampling,
+    rng: &mut Xoshiro256PlusPlus,
+    tokens: &mut Vec<(u32, f32)>,
+    enough: f64,
+) -> Option<u32> {
+    if sampling.top_p < 1.0 {
+        let kept = nucleus(tokens, enough);
+        tokens.truncate(kept);
+    }
+    let mut left = f64::from(rng.random::<f32>()) * mass(tokens);
+    for (token, weight) in &*tokens {
+        left -= f64::from(*weight);
+        if left < 0.0 {
+            return Some(*token);
+        }
+    }
+    // Rounding may leave a remainder, which goes to the last token.
+    tokens.last().map(|(token, _)| *token)
 }
 
 /// Sum of the weights of `tokens`.
@@ -316,28 +339,6 @@ fn nucleus(tokens: &mut [(u32, f32)], enough: f64) -> usize {
 /// Best first; of equals, the lower id first.
 fn best_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
-}
-
-/// The largest logit and the second largest.
-struct Best {
-    token: u32,
-    logit: f32,
-    runner_up: f32,
-}
-
-/// The token with the largest logit, of equals the lowest id; `None` if none is a number above minus infinity.
-fn best(logits: &[f32]) -> Option<Best> {
-    let mut best: Option<Best> = None;
-    for (token, &logit) in (0..).zip(logits).filter(|(_, logit)| **logit > f32::NEG_INFINITY) {
-        match &mut best {
-            Some(best) if logit <= best.logit => best.runner_up = best.runner_up.max(logit),
-            _ => {
-                let runner_up = best.map_or(f32::NEG_INFINITY, |best| best.logit);
-                best = Some(Best { token, logit, runner_up });
-            }
-        }
-    }
-    best
 }
 
 /// Differences of infinities are not numbers.

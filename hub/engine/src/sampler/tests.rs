@@ -276,3 +276,44 @@ fn what_changes_or_reads_logits_needs_all_of_them() {
     assert!(needs_all(Sampling { logit_bias: vec![(1, 2.0)], ..greedy.clone() }));
     assert!(Sampler::new(greedy, &[]).telling(Some(0)).n_best().is_none());
 }
+
+#[test]
+fn a_whole_vocabulary_is_drawn_from_as_from_a_sorted_one() {
+    // More than a block of everything, and of several that weigh alike.
+    let logits: Vec<f32> =
+        (0..5000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 27) as f32 / 2.0).collect();
+    for (top_p, min_p) in [(1.0, 0.0), (0.9, 0.0), (0.5, 0.1), (1.0, 0.02)] {
+        let sampling = Sampling { temperature: 2.0, top_p, min_p, seed: 5, ..Sampling::default() };
+        let mut tokens: Vec<(u32, f64)> = (0..)
+            .zip(&logits)
+            .map(|(token, logit)| (token, ((f64::from(*logit) - 15.5) / 2.0).exp()))
+            .collect();
+        let total: f64 = tokens.iter().map(|(_, weight)| weight).sum();
+        tokens.retain(|(_, weight)| *weight >= f64::from(min_p));
+        tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let mut before = 0.0;
+        let is_kept = |&(_, weight): &(u32, f64)| {
+            before += weight;
+            before - weight < f64::from(top_p) * total
+        };
+        let kept: Vec<_> = tokens.into_iter().take_while(is_kept).collect();
+        let mass: f64 = kept.iter().map(|(_, weight)| weight).sum();
+        let mut sampler = Sampler::new(sampling, &[]);
+        const DRAWS: usize = 4000;
+        let mut of_level = [0_usize; 32];
+        for _ in 0..DRAWS {
+            let token = sampler.sample(&mut logits.clone(), &[]).unwrap();
+            assert!(kept.iter().any(|(kept, _)| *kept == token), "{top_p} {min_p}: {token}");
+            of_level[(logits[token as usize] * 2.0) as usize] += 1;
+        }
+        for (level, drawn) in of_level.into_iter().enumerate() {
+            let of_it = kept.iter().filter(|(token, _)| (logits[*token as usize] * 2.0) as usize == level);
+            let expected = of_it.map(|(_, weight)| weight / mass).sum::<f64>() * DRAWS as f64;
+            // Six standard deviations.
+            assert!(
+                (drawn as f64 - expected).abs() <= 6.0 * expected.sqrt() + 1.0,
+                "{top_p} {min_p}: {level}"
+            );
+        }
+    }
+}
