@@ -1,8 +1,8 @@
-// Arithmetic for a few microseconds, without a use: `engine/gpu/keep_awake.rs` says why.
+// Arithmetic for ten microseconds, without a use: `engine/gpu/keep_awake.rs` says why.
 
 @group(0) @binding(4) var<storage, read_write> result: array<u32>;
 
-const TURNS: u32 = 600u;
+const TURNS: u32 = 6000u;
 
 @compute @workgroup_size(256)
 fn keep_awake(@builtin(local_invocation_index) thread: u32) {

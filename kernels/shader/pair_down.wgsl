@@ -28,6 +28,9 @@ fn pair_down(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let tile = run.first_tile + group.y;
+    if tiles[tile].n_pairs == 0u {
+        return;
+    }
     let pair = tiles[tile].first_pair;
     first_quad = pair * QUADS;
     let block = 4u * tiles[tile].block;

@@ -17,6 +17,9 @@ fn pair_gate_up(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let tile = run.first_tile + group.y;
+    if tiles[tile].n_pairs == 0u {
+        return;
+    }
     keep_row(tiles[tile].rows.x, thread);
     let block = 4u * tiles[tile].block;
     let row = thread % ROWS;

@@ -240,16 +240,18 @@ impl Device {
         }
     }
 
-    /// What keeps a graphics card's clock up, to be called while the worker looks for messages; `None` where there is no card.
+    /// What keeps a graphics card's clock up; `None` where there is no card. To be told each time that the worker looks for a message
+    /// whether one was there.
     #[cfg(all(feature = "native", not(target_arch = "wasm32")))]
-    pub(crate) fn keep_awake(&self) -> Option<Box<dyn Fn()>> {
+    pub(crate) fn keep_awake(&self) -> Option<Box<dyn FnMut(bool)>> {
         match &self.kind {
             Kind::Cpu(_) => None,
             #[cfg(feature = "gpu")]
             Kind::Gpu(gpu) => {
-                let keep_awake = KeepAwake::new(gpu)?;
-                Some(Box::new(move || {
-                    keep_awake.turn();
+                let mut keep_awake = KeepAwake::new(gpu)?;
+                Some(Box::new(move |was_there| match was_there {
+                    true => keep_awake.found(),
+                    false => keep_awake.look(),
                 }))
             }
         }

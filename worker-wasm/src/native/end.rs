@@ -45,8 +45,8 @@ pub(super) struct NativeEnd<'a, S> {
     in_place: VecDeque<Job<Fetcher>>,
     status: Option<watch::Sender<Vec<Status>>>,
     busy_poll: BusyPoll,
-    /// Called while it polls.
-    keep_awake: Option<Box<dyn Fn()>>,
+    /// Told each time that it polls whether a message was there.
+    keep_awake: Option<Box<dyn FnMut(bool)>>,
     timing: Timing,
     shutdown: Option<Pin<&'a mut S>>,
 }
@@ -58,7 +58,7 @@ impl<'a, S: Future<Output = ()>> NativeEnd<'a, S> {
         links: Links,
         status: Option<watch::Sender<Vec<Status>>>,
         busy_poll: BusyPoll,
-        keep_awake: Option<Box<dyn Fn()>>,
+        keep_awake: Option<Box<dyn FnMut(bool)>>,
         timing: Timing,
         shutdown: Pin<&'a mut S>,
     ) -> Self {
@@ -158,6 +158,11 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
         }
         let deadline = deadline.map(|time| self.clock.0 + time);
         let Self { links, done, busy_poll, keep_awake, timing, shutdown, .. } = self;
+        let mut keep_awake = |was_there: bool| {
+            if let Some(keep_awake) = keep_awake.as_mut() {
+                keep_awake(was_there);
+            }
+        };
         loop {
             tokio::select! {
                 // In this order, a timer is never starved, and polling again comes last.
@@ -172,15 +177,12 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
                     timing.reach(Point::Sent);
                     event
                 }) => {
+                    keep_awake(true);
                     busy_poll.stir();
                     timing.reach(Point::Received);
                     return event;
                 }
-                () = poll_again(), if busy_poll.is_awake() => {
-                    if let Some(keep_awake) = keep_awake {
-                        keep_awake();
-                    }
-                }
+                () = poll_again(), if busy_poll.is_awake() => keep_awake(false),
             }
         }
     }

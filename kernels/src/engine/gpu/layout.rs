@@ -189,6 +189,24 @@ impl Layout {
         self.n_shapes() * MAX_STEPS * BINDING_ALIGN
     }
 
+    /// Bytes of the tables up to the last of so many tiles.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn tables_bytes_of(&self, n_tiles: usize) -> u64 {
+        self.tiles_start() + (n_tiles * size_of::<Tile>()) as u64
+    }
+
+    /// Bytes of one int8 row for a shape of the plan.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn row_bytes(&self, shape: u32) -> u64 {
+        4 * (self.rows_start(shape + 1) - self.rows_start(shape)) / u64::from(self.plan.max_rows)
+    }
+
+    /// The most dispatches of a step: one for each slab and shape.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn n_dispatches(&self) -> u64 {
+        u64::from(self.n_slabs) * self.n_shapes()
+    }
+
     /// Where the tiles start in the tables.
     pub(super) fn tiles_start(&self) -> u64 {
         self.run_start(self.n_slabs, 0)

@@ -1,23 +1,25 @@
 //! One message: what its kernels read, its commands, and its results.
 
-#[cfg(not(target_arch = "wasm32"))]
-use super::variants::Wide;
+#[cfg(target_arch = "wasm32")]
+use super::pipeline::Pipeline;
 use super::{
-    GpuEngine, Int8Rows, Kernels,
-    layout::{MAP_ALIGN, Tables},
+    GpuEngine, Int8Rows, Kernels, Slot,
+    layout::{MAP_ALIGN, Tables, TilesOf},
+    ring::Lease,
     signal::lock,
     upload::Parcel,
 };
-#[cfg(target_arch = "wasm32")]
-use super::{layout::TilesOf, pipeline::Pipeline};
+#[cfg(not(target_arch = "wasm32"))]
+use super::{ahead::Submitted, variants::Wide};
 use crate::{
+    ExpertShapes,
     engine::{Batch, Computed, EngineError, Halves, Output, Stage, Wanted},
     simd::fill,
 };
 
 /// The parts of an answer that are read back.
-#[derive(Clone, Copy)]
-struct Parts {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
     /// Of y (P, D), and of the products (P, 2F) if they are wanted.
     values: [u64; 2],
     /// Whether they are f16.
@@ -25,6 +27,13 @@ struct Parts {
 }
 
 impl Parts {
+    /// Those of `n_pairs` pairs of experts of these shapes.
+    pub(super) fn of(shapes: &ExpertShapes, n_pairs: usize, wanted: Wanted) -> Self {
+        let n_products = if wanted.products { 2 * shapes.inner } else { 0 };
+        let values = [shapes.hidden, n_products].map(|n| (n_pairs * n) as u64);
+        Self { values, are_halves: wanted.halves }
+    }
+
     /// Bytes of each, as a buffer's copy counts them.
     fn bytes(self) -> [u64; 2] {
         self.values.map(|n| if self.are_halves { (2 * n).next_multiple_of(4) } else { 4 * n })
@@ -36,14 +45,14 @@ impl Parts {
     }
 
     /// All that is read.
-    fn n_bytes(self) -> u64 {
+    pub(super) fn n_bytes(self) -> u64 {
         self.products_start() + self.bytes()[1]
     }
 
-    /// The answer in what was read.
-    fn output(self, bytes: &[u8]) -> Output {
+    /// The answer in what was read, the first of them.
+    fn output(self, bytes: &[u8], first: Self) -> Output {
         let of_value = if self.are_halves { 2 } else { 4 };
-        let [rows, products] = self.values.map(|n| (n * of_value) as usize);
+        let [rows, products] = first.values.map(|n| (n * of_value) as usize);
         let rows = &bytes[..rows];
         let products = (products > 0).then(|| &bytes[self.products_start() as usize..][..products]);
         match self.are_halves {
@@ -64,36 +73,49 @@ impl GpuEngine {
     /// As [`Self::compute`].
     pub async fn answer(&self, batch: &Batch, wanted: Wanted) -> Result<Output, EngineError> {
         batch.check(&self.plan)?;
-        let (n_pairs, shapes) = (batch.n_pairs() as u64, &self.plan.shapes);
-        let n_products = if wanted.products { n_pairs * 2 * shapes.inner as u64 } else { 0 };
-        let parts = Parts { values: [n_pairs * shapes.hidden as u64, n_products], are_halves: wanted.halves };
-        if n_pairs == 0 {
+        if batch.n_pairs() == 0 {
             let products = wanted.products.then(Vec::new);
             return Ok(Computed { rows: Vec::new(), products }.into());
+        }
+        let parts = Parts::of(&self.plan.shapes, batch.n_pairs(), wanted);
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Some(submitted) = self.submit_ahead(batch, wanted)? {
+            let Submitted { readback, parts: all, submission } = submitted;
+            return self.read(readback, submission, all, parts).await;
         }
         let mut parcel = self.upload.parcel().await?;
         let readback = self.readback.lend().await?;
         let submission = {
             let slots = lock(&self.slots);
-            if let Some(call) = batch.calls.iter().find(|call| !slots[call.slot as usize].full) {
-                return Err(EngineError::EmptySlot(call.slot));
-            }
+            check_full(&slots, batch)?;
             let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
             #[cfg(not(target_arch = "wasm32"))]
             let tables = self.with_wide(&mut parcel, tables)?;
             parcel.put(&self.device, &self.tables, 0, &tables.bytes)?;
             self.put_rows(&mut parcel, batch, &tables)?;
             self.device.tell(Stage::Written);
-            let commands = self.record(&parcel, &tables, readback.buffer(), parts);
+            let commands = self.record(&parcel, &tables.dispatches, readback.buffer(), parts);
+            parcel.close();
             self.device.tell(Stage::Recorded);
             let submission = self.device.queue().submit([commands]);
             self.device.tell(Stage::Submitted);
             submission
         };
         parcel.submitted();
-        // This watches the submission for the parcel too.
+        self.read(readback, submission, parts, parts).await
+    }
+
+    /// The `wanted` ones, the first, of all `parts` that a submission copies to `readback`. It watches the submission, for its
+    /// parcel too.
+    async fn read(
+        &self,
+        readback: Lease,
+        submission: wgpu::SubmissionIndex,
+        parts: Parts,
+        wanted: Parts,
+    ) -> Result<Output, EngineError> {
         let mut output = None;
-        let mut take = |bytes: &[u8]| output = Some(parts.output(bytes));
+        let mut take = |bytes: &[u8]| output = Some(parts.output(bytes, wanted));
         readback.read(&self.device, parts.n_bytes(), submission, &mut take).await?;
         Ok(output.expect("what was read was shown"))
     }
@@ -131,10 +153,10 @@ impl GpuEngine {
     }
 
     /// Records the copies to the device, all kernels over the tiles of each slab, and the copy of the results to `readback`.
-    fn record(
+    pub(super) fn record(
         &self,
         parcel: &Parcel,
-        tables: &Tables,
+        dispatches: &[TilesOf],
         readback: &wgpu::Buffer,
         parts: Parts,
     ) -> wgpu::CommandBuffer {
@@ -142,7 +164,7 @@ impl GpuEngine {
         parcel.record(&mut encoder);
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for step in 0..self.kernels[0].steps.len() {
-            for dispatch in &tables.dispatches {
+            for dispatch in dispatches {
                 let kernels = &self.kernels[dispatch.shape as usize];
                 let Some((pipeline, workgroups, n_tiles)) = kernels.launch(step, dispatch) else { continue };
                 pass.set_pipeline(pipeline.pipeline());
@@ -167,6 +189,14 @@ impl GpuEngine {
             }
         }
         encoder.finish()
+    }
+}
+
+/// Fails if a slot that the batch names is empty.
+pub(super) fn check_full(slots: &[Slot], batch: &Batch) -> Result<(), EngineError> {
+    match batch.calls.iter().find(|call| !slots[call.slot as usize].full) {
+        Some(call) => Err(EngineError::EmptySlot(call.slot)),
+        None => Ok(()),
     }
 }
 

@@ -13,6 +13,8 @@
     )
 )]
 
+#[cfg(not(target_arch = "wasm32"))]
+mod ahead;
 mod compiled;
 mod device;
 mod int8;
@@ -63,6 +65,9 @@ use upload::Upload;
 #[cfg(not(target_arch = "wasm32"))]
 use variants::Variants;
 
+#[cfg(not(target_arch = "wasm32"))]
+use ahead::Ahead;
+
 use super::{ActivationFormat, Batch, Computed, EngineError, EnginePlan, Wanted};
 use crate::{
     ExpertFormat, ExpertShape,
@@ -101,6 +106,9 @@ pub struct GpuEngine {
     kernels: Vec<Kernels>,
     upload: Upload,
     readback: Arc<Ring>,
+    /// For messages of one row, with int8 activations.
+    #[cfg(not(target_arch = "wasm32"))]
+    ahead: Option<Ahead>,
     staging: Arc<Ring>,
     staging_bytes: u64,
     buffers_created: u64,
@@ -225,6 +233,8 @@ impl GpuEngine {
         let readback = (0..READBACK_BUFFERS)
             .map(|_| buffer("readback", readback_bytes, Usage::MAP_READ | Usage::COPY_DST))
             .collect();
+        #[cfg(not(target_arch = "wasm32"))]
+        let ahead = is_int8.then(|| Ahead::new(device, &plan, &layout, &mut buffer));
         let staging_bytes = layout.block_bytes.min(MAX_STAGING_BYTES);
         // A staging buffer is mapped from the start.
         let staging = (0..STAGING_BUFFERS)
@@ -318,6 +328,8 @@ impl GpuEngine {
             y,
             slabs,
             upload: Upload::new(device, upload),
+            #[cfg(not(target_arch = "wasm32"))]
+            ahead,
             readback: Ring::new(device, readback),
             staging: Ring::new(device, staging),
             staging_bytes,

@@ -29,6 +29,13 @@ impl Ring {
         Arc::new(Self { health: Arc::clone(device.health()), buffers, state: Mutex::new(state) })
     }
 
+    /// Lends a buffer if one is free.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn try_lend(self: &Arc<Self>) -> Option<Lease> {
+        let index = lock(&self.state).free.pop()?;
+        Some(Lease { ring: Arc::clone(self), index, mapping: false })
+    }
+
     /// Lends a free buffer, once there is one.
     pub(super) async fn lend(self: &Arc<Self>) -> Result<Lease, EngineError> {
         loop {

@@ -11,7 +11,7 @@ pub(super) const TILE_PAIRS: usize = 4;
 pub(super) struct Tile {
     /// Where the expert's block starts in its slab, in 16 bytes.
     pub(super) block: u32,
-    /// 1 to 4.
+    /// 1 to 4; 0 where there is none, for kernels of one pair.
     pub(super) n_pairs: u32,
     /// The first pair's row in h and y.
     pub(super) first_pair: u32,

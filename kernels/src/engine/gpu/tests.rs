@@ -262,10 +262,10 @@ fn what_keeps_a_gpu_awake_is_one_submission_at_a_time_and_changes_no_bits() {
     let Some(device) = device() else { return };
     let engine = loaded(&device, 3);
     let alone = block_on(engine.compute(&batch(0))).unwrap();
-    let keep_awake = KeepAwake::of(&device);
+    let work = keep_awake::Work::new(&device);
     for _ in 0..3 {
-        assert!(keep_awake.turn(), "the last is done once what came after it is");
-        keep_awake.turn();
+        assert!(work.turn(), "the last is done once what came after it is");
+        work.turn();
         assert_eq!(block_on(engine.compute(&batch(0))).unwrap(), alone);
     }
 }
@@ -439,7 +439,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Awaits all futures at once, in one task.
-async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub(super) async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

@@ -43,11 +43,33 @@ mod mapped {
 
         /// An empty message, once a buffer is free.
         pub(in super::super) async fn parcel(&self) -> Result<Parcel, EngineError> {
-            Ok(Parcel { lease: self.0.lend().await?, bytes: 0, copies: Vec::new() })
+            Ok(Parcel::new(self.0.lend().await?))
+        }
+
+        /// An empty message, if a buffer is free.
+        pub(in super::super) fn try_parcel(&self) -> Option<Parcel> {
+            Some(Parcel::new(self.0.try_lend()?))
         }
     }
 
     impl Parcel {
+        fn new(lease: Lease) -> Self {
+            Self { lease, bytes: 0, copies: Vec::new() }
+        }
+
+        /// Makes room for bytes for the place `start` of a buffer; returns where to [`Self::fill`] them in.
+        pub(in super::super) fn reserve(&mut self, to: &wgpu::Buffer, start: u64, n_bytes: u64) -> u64 {
+            let at = self.bytes.next_multiple_of(MAP_ALIGN);
+            self.bytes = at + n_bytes;
+            self.copies.push((at, to.clone(), start, n_bytes));
+            at
+        }
+
+        /// Fills the start of a room.
+        pub(in super::super) fn fill(&self, at: u64, bytes: &[u8]) -> Result<(), EngineError> {
+            self.lease.fill(at, bytes)
+        }
+
         /// Adds bytes for the place `start` of a buffer.
         pub(in super::super) fn put(
             &mut self,
@@ -56,19 +78,20 @@ mod mapped {
             start: u64,
             bytes: &[u8],
         ) -> Result<(), EngineError> {
-            let at = self.bytes.next_multiple_of(MAP_ALIGN);
-            self.lease.fill(at, bytes)?;
-            self.bytes = at + bytes.len() as u64;
-            self.copies.push((at, to.clone(), start, bytes.len() as u64));
-            Ok(())
+            let at = self.reserve(to, start, bytes.len() as u64);
+            self.fill(at, bytes)
         }
 
         /// Records the copies, before all that reads them.
         pub(in super::super) fn record(&self, encoder: &mut wgpu::CommandEncoder) {
-            self.lease.buffer().unmap();
             for (from, to, start, bytes) in &self.copies {
                 encoder.copy_buffer_to_buffer(self.lease.buffer(), *from, to, *start, *bytes);
             }
+        }
+
+        /// All is filled in: what was recorded can be submitted.
+        pub(in super::super) fn close(&self) {
+            self.lease.buffer().unmap();
         }
 
         /// Frees the buffer once what was submitted last is done, which somebody else must watch.
@@ -119,6 +142,8 @@ mod queued {
         }
 
         pub(in super::super) fn record(&self, _: &mut wgpu::CommandEncoder) {}
+
+        pub(in super::super) fn close(&self) {}
 
         pub(in super::super) fn submitted(self) {}
     }

@@ -81,6 +81,11 @@ impl Variants {
         Some(Self { one: steps(Variant::One), wide: steps(Variant::Wide)? })
     }
 
+    /// Whether there are kernels for tiles of one pair.
+    pub(super) fn has_one(&self) -> bool {
+        self.one.is_some()
+    }
+
     /// The kernels of a dispatch, where they are not those for all tiles, and its workgroups in y.
     fn of(&self, dispatch: &TilesOf) -> Option<(&[Step; 2], u32)> {
         match dispatch.way {
