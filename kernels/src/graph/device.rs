@@ -62,7 +62,7 @@ pub trait PackedExperts {
 }
 
 /// The most of a row's best logits that a device finds.
-pub const MAX_BEST: usize = 32;
+pub const MAX_BEST: usize = 64;
 
 /// What a step on a device gives, in memory that the next one reuses.
 #[derive(Debug, Default)]
