@@ -14,7 +14,7 @@ use super::{
     ring::{Lease, Ring},
     signal::lock,
     upload::{N_BUFFERS, Parcel, Upload},
-    variants::Way,
+    variants::{Variants, Way},
 };
 use crate::{
     engine::{Batch, EngineError, EnginePlan, Stage, Wanted},
@@ -157,8 +157,7 @@ impl GpuEngine {
         let mut places =
             batch.calls.iter().filter(|call| !call.pairs.is_empty()).map(|call| place(call.slot));
         let (slab, shape) = places.next()?;
-        let has_kernels =
-            self.kernels[shape as usize].variants.as_ref().is_some_and(|variants| variants.has_one());
+        let has_kernels = self.kernels[shape as usize].variants.as_ref().is_some_and(Variants::has_one);
         if !has_kernels || places.any(|other| other != (slab, shape)) {
             return None;
         }
