@@ -45,16 +45,25 @@ pub(super) fn bound(logits: &[f32], n: usize) -> f32 {
     *largest.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
 }
 
+/// Those of `values` that are at least `bound` and more than minus infinity, with their places.
+pub(super) fn at_least(values: &[f32], bound: f32) -> impl Iterator<Item = (u32, f32)> {
+    let blocks = (0..).step_by(BLOCK).zip(values.chunks(BLOCK));
+    let blocks = blocks.filter(move |(_, block)| largest(block) >= bound);
+    let in_blocks = blocks.flat_map(|(first, block)| (first..).zip(block.iter().copied()));
+    in_blocks.filter(move |(_, value)| *value >= bound && *value > f32::NEG_INFINITY)
+}
+
 /// The largest number; minus infinity if there is none.
 fn largest(block: &[f32]) -> f32 {
     let max = |a: f32, b: f32| if b > a { b } else { a };
+    let (vectors, rest) = block.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    for logits in block.chunks(LANES) {
-        for (lane, logit) in lanes.iter_mut().zip(logits) {
-            *lane = max(*lane, *logit);
+    for values in vectors {
+        for (lane, value) in lanes.iter_mut().zip(values) {
+            *lane = max(*lane, *value);
         }
     }
-    lanes.into_iter().fold(f32::NEG_INFINITY, max)
+    lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, max)
 }
 
 #[cfg(test)]
@@ -93,8 +102,10 @@ mod tests {
         fn the_best_are_not_below_their_bound(logits in logits(), n in 0..9_usize) {
             let bound = bound(&logits, n);
             let n_numbers = logits.iter().filter(|logit| **logit > f32::NEG_INFINITY).count();
-            let n_left = logits.iter().filter(|logit| **logit > f32::NEG_INFINITY && **logit >= bound).count();
-            prop_assert!(n_left >= n.min(n_numbers), "{} of {}, {}", n_left, n_numbers, n);
+            let left: Vec<_> = at_least(&logits, bound).collect();
+            prop_assert!(left.len() >= n.min(n_numbers), "{} of {}, {}", left.len(), n_numbers, n);
+            let numbers = (0..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY);
+            prop_assert_eq!(left, numbers.filter(|(_, logit)| *logit >= bound).collect::<Vec<_>>());
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{cmp::Ordering, ops::RangeInclusive};
 pub use constraint::{Constraint, Grammar};
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs, logprobs};
 
-use best::{Best, bound};
+use best::{Best, at_least, bound};
 use logprobs::Logprobs;
 use moex_model::MAX_BEST;
 use penalties::Penalties;
@@ -252,10 +252,7 @@ impl Sampler {
             return draw_of_all(&self.sampling, &mut self.rng, logits, best, &mut self.drawn_from);
         }
         let bound = bound(logits, self.sampling.top_k as usize);
-        // Without those that are no numbers or forbidden by the grammar.
-        let is_candidate = |logit: f32| logit >= bound && logit > f32::NEG_INFINITY;
-        let tokens = (0..).zip(logits.iter().copied());
-        self.draw(tokens.filter(|(_, logit)| is_candidate(*logit)), best)
+        self.draw(at_least(logits, bound), best)
     }
 
     /// Draws one of the best `top_k` of these tokens, given with their logits, of which `best` is the largest.

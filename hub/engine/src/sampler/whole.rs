@@ -4,7 +4,7 @@
 use moex_model::weights;
 use rand::{RngExt, rngs::Xoshiro256PlusPlus};
 
-use super::{Sampling, choose};
+use super::{Sampling, best::at_least, choose};
 
 /// Weights that are added up before they join the whole sum.
 const BLOCK: usize = 1024;
@@ -29,7 +29,7 @@ pub(super) fn draw_of_all(
     let left_out = (1.0 - top_p).max(0.0) * total / (2 * weights.len()) as f64;
     let least = (left_out as f32).max(sampling.min_p).max(f32::MIN_POSITIVE);
     kept.clear();
-    kept.extend((0..).zip(weights.iter().copied()).filter(|(_, weight)| *weight >= least));
+    kept.extend(at_least(weights, least));
     choose(sampling, rng, kept, top_p * total)
 }
 
@@ -55,13 +55,14 @@ fn at(weights: &[f32], mut place: f64) -> Option<u32> {
     weights.iter().rposition(|weight| *weight > 0.0).map(|token| token as u32)
 }
 
-/// In sixteen sums, each upwards, that are added in order.
+/// In sixteen sums, each upwards, that are added in order; then what is left.
 fn sum(weights: &[f32]) -> f64 {
+    let (vectors, rest) = weights.as_chunks::<16>();
     let mut sums = [0.0; 16];
-    for weights in weights.chunks(sums.len()) {
+    for weights in vectors {
         for (sum, weight) in sums.iter_mut().zip(weights) {
             *sum += f64::from(*weight);
         }
     }
-    sums.iter().sum()
+    sums.into_iter().chain(rest.iter().map(|weight| f64::from(*weight))).sum()
 }
