@@ -2,7 +2,7 @@
 //! `moex bench`.
 //!
 //! Both decode the same number of tokens after a short prompt, taking turns on the same machine; the engine's clock
-//! measures an answer's tokens.
+//! measures an answer's tokens. `moex bench` is greedy; the server is asked for greedy answers and for drawn ones, as clients ask.
 
 use std::path::PathBuf;
 
@@ -33,6 +33,16 @@ pub struct Args {
     runs: usize,
 }
 
+/// Sampling parameters of a greedy answer.
+pub(super) const GREEDY: &str = r#"{"temperature": 0}"#;
+/// The ways that clients ask for tokens: greedy, with a temperature alone, as most that speak OpenAI's API, and with the top-k
+/// that is the default of others.
+const WAYS: [(&str, &str); 3] = [
+    ("greedy", GREEDY),
+    ("temperature 0.8", r#"{"temperature": 0.8}"#),
+    ("and top-k 40", r#"{"temperature": 0.8, "top_k": 40}"#),
+];
+
 /// Measures both with each number of workers and prints their ratio.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let model = match &args.model {
@@ -41,10 +51,10 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     };
     let model = model.to_str().context("a path that is text")?;
     let mut table = Table::new();
-    table.set_header(["workers", "bench tok/s", "serve tok/s", "ratio", "context"]);
+    table.set_header(["workers", "context", "bench tok/s", "serve, asked for", "tok/s", "ratio"]);
     for &n_workers in &args.workers {
         let workers = n_workers.to_string();
-        let (mut benched, mut served) = (Vec::new(), Vec::new());
+        let (mut benched, mut served) = (Vec::new(), [const { Vec::new() }; WAYS.len()]);
         let mut context = Value::Null;
         for _ in 0..args.runs {
             benched.push(bench(moex, model, n_workers, args.tokens)?);
@@ -56,18 +66,24 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             if n_workers > 0 {
                 hub.wait_for_workers(n_workers).await?;
             }
-            answer(&hub, args.tokens).await?;
-            served.push(answer(&hub, args.tokens).await?);
+            answer(&hub, args.tokens, GREEDY).await?;
+            for ((_, way), served) in WAYS.iter().zip(&mut served) {
+                served.push(answer(&hub, args.tokens, way).await?);
+            }
             context = hub.get("/v1/models").await?["data"][0]["context_length"].clone();
         }
-        let (benched, served) = (median(&mut benched), median(&mut served));
-        table.add_row([
-            workers,
-            format!("{benched:.1}"),
-            format!("{served:.1}"),
-            format!("{:.3}", served / benched),
-            context.to_string(),
-        ]);
+        let benched = median(&mut benched);
+        for ((name, _), served) in WAYS.iter().zip(&mut served) {
+            let served = median(served);
+            table.add_row([
+                workers.clone(),
+                context.to_string(),
+                format!("{benched:.1}"),
+                (*name).to_owned(),
+                format!("{served:.1}"),
+                format!("{:.3}", served / benched),
+            ]);
+        }
     }
     println!("{table}");
     Ok(())
@@ -96,12 +112,18 @@ fn bench(moex: &Moex, model: &str, n_workers: usize, tokens: u32) -> Result<f64>
     report["decode_tokens_per_s"].as_f64().context("moex bench tells tokens a second")
 }
 
-/// Tokens a second of an answer of `tokens` tokens, by the engine's clock.
-pub(super) async fn answer(hub: &Hub, tokens: u32) -> Result<f64> {
-    let body = json!({
-        "messages": [{"role": "user", "content": "Tell me a story about a bear."}],
-        "temperature": 0, "max_tokens": tokens, "ignore_eos": true, "stream": true,
-    });
+/// Tokens a second of an answer of `tokens` tokens, by the engine's clock; `way` has the request's sampling parameters.
+pub(super) async fn answer(hub: &Hub, tokens: u32, way: &str) -> Result<f64> {
+    let mut body: Value = serde_json::from_str(way)?;
+    body["messages"] = json!([{"role": "user", "content": "Tell me a story about a bear."}]);
+    for (field, value) in [
+        ("max_tokens", json!(tokens)),
+        ("ignore_eos", json!(true)),
+        ("stream", json!(true)),
+        ("seed", json!(1)),
+    ] {
+        body[field] = value;
+    }
     let url = format!("{}/v1/chat/completions", hub.url);
     let answer = chat::client()?.post(url).json(&body).send().await?.error_for_status()?.text().await?;
     let chunks = answer.lines().filter_map(|line| line.strip_prefix("data: "));

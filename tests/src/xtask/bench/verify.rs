@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     median,
-    serve::{answer, synthetic},
+    serve::{GREEDY, answer, synthetic},
 };
 use crate::host::Host;
 use crate::hub::Moex;
@@ -130,10 +130,10 @@ async fn measure(
     let _workers = hosts.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
     hub.wait_for_workers(N_WORKERS).await?;
     // Until the workers are known, and what checks their answers is there.
-    answer(&hub, tokens).await?;
-    answer(&hub, tokens).await?;
+    answer(&hub, tokens, GREEDY).await?;
+    answer(&hub, tokens, GREEDY).await?;
     let before = hub.status().await?;
-    let tokens_per_s = answer(&hub, tokens).await?;
+    let tokens_per_s = answer(&hub, tokens, GREEDY).await?;
     let after = hub.status().await?;
     let grown = |pointer: &str| number(&after, pointer) - number(&before, pointer);
     // One row of a token for each expert that each of its layers chooses.
