@@ -13,14 +13,16 @@ const LEAST: f32 = 1e-30;
 /// machine; 0 for minus infinity and for what is no number.
 pub fn weights(logits: &mut [f32], largest: f32, temperature: f32) {
     let simd = Simd::detect();
+    // The smallest temperatures have an infinite inverse, which the best logit must not be multiplied with.
+    let scale = (1.0 / temperature).min(f32::MAX);
     for logit in &mut *logits {
         *logit = if *logit > f32::NEG_INFINITY { *logit } else { f32::NEG_INFINITY };
     }
     let (vectors, rest) = logits.as_chunks_mut::<ROWS>();
-    simd.run(Weights { logits: vectors, largest, scale: 1.0 / temperature });
+    simd.run(Weights { logits: vectors, largest, scale });
     let mut last = [[f32::NEG_INFINITY; ROWS]];
     last[0][..rest.len()].copy_from_slice(rest);
-    simd.run(Weights { logits: &mut last, largest, scale: 1.0 / temperature });
+    simd.run(Weights { logits: &mut last, largest, scale });
     rest.copy_from_slice(&last[0][..rest.len()]);
 }
 
@@ -65,6 +67,12 @@ mod tests {
                 );
             }
             assert_eq!(actual[1003..], [0.0, 0.0, 0.0, 1.0]);
+        }
+        // However low the temperature.
+        for temperature in [f32::MIN_POSITIVE, f32::from_bits(1)] {
+            let mut logits = [2.0, 2.0, 1.999];
+            weights(&mut logits, 2.0, temperature);
+            assert_eq!(logits, [1.0, 1.0, 0.0]);
         }
         // The largest may be infinite: then it is given as the largest number.
         let mut infinite = [f32::INFINITY, f32::MAX, 0.0];

@@ -317,3 +317,13 @@ fn a_whole_vocabulary_is_drawn_from_as_from_a_sorted_one() {
         }
     }
 }
+
+#[test]
+fn the_lowest_temperature_draws_the_best_token() {
+    for (top_k, top_p) in [(0, 1.0), (0, 0.9), (3, 1.0)] {
+        let temperature = f32::from_bits(1);
+        let sampling = Sampling { temperature, top_k, top_p, ..Sampling::default() };
+        let mut logits: Vec<f32> = (0..100_u8).map(f32::from).collect();
+        assert_eq!(Sampler::new(sampling, &[]).sample(&mut logits, &[]), Some(99), "{top_k} {top_p}");
+    }
+}

@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// The most pairs of a message that is recorded ahead.
-pub(super) const MAX_PAIRS: usize = 16;
-/// Recorded are as many tiles as a multiple of this; those that a message does not have end at once.
+const MAX_PAIRS: usize = 16;
+/// The number of tiles that are recorded is a multiple of this; those that a message lacks end at once.
 const TILES: usize = 8;
 /// Answers with products and without.
 const WANTED: usize = 2;

@@ -5,11 +5,12 @@
 //! One workgroup that computes for some microseconds, again and again, prevents it. But a message that comes while it is submitted
 //! or computed waits for it: so none is submitted when a message is due, as [`Gaps`] tells. It takes about 50 W.
 
-use std::time::{Duration, Instant};
-
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use super::{
