@@ -53,9 +53,22 @@ impl LayerResult {
     /// # Panics
     /// If `sum` is not (T, D).
     pub fn sum_into(&self, sum: &mut [f32]) {
-        let n_values = self.layer.n_rows * self.layer.hidden;
-        assert_eq!(sum.len(), n_values, "the sum has the shape of the layer's rows");
-        combine(self.winners.iter().map(|winner| &winner.part), sum);
+        assert_eq!(
+            sum.len(),
+            self.layer.n_rows * self.layer.hidden,
+            "the sum has the shape of the layer's rows"
+        );
+        self.sum_rows(0, sum);
+    }
+
+    /// [`Self::sum`] of some rows, from row `first` on, to `sum` (rows, D).
+    pub fn sum_rows(&self, first: usize, sum: &mut [f32]) {
+        combine(self.winners.iter().map(|winner| &winner.part), first, sum);
+    }
+
+    /// T, the layer's rows.
+    pub fn n_rows(&self) -> usize {
+        self.layer.n_rows
     }
 }
 
