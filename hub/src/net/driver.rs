@@ -43,6 +43,7 @@ pub(super) async fn drive(
         replies: HashMap::new(),
         jobs: 0,
         publish_at: Duration::ZERO,
+        covered: 0,
         is_news: false,
         times: HashMap::new(),
         n_dropped: 0,
@@ -118,6 +119,8 @@ struct Driver {
     jobs: u64,
     /// Earliest time of the next publication.
     publish_at: Duration,
+    /// Blocks that were covered at the last one.
+    covered: usize,
     /// Whether anything has happened since the last publication.
     is_news: bool,
     /// Times of each layer in flight; filled only while tracing.
@@ -240,7 +243,13 @@ impl Driver {
         self.shared.publish_is_alone(self.swarm.is_alone(now));
         self.is_news = now < self.publish_at;
         if !self.is_news {
-            self.shared.publish_readiness(self.swarm.readiness());
+            let readiness = self.swarm.readiness();
+            let covered = readiness.coverage.covered;
+            if let Some(verifier) = self.shared.verifier.as_ref().filter(|_| covered != self.covered) {
+                verifier.prepare(self.swarm.held_blocks());
+            }
+            self.covered = covered;
+            self.shared.publish_readiness(readiness);
             self.publish_at = now + PUBLISH_INTERVAL;
         }
     }

@@ -1,5 +1,5 @@
-//! The projections by which answers are checked: made on a thread of their own when a block is first answered for, kept within
-//! a bound, and made anew with other secrets every hour.
+//! The projections by which answers are checked: made on a thread of their own once a worker has a block, or when it is answered
+//! for, kept within a bound, and made anew with other secrets every hour.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -15,8 +15,8 @@ use crate::shards::ShardStore;
 
 /// Bytes that projections take at most: those that were used longest ago go first. 18,700 experts of Qwen3-30B-A3B.
 const MAX_PROJECTION_BYTES: usize = 512 << 20;
-/// Blocks that wait to be projected. One that finds no place is asked for again when it is answered for next.
-const MAX_WAITING: usize = 4096;
+/// Blocks that wait to be projected. One that finds no place is asked for again when it is answered for.
+const MAX_WAITING: usize = 1 << 15;
 /// How long secrets are used. A worker that passes or fails learns next to nothing; it has an hour to learn it.
 const SECRETS_AGE: Duration = Duration::from_hours(1);
 /// Projecting all blocks anew costs a minute of a core for a large model: those in use keep theirs until then.
@@ -43,6 +43,8 @@ struct Table {
     n_bytes: usize,
     /// At most [`MAX_WAITING`], and the one that is being projected.
     waiting: HashSet<Block>,
+    /// Blocks that need not be made before they are answered for: they were once. Bounded by the model's blocks.
+    prepared: HashSet<Block>,
     /// Counts what was looked up.
     n_uses: u64,
 }
@@ -67,6 +69,7 @@ impl Projections {
             kept: HashMap::new(),
             n_bytes: 0,
             waiting: HashSet::new(),
+            prepared: HashSet::new(),
             n_uses: 0,
         };
         let table = Arc::new(Mutex::new(table));
@@ -94,13 +97,26 @@ impl Projections {
                 kept.last_use = n_uses;
                 (kept.projection.clone(), kept.generation == generation)
             });
-            if !matches!(kept, Some((_, true)))
-                && table.waiting.insert(block)
-                && self.wanted.try_send(block).is_err()
-            {
-                table.waiting.remove(&block);
+            if !matches!(kept, Some((_, true))) {
+                self.want(&mut table, block);
             }
             out.push(kept.map(|(projection, _)| projection));
+        }
+    }
+
+    /// Has the projections of blocks made that never were, so that the first answers for them need not wait.
+    pub(super) fn prepare(&self, blocks: impl Iterator<Item = Block>) {
+        let mut table = lock(&self.table);
+        for block in blocks {
+            if table.prepared.insert(block) && !table.kept.contains_key(&block) {
+                self.want(&mut table, block);
+            }
+        }
+    }
+
+    fn want(&self, table: &mut Table, block: Block) {
+        if table.waiting.insert(block) && self.wanted.try_send(block).is_err() {
+            table.waiting.remove(&block);
         }
     }
 

@@ -15,7 +15,7 @@ use moex_kernels::check::{
 };
 use moex_kernels::engine::ActivationFormat;
 use moex_kernels::simd::{Processor, Simd, widen_halves};
-use moex_protocol::{Dtype, ProductFormat, tensor};
+use moex_protocol::{Block, Dtype, ProductFormat, tensor};
 use moex_swarm::{LayerResult, Lie, SwarmStatus, TOLERANCE_NMSE, Unchecked};
 
 use super::projections::Projections;
@@ -97,6 +97,11 @@ impl Verifier {
     /// use.
     pub(super) fn is_exact(&self) -> bool {
         self.activations == ActivationFormat::Int8
+    }
+
+    /// Has made, soon, what answers for these blocks are checked by.
+    pub(super) fn prepare(&self, blocks: impl Iterator<Item = Block>) {
+        self.projections.prepare(blocks);
     }
 
     /// Checks all that workers answered, and uses the hub's own results where that fails or cannot be done. Gives the answers

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use moex_protocol::State;
+use moex_protocol::{Block, State};
 
 use super::Swarm;
 use crate::dispatcher::{Performance, Tier};
@@ -63,6 +63,13 @@ impl Swarm {
         let is_covered = |index: &BlockIndex| self.fleet.holders(*index).iter().any(is_usable);
         let covered = self.fleet.catalog().indices().filter(is_covered).count();
         Readiness { workers: self.fleet.members().count(), coverage: self.coverage(covered) }
+    }
+
+    /// The blocks that some worker has reported resident.
+    pub fn held_blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        let catalog = self.fleet.catalog();
+        let is_held = |index: &BlockIndex| !self.fleet.holders(*index).is_empty();
+        catalog.indices().filter(is_held).map(|index| catalog.block(index))
     }
 
     /// Sizes of its tables.
