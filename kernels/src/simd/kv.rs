@@ -19,7 +19,7 @@
 
 use std::{fmt, str::FromStr};
 
-use half::f16;
+use half::{f16, slice::HalfFloatSliceExt};
 
 use super::isa::ROWS;
 use crate::{
@@ -133,10 +133,7 @@ impl KvShape {
                 KvFormat::F32 => {
                     self.write_columns((keys, values), position, 0, (key, value), f32::to_le_bytes);
                 }
-                KvFormat::F16 => {
-                    let bytes = |x| f16::from_f32(x).to_le_bytes();
-                    self.write_columns((keys, values), position, 0, (key, value), bytes);
-                }
+                KvFormat::F16 => self.write_halves((keys, values), position, (key, value)),
                 KvFormat::Q8_0 => self.write_units((keys, values), position, (key, value)),
             }
         }
@@ -162,6 +159,30 @@ impl KvShape {
             for (place, x) in sixteenth[position * ROWS..].iter_mut().zip(x) {
                 *place = bytes(*x);
             }
+        }
+    }
+
+    /// Rounds one head, so many columns at once.
+    fn write_halves(
+        &self,
+        (keys, values): (&mut [u8], &mut [u8]),
+        position: usize,
+        (key, value): (&[f32], &[f32]),
+    ) {
+        for (index, (key, value)) in key.chunks(UNIT).zip(value.chunks(UNIT)).enumerate() {
+            let rounded = [key, value].map(|columns| {
+                let mut halves = [f16::ZERO; UNIT];
+                halves[..columns.len()].convert_from_f32_slice(columns);
+                halves
+            });
+            let [key, value] = rounded.each_ref().map(|halves| &halves[..key.len()]);
+            self.write_columns(
+                (&mut *keys, &mut *values),
+                position,
+                index * UNIT,
+                (key, value),
+                f16::to_le_bytes,
+            );
         }
     }
 
