@@ -243,8 +243,7 @@ async fn a_layer_that_nobody_may_compute_fails_in_time_and_in_words() {
 async fn what_answers_are_checked_by_is_made_before_the_first_answer() {
     let running = start(|_| {}).await;
     let _worker = running.join(1);
-    let n_bytes = super::projections::projection_bytes(16, HIDDEN, 32)
-        - super::projections::projection_bytes(0, HIDDEN, 32);
+    let n_bytes = projection_bytes(16, HIDDEN, 32) - projection_bytes(0, HIDDEN, 32);
     running.wait_until("all are made", |status| status.verification.bytes == n_bytes as u64).await;
     // At first the hub computes beside the new worker, and may be sooner.
     let mut verification = running.server.handle().status().await.verification;
