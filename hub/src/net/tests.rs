@@ -1,5 +1,6 @@
 //! A hub on a loopback port, real HTTP and WebSocket clients, and native workers.
 
+mod checked;
 mod strangers;
 
 use std::net::SocketAddr;
@@ -237,26 +238,6 @@ async fn a_layer_that_nobody_may_compute_fails_in_time_and_in_words() {
     });
     let error = result.await.unwrap().unwrap_err().to_string();
     assert!(error.contains("layer 0 expert 0") && error.contains("add workers"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_answers_are_checked_by_is_made_before_the_first_answer() {
-    let running = start(|_| {}).await;
-    let _worker = running.join(1);
-    let n_bytes = projection_bytes(16, HIDDEN, 32) - projection_bytes(0, HIDDEN, 32);
-    running.wait_until("all are made", |status| status.verification.bytes == n_bytes as u64).await;
-    // At first the hub computes beside the new worker, and may be sooner.
-    let mut verification = running.server.handle().status().await.verification;
-    for seed in 0..200 {
-        if verification.checked > 0 {
-            break;
-        }
-        let [ours, alone] = running.apply(seed).await;
-        assert_eq!(ours, alone);
-        verification = running.server.handle().status().await.verification;
-    }
-    assert!(verification.checked > 0, "{verification:?}");
-    assert_eq!(verification.recomputed, 0, "{verification:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
