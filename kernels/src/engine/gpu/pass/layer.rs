@@ -151,7 +151,7 @@ impl Builder<'_> {
                 _ => Vec::new(),
             }
         };
-        self.ops[index + 1..].iter().flat_map(formats).find(|format| format.geometry().is_some())
+        program.ops()[index + 1..].iter().flat_map(formats).find(|format| format.geometry().is_some())
     }
 
     pub(super) fn heads(
@@ -227,7 +227,7 @@ impl Builder<'_> {
         n_chosen: usize,
         renormalise: Renormalise,
     ) -> Result<(), String> {
-        let following = self.ops[index..].iter().find_map(|op| match *op {
+        let following = self.program.ops()[index..].iter().find_map(|op| match *op {
             Op::Experts { layer, x, out } => Some((layer, x, out)),
             _ => None,
         });
