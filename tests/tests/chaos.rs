@@ -68,13 +68,8 @@ async fn liars_beside_honest_workers_change_no_text() {
         // Each liar has its own id, so that one's reputation does not affect the next.
         let liar = Peer::start(&hub.join_url, PeerConfig::new(id, behaviour)).unwrap();
         hub.wait_for_workers(3).await.unwrap();
-        let http = chat::client().unwrap();
-        for (case, expected) in &cases {
-            let said = chat::ask(&http, &hub.url, case).await.unwrap();
-            assert_eq!(said, *expected, "case {} beside {behaviour:?}", case["id"]);
-        }
-        let [answers, thrown_out] = liar.counts();
-        assert!(answers > 0, "{behaviour:?} was never asked");
+        answer_beside(&liar, &hub, &cases, &format!("{behaviour:?}")).await;
+        let [_, thrown_out] = liar.counts();
         let (total, least) = match shows {
             Shows::Counts(total) => (total, 0),
             Shows::ThrownOut => ("sessions_ended", 1),
@@ -89,6 +84,23 @@ async fn liars_beside_honest_workers_change_no_text() {
         assert!(workers(&status).count() >= 2, "{behaviour:?} drove others away: {status:#}");
         drop(liar);
         hub.wait_for_workers(2).await.unwrap();
+    }
+}
+
+/// All cases give their texts beside a liar, which is asked at least once: whom the hub asks depends on the loads and
+/// times of the workers, and four short answers may pass a worker by.
+async fn answer_beside(liar: &Peer, hub: &Hub, cases: &[(Value, Reply)], who: &str) {
+    let http = chat::client().unwrap();
+    let start = Instant::now();
+    loop {
+        for (case, expected) in cases {
+            let said = chat::ask(&http, &hub.url, case).await.unwrap();
+            assert_eq!(said, *expected, "case {} beside {who}", case["id"]);
+        }
+        if liar.counts()[0] > 0 {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{who} was never asked");
     }
 }
 
@@ -165,19 +177,14 @@ async fn a_worker_that_answers_wrong_values_is_quarantined_and_changes_no_text()
     let key = WorkerKey(0xBAD);
     let liar = Peer::start(&hub.join_url, PeerConfig::new(key.0, Behaviour::Zeros)).unwrap();
     hub.wait_for_workers(3).await.unwrap();
-    let http = chat::client().unwrap();
-    for (case, expected) in &cases {
-        let said = chat::ask(&http, &hub.url, case).await.unwrap();
-        assert_eq!(said, *expected, "case {} beside a liar", case["id"]);
-    }
-    assert!(liar.counts()[0] > 0, "it was never asked");
+    answer_beside(&liar, &hub, &cases, "a liar").await;
     let status = hub.status().await.unwrap();
     let quarantined = status["quarantined"].as_array().unwrap();
     assert_eq!(quarantined.len(), 1, "{status:#}");
     assert_eq!(quarantined[0]["id"], key.id().to_string());
     assert!(quarantined[0]["evidence"].as_array().is_some_and(|evidence| !evidence.is_empty()), "{status:#}");
     assert_eq!(workers(&status).count(), 2, "it is turned away when it returns: {status:#}");
-    let metrics = http.get(format!("{}/metrics", hub.url)).send().await.unwrap().text().await.unwrap();
+    let metrics = reqwest::get(format!("{}/metrics", hub.url)).await.unwrap().text().await.unwrap();
     assert!(metrics.contains("\nmoex_quarantines_total 1\n"), "{metrics}");
 }
 
