@@ -18,7 +18,7 @@ use crate::{
         compiled::Compiled,
         device::GpuDevice,
         int8,
-        shaders::{Constants, Resource, Shader, int8_shader},
+        shaders::{Binding, BindingKind, Constants, Resource, Shader, int8_shader},
         structs::Shape,
     },
     graph::{MatrixId, Op, PackedExperts, Program, RowCount, TensorId},
@@ -395,6 +395,15 @@ impl<'a> Builder<'a> {
         self.steps.last_mut().expect("it was just appended")
     }
 
+    /// Whether what a dispatch writes is bound once: the API refuses a buffer that is read and written, and takes one that is written
+    /// under two names.
+    fn writes_alone(&self, bound: &[(&Binding, Bound)]) -> bool {
+        let is_bound_once = |buffer| bound.iter().filter(|(_, (other, ..))| other == buffer).count() == 1;
+        bound.iter().all(|(binding, (buffer, ..))| {
+            binding.kind != BindingKind::Storage || self.places.is_nothing(buffer) || is_bound_once(buffer)
+        })
+    }
+
     /// Compiles a shader, writes its parameters, and finds what it binds, but for pages.
     fn prepare(
         &mut self,
@@ -419,7 +428,9 @@ impl<'a> Builder<'a> {
             },
         };
         let bindings = shader.bindings.iter().filter(|binding| binding.resource != Resource::Pages);
-        (compiled, bindings.map(|binding| (binding.index, bound(binding.resource))).collect())
+        let of_bindings: Vec<_> = bindings.map(|binding| (binding, bound(binding.resource))).collect();
+        debug_assert!(self.writes_alone(&of_bindings), "{} writes what it binds besides", shader.entry_point);
+        (compiled, of_bindings.into_iter().map(|(binding, bound)| (binding.index, bound)).collect())
     }
 }
 

@@ -99,7 +99,8 @@ impl Builder<'_> {
         let mut constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
         constants.push(("COLUMNS", columns as f64));
         if has_own {
-            let held = [&unused[..], &[x_place, addends.unwrap_or(x_place)]].concat();
+            // The sum as well: behind the last norm nothing reads it, and the products that write it give logits.
+            let held = [&unused[..], &[x_place, addends.unwrap_or(x_place), sum]].concat();
             held[unused.len()..].iter().for_each(|place| self.places.share(*place));
             let (has_addend, buffers) = (y.is_some(), buffers.clone());
             self.row_norm = Some(RowNorm { norm, has_addend, constants: constants.clone(), buffers, held });

@@ -133,6 +133,11 @@ impl<'a> Places<'a> {
         PlanBytes { planned: self.plan.buffers.iter().sum::<u64>() as usize, naive: naive as usize }
     }
 
+    /// Whether a buffer stands for intermediates that have none yet.
+    pub(super) fn is_nothing(&self, buffer: &wgpu::Buffer) -> bool {
+        *buffer == self.nothing
+    }
+
     /// The buffer of an intermediate; before there is a plan, what stands for it.
     pub(super) fn get(&self, place: PlaceId) -> wgpu::Buffer {
         let buffer = self.plan.buffer_of.get(place.0).map_or(&self.nothing, |buffer| &self.buffers[*buffer]);
