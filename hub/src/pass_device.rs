@@ -1,11 +1,13 @@
-//! Chooses the device of the forward pass: this machine's GPU, with the experts of as many layers as it has room for, or its
-//! processor.
+//! Chooses the device of the forward pass: this machine's GPUs, as few as have room for all layers, with the experts of as many
+//! layers as they have room for; or its processor.
 //!
-//! `auto` takes a GPU of its own memory (a discrete one): such a GPU reads weights several times as fast as any processor, while
+//! `auto` takes GPUs of their own memory (discrete ones): such a GPU reads weights several times as fast as any processor, while
 //! one that shares the processor's memory, or is made of software, reads them no faster. It leaves the processor what no kernel is
 //! there for, f32 activations, keys and values in other formats than f16, and hubs whose workers compute all experts. Experts that
 //! the GPU has no room for are computed by workers, or by the processor.
 
+#[cfg(feature = "gpu")]
+mod gpus;
 #[cfg(feature = "gpu")]
 mod self_test;
 #[cfg(feature = "gpu")]
@@ -21,20 +23,22 @@ use moex_worker::device::DeviceChoice;
 pub struct DeviceWish {
     /// The device.
     pub choice: DeviceChoice,
-    /// Of how many layers a GPU has the experts; none for as many as fit.
+    /// Among how many GPUs the layers are divided; none for as few as have room for them.
+    pub gpus: Option<usize>,
+    /// Of how many layers GPUs have the experts; none for as many as fit.
     pub gpu_layers: Option<usize>,
 }
 
 impl DeviceWish {
     /// Nothing in particular.
     #[cfg(feature = "gpu")]
-    const AUTO: Self = Self { choice: DeviceChoice::Auto, gpu_layers: None };
+    const AUTO: Self = Self { choice: DeviceChoice::Auto, gpus: None, gpu_layers: None };
     /// The processor.
-    pub const CPU: Self = Self { choice: DeviceChoice::Cpu, gpu_layers: None };
+    pub const CPU: Self = Self { choice: DeviceChoice::Cpu, gpus: None, gpu_layers: None };
 
     /// The processor where workers are wanted, unless more was said than `auto`.
     pub(crate) fn unless(self, wants_workers: bool) -> Self {
-        let is_plain = self.choice == DeviceChoice::Auto && self.gpu_layers.is_none();
+        let is_plain = self.choice == DeviceChoice::Auto && self.gpus.is_none() && self.gpu_layers.is_none();
         if wants_workers && is_plain { Self::CPU } else { self }
     }
 }
@@ -80,8 +84,9 @@ pub(crate) fn refusal(compute: &Compute, wish: DeviceWish, has_workers: bool) ->
     if is_gpu && matches!(compute, Compute::Exact) {
         anyhow::bail!("a GPU computes with int8 activations: leave out --activations f32");
     }
-    if wish.choice == DeviceChoice::Cpu && wish.gpu_layers.is_some() {
-        anyhow::bail!("--gpu-layers needs a GPU: leave it out, or leave out --device cpu");
+    if wish.choice == DeviceChoice::Cpu && (wish.gpus.is_some() || wish.gpu_layers.is_some()) {
+        let flag = if wish.gpus.is_some() { "--gpus" } else { "--gpu-layers" };
+        anyhow::bail!("{flag} needs a GPU: leave it out, or leave out --device cpu");
     }
     if is_gpu && has_workers && wish.gpu_layers.is_none() {
         anyhow::bail!(
@@ -101,7 +106,7 @@ fn on_gpu(
 ) -> anyhow::Result<Placed> {
     use anyhow::{Context, anyhow, ensure};
     use moex_kernels::{
-        engine::{GpuDevice, GpuPass, GpuSelect, ResidentExperts},
+        engine::{GpuPass, ResidentExperts},
         graph::DevicePass,
         simd::KvFormat,
     };
@@ -111,27 +116,19 @@ fn on_gpu(
     if let Compute::Fast(fast) = model.compute() {
         ensure!(fast.kv == KvFormat::F16, "a GPU keeps keys and values in f16");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let open = |select| runtime.block_on(GpuDevice::open(select));
     let is_asked_for = wish.choice == DeviceChoice::Gpu;
-    let gpu = match open(GpuSelect::Auto) {
-        Err(_) if is_asked_for => open(GpuSelect::Software)?,
-        opened => opened?,
-    };
-    let info = gpu.info();
-    ensure!(
-        is_asked_for || info.discrete,
-        "{} shares its memory with the CPU (`--device gpu` takes it)",
-        info.adapter
-    );
+    let gpus = gpus::open(wish.gpus, is_asked_for)?;
     let packed = Arc::new(panels(Keep::None)?);
     let of_sequence = model.kv_layout().sequence_bytes(model.spec().max_positions) as u64;
-    let resident = match wish.gpu_layers {
-        Some(n) => ResidentExperts::First(n),
-        None => ResidentExperts::AsFit { beside: of_sequence.min(MAX_KV_RESERVE) },
+    let resident = ResidentExperts {
+        n_layers: wish.gpu_layers,
+        beside: of_sequence.min(MAX_KV_RESERVE),
+        spread: wish.gpus.is_some(),
     };
-    let pass = GpuPass::new(&gpu, model.program(), (&*packed, resident), model.spec().max_positions)
+    let pass = GpuPass::new(&gpus, model.program(), (&*packed, resident), model.spec().max_positions)
         .map_err(|error| anyhow!(error))?;
+    drop(gpus);
+    let names = gpus::names(&pass);
     let sparse: Vec<usize> =
         (0..model.spec().layers.len()).filter(|layer| !model.experts(*layer).is_empty()).collect();
     let first_away = sparse.get(pass.n_resident()).copied().unwrap_or(model.spec().layers.len());
@@ -143,16 +140,15 @@ fn on_gpu(
         }
         Keep::None | Keep::From(_) => packed,
     };
-    self_test::compare(model, &packed, &pass).with_context(|| info.adapter.clone())?;
+    self_test::compare(model, &packed, &pass).with_context(|| names.clone())?;
     let n_away = sparse.len() - pass.n_resident();
     if wish == DeviceWish::AUTO && n_away > 0 {
         let mut experts = LocalExperts::from_panels(packed.clone(), Dtype::F16);
         let times = step_times::measure(model, &mut experts, &pass, (n_away, sparse.len()))?;
         ensure!(
             times.gpu < times.cpu,
-            "{} has room for the experts of {} of {} layers, so that a token takes {:.1} ms there and {:.1} ms on the CPU \
-             (`--device gpu` takes it)",
-            info.adapter,
+            "{names}: there is room for the experts of {} of {} layers, so that a token takes {:.1} ms there and {:.1} ms on the \
+             CPU (`--device gpu` takes it)",
             pass.n_resident(),
             sparse.len(),
             times.gpu.as_secs_f64() * 1e3,
@@ -160,10 +156,8 @@ fn on_gpu(
         );
     }
     let why = format!(
-        "The forward pass runs on the GPU {} ({}): {}, and its {:.0} MiB of weights fit{}.",
-        info.adapter,
-        info.backend,
-        if is_asked_for { "it was asked for" } else { "it has memory of its own" },
+        "The forward pass runs on {names}: {}, and its {:.0} MiB of weights fit{}.",
+        if is_asked_for { "it was asked for" } else { "there is memory of its own" },
         pass.weight_bytes() as f64 / 1_048_576.0,
         match (pass.n_resident(), sparse.len()) {
             (_, 0) => String::new(),

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Instant};
 
 use anyhow::ensure;
 use clap::builder::FalseyValueParser;
-use moex_kernels::engine::ActivationFormat;
+use moex_kernels::{engine::ActivationFormat, graph::DevicePass};
 
 use super::{
     compute::{ComputeArgs, DeviceArgs},
@@ -57,10 +57,9 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
 
-    /// Rows in one prefill step.
-    #[arg(long, env = "MOEX_MAX_ROWS", value_name = "N", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(1..=4096))]
-    max_rows: u32,
+    /// Rows in one prefill step. Default: 512, for each GPU if there are several.
+    #[arg(long, env = "MOEX_MAX_ROWS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    max_rows: Option<u32>,
 
     /// Shell command that prints tokens/s, as a number or as llama-bench's table; it runs in turn with each repeat.
     #[arg(long, env = "MOEX_PEER", value_name = "CMD")]
@@ -71,6 +70,9 @@ pub struct Args {
     json: bool,
 }
 
+/// Rows in one prefill step, if nothing else is said.
+const MAX_ROWS: usize = 512;
+
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
@@ -78,8 +80,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let compute =
         args.device.compute(&args.compute, ActivationFormat::Int8, args.experts.workers.is_some())?;
     let model = Arc::new(Model::load_for(&checkpoint, &compute)?);
-    let max_rows = args.max_rows as usize;
-    let mut experts = experts_for(&args.experts, args.device.wish(), &checkpoint, &model, max_rows)?;
+    let wished = args.max_rows.map(|n| n as usize);
+    let of_experts = wished.unwrap_or(MAX_ROWS);
+    let mut experts = experts_for(&args.experts, args.device.wish(), &checkpoint, &model, of_experts)?;
+    let max_rows = wished.unwrap_or(model.device().map_or(MAX_ROWS, DevicePass::rows_at_once));
     let load_seconds = started.elapsed().as_secs_f64();
 
     let deepest = args.depth.iter().copied().max().unwrap_or(0).max(args.prompt) as usize;

@@ -47,6 +47,10 @@ pub(super) struct DeviceArgs {
           value_parser = str::parse::<DeviceChoice>)]
     device: DeviceChoice,
 
+    /// Divide the layers among N graphics cards that are alike. Default: as few as have room for all.
+    #[arg(long, env = "MOEX_GPUS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    gpus: Option<u16>,
+
     /// With a GPU: the first N layers with experts have them in its memory, those of the others are computed by workers, or by the
     /// hub's processor; 0 leaves them all to those. Default: as many as fit.
     #[arg(long, env = "MOEX_GPU_LAYERS", value_name = "N")]
@@ -56,7 +60,8 @@ pub(super) struct DeviceArgs {
 impl DeviceArgs {
     /// What the flags ask for.
     pub(super) fn wish(&self) -> DeviceWish {
-        DeviceWish { choice: self.device, gpu_layers: self.gpu_layers.map(usize::from) }
+        let [gpus, gpu_layers] = [self.gpus, self.gpu_layers].map(|n| n.map(usize::from));
+        DeviceWish { choice: self.device, gpus, gpu_layers }
     }
 
     /// [`ComputeArgs::compute`] for this device: a GPU computes with int8 activations.

@@ -263,8 +263,10 @@ mod tests {
         use moex_worker::device::DeviceChoice;
 
         let on_cpu = answers_on(DeviceWish::CPU).unwrap();
-        for gpu_layers in [None, Some(2), Some(0)] {
-            let wish = DeviceWish { choice: DeviceChoice::Gpu, gpu_layers };
+        for (gpus, gpu_layers) in
+            [(None, None), (None, Some(2)), (None, Some(0)), (Some(2), None), (Some(3), Some(2))]
+        {
+            let wish = DeviceWish { choice: DeviceChoice::Gpu, gpus, gpu_layers };
             let Some(on_gpu) = answers_on(wish) else { return };
             let n_right = |answers: &[(String, bool)]| answers.iter().filter(|(_, right)| *right).count();
             assert_eq!((on_gpu.len(), n_right(&on_gpu)), (5, n_right(&on_cpu)), "{wish:?}");

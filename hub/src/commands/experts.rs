@@ -189,7 +189,7 @@ impl OwnSwarm {
             let device = device.unless(true);
             let panels = |keep| store.panels(fast.processor.clone(), keep);
             let placed = pass_device::place(model, device, Keep::None, panels)?;
-            if device.gpu_layers.is_some() {
+            if device != DeviceWish::CPU {
                 eprintln!("{}", placed.why);
             }
             store = store.asking_from(placed.first_away).with_panels(placed.panels);

@@ -106,6 +106,10 @@ mod tests {
             Ok(())
         }
 
+        fn rows_at_once(&self) -> usize {
+            1
+        }
+
         fn n_dispatches(&self) -> usize {
             0
         }

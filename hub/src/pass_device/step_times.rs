@@ -106,8 +106,9 @@ mod tests {
         let model = Arc::new(model);
         let panels = Arc::new(ExpertPanels::new(model.clone(), processor, Keep::All).unwrap());
         for n in [0, 2] {
-            let resident = ResidentExperts::First(n);
-            let pass = GpuPass::new(&gpu, model.program(), (&*panels, resident), 64).unwrap();
+            let resident = ResidentExperts::first(n);
+            let pass =
+                GpuPass::new(std::slice::from_ref(&gpu), model.program(), (&*panels, resident), 64).unwrap();
             let mut experts = LocalExperts::from_panels(panels.clone(), Dtype::F16);
             let times = measure(&model, &mut experts, &pass, (4 - n, 4)).unwrap();
             assert!(times.gpu > times.cpu && times.cpu > Duration::ZERO, "{n} layers: {times:?}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moex_kernels::{ExpertFormat, engine::ActivationFormat};
+use moex_kernels::{ExpertFormat, engine::ActivationFormat, graph::DevicePass};
 use moex_protocol::{CompressionMode, Dtype, LayerId, ModelSummary, ProductFormat, ProductShape};
 use moex_worker::native::BusyPoll;
 
@@ -23,10 +23,9 @@ use moex_model::{
 use moex_swarm::{Hedge, JoinToken, SwarmConfig, Verify, max_pairs_a_message};
 use tracing::warn;
 
-/// T unless it is said, on a CPU: a stream waits for one chunk of another's prompt.
+/// T unless it is said, on a CPU: a stream waits for one chunk of another's prompt. GPUs take more, since they read their weights
+/// once for all of them.
 const MAX_ROWS_CPU: usize = 128;
-/// On a GPU, which reads its weights once for all of them.
-const MAX_ROWS_GPU: usize = 512;
 
 /// Configuration of a hub; the default serves the demo model and lacks a token.
 #[derive(Clone, Debug)]
@@ -168,12 +167,13 @@ impl HubConfig {
     }
 
     /// T: as many rows as asked for, if an expert's answer for all of them fits into a message.
-    fn max_rows(&self, checkpoint: &Checkpoint, is_on_gpu: bool) -> usize {
+    fn max_rows(&self, checkpoint: &Checkpoint, model: &Model) -> usize {
         let spec = &checkpoint.spec;
         let format = ProductFormat::F32; // the larger
         let shape = u16::try_from(spec.moe.inner).map(|inner| ProductShape { inner, format });
         let products = shape.ok().filter(|_| self.verify != Verify::Audit);
-        let wished = self.max_rows.unwrap_or(if is_on_gpu { MAX_ROWS_GPU } else { MAX_ROWS_CPU });
+        let usual = || model.device().map_or(MAX_ROWS_CPU, DevicePass::rows_at_once);
+        let wished = self.max_rows.unwrap_or_else(usual);
         wished.min(max_pairs_a_message(self.wire, spec.hidden, products).max(1))
     }
 
@@ -358,7 +358,7 @@ impl Loaded {
             }
             device = Some((placed.first_away, placed.why));
         }
-        let max_rows = config.max_rows(&checkpoint, model.device().is_some());
+        let max_rows = config.max_rows(&checkpoint, &model);
         let store = Arc::new(store);
         Ok(Self { config, checkpoint, model, text, store, memory, max_rows, most_positions: most, device })
     }

@@ -139,8 +139,13 @@ struct Measured {
 
 impl Run {
     fn new(settings: &Settings, device: &GpuDevice, model: &Model) -> Result<Self, Box<dyn Error>> {
-        let all = ResidentExperts::First(usize::MAX);
-        let pass = GpuPass::new(device, &model.program, (&model.experts, all), settings.longest())?;
+        let all = ResidentExperts::first(usize::MAX);
+        let pass = GpuPass::new(
+            std::slice::from_ref(device),
+            &model.program,
+            (&model.experts, all),
+            settings.longest(),
+        )?;
         let layout = model.kv_layout();
         let (n_layers, mut table) = (layout.windows.len(), KvTable::default());
         let mut kv = pass.kv_pool(layout, usize::MAX, 1);

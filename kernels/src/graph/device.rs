@@ -27,6 +27,9 @@ pub trait DevicePass: fmt::Debug + Send + Sync {
         out: &mut DeviceOutput,
     ) -> Result<(), DeviceError>;
 
+    /// Rows of a step that keep all of it busy.
+    fn rows_at_once(&self) -> usize;
+
     /// Dispatches that a step of one row takes.
     fn n_dispatches(&self) -> usize;
 

@@ -2,8 +2,6 @@
 
 use std::{fmt, io, sync::Arc};
 
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-use super::Projection;
 use super::{
     Graph, Op, Workspace,
     cpu::{Cpu, Prepared},
@@ -11,6 +9,8 @@ use super::{
     places::Places,
     weights::packed_format,
 };
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+use super::{MatrixId, Projection};
 use crate::{
     ExpertView, WeightFormat,
     simd::{PackedExpertShape, PackedShape, PageSize, Processor, Slab},
@@ -102,6 +102,19 @@ impl Program {
             _ => None,
         });
         self.matrices.iter().map(Prepared::n_bytes).chain(tables).sum()
+    }
+
+    /// Bytes of the matrices that rows are multiplied by in some of the operations.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn matrix_bytes(&self, ops: &[Op]) -> usize {
+        let of_op = |op: &Op| -> usize {
+            let bytes = |matrix: MatrixId| self.matrices[matrix.0 as usize].n_bytes();
+            match op {
+                Op::Mlp { matrices: [gate, ..], .. } => bytes(*gate),
+                op => op.projections().iter().map(|projection| bytes(projection.matrix)).sum(),
+            }
+        };
+        ops.iter().map(of_op).sum()
     }
 
     /// Memory for steps of up to `n_rows`, `n_wanted` of which want logits.

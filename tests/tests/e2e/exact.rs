@@ -106,6 +106,24 @@ async fn a_gpu_hub_gives_the_same_text_whoever_computes_the_experts_that_it_does
         .unwrap();
 }
 
+/// Two GPUs, which one made of software stands for, have two layers each; then the experts of the last layer are a worker's.
+#[tokio::test]
+async fn a_hub_divides_its_layers_among_gpus() {
+    let [one, two] = [&["--device", "gpu"][..], &["--device", "gpu", "--gpus", "2"]];
+    let expected = texts(&Hub::start(one).unwrap()).await;
+    let hub = Hub::start(two).unwrap();
+    assert_eq!(texts(&hub).await, expected);
+    let bench = ["bench", "-p", "4", "-n", "4", "-r", "1"];
+    let said = Command::new(moex_tests::moex()).args([&bench[..], two].concat()).output().unwrap();
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("runs on 2 GPUs, ") && said.contains("with layers 0 to 1, "), "{said}");
+    let hub = Hub::start(&[two, &["--gpu-layers", "3", "--no-hub-compute"]].concat()).unwrap();
+    let _worker = Worker::start(&hub.join_url, &[]).unwrap();
+    hub.wait_for_workers(1).await.unwrap();
+    assert_eq!(hub.status().await.unwrap()["coverage"]["blocks"], 16);
+    assert_eq!(texts(&hub).await, expected);
+}
+
 /// A hub that computes no expert itself.
 fn hub() -> Hub {
     Hub::start(&["--activations", "int8", "--no-hub-compute", "--replicas", "1"]).unwrap()

@@ -77,8 +77,25 @@ impl GpuDevice {
         Self::open_with(select, TIMESTAMPS).await
     }
 
+    /// [`Self::open`] of up to `most` GPUs that are as strong as the one it finds, that one first. What computes on the CPU is opened
+    /// as often as asked for.
+    ///
+    /// # Errors
+    /// As [`Self::open`], if any refuses to be opened.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub async fn open_all(select: GpuSelect, most: usize) -> Result<Vec<Self>, EngineError> {
+        let mut devices = Vec::new();
+        for adapter in find_all(&select, most).await? {
+            devices.push(Self::open_adapter(adapter, wgpu::Features::empty()).await?);
+        }
+        Ok(devices)
+    }
+
     async fn open_with(select: GpuSelect, also: wgpu::Features) -> Result<Self, EngineError> {
-        let adapter = find(&select).await?;
+        Self::open_adapter(find(&select).await?, also).await
+    }
+
+    async fn open_adapter(adapter: wgpu::Adapter, also: wgpu::Features) -> Result<Self, EngineError> {
         let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | also;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("moex"),
@@ -211,6 +228,10 @@ pub(super) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY
     .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS)
     .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
 
+/// The most GPUs that are opened together.
+#[cfg(not(target_arch = "wasm32"))]
+const MAX_GPUS: usize = 16;
+
 /// The largest buffer that is requested. Some drivers count offsets with 31 bits, which those of larger buffers do not
 /// fit.
 const MAX_BUFFER_BYTES: u64 = 2 << 30;
@@ -267,6 +288,12 @@ async fn find(_select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
 
 #[cfg(not(target_arch = "wasm32"))]
 async fn find(select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
+    Ok(find_all(select, 1).await?.swap_remove(0))
+}
+
+/// Up to `most` adapters, at least one.
+#[cfg(not(target_arch = "wasm32"))]
+async fn find_all(select: &GpuSelect, most: usize) -> Result<Vec<wgpu::Adapter>, EngineError> {
     use wgpu::DeviceType;
 
     let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
@@ -279,24 +306,42 @@ async fn find(select: &GpuSelect) -> Result<wgpu::Adapter, EngineError> {
         DeviceType::Other => 1,
         DeviceType::Cpu => 0,
     };
-    let found = match select {
-        // `min_by_key`, so that the first of equals wins.
-        GpuSelect::Auto => adapters
-            .into_iter()
-            .filter(|adapter| strength(adapter) > 0)
-            .min_by_key(|adapter| std::cmp::Reverse(strength(adapter))),
-        GpuSelect::Software => adapters.into_iter().find(|adapter| strength(adapter) == 0),
-        GpuSelect::Named(name) => {
-            let name = name.to_lowercase();
-            adapters.into_iter().find(|adapter| adapter.get_info().name.to_lowercase().contains(&name))
-        }
+    let is_named = |adapter: &wgpu::Adapter| match select {
+        GpuSelect::Auto => strength(adapter) > 0,
+        GpuSelect::Software => strength(adapter) == 0,
+        GpuSelect::Named(name) => adapter.get_info().name.to_lowercase().contains(&name.to_lowercase()),
     };
-    found.ok_or_else(|| {
-        EngineError::NoAdapter(format!(
+    let named: Vec<_> = adapters.into_iter().filter(is_named).collect();
+    // `min_by_key`, so that the first of equals wins.
+    let best = match select {
+        GpuSelect::Auto => named.iter().min_by_key(|adapter| std::cmp::Reverse(strength(adapter))),
+        GpuSelect::Software | GpuSelect::Named(_) => named.first(),
+    };
+    let Some(best) = best.cloned() else {
+        return Err(EngineError::NoAdapter(format!(
             "none that fits; adapters here: {}",
             if names.is_empty() { "none" } else { &names }
-        ))
-    })
+        )));
+    };
+    let most = most.clamp(1, MAX_GPUS);
+    if strength(&best) == 0 {
+        return Ok(vec![best; most]);
+    }
+    // Several drivers may offer one card, each by the same place on its bus.
+    let (backend, mut places) = (best.get_info().backend, Vec::new());
+    let mut is_another = |adapter: &wgpu::Adapter| {
+        let info = adapter.get_info();
+        let place = info.device_pci_bus_id;
+        let is_new = place.is_empty() || !places.contains(&place);
+        let is_it = info.backend == backend && strength(adapter) == strength(&best) && is_new;
+        places.extend(is_it.then_some(place));
+        is_it
+    };
+    let mut alike = vec![best.clone()];
+    is_another(&best);
+    alike.extend(named.into_iter().filter(|adapter| *adapter != best && is_another(adapter)));
+    alike.truncate(most);
+    Ok(alike)
 }
 
 /// The one instance of this process. It is never dropped: dropping the last one unloads drivers, and some leave behind

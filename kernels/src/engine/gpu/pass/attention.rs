@@ -95,7 +95,7 @@ impl Builder<'_> {
 
     /// Key and value heads of a slot of the cache.
     fn n_kv_heads(&self, slot: usize, head_width: usize) -> usize {
-        let of_slot = self.program.ops().iter().find_map(|op| match op {
+        let of_slot = self.ops.iter().find_map(|op| match op {
             Op::HeadsToCache { slot: of, k, .. } if *of == slot => Some(self.program.graph.width(k.x)),
             _ => None,
         });

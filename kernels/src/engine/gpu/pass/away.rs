@@ -6,8 +6,8 @@
 //! ```
 
 use super::{
-    GpuPass,
     compile::{Builder, MAX_ROWS, View},
+    part::Part,
     tiles::Counts,
 };
 use crate::graph::{DeviceError, ExpertsElsewhere, LayerRouting, TensorId};
@@ -72,7 +72,7 @@ impl Pause {
     }
 }
 
-impl GpuPass {
+impl Part {
     /// Rows of the layer of a pause.
     fn paused_rows(&self, pause: &Pause, counts: &Counts) -> usize {
         counts.of(self.routers[pause.router].rows) as usize

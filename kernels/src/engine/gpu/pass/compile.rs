@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::{
     away::Pause,
+    layers::PartOps,
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
     row_attend::RowHeads,
     row_norm::RowNorm,
-    support::unsupported,
     tiles::{Counts, Extent, InOrder, TileTable, When},
     weights::Weights,
 };
@@ -95,10 +95,11 @@ pub(super) enum View {
     Ranges { place: PlaceId, head_width: usize },
 }
 
-/// A pass that is being compiled.
+/// A part of a pass that is being compiled.
 pub(super) struct Builder<'a> {
     pub(super) device: &'a GpuDevice,
     pub(super) program: &'a Program,
+    pub(super) ops: &'a [Op],
     pub(super) experts: &'a dyn PackedExperts,
     pub(super) weights: Weights<'a>,
     pub(super) places: Places<'a>,
@@ -125,8 +126,10 @@ pub(super) struct Builder<'a> {
     pub(super) attention: (u32, usize),
     /// The best logits of each row.
     pub(super) best: Option<PlaceId>,
-    /// The embedding, its output and the factor of that.
-    pub(super) embedding: Option<(MatrixId, PlaceId, f32)>,
+    /// The rows that a step begins with.
+    pub(super) rows: Option<PlaceId>,
+    /// The embedding that they are looked up in, and their factor; none where they come from another GPU.
+    pub(super) embedding: Option<(MatrixId, f32)>,
     pub(super) step: wgpu::Buffer,
     pub(super) routing: wgpu::Buffer,
     run: wgpu::Buffer,
@@ -135,35 +138,31 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Compiles all operations.
+    /// Compiles all operations of a part.
     ///
     /// # Errors
-    /// If a GPU does not run them, or the experts cannot be read; with the reason.
+    /// If no binding is as large as its weights, or the experts cannot be read; with the reason.
     pub(super) fn compile(
         device: &'a GpuDevice,
-        program: &'a Program,
+        of: (&'a Program, &'a PartOps),
         experts: (&'a dyn PackedExperts, usize),
         max_positions: usize,
     ) -> Result<Self, String> {
-        if let Some(reason) = unsupported(program, experts.0) {
-            return Err(format!("no kernel is there for {reason}"));
-        }
         let unplanned = (Places::unplanned(device), Weights::left_out(device));
-        let plan = Self::compile_with(unplanned, device, program, experts, max_positions)?.places.plan();
+        let plan = Self::compile_with(unplanned, device, of, experts, max_positions)?.places.plan();
         let planned = (Places::planned(device, plan), Weights::new(device));
-        Self::compile_with(planned, device, program, experts, max_positions)
+        Self::compile_with(planned, device, of, experts, max_positions)
     }
 
     fn compile_with(
         (mut places, weights): (Places<'a>, Weights<'a>),
         device: &'a GpuDevice,
-        program: &'a Program,
+        (program, PartOps { ops, from, to }): (&'a Program, &'a PartOps),
         (experts, n_resident): (&'a dyn PackedExperts, usize),
         max_positions: usize,
     ) -> Result<Self, String> {
         use wgpu::BufferUsages as Usage;
 
-        let ops = program.ops();
         let n_chosen: usize =
             ops.iter().map(|op| if let Op::Route { n_chosen, .. } = op { *n_chosen } else { 0 }).sum();
         let step_words = Request::max_words(MAX_ROWS, &program.graph.ropes, max_positions);
@@ -177,6 +176,7 @@ impl<'a> Builder<'a> {
         let mut builder = Self {
             device,
             program,
+            ops,
             experts,
             weights,
             places,
@@ -194,6 +194,7 @@ impl<'a> Builder<'a> {
             n_logit_parts: 1,
             attention: (1, 1),
             best: None,
+            rows: None,
             embedding: None,
             step,
             routing,
@@ -207,26 +208,31 @@ impl<'a> Builder<'a> {
                 last_use.insert(id, index);
             });
         }
+        if let Some(from) = from {
+            builder.rows = Some(builder.rows_of(*from));
+        }
+        let result = to.or(program.graph.logits);
         for index in 0..ops.len() {
             builder.op(index)?;
-            for (id, _) in
-                last_use.iter().filter(|(id, last)| **last == index && Some(**id) != program.graph.logits)
-            {
+            for (id, _) in last_use.iter().filter(|(id, last)| **last == index && Some(**id) != result) {
                 builder.forget(*id);
             }
         }
-        builder.best_logits();
+        match to {
+            Some(_) => builder.steps_before_wanted = builder.steps.len(),
+            None => builder.best_logits(),
+        }
         Ok(builder)
     }
 
     fn op(&mut self, index: usize) -> Result<(), String> {
-        match self.program.ops()[index] {
+        match self.ops[index] {
             Op::Embed { table, out } => {
-                let place = self.rows_of(out);
-                self.embedding = Some((table, place, 1.0));
+                self.rows = Some(self.rows_of(out));
+                self.embedding = Some((table, 1.0));
             }
             Op::Scale { by, .. } => {
-                if let Some((_, _, scale)) = &mut self.embedding {
+                if let Some((_, scale)) = &mut self.embedding {
                     *scale *= by;
                 }
             }
@@ -316,7 +322,7 @@ impl<'a> Builder<'a> {
 
     /// What is computed after operation `index`.
     pub(super) fn ops_after(&self, index: usize) -> impl Iterator<Item = &'a Op> + use<'a> {
-        self.program.ops()[index + 1..].iter().filter(|op| !matches!(op, Op::Done(_)))
+        self.ops[index + 1..].iter().filter(|op| !matches!(op, Op::Done(_)))
     }
 
     /// The most rows of `x` in a step.

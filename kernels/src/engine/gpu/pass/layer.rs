@@ -152,7 +152,7 @@ impl Builder<'_> {
                 _ => Vec::new(),
             }
         };
-        program.ops()[index + 1..].iter().flat_map(formats).find(|format| format.geometry().is_some())
+        self.ops[index + 1..].iter().flat_map(formats).find(|format| format.geometry().is_some())
     }
 
     pub(super) fn heads(
@@ -228,7 +228,7 @@ impl Builder<'_> {
         n_chosen: usize,
         renormalise: Renormalise,
     ) -> Result<(), String> {
-        let following = self.program.ops()[index..].iter().find_map(|op| match *op {
+        let following = self.ops[index..].iter().find_map(|op| match *op {
             Op::Experts { layer, x, out } => Some((layer, x, out)),
             _ => None,
         });

@@ -209,7 +209,7 @@ impl Builder<'_> {
 
     pub(super) fn is_router(&self, projection: &Projection) -> bool {
         let is_it = |op: &Op| matches!(op, Op::Route { logits, .. } if *logits == projection.out);
-        self.program.ops().iter().any(is_it)
+        self.ops.iter().any(is_it)
     }
 
     pub(super) fn mlp(&mut self, x: TensorId, gate: MatrixId, out: TensorId) -> Result<(), String> {

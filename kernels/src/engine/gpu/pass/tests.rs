@@ -2,19 +2,20 @@
 
 mod best;
 mod one_row;
+mod several_gpus;
 mod shared_numbers;
 
-use std::sync::Arc;
+use std::{slice::from_ref, sync::Arc};
 
-use super::{super::tests::device, *};
+use super::{super::tests::device, pages::pollster, *};
 use crate::engine::GpuSelect;
 use crate::{
     ExpertFormat, ExpertShape, MatrixView, WeightFormat,
     batch::Pair,
-    cpu::{Renormalise, RopePairs, RopePlace},
+    cpu::{self, Renormalise, Rope, RopePairs, RopePlace},
     graph::{
-        Activation, Attention, Graph, KvTable, Pause, Recorder, Rounding, RouterKind, Stage, TensorId,
-        WantedLogits, Workspace,
+        Activation, Attention, Graph, KvTable, MatrixSource, Pause, Recorder, Rounding, RouterKind, Stage,
+        TensorId, WantedLogits, Workspace,
     },
     nmse,
     noise::noise,
@@ -27,7 +28,7 @@ const WIDTH: usize = 32;
 const N_EXPERTS: usize = 10;
 const VOCABULARY: usize = 40;
 const N_TOKENS: usize = 90;
-const ALL: ResidentExperts = ResidentExperts::First(usize::MAX);
+const ALL: ResidentExperts = ResidentExperts::first(usize::MAX);
 
 /// What a model of these tests has.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +201,7 @@ fn graph(kind: Kind) -> Graph {
             pass.linear(gate, "down", kind.second, (HIDDEN, false))
         };
         pass.recorder.add(x, sum);
+        pass.recorder.done(Stage::Experts);
     }
     let rows = pass.normed(kind, x);
     let logits = pass.linear(rows, "logits", kind.format, (VOCABULARY, false));
@@ -310,7 +312,7 @@ fn a_pass_agrees_with_the_cpu_and_chooses_the_same_experts() {
         let kind = Kind::whole(format, second);
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
-        let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
         let n_buffers = pass.buffers_created();
         for steps in [&[N_TOKENS][..], &[1, 1, 63, 2, 23]] {
             let (logits, ours) = on_gpu(kind, &pass, steps);
@@ -335,7 +337,7 @@ fn products_and_experts_have_the_cpus_bits_in_every_format() {
         let kind = Kind::exact(format);
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
-        let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
         let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         let (logits, ours) = on_gpu(kind, &pass, &[1, 64, 25]);
         assert_eq!(ours, chosen, "{format}");
@@ -346,13 +348,13 @@ fn products_and_experts_have_the_cpus_bits_in_every_format() {
 #[test]
 fn experts_elsewhere_give_the_bits_of_experts_on_the_gpu() {
     let Some(device) = device() else { return };
-    let none = ResidentExperts::First(0);
+    let none = ResidentExperts::first(0);
     for (kind, n_calls) in
         [(Kind::exact(WeightFormat::Q8_0), 3), (Kind::whole(WeightFormat::Q4K, WeightFormat::Q6K), 4)]
     {
         let (program, packed, processor) = programs(kind);
-        let here = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
-        let away = GpuPass::new(&device, &program, (&packed, none), 128).unwrap();
+        let here = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
+        let away = GpuPass::new(from_ref(&device), &program, (&packed, none), 128).unwrap();
         assert_eq!((here.n_resident(), away.n_resident()), (1, 0));
         assert!(away.weight_bytes() + packed.1.concat().len() as u64 <= here.weight_bytes());
         let n_buffers = away.buffers_created();
@@ -379,7 +381,7 @@ fn a_pass_whose_experts_fail_elsewhere_fails_and_goes_on() {
     let Some(device) = device() else { return };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, processor) = programs(kind);
-    let pass = GpuPass::new(&device, &program, (&packed, ResidentExperts::First(0)), 128).unwrap();
+    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ResidentExperts::first(0)), 128).unwrap();
     let mut elsewhere = |routing: &LayerRouting, rows: &[f32], sum: &mut [f32]| {
         let chosen = (routing.n_chosen, &routing.experts[..], &routing.gates[..]);
         experts_on_cpu((&packed, &processor), chosen, rows, sum);
@@ -405,11 +407,11 @@ fn as_many_layers_as_fit_are_on_the_gpu() {
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, _) = programs(kind);
     for (resident, n) in [
-        (ResidentExperts::AsFit { beside: 0 }, 1),
-        (ResidentExperts::First(7), 1),
-        (ResidentExperts::First(0), 0),
+        (ResidentExperts { n_layers: None, beside: 0, spread: false }, 1),
+        (ResidentExperts::first(7), 1),
+        (ResidentExperts::first(0), 0),
     ] {
-        let pass = GpuPass::new(&device, &program, (&packed, resident), 128).unwrap();
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, resident), 128).unwrap();
         assert_eq!(pass.n_resident(), n, "{resident:?}");
     }
 }
@@ -419,7 +421,7 @@ fn sequences_share_a_step_and_a_copied_page_is_its_own() {
     let Some(device) = device() else { return };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, _) = programs(kind);
-    let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
+    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
     let (alone, _) = on_gpu(kind, &pass, &[N_TOKENS]);
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 2);
     let (mut a, mut b, mut out) = (KvTable::default(), KvTable::default(), DeviceOutput::default());
@@ -450,7 +452,8 @@ fn what_no_kernel_is_there_for_is_said_in_words() {
     pass.recorder.soft_cap(logits, 30.0);
     let processor = Arc::new(Processor::new(Simd::detect(), 1));
     let program = Program::simd(pass.recorder.finish(logits), processor.clone(), None, || {}).unwrap();
-    let refused = GpuPass::new(&device, &program, (&Packed::new(kind, &processor), ALL), 128).unwrap_err();
+    let refused =
+        GpuPass::new(from_ref(&device), &program, (&Packed::new(kind, &processor), ALL), 128).unwrap_err();
     assert_eq!(refused, "no kernel is there for capped logits");
 }
 
@@ -466,7 +469,7 @@ fn a_timed_step_gives_the_same_bits_and_a_time_for_each_dispatch() {
     };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, _) = programs(kind);
-    let pass = GpuPass::new(&device, &program, (&packed, ALL), 128).unwrap();
+    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
     let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
     assert!(kv.reserve(&mut table, 6));

@@ -68,7 +68,7 @@ impl When {
 }
 
 /// The counts of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// T.
     pub(super) rows: u32,
