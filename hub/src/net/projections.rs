@@ -14,7 +14,7 @@ use crate::priority;
 use crate::shards::ShardStore;
 
 /// Bytes that projections take at most: those that were used longest ago go first. 18,700 experts of Qwen3-30B-A3B.
-const MAX_PROJECTION_BYTES: usize = 512 << 20;
+pub(super) const MAX_PROJECTION_BYTES: usize = 512 << 20;
 /// Blocks that wait to be projected. One that finds no place is asked for again when it is answered for.
 const MAX_WAITING: usize = 1 << 15;
 /// How long secrets are used. A worker that passes or fails learns next to nothing; it has an hour to learn it.
@@ -33,6 +33,8 @@ pub(super) struct Projections {
     table: Arc<Mutex<Table>>,
     /// Its thread ends when this is dropped.
     wanted: mpsc::SyncSender<Block>,
+    /// Of one projection.
+    bytes_of_one: usize,
 }
 
 struct Table {
@@ -41,6 +43,7 @@ struct Table {
     drawn: Instant,
     kept: HashMap<Block, CachedProjection>,
     n_bytes: usize,
+    max_bytes: usize,
     /// At most [`MAX_WAITING`], and the one that is being projected.
     waiting: HashSet<Block>,
     /// Blocks that need not be made before they are answered for: they were once. Bounded by the model's blocks.
@@ -56,11 +59,15 @@ struct CachedProjection {
 }
 
 impl Projections {
-    /// Starts the thread that makes them of `store`'s blocks; none if that has no experts.
+    /// Starts the thread that makes them of `store`'s blocks, within `max_bytes`; none if that has no experts.
     ///
     /// # Errors
     /// If the system gives no thread, or no random bytes.
-    pub(super) fn start(store: Arc<ShardStore>, simd: Simd) -> std::io::Result<Option<Self>> {
+    pub(super) fn start(
+        store: Arc<ShardStore>,
+        simd: Simd,
+        max_bytes: usize,
+    ) -> std::io::Result<Option<Self>> {
         let Some(shape) = store.widths() else { return Ok(None) };
         let table = Table {
             secrets: Arc::new(draw(shape)?),
@@ -68,6 +75,7 @@ impl Projections {
             drawn: Instant::now(),
             kept: HashMap::new(),
             n_bytes: 0,
+            max_bytes,
             waiting: HashSet::new(),
             prepared: HashSet::new(),
             n_uses: 0,
@@ -83,7 +91,8 @@ impl Projections {
                 lock(&own).made(block, projection);
             }
         })?;
-        Ok(Some(Self { table, wanted }))
+        let bytes_of_one = Projection::n_bytes(shape.0, shape.1).max(1);
+        Ok(Some(Self { table, wanted, bytes_of_one }))
     }
 
     /// The projection of each block; none where there is none yet, which has it made.
@@ -104,10 +113,15 @@ impl Projections {
         }
     }
 
-    /// Has the projections of blocks made that never were, so that the first answers for them need not wait.
+    /// Has the projections of blocks made that never were, so that the first answers for them need not wait; as many as there is room
+    /// for beside those in use.
     pub(super) fn prepare(&self, blocks: impl Iterator<Item = Block>) {
         let mut table = lock(&self.table);
+        let n_most = table.max_bytes / self.bytes_of_one;
         for block in blocks {
+            if table.kept.len() + table.waiting.len() >= n_most {
+                return;
+            }
             if table.prepared.insert(block) && !table.kept.contains_key(&block) {
                 self.want(&mut table, block);
             }
@@ -153,7 +167,7 @@ impl Table {
         if let Some(old) = self.kept.insert(block, kept) {
             self.n_bytes -= old.projection.bytes();
         }
-        while self.n_bytes > MAX_PROJECTION_BYTES {
+        while self.n_bytes > self.max_bytes {
             let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.last_use).map(|(block, _)| *block);
             let Some(old) = oldest.and_then(|oldest| self.kept.remove(&oldest)) else { break };
             self.n_bytes -= old.projection.bytes();

@@ -18,7 +18,7 @@ use moex_kernels::simd::{Processor, Simd, widen_halves};
 use moex_protocol::{Block, Dtype, ProductFormat, tensor};
 use moex_swarm::{LayerResult, Lie, SwarmStatus, TOLERANCE_NMSE, Unchecked};
 
-use super::projections::Projections;
+use super::projections::{MAX_PROJECTION_BYTES, Projections};
 use crate::shards::ShardStore;
 
 /// Rows from which other threads help: a check of one takes 2 to 8 us, most of it memory that no processor has read lately; a
@@ -88,7 +88,8 @@ impl Verifier {
     ) -> std::io::Result<Option<Self>> {
         let processor = store.processor().cloned();
         let simd = processor.as_ref().map_or_else(Simd::detect, |processor| processor.simd());
-        let Some(projections) = Projections::start(store.clone(), simd)? else { return Ok(None) };
+        let projections = Projections::start(store.clone(), simd, MAX_PROJECTION_BYTES)?;
+        let Some(projections) = projections else { return Ok(None) };
         let (spaces, counts) = (Mutex::default(), Counts::default());
         Ok(Some(Self { store, projections, processor, simd, activations, spaces, counts }))
     }
