@@ -8,7 +8,7 @@ use moex_kernels::{
     cpu::{Renormalise, Rope, RopePairs, RopePlace},
     graph::{
         Attention, Graph, KvLayout, MatrixSource, PackedExperts, Program, Recorder, Rounding, RouterKind,
-        TensorId,
+        Stage, TensorId,
     },
     simd::{KvFormat, PackedExpertShape, Processor},
 };
@@ -195,6 +195,7 @@ fn graph(formats: Formats, n_layers: usize, [n_experts, vocabulary]: [usize; 2])
         recorder.route(logits, CHOSEN, RouterKind::Softmax, (Renormalise::Yes, 1.0));
         let sum = recorder.experts(layer, rows);
         recorder.add(x, sum);
+        recorder.done(Stage::Experts);
     }
     let rows = recorder.norm(x, weight, 1e-6);
     let logits = linear(&mut recorder, "logits", rows, (formats.head, vocabulary));
