@@ -1,4 +1,4 @@
-//! `moex info`: shows a model's sizes and memory needs.
+//! `moex info`: shows a model's sizes, its memory needs, and what it needs of a network.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -21,7 +21,10 @@ const LONG_STEP: usize = 512;
 /// Memory for experts per device: a phone's tab, a laptop's, a desktop's GPU, a workstation's.
 const BUDGETS_GIB: [u64; 5] = [1, 2, 4, 8, 24];
 
-/// Shows what a model is, and how much memory the hub and each worker need.
+/// The wires of a hub, in bits a second: a good Wi-Fi's, an ordinary network cable's.
+const WIRES: [(&str, u64); 2] = [("300 Mbit/s", 300_000_000), ("1 Gbit/s", 1_000_000_000)];
+
+/// Shows what a model is, how much memory the hub and each worker need, and what a network carries of it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -81,6 +84,16 @@ struct Info {
     hub: Hub,
     workers: Vec<Share>,
     fits: Vec<Fit>,
+    wire: Wire,
+}
+
+/// What workers answer for one token: in all, however many they are.
+#[derive(Debug, Serialize)]
+struct Wire {
+    /// With `--verify blocking`, the default: answers (D) in f16 and what they are checked by.
+    checked_bytes: u64,
+    /// With `--verify audit`: answers alone.
+    audit_bytes: u64,
 }
 
 /// Memory of the hub.
@@ -127,6 +140,36 @@ struct Share {
     format: String,
     blocks: usize,
     bytes: u64,
+}
+
+impl Wire {
+    /// For as many experts as a token has in all layers.
+    fn of((hidden, inner): (usize, usize), n_experts: usize, activations: ActivationFormat) -> Self {
+        let answer = size_of::<u16>() * hidden;
+        // Those of gate and of up.
+        let products = 2 * inner * if activations == ActivationFormat::Int8 { 2 } else { 4 };
+        let [checked_bytes, audit_bytes] =
+            [answer + products, answer].map(|bytes| (n_experts * bytes) as u64);
+        Self { checked_bytes, audit_bytes }
+    }
+
+    /// Tokens that so many bits a second carry.
+    fn tokens_per_second(bytes: u64, bits_per_second: u64) -> u64 {
+        bits_per_second / (8 * bytes.max(1))
+    }
+
+    fn text(&self) -> String {
+        let Self { checked_bytes, audit_bytes } = *self;
+        let rates = |bytes| WIRES.map(|(_, rate)| Self::tokens_per_second(bytes, rate));
+        let [[slow, fast], [audit_slow, audit_fast]] = [rates(checked_bytes), rates(audit_bytes)];
+        let [(slow_wire, _), (fast_wire, _)] = WIRES;
+        format!(
+            "Workers send {} for each token that is read or written: a hub behind {fast_wire} takes {fast} of \
+             them a second at most, behind {slow_wire} {slow} (`--verify audit`: {}, {audit_fast} and {audit_slow}).",
+            size(checked_bytes),
+            size(audit_bytes),
+        )
+    }
 }
 
 /// Number of workers with this much memory that hold every expert once.
@@ -189,6 +232,11 @@ impl Info {
                 .iter()
                 .flat_map(|block| BUDGETS_GIB.map(|budget| Fit::of(block, n_blocks, budget)))
                 .collect(),
+            wire: Wire::of(
+                (spec.hidden, spec.moe.inner),
+                sparse_layers * spec.moe.n_chosen,
+                compute.activations(),
+            ),
         })
     }
 
@@ -259,6 +307,7 @@ impl Info {
             let (format, fits) = (&of_format[0].format, fits.collect::<Vec<_>>().join(" or "));
             let _ = writeln!(text, "Workers that hold every {format} expert once: {fits}.");
         }
+        let _ = writeln!(text, "{}", self.wire.text());
         text
     }
 }
@@ -379,6 +428,12 @@ mod tests {
         assert_eq!(share.blocks, 768);
         assert!((share.bytes as f64 / 1e9 - 1.87).abs() < 0.01, "{}", share.bytes);
         assert_eq!(Fit::of(&block, 48 * 128, 4).workers, 4);
+        let wire = Wire::of((spec.hidden, spec.moe.inner), 48 * spec.moe.n_chosen, ActivationFormat::Int8);
+        // Of a layer's eight experts 56 KiB, as its messages have beside some headers; 32 KiB with audit.
+        assert_eq!((wire.checked_bytes, wire.audit_bytes), (48 * (56 << 10), 48 * (32 << 10)));
+        let text = wire.text();
+        assert!(text.contains("2.6 MiB") && text.contains("takes 45 of them"), "{text}");
+        assert!(text.contains("behind 300 Mbit/s 13 (`--verify audit`: 1.5 MiB, 79 and 23)"), "{text}");
     }
 
     #[test]
