@@ -1,6 +1,7 @@
 // Panels of weights times int8 activations, for steps of many rows: a workgroup takes four panels and up to 32 pairs of one expert,
 // or rows in order. A thread has a row of each panel and every eighth pair; it adds units in the order of the columns, so that its
-// bits are those of int8_product.wgsl. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
+// bits are those of int8_product.wgsl. It stages few columns at once: the less memory a workgroup takes, the more run beside each
+// other. CPU twins: src/quant/dot.rs, src/simd/expert.rs.
 #import tile
 #import panels
 #import joined
@@ -17,23 +18,30 @@ const THREADS: u32 = 128u;
 const ROWS: u32 = 64u;
 const PAIRS: u32 = 32u;
 const EACH: u32 = 4u;    // pairs of a thread
-const CHUNKS: u32 = 4u;  // of 32 columns that are staged at once
+const CHUNKS: u32 = 2u;  // of 32 columns that are staged at once
+const INT_ZERO: i32 = 0x4b400000;  // the bits of ROUNDER: as a float, INT_ZERO + n is ROUNDER + n, for n within 2^22
 
-var<workgroup> codes_a: array<vec4<u32>, 256>;  // (CHUNKS, ROWS): the first half of a chunk's columns
-var<workgroup> codes_b: array<vec4<u32>, 256>;
-var<workgroup> scales: array<vec2<f32>, 256>;  // of both halves; where a block has one group, the second is its depth
-var<workgroup> columns_a: array<vec4<u32>, 128>;  // (CHUNKS, PAIRS)
-var<workgroup> columns_b: array<vec4<u32>, 128>;
-var<workgroup> column_scales: array<f32, 128>;
-var<workgroup> column_sums: array<f32, 128>;
+var<workgroup> codes_a: array<vec4<u32>, 128>;  // (CHUNKS, ROWS): the first half of a chunk's columns
+var<workgroup> codes_b: array<vec4<u32>, 128>;
+var<workgroup> scales: array<vec2<f32>, 128>;  // of both halves; where a block has one group, the second is its depth
+var<workgroup> columns_a: array<vec4<u32>, 64>;  // (CHUNKS, PAIRS)
+var<workgroup> columns_b: array<vec4<u32>, 64>;
+var<workgroup> column_scales: array<f32, 64>;
+var<workgroup> column_sums: array<f32, 64>;
 var<workgroup> starts: array<u32, PAIRS>;  // of rows of x
 
 fn kept4(values: vec4<f32>) -> vec4<f32> {
     return bitcast<vec4<f32>>(bitcast<vec4<u32>>(values) ^ vec4<u32>(run.zero));
 }
 
+// a * b, in one instruction: what it adds is -0, which no compiler knows and which changes nothing.
 fn product4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
-    return kept4(a * b);
+    return fma(a, b, vec4<f32>(bitcast<f32>(run.zero ^ 0x80000000u)));
+}
+
+// n, for INT_ZERO + n: to convert an integer takes most GPUs eight times as long as to subtract.
+fn float4(n: vec4<i32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(n) - vec4<f32>(ROUNDER);
 }
 
 // Codes as signed integers: less ZERO, byte by byte.
@@ -65,6 +73,48 @@ fn dot_rows(sums: vec4<i32>, codes: Four, columns: vec4<u32>) -> vec4<i32> {
         dot_quads(sums.z, codes.c, columns),
         dot_quads(sums.w, codes.d, columns),
     );
+}
+
+// A chunk of four rows.
+struct Chunk {
+    of_unit: u32,         // which of its unit's it is
+    a: Four,
+    b: Four,
+    scales: vec4<f32>,    // of the unit, or of its first half
+    seconds: vec4<f32>,   // of its second half, or the depths
+}
+
+// What a pair has of four rows.
+struct Sums {
+    first: vec4<i32>,   // of a unit's columns, or of their first half, from INT_ZERO on
+    second: vec4<i32>,  // of their second half
+    all: vec4<f32>,     // of the units before
+}
+
+// Adds a chunk, times a pair's columns.
+fn with_chunk(before: Sums, chunk: Chunk, of_pair: u32) -> Sums {
+    var sums = before;
+    if chunk.of_unit == 0u {
+        sums.first = vec4<i32>(INT_ZERO);
+        sums.second = vec4<i32>(INT_ZERO);
+    }
+    sums.first = dot_rows(sums.first, chunk.a, columns_a[of_pair]);
+    if HALVES == 1u {
+        sums.first = dot_rows(sums.first, chunk.b, columns_b[of_pair]);
+    } else {
+        sums.second = dot_rows(sums.second, chunk.b, columns_b[of_pair]);
+    }
+    if chunk.of_unit == CODE_UNITS - 1u {
+        let scale = vec4<f32>(column_scales[of_pair]);
+        sums.all = kept4(sums.all + product4(float4(sums.first), product4(chunk.scales, scale)));
+        if HALVES == 2u {
+            sums.all = kept4(sums.all + product4(float4(sums.second), product4(chunk.seconds, scale)));
+        }
+        if TERMS == 1u {
+            sums.all = kept4(sums.all - product4(chunk.seconds, vec4<f32>(column_sums[of_pair])));
+        }
+    }
+    return sums;
 }
 
 // What lowers a block of many groups is staged where codes and columns were: of rows, whose parameters are at `parameters`, the
@@ -104,7 +154,7 @@ fn stage_lowering(parameters: vec4<u32>, block: u32, thread: u32) {
 }
 
 // What lowers a row of weights for a pair, in steps.
-fn lowered(of_row: u32, of_pair: u32) -> i32 {
+fn steps_of(of_row: u32, of_pair: u32) -> i32 {
     let mins = codes_a[of_row];
     let low = columns_a[of_pair];
     let high = columns_b[of_pair];
@@ -113,6 +163,20 @@ fn lowered(of_row: u32, of_pair: u32) -> i32 {
         sum += vec2<u32>(dot4U8Packed(mins[i], low[i]), dot4U8Packed(mins[i], high[i]));
     }
     return bitcast<i32>(sum.x + (sum.y << 8u) - codes_b[of_row].x);
+}
+
+// Lowers what a pair has of four rows.
+fn lowered(before: Sums, row: u32, depths: vec4<f32>, of_pair: u32) -> Sums {
+    var sums = before;
+    let steps = vec4<i32>(
+        steps_of(row, of_pair),
+        steps_of(row + 16u, of_pair),
+        steps_of(row + 32u, of_pair),
+        steps_of(row + 48u, of_pair),
+    );
+    let step = product4(depths, vec4<f32>(column_scales[of_pair]));
+    sums.all = kept4(sums.all - product4(vec4<f32>(steps), step));
+    return sums;
 }
 
 @compute @workgroup_size(128)
@@ -142,9 +206,11 @@ fn int8_matrix(
     let row = thread % 16u;
     let first = thread / 16u;  // of the thread's pairs
     let n_chunks = shape.items * CODE_UNITS;
-    var a: array<vec4<i32>, EACH>;  // for each pair: of a unit's columns, or of their first half, for the rows of four panels
-    var b: array<vec4<i32>, EACH>;  // of their second half
-    var sums: array<vec4<f32>, EACH>;
+    // A loop over these might not be unrolled, and they would lie in memory.
+    var sums_0: Sums;
+    var sums_1: Sums;
+    var sums_2: Sums;
+    var sums_3: Sums;
     workgroupBarrier();
 
     for (var staged = 0u; staged < n_chunks; staged += CHUNKS) {
@@ -166,7 +232,7 @@ fn int8_matrix(
                 }
             }
         }
-        {
+        if thread < CHUNKS * PAIRS {
             let chunk = staged + thread % CHUNKS;
             let pair = thread / CHUNKS;
             if chunk < n_chunks && pair < n_pairs {
@@ -185,37 +251,23 @@ fn int8_matrix(
         workgroupBarrier();
         for (var chunk = 0u; chunk < n; chunk++) {
             let of_rows = chunk * ROWS + row;
-            let codes_of_a = Four(codes_a[of_rows], codes_a[of_rows + 16u], codes_a[of_rows + 32u], codes_a[of_rows + 48u]);
-            let codes_of_b = Four(codes_b[of_rows], codes_b[of_rows + 16u], codes_b[of_rows + 32u], codes_b[of_rows + 48u]);
-            let in_unit = (staged + chunk) % CODE_UNITS;
-            let first_scales = vec4<f32>(
-                scales[of_rows].x, scales[of_rows + 16u].x, scales[of_rows + 32u].x, scales[of_rows + 48u].x);
-            let second_scales = vec4<f32>(
-                scales[of_rows].y, scales[of_rows + 16u].y, scales[of_rows + 32u].y, scales[of_rows + 48u].y);
-            for (var j = 0u; j < EACH; j++) {
-                if 8u * j < n_pairs {
-                    let of_pair = chunk * PAIRS + 8u * j + first;
-                    if in_unit == 0u {
-                        a[j] = vec4<i32>();
-                        b[j] = vec4<i32>();
-                    }
-                    a[j] = dot_rows(a[j], codes_of_a, columns_a[of_pair]);
-                    if HALVES == 1u {
-                        a[j] = dot_rows(a[j], codes_of_b, columns_b[of_pair]);
-                    } else {
-                        b[j] = dot_rows(b[j], codes_of_b, columns_b[of_pair]);
-                    }
-                    if in_unit == CODE_UNITS - 1u {
-                        let scale = vec4<f32>(column_scales[of_pair]);
-                        sums[j] = kept4(sums[j] + product4(vec4<f32>(a[j]), product4(first_scales, scale)));
-                        if HALVES == 2u {
-                            sums[j] = kept4(sums[j] + product4(vec4<f32>(b[j]), product4(second_scales, scale)));
-                        }
-                        if TERMS == 1u {
-                            sums[j] = kept4(sums[j] - product4(second_scales, vec4<f32>(column_sums[of_pair])));
-                        }
-                    }
-                }
+            let four = Chunk(
+                (staged + chunk) % CODE_UNITS,
+                Four(codes_a[of_rows], codes_a[of_rows + 16u], codes_a[of_rows + 32u], codes_a[of_rows + 48u]),
+                Four(codes_b[of_rows], codes_b[of_rows + 16u], codes_b[of_rows + 32u], codes_b[of_rows + 48u]),
+                vec4<f32>(scales[of_rows].x, scales[of_rows + 16u].x, scales[of_rows + 32u].x, scales[of_rows + 48u].x),
+                vec4<f32>(scales[of_rows].y, scales[of_rows + 16u].y, scales[of_rows + 32u].y, scales[of_rows + 48u].y),
+            );
+            let of_pair = chunk * PAIRS + first;
+            sums_0 = with_chunk(sums_0, four, of_pair);
+            if n_pairs > 8u {
+                sums_1 = with_chunk(sums_1, four, of_pair + 8u);
+            }
+            if n_pairs > 16u {
+                sums_2 = with_chunk(sums_2, four, of_pair + 16u);
+            }
+            if n_pairs > 24u {
+                sums_3 = with_chunk(sums_3, four, of_pair + 24u);
             }
         }
         workgroupBarrier();
@@ -224,21 +276,15 @@ fn int8_matrix(
             stage_lowering(bases + (shape.scales + number * PARAMETER_WORDS), number, thread);
             workgroupBarrier();
             let depths = vec4<f32>(scales[row].x, scales[row + 16u].x, scales[row + 32u].x, scales[row + 48u].x);
-            for (var j = 0u; j < EACH; j++) {
-                let of_pair = 8u * j + first;
-                let steps = vec4<i32>(
-                    lowered(row, of_pair),
-                    lowered(row + 16u, of_pair),
-                    lowered(row + 32u, of_pair),
-                    lowered(row + 48u, of_pair),
-                );
-                let step = product4(depths, vec4<f32>(column_scales[of_pair]));
-                sums[j] = kept4(sums[j] - product4(vec4<f32>(steps), step));
-            }
+            sums_0 = lowered(sums_0, row, depths, first);
+            sums_1 = lowered(sums_1, row, depths, first + 8u);
+            sums_2 = lowered(sums_2, row, depths, first + 16u);
+            sums_3 = lowered(sums_3, row, depths, first + 24u);
             workgroupBarrier();
         }
     }
 
+    let sums = array<vec4<f32>, EACH>(sums_0.all, sums_1.all, sums_2.all, sums_3.all);
     for (var j = 0u; j < EACH; j++) {
         let pair = 8u * j + first;
         if pair >= n_pairs {

@@ -185,8 +185,10 @@ pub(super) const WIDE_PANELS: usize = 4;
 pub(super) fn matrix(format: WeightFormat, is_in_order: bool) -> Constants {
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
     if let Some(geometry) = format.geometry() {
-        // What lowers a block is staged once for it, with whole chunks of four times 32 columns.
-        debug_assert!(Terms::of(geometry) != Terms::Pairs || geometry.cols.is_multiple_of(4 * UNIT));
+        // What lowers a block is staged once for it, with whole chunks of twice 32 columns.
+        debug_assert!(Terms::of(geometry) != Terms::Pairs || geometry.cols.is_multiple_of(2 * UNIT));
+        // Its sums of a unit are exact as floats.
+        debug_assert!(geometry.unit() <= 256);
     }
     let constants = INTEGER.into_iter().zip(numbers).map(|(name, value)| (name, value as f64));
     let zero = format.geometry().and_then(|geometry| geometry.zero).unwrap_or(0);

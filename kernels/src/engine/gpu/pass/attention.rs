@@ -32,7 +32,8 @@ impl AttentionTile {
     fn of(attend: &Attend, device: &GpuDevice) -> Option<Self> {
         let Attend { n_heads, n_kv_heads, columns, .. } = *attend;
         let (group, quads) = (n_heads / n_kv_heads, columns / 4);
-        let queries = if quads > 32 { 16 } else { 32 };
+        // The less memory a workgroup takes, the more run beside each other.
+        let queries = if quads > 32 || (quads > 16 && 16_u32.is_multiple_of(group)) { 16 } else { 32 };
         // Queries, a page, scores, and a few floats for each query and thread.
         let bytes = 16 * queries * quads + 8 * 32 * (quads + 1) + 4 * 32 * queries + 12 * queries + 512;
         let fits = bytes <= device.wgpu().limits().max_compute_workgroup_storage_size
