@@ -21,12 +21,7 @@ fn a_sequence_that_is_decoded_row_by_row_agrees_with_the_cpu() {
         for n_prompt in [33, 1] {
             let (logits, ours) = on_gpu(kind, &pass, &decoded(n_prompt));
             assert_eq!(ours, chosen, "{kind:?} after {n_prompt}");
-            // As in steps of several rows.
-            let rows = logits.chunks(VOCABULARY).zip(expected.chunks(VOCABULARY));
-            let n_near = rows.filter(|(ours, expected)| nmse(ours, expected) < 1e-9).count();
-            assert!(n_near >= N_TOKENS / 10, "{kind:?} after {n_prompt}: {n_near} near");
-            let error = nmse(&logits, &expected);
-            assert!(error < 1e-3, "{kind:?} after {n_prompt}: NMSE {error:e}");
+            assert_near((&logits, &expected), N_TOKENS / 10, &format!("{kind:?} after {n_prompt}"));
         }
     }
 }

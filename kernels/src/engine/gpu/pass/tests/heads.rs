@@ -1,0 +1,26 @@
+//! Attention with heads of every width, and with few or many of queries for each of keys and values.
+
+use super::*;
+
+/// What a step of many rows takes at once depends on both: 16 queries or 32, or a row and a head at a time where 32 are not
+/// divided evenly.
+const HEADS: [(usize, usize); 8] =
+    [(32, 1), (64, 2), (64, 8), (128, 2), (128, 8), (128, 32), (128, 3), (256, 4)];
+
+#[test]
+fn heads_of_every_width_attend_as_on_the_cpu() {
+    let Some(device) = device() else { return };
+    for (head_width, group) in HEADS {
+        let kind = Kind { head_width, group, ..Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0) };
+        let (program, packed, processor) = programs(kind);
+        let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
+        for steps in [&[N_TOKENS][..], &[1, 63, 3, 23]] {
+            let (logits, ours) = on_gpu(kind, &pass, steps);
+            let what = format!("{group} heads of {head_width} columns, {steps:?}");
+            assert_eq!(ours, chosen, "{what}");
+            // The wider the heads, the sooner a value goes to another step.
+            assert_near((&logits, &expected), 3, &what);
+        }
+    }
+}

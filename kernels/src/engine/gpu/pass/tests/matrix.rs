@@ -1,0 +1,33 @@
+//! The matrices of these tests' models.
+
+use crate::{MatrixView, WeightFormat, graph::MatrixSource, noise::noise};
+
+/// Its format, rows, columns and blocks.
+#[derive(Debug)]
+pub(super) struct Matrix(WeightFormat, usize, usize, Vec<u8>);
+
+impl Matrix {
+    pub(super) fn noise(seed: u64, format: WeightFormat, rows: usize, cols: usize) -> Self {
+        let values = noise(seed, rows * cols, 0.2);
+        let mut read = |row: usize, out: &mut [f32]| out.copy_from_slice(&values[row * cols..][..cols]);
+        Self(format, rows, cols, format.quantize_rows(rows, cols, &mut read))
+    }
+}
+
+impl MatrixSource for Matrix {
+    fn shape(&self) -> (usize, usize) {
+        (self.1, self.2)
+    }
+
+    fn format(&self) -> WeightFormat {
+        self.0
+    }
+
+    fn view(&self) -> MatrixView<'_> {
+        MatrixView::new(self.0, self.1, self.2, &self.3).unwrap()
+    }
+
+    fn read(&self, read: &mut dyn FnMut(MatrixView<'_>)) {
+        read(self.view());
+    }
+}
