@@ -72,7 +72,10 @@ impl<'a> Weights<'a> {
     fn slab(&mut self, bytes: usize) -> Result<wgpu::Buffer, String> {
         let most = self.device.wgpu().limits().max_storage_buffer_binding_size;
         if bytes as u64 > most {
-            return Err(format!("{bytes} bytes of weights fit no binding of this GPU, of {most} at most"));
+            let [weights, most] = [bytes as u64, most].map(|bytes| bytes.div_ceil(1 << 20));
+            return Err(format!(
+                "a matrix, or a layer's experts, of {weights} MiB: this GPU binds {most} MiB at most"
+            ));
         }
         if let Some(nothing) = &self.nothing {
             return Ok(nothing.clone());
