@@ -114,7 +114,7 @@ fn on_gpu(
     use moex_protocol::Dtype;
 
     if let Compute::Fast(fast) = model.compute() {
-        ensure!(fast.kv == KvFormat::F16, "a GPU keeps keys and values in f16: leave out --kv q8_0");
+        ensure!(fast.kv == KvFormat::F16, "a GPU keeps keys and values in f16");
     }
     let is_asked_for = wish.choice == DeviceChoice::Gpu;
     let gpus = gpus::open(wish.gpus, is_asked_for)?;

@@ -19,15 +19,17 @@ const ROWS: u32 = 64u;
 const PAIRS: u32 = 32u;
 const EACH: u32 = 4u;    // pairs of a thread
 const CHUNKS: u32 = 2u;  // of 32 columns that are staged at once
+const STAGED_ROWS: u32 = CHUNKS * ROWS;
+const STAGED_PAIRS: u32 = CHUNKS * PAIRS;
 const INT_ZERO: i32 = 0x4b400000;  // the bits of ROUNDER: as a float, INT_ZERO + n is ROUNDER + n, for n within 2^22
 
-var<workgroup> codes_a: array<vec4<u32>, 128>;  // (CHUNKS, ROWS): the first half of a chunk's columns
-var<workgroup> codes_b: array<vec4<u32>, 128>;
-var<workgroup> scales: array<vec2<f32>, 128>;  // of both halves; where a block has one group, the second is its depth
-var<workgroup> columns_a: array<vec4<u32>, 64>;  // (CHUNKS, PAIRS)
-var<workgroup> columns_b: array<vec4<u32>, 64>;
-var<workgroup> column_scales: array<f32, 64>;
-var<workgroup> column_sums: array<f32, 64>;
+var<workgroup> codes_a: array<vec4<u32>, STAGED_ROWS>;  // (CHUNKS, ROWS): the first half of a chunk's columns
+var<workgroup> codes_b: array<vec4<u32>, STAGED_ROWS>;
+var<workgroup> scales: array<vec2<f32>, STAGED_ROWS>;  // of both halves; where a block has one group, the second is its depth
+var<workgroup> columns_a: array<vec4<u32>, STAGED_PAIRS>;  // (CHUNKS, PAIRS)
+var<workgroup> columns_b: array<vec4<u32>, STAGED_PAIRS>;
+var<workgroup> column_scales: array<f32, STAGED_PAIRS>;
+var<workgroup> column_sums: array<f32, STAGED_PAIRS>;
 var<workgroup> starts: array<u32, PAIRS>;  // of rows of x
 
 fn kept4(values: vec4<f32>) -> vec4<f32> {
@@ -39,7 +41,7 @@ fn product4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
     return fma(a, b, vec4<f32>(bitcast<f32>(run.zero ^ 0x80000000u)));
 }
 
-// n, for INT_ZERO + n: to convert an integer takes most GPUs eight times as long as to subtract.
+// n, for INT_ZERO + n, without a conversion.
 fn float4(n: vec4<i32>) -> vec4<f32> {
     return bitcast<vec4<f32>>(n) - vec4<f32>(ROUNDER);
 }
@@ -215,7 +217,7 @@ fn int8_matrix(
 
     for (var staged = 0u; staged < n_chunks; staged += CHUNKS) {
         let n = min(CHUNKS, n_chunks - staged);
-        for (var i = 0u; i < CHUNKS * ROWS / THREADS; i++) {
+        for (var i = 0u; i < STAGED_ROWS / THREADS; i++) {
             let item = i * THREADS + thread;
             let chunk = staged + item / ROWS;
             if chunk < n_chunks {
@@ -232,7 +234,7 @@ fn int8_matrix(
                 }
             }
         }
-        if thread < CHUNKS * PAIRS {
+        if thread < STAGED_PAIRS {
             let chunk = staged + thread % CHUNKS;
             let pair = thread / CHUNKS;
             if chunk < n_chunks && pair < n_pairs {
