@@ -3,7 +3,7 @@
 //!
 //! `auto` takes GPUs of their own memory (discrete ones): such a GPU reads weights several times as fast as any processor, while
 //! one that shares the processor's memory, or is made of software, reads them no faster. It leaves the processor what no kernel is
-//! there for, f32 activations, keys and values in other formats than f16, and hubs whose workers compute all experts. Experts that
+//! there for, f32 activations, keys and values in f32, and hubs whose workers compute all experts. Experts that
 //! the GPU has no room for are computed by workers, or by the processor.
 
 #[cfg(feature = "gpu")]
@@ -114,18 +114,19 @@ fn on_gpu(
     use moex_protocol::Dtype;
 
     if let Compute::Fast(fast) = model.compute() {
-        ensure!(fast.kv == KvFormat::F16, "a GPU keeps keys and values in f16");
+        ensure!(fast.kv != KvFormat::F32, "a GPU keeps keys and values in f16 or q8_0");
     }
     let is_asked_for = wish.choice == DeviceChoice::Gpu;
     let gpus = gpus::open(wish.gpus, is_asked_for)?;
     let packed = Arc::new(panels(Keep::None)?);
-    let of_sequence = model.kv_layout().sequence_bytes(model.spec().max_positions) as u64;
+    let layout = model.kv_layout();
+    let of_sequence = layout.sequence_bytes(layout.max_positions) as u64;
     let resident = ResidentExperts {
         n_layers: wish.gpu_layers,
         beside: of_sequence.min(MAX_KV_RESERVE),
         spread: wish.gpus.is_some(),
     };
-    let pass = GpuPass::new(&gpus, model.program(), (&*packed, resident), model.spec().max_positions)
+    let pass = GpuPass::new(&gpus, model.program(), (&*packed, resident), &layout)
         .map_err(|error| anyhow!(error))?;
     drop(gpus);
     let names = gpus::names(&pass);

@@ -2,11 +2,12 @@
 // page once. A workgroup takes such a tile of queries and a range of pages, by a running softmax. What the ranges of a row give,
 // attend_rows.wgsl joins. CPU twin: src/cpu/attention.rs.
 #import attend
+#import cached
 
 @group(0) @binding(3) var<storage, read> q: array<vec4<f32>>;       // (T, H, C)
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, H, splits, C + 2): sums, the largest score, their weight
 @group(0) @binding(7) var<uniform> attention: Attend;
-@group(0) @binding(8) var<storage, read> pages: array<vec4<u32>>;   // (pages, keys and values, G, 32, C / 8), f16
+@group(0) @binding(8) var<storage, read> pages: array<vec4<u32>>;
 
 const THREADS: u32 = 128u;
 const MOST: u32 = 8u;       // queries of a thread
@@ -18,9 +19,13 @@ override OWN: u32 = QUERIES * QUADS / THREADS;  // queries whose sums a thread h
 override N_QUADS: u32 = QUERIES * QUADS;
 override N_WORDS: u32 = PAGE * WIDTH;
 override N_SCORES: u32 = QUERIES * PAGE / 4u;
+const UNIT_QUADS: u32 = KV_UNIT / 4u;
+override N_UNITS: u32 = QUADS / UNIT_QUADS;
+override N_SCALES: u32 = select(1u, N_UNITS * PAGE / 4u, IS_Q8_0);
 
 var<workgroup> queries: array<vec4<f32>, N_QUADS>;
-var<workgroup> page: array<vec2<u32>, N_WORDS>;  // keys, then values: four columns each, f16
+var<workgroup> page: array<vec2<u32>, N_WORDS>;  // keys, then values: four columns each, f16, before their scales
+var<workgroup> scales: array<vec4<f32>, N_SCALES>;  // (N_UNITS, PAGE) of them
 var<workgroup> scores: array<vec4<f32>, N_SCORES>;  // (QUERIES, PAGE), then their weights
 var<workgroup> parts: array<f32, THREADS>;
 var<workgroup> largest: array<f32, QUERIES>;
@@ -31,14 +36,21 @@ fn four(words: vec2<u32>) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
 }
 
-// Copies the first `n` keys or values of a page, which starts at `at`; the others are not of this sequence.
-fn copy_page(at: u32, n: u32, thread: u32) {
+// Copies the first `n` keys or values of a page's head; the others are not of this sequence.
+fn copy_page(head: u32, n: u32, thread: u32) {
     for (var i = thread; i < PAGE * QUADS / 2u; i += THREADS) {
         let row = i / (QUADS / 2u);
-        let words = select(vec4<u32>(), pages[at + i], row < n);
-        let to = row * WIDTH + i % (QUADS / 2u) * 2u;
+        let eighth = i % (QUADS / 2u);
+        let words = select(vec4<u32>(), eight_at(head, 4u * QUADS, row, eighth), row < n);
+        let to = row * WIDTH + 2u * eighth;
         page[to] = words.xy;
         page[to + 1u] = words.zw;
+    }
+    if IS_Q8_0 {
+        for (var i = thread; i < PAGE * N_UNITS; i += THREADS) {
+            let row = i % PAGE;
+            scales[i / 4u][i % 4u] = select(0.0, scale_at(head, 4u * QUADS, row, i / PAGE), row < n);
+        }
     }
 }
 
@@ -77,14 +89,17 @@ fn attend_tiles(
     let last = step_position(tile.x + tile.y - 1u);
     let span = step[STEP_SPAN];
     let end = min((group.z + 1u) * span, last / PAGE + 1u);
+    let head_vectors = head_words(4u * QUADS) / 4u;
     for (var number = group.z * span; number < end; number++) {
-        let keys = (2u * step_page(tile.x, number) * attention.n_kv_heads + kv_head) * PAGE * (QUADS / 2u);
+        let keys = (2u * step_page(tile.x, number) * attention.n_kv_heads + kv_head) * head_vectors;
         let n = min(PAGE, last + 1u - PAGE * number);
         workgroupBarrier();
         copy_page(keys, n, thread);
         workgroupBarrier();
         var low = vec4<f32>();
         var high = vec4<f32>();
+        var low_scaled = vec4<f32>();
+        var high_scaled = vec4<f32>();
         for (var column = 0u; column < QUADS; column++) {
             let a = four(page[position * WIDTH + column]);
             let b = four(page[(position + 16u) * WIDTH + column]);
@@ -93,6 +108,17 @@ fn attend_tiles(
                 low[k] += dot(a, query);
                 high[k] += dot(b, query);
             }
+            if IS_Q8_0 && column % UNIT_QUADS == UNIT_QUADS - 1u {
+                let of_unit = column / UNIT_QUADS * (PAGE / 4u) + position / 4u;
+                low_scaled += low * scales[of_unit][position % 4u];
+                high_scaled += high * scales[of_unit + 4u][position % 4u];
+                low = vec4<f32>();
+                high = vec4<f32>();
+            }
+        }
+        if IS_Q8_0 {
+            low = low_scaled;
+            high = high_scaled;
         }
         for (var k = 0u; k < QUERIES / 8u; k++) {
             let of_query = (first_score + 8u * k) * (PAGE / 4u);
@@ -109,7 +135,7 @@ fn attend_tiles(
             }
         }
         parts[thread] = most;
-        copy_page(keys + attention.n_kv_heads * PAGE * (QUADS / 2u), n, thread);
+        copy_page(keys + attention.n_kv_heads * head_vectors, n, thread);
         workgroupBarrier();
         let before = largest[own_query];
         var now = before;
@@ -146,7 +172,10 @@ fn attend_tiles(
             let c = four(page[at + 2u * WIDTH]);
             let d = four(page[at + 3u * WIDTH]);
             for (var i = 0u; i < OWN; i++) {
-                let w = scores[(first_query + i) * (PAGE / 4u) + p];
+                var w = scores[(first_query + i) * (PAGE / 4u) + p];
+                if IS_Q8_0 {
+                    w *= scales[quad / UNIT_QUADS * (PAGE / 4u) + p];
+                }
                 sums[i] += w.x * a + w.y * b + w.z * c + w.w * d;
             }
         }

@@ -77,8 +77,8 @@ impl DeviceArgs {
         let default = if self.device == DeviceChoice::Gpu { ActivationFormat::Int8 } else { default };
         let compute = args.compute(default)?;
         pass_device::refusal(&compute, self.wish(), has_workers)?;
-        if let (DeviceChoice::Gpu, Some(kv @ (KvFormat::F32 | KvFormat::Q8_0))) = (self.device, args.kv) {
-            bail!("a GPU keeps keys and values in f16: leave out --kv {kv}");
+        if (self.device, args.kv) == (DeviceChoice::Gpu, Some(KvFormat::F32)) {
+            bail!("a GPU keeps keys and values in f16 or q8_0: leave out --kv f32");
         }
         Ok(compute)
     }

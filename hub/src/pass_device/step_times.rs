@@ -107,8 +107,8 @@ mod tests {
         let panels = Arc::new(ExpertPanels::new(model.clone(), processor, Keep::All).unwrap());
         for n in [0, 2] {
             let resident = ResidentExperts::first(n);
-            let pass =
-                GpuPass::new(std::slice::from_ref(&gpu), model.program(), (&*panels, resident), 64).unwrap();
+            let gpus = std::slice::from_ref(&gpu);
+            let pass = GpuPass::new(gpus, model.program(), (&*panels, resident), &model.kv_layout()).unwrap();
             let mut experts = LocalExperts::from_panels(panels.clone(), Dtype::F16);
             let times = measure(&model, &mut experts, &pass, (4 - n, 4)).unwrap();
             assert!(times.gpu > times.cpu && times.cpu > Duration::ZERO, "{n} layers: {times:?}");

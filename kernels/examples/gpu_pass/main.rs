@@ -1,7 +1,7 @@
 //! The hub's forward pass on a GPU, dispatch by dispatch: `cargo xtask bench gpu`.
 //!
-//! `gpu_pass [adapter=PART OF A NAME] [formats=q4_0,q4_K_M] [layers=6] [depth=2048] [prompt=512] [steps=50] [mib=1024]
-//! [resident=THREADS]`: on a model of noise with the geometry of Qwen3-30B-A3B, tokens/s and the time of a layer, by the
+//! `gpu_pass [adapter=PART OF A NAME] [formats=q4_0,q4_K_M] [layers=6] [kv=f16] [depth=2048] [prompt=512] [steps=50]
+//! [mib=1024] [resident=THREADS]`: on a model of noise with the geometry of Qwen3-30B-A3B, tokens/s and the time of a layer, by the
 //! difference between models of so many layers and of two; then, for each kernel of a decode step, its time, the weights and keys
 //! it reads, how much of the memory's speed that is, and its threads, of as many as the card keeps resident if that is said. The
 //! memory's speed is that of reading so many MiB in the same run.
@@ -21,7 +21,7 @@ use model::{Formats, Model};
 use moex_kernels::{
     engine::{DispatchTime, GpuClock, GpuDevice, GpuPass, GpuSelect, ResidentExperts, Stamps},
     graph::{DeviceError, DeviceOutput, DevicePass, KvPool, KvTable, LayerRouting, Span, WantedLogits},
-    simd::{Processor, Simd},
+    simd::{KvFormat, Processor, Simd},
 };
 
 /// Rows that a pass computes at once.
@@ -34,6 +34,7 @@ struct Settings {
     adapter: Option<String>,
     formats: Vec<Formats>,
     n_layers: usize,
+    kv: KvFormat,
     depth: usize,
     prompt: usize,
     n_steps: usize,
@@ -54,7 +55,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for formats in &settings.formats {
         let mut runs = Vec::new();
         for n_layers in [FEW_LAYERS, settings.n_layers] {
-            let model = Model::new(*formats, n_layers, settings.longest(), most_bytes, &processor)?;
+            let model =
+                Model::new(*formats, n_layers, (settings.kv, settings.longest()), most_bytes, &processor)?;
             runs.push(Run::new(&settings, &device, &model)?.measure(&settings, &clock)?);
         }
         let [few, many] = [&runs[0], &runs[1]];
@@ -80,6 +82,7 @@ impl Settings {
             adapter: None,
             formats: Formats::ALL.to_vec(),
             n_layers: 6,
+            kv: KvFormat::F16,
             depth: 2048,
             prompt: 512,
             n_steps: 50,
@@ -97,6 +100,7 @@ impl Settings {
                         .collect();
                 }
                 "layers" => settings.n_layers = value.parse()?,
+                "kv" => settings.kv = value.parse()?,
                 "depth" => settings.depth = value.parse()?,
                 "prompt" => settings.prompt = value.parse()?,
                 "steps" => settings.n_steps = value.parse()?,
@@ -140,13 +144,9 @@ struct Measured {
 impl Run {
     fn new(settings: &Settings, device: &GpuDevice, model: &Model) -> Result<Self, Box<dyn Error>> {
         let all = ResidentExperts::first(usize::MAX);
-        let pass = GpuPass::new(
-            std::slice::from_ref(device),
-            &model.program,
-            (&model.experts, all),
-            settings.longest(),
-        )?;
         let layout = model.kv_layout();
+        let devices = std::slice::from_ref(device);
+        let pass = GpuPass::new(devices, &model.program, (&model.experts, all), &layout)?;
         let (n_layers, mut table) = (layout.windows.len(), KvTable::default());
         let mut kv = pass.kv_pool(layout, usize::MAX, 1);
         if !kv.reserve(&mut table, settings.longest()) {

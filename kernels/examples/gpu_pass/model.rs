@@ -54,6 +54,7 @@ pub(crate) struct Model {
     pub(crate) program: Program,
     pub(crate) experts: Experts,
     n_layers: usize,
+    kv: KvFormat,
     max_positions: usize,
 }
 
@@ -61,7 +62,7 @@ impl Model {
     pub(crate) fn new(
         formats: Formats,
         n_layers: usize,
-        max_positions: usize,
+        (kv, max_positions): (KvFormat, usize),
         most_bytes: u64,
         processor: &Arc<Processor>,
     ) -> std::io::Result<Self> {
@@ -81,7 +82,7 @@ impl Model {
         let n_experts = N_EXPERTS.min(most_bytes as usize / largest);
         let program =
             Program::simd(graph(formats, n_layers, [n_experts, vocabulary]), processor.clone(), None, || {})?;
-        Ok(Self { program, experts: Experts(experts, n_experts), n_layers, max_positions })
+        Ok(Self { program, experts: Experts(experts, n_experts), n_layers, kv, max_positions })
     }
 
     pub(crate) fn kv_layout(&self) -> KvLayout {
@@ -89,7 +90,7 @@ impl Model {
             windows: vec![None; self.n_layers],
             n_kv_heads: N_KV_HEADS,
             head_width: WIDTH,
-            packed: Some(KvFormat::F16),
+            packed: Some(self.kv),
             state_lens: Vec::new(),
             max_positions: self.max_positions,
         }

@@ -1,5 +1,6 @@
 // What the kernels of attention are told. The struct is src/engine/gpu/pass/structs.rs's, checked against it at build time.
 #import step
+#import pages
 
 struct Attend {
     n_heads: u32,     // H
@@ -8,5 +9,4 @@ struct Attend {
     scale: f32,       // of each product
 }
 
-const PAGE: u32 = 32u;  // positions
 const LOWEST: f32 = -3.4028235e38;

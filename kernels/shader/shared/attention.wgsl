@@ -1,9 +1,11 @@
 // Attention of a query head to positions of its sequence's pages, by a running softmax. A workgroup takes four pages of 32
-// positions at a time, so that many keys and values are under way at once. The file of an entry point declares `pages` (pages,
-// keys and values, G, 32, C / 8), f16, and `attention`. CPU twin: src/cpu/attention.rs.
+// positions at a time, so that many keys and values are under way at once. The file of an entry point declares `pages` and
+// `attention`. CPU twin: src/cpu/attention.rs.
 #import attend
+#import cached
 
 const THREADS: u32 = 128u;
+const EIGHTHS_OF_UNIT: u32 = KV_UNIT / 8u;
 const AT_ONCE: u32 = 4u;  // pages: a position for each thread
 
 var<workgroup> query: array<vec4<f32>, 64>;  // times the scale
@@ -32,15 +34,13 @@ fn eight_of(word: vec4<u32>) -> Eight {
     );
 }
 
-fn eight_at(at: u32) -> Eight {
-    return eight_of(pages[at]);
-}
-
 // Adds the positions from `start` to `end` to those of `before`. All threads call it together.
 fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thread: u32) -> Attended {
     let n_kv_heads = attention.n_kv_heads;
-    let eighths = attention.columns / 8u;  // of a key or value, 16 bytes each
-    let to_values = n_kv_heads * PAGE * eighths;
+    let columns = attention.columns;
+    let eighths = columns / 8u;  // of a key or value
+    let head_vectors = head_words(columns) / 4u;
+    let to_values = n_kv_heads * head_vectors;
     let n_slices = THREADS / eighths;
     let slice = thread / eighths;
     let eighth = thread % eighths;
@@ -51,7 +51,7 @@ fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thr
         let n = min(THREADS, end - first);
         if thread < AT_ONCE && PAGE * thread < n {
             let page = step_page(row, first / PAGE + thread);
-            keys[thread] = (2u * page * n_kv_heads + kv_head) * PAGE * eighths;
+            keys[thread] = (2u * page * n_kv_heads + kv_head) * head_vectors;
         }
         workgroupBarrier();
         for (var page = 0u; page < AT_ONCE; page++) {
@@ -60,8 +60,9 @@ fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thr
             var part = 0.0;
             if position < n {
                 for (var i = thread % 4u; i < eighths; i += 4u) {
-                    let key = eight_at(keys[page] + in_page * eighths + i);
-                    part += dot(key.a, query[2u * i]) + dot(key.b, query[2u * i + 1u]);
+                    let key = eight_of(eight_at(keys[page], columns, in_page, i));
+                    let product = dot(key.a, query[2u * i]) + dot(key.b, query[2u * i + 1u]);
+                    part += product * scale_at(keys[page], columns, in_page, i / EIGHTHS_OF_UNIT);
                 }
             }
             quarters[position][thread % 4u] = part;
@@ -91,11 +92,12 @@ fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thr
                     let position = i + k * n_slices;
                     let there = min(position, n - 1u);
                     let w = select(0.0, weights_of[there], position < n);
-                    let at = keys[there / PAGE] + to_values + there % PAGE * eighths + eighth;
-                    let value = eight_at(at);
+                    let head = keys[there / PAGE] + to_values;
+                    let value = eight_of(eight_at(head, columns, there % PAGE, eighth));
+                    let scaled = w * scale_at(head, columns, there % PAGE, eighth / EIGHTHS_OF_UNIT);
                     weight += w;
-                    sum.a += w * value.a;
-                    sum.b += w * value.b;
+                    sum.a += scaled * value.a;
+                    sum.b += scaled * value.b;
                 }
             }
         }

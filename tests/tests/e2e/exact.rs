@@ -110,6 +110,9 @@ async fn a_gpu_hub_gives_the_same_text_whoever_computes_the_experts_that_it_does
 #[tokio::test]
 async fn a_hub_divides_its_layers_among_gpus() {
     let [one, two] = [&["--device", "gpu"][..], &["--device", "gpu", "--gpus", "2"]];
+    let rounded = ["--kv", "q8_0"];
+    let expected = texts(&Hub::start(&[one, &rounded].concat()).unwrap()).await;
+    assert_eq!(texts(&Hub::start(&[two, &rounded].concat()).unwrap()).await, expected);
     let expected = texts(&Hub::start(one).unwrap()).await;
     let hub = Hub::start(two).unwrap();
     assert_eq!(texts(&hub).await, expected);

@@ -2,6 +2,7 @@
 
 use super::{
     compile::{Builder, View, ranges_bytes},
+    pages::{is_q8_0, position_bytes},
     places::PlaceId,
     structs::{Attend, Joined},
     tiles::{Extent, When},
@@ -13,7 +14,7 @@ use crate::{
         int8,
         shaders::{Constants, Resource},
     },
-    graph::{Attention, Op, RowCount, TensorId},
+    graph::{Attention, KvLayout, Op, RowCount, TensorId},
 };
 
 /// What a workgroup of `attend_tiles` takes.
@@ -29,13 +30,15 @@ struct AttentionTile {
 
 impl AttentionTile {
     /// None where heads are not divided evenly, or the device's workgroups have too little memory.
-    fn of(attend: &Attend, device: &GpuDevice) -> Option<Self> {
+    fn of(attend: &Attend, layout: &KvLayout, device: &GpuDevice) -> Option<Self> {
         let Attend { n_heads, n_kv_heads, columns, .. } = *attend;
         let (group, quads) = (n_heads / n_kv_heads, columns / 4);
         // The less memory a workgroup takes, the more run beside each other.
         let queries = if quads > 32 || (quads > 16 && 16_u32.is_multiple_of(group)) { 16 } else { 32 };
-        // Queries, a page, scores, and a few floats for each query and thread.
-        let bytes = 16 * queries * quads + 8 * 32 * (quads + 1) + 4 * 32 * queries + 12 * queries + 512;
+        let scale_bytes = if is_q8_0(layout) { 16 * quads } else { 16 };
+        // Queries, a page, its scales, scores, and a few floats for each query and thread.
+        let bytes =
+            16 * queries * quads + 8 * 32 * (quads + 1) + scale_bytes + 4 * 32 * queries + 12 * queries + 512;
         let fits = bytes <= device.wgpu().limits().max_compute_workgroup_storage_size
             && n_heads.is_multiple_of(n_kv_heads)
             && queries.is_multiple_of(group)
@@ -67,9 +70,9 @@ impl Builder<'_> {
         };
         let [queries, result] = [queries, place].map(|place| self.places.get(place));
         let buffers = vec![(Resource::Q, queries), (Resource::Result, result.clone())];
-        let of_position = 4 * parameters.n_kv_heads as usize * head_width;
+        let of_position = position_bytes(self.layout, parameters.n_kv_heads as usize, head_width);
         let told = bytemuck::bytes_of(&parameters);
-        let tile = AttentionTile::of(&parameters, self.device);
+        let tile = AttentionTile::of(&parameters, self.layout, self.device);
         self.attention = (n_heads as u32, tile.map_or(1, |tile| tile.rows));
         if let Some(tile) = tile {
             let grid = [Extent::Fixed(parameters.n_kv_heads), Extent::AttentionTiles, Extent::Splits];

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     away::Pause,
     layers::PartOps,
+    pages::is_q8_0,
     places::{PlaceId, Places},
     request::{MAX_SPLITS, Request},
     row_attend::RowHeads,
@@ -21,7 +22,7 @@ use crate::{
         shaders::{Binding, BindingKind, Constants, Resource, Shader, int8_shader},
         structs::Shape,
     },
-    graph::{MatrixId, Op, PackedExperts, Program, RowCount, TensorId},
+    graph::{KvLayout, MatrixId, Op, PackedExperts, Program, RowCount, TensorId},
     quant::{Geometry, row_stride},
 };
 
@@ -100,6 +101,8 @@ pub(super) struct Builder<'a> {
     pub(super) device: &'a GpuDevice,
     pub(super) program: &'a Program,
     pub(super) ops: &'a [Op],
+    /// Of the pages that the dispatches read and write.
+    pub(super) layout: &'a KvLayout,
     pub(super) experts: &'a dyn PackedExperts,
     pub(super) weights: Weights<'a>,
     pub(super) places: Places<'a>,
@@ -146,12 +149,12 @@ impl<'a> Builder<'a> {
         device: &'a GpuDevice,
         of: (&'a Program, &'a PartOps),
         experts: (&'a dyn PackedExperts, usize),
-        max_positions: usize,
+        layout: &'a KvLayout,
     ) -> Result<Self, String> {
         let unplanned = (Places::unplanned(device), Weights::left_out(device));
-        let plan = Self::compile_with(unplanned, device, of, experts, max_positions)?.places.plan();
+        let plan = Self::compile_with(unplanned, device, of, experts, layout)?.places.plan();
         let planned = (Places::planned(device, plan), Weights::new(device));
-        Self::compile_with(planned, device, of, experts, max_positions)
+        Self::compile_with(planned, device, of, experts, layout)
     }
 
     fn compile_with(
@@ -159,13 +162,13 @@ impl<'a> Builder<'a> {
         device: &'a GpuDevice,
         (program, PartOps { ops, from, to }): (&'a Program, &'a PartOps),
         (experts, n_resident): (&'a dyn PackedExperts, usize),
-        max_positions: usize,
+        layout: &'a KvLayout,
     ) -> Result<Self, String> {
         use wgpu::BufferUsages as Usage;
 
         let n_chosen: usize =
             ops.iter().map(|op| if let Op::Route { n_chosen, .. } = op { *n_chosen } else { 0 }).sum();
-        let step_words = Request::max_words(MAX_ROWS, &program.graph.ropes, max_positions);
+        let step_words = Request::max_words(MAX_ROWS, &program.graph.ropes, layout.max_positions);
         let step = places.buffer("step", 4 * step_words as u64, Usage::STORAGE | Usage::COPY_DST);
         let routing_bytes = (8 * n_chosen.max(1) * MAX_ROWS) as u64;
         let routing = places.buffer("routing", routing_bytes, Usage::STORAGE | Usage::COPY_SRC);
@@ -177,6 +180,7 @@ impl<'a> Builder<'a> {
             device,
             program,
             ops,
+            layout,
             experts,
             weights,
             places,
@@ -385,12 +389,13 @@ impl<'a> Builder<'a> {
     /// Appends a dispatch that reads or writes the pages of `slot`.
     pub(super) fn push_paged(
         &mut self,
-        (shader, constants): (&str, Constants),
+        (shader, mut constants): (&str, Constants),
         parameters: &[u8],
         buffers: Vec<(Resource, wgpu::Buffer)>,
         grid: [Extent; 3],
         slot: usize,
     ) -> &mut Step {
+        constants.push(("IS_Q8_0", f64::from(u8::from(is_q8_0(self.layout)))));
         let (compiled, entries) = self.prepare(shader, constants, parameters, &buffers);
         let pages = int8_shader(shader).bindings.iter().find(|binding| binding.resource == Resource::Pages);
         let binding = pages.expect("the shader binds pages").index;

@@ -35,15 +35,18 @@ use std::{any::Any, fmt, sync::MutexGuard};
 
 use clock::Stamped;
 use compile::MAX_ROWS;
-use pages::{GpuPages, Pages, page_bytes};
+use pages::{GpuPages, Pages, position_bytes};
 use part::{Given, Part, State};
 use support::unsupported;
 use tiles::Counts;
 
 use super::{device::GpuDevice, signal::lock};
-use crate::graph::{
-    DeviceError, DeviceOutput, DevicePass, ExpertsElsewhere, KvLayout, KvPool, LayerRouting, MAX_BEST,
-    PackedExperts, PlanBytes, Program, Span,
+use crate::{
+    graph::{
+        DeviceError, DeviceOutput, DevicePass, ExpertsElsewhere, KvLayout, KvPool, LayerRouting, MAX_BEST,
+        PackedExperts, PlanBytes, Program, Span,
+    },
+    simd::PAGE_POSITIONS,
 };
 
 /// A program's forward pass on GPUs.
@@ -56,7 +59,7 @@ pub struct GpuPass {
 
 impl GpuPass {
     /// Divides the layers of `program` among `devices`, copies their weights and the `resident` experts there, and allocates all but
-    /// the pages, for sequences of up to `max_positions`. Devices that are not needed are left alone.
+    /// the pages, which are to be as `layout` says. Devices that are not needed are left alone.
     ///
     /// # Errors
     /// In one sentence: if the program has an operation that no kernel is there for, an expert cannot be read, or a device has too
@@ -68,16 +71,16 @@ impl GpuPass {
         devices: &[GpuDevice],
         program: &Program,
         (experts, resident): (&dyn PackedExperts, ResidentExperts),
-        max_positions: usize,
+        layout: &KvLayout,
     ) -> Result<Self, String> {
-        if let Some(reason) = unsupported(program, experts) {
+        if let Some(reason) = unsupported(program, experts, layout) {
             return Err(format!("no kernel is there for {reason}"));
         }
         let shares = resident.shares(devices, program, experts);
         let n_layers: Vec<usize> = shares.iter().map(|share| share.n_layers).collect();
         let ops = layers::cut(program.ops(), &n_layers);
         let parts = devices.iter().zip(&shares).zip(&ops).map(|((device, share), ops)| {
-            Part::new(device, (program, ops), (experts, share.n_resident), max_positions)
+            Part::new(device, (program, ops), (experts, share.n_resident), layout)
         });
         Ok(Self { parts: parts.collect::<Result<_, _>>()?, n_layers })
     }
@@ -187,7 +190,8 @@ impl GpuPass {
 
 impl DevicePass for GpuPass {
     fn kv_pool(&self, layout: KvLayout, budget_bytes: usize, n_sequences: usize) -> KvPool {
-        let page_bytes = page_bytes(layout.n_kv_heads, layout.head_width);
+        let page_bytes =
+            (PAGE_POSITIONS * position_bytes(&layout, layout.n_kv_heads, layout.head_width)) as u64;
         let pool = KvPool::new(layout, budget_bytes, n_sequences);
         let mut n_pages = pool.max_pages();
         for part in &self.parts {

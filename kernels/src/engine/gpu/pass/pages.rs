@@ -12,8 +12,9 @@ use std::{
 use super::compile::{Paged, Step, bind_group};
 use crate::{
     engine::gpu::{device::GpuDevice, pipeline::allocate},
-    graph::DevicePages,
-    simd::PAGE_POSITIONS,
+    graph::{DevicePages, KvLayout},
+    quant::UNIT,
+    simd::KvFormat,
 };
 
 /// The pages of one pool: those of each part of a pass.
@@ -35,9 +36,17 @@ pub(super) struct GpuPages {
     bind_groups: Vec<Option<wgpu::BindGroup>>,
 }
 
-/// Bytes of a page of one layer: keys, then values, each (G, 32, C) in f16.
-pub(super) fn page_bytes(n_kv_heads: usize, head_width: usize) -> u64 {
-    (2 * n_kv_heads * PAGE_POSITIONS * head_width * 2) as u64
+/// Bytes of a position's keys and values in one layer, as `shader/shared/pages.wgsl` lays them out. Scales in q8_0 come in pairs: no
+/// word is of two positions.
+pub(super) fn position_bytes(layout: &KvLayout, n_kv_heads: usize, head_width: usize) -> usize {
+    let scale_bytes = 4 * head_width.div_ceil(2 * UNIT);
+    let of_head = if is_q8_0(layout) { head_width + scale_bytes } else { 2 * head_width };
+    2 * n_kv_heads * of_head
+}
+
+/// Whether keys and values are rounded to 8 bits; to f16 if not.
+pub(super) fn is_q8_0(layout: &KvLayout) -> bool {
+    layout.packed == Some(KvFormat::Q8_0)
 }
 
 impl GpuPages {

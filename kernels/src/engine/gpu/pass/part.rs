@@ -23,8 +23,8 @@ use crate::{
         gpu::{device::GpuDevice, pipeline::allocate, signal::Signal},
     },
     graph::{
-        DeviceError, DeviceOutput, ExpertsElsewhere, MAX_BEST, MatrixSource, PackedExperts, PlanBytes,
-        Program, Span, TensorId,
+        DeviceError, DeviceOutput, ExpertsElsewhere, KvLayout, MAX_BEST, MatrixSource, PackedExperts,
+        PlanBytes, Program, Span, TensorId,
     },
 };
 
@@ -123,7 +123,7 @@ pub(super) struct Given<'a> {
 
 impl Part {
     /// Copies the weights of a part of `program` to the device, with the experts of its first layers, and allocates all but the
-    /// pages, for sequences of up to `max_positions`.
+    /// pages, which are to be as `layout` says.
     ///
     /// # Errors
     /// As [`super::GpuPass::new`].
@@ -131,13 +131,13 @@ impl Part {
         device: &GpuDevice,
         (program, ops): (&Program, &PartOps),
         experts: (&dyn PackedExperts, usize),
-        max_positions: usize,
+        layout: &KvLayout,
     ) -> Result<Self, String> {
         device.health().check().map_err(|error| error.to_string())?;
         let scopes =
             [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
                 .map(|filter| device.wgpu().push_error_scope(filter));
-        let part = Builder::compile(device, (program, ops), experts, max_positions)
+        let part = Builder::compile(device, (program, ops), experts, layout)
             .map(|builder| Self::of(builder, ops.to));
         let [internal, validation, memory] = scopes;
         let (memory, validation, internal) = (memory.pop(), validation.pop(), internal.pop());

@@ -5,7 +5,9 @@ use super::request::MAX_ROPES;
 use crate::{
     ExpertKind,
     cpu::RopePlace,
-    graph::{Heads, Op, PackedExperts, Program, RouterKind},
+    graph::{Heads, KvLayout, Op, PackedExperts, Program, RouterKind},
+    quant::UNIT,
+    simd::KvFormat,
 };
 
 /// The most experts of a layer, `MOST_EXPERTS` in `shader/shared/chosen.wgsl`.
@@ -15,8 +17,12 @@ const MAX_CHOSEN: usize = 64;
 /// The widest head, as `shader/shared/heads.wgsl` has room for.
 const MAX_HEAD_WIDTH: usize = 256;
 
-/// Why a GPU does not run `program` with these experts; none if it does.
-pub(super) fn unsupported(program: &Program, experts: &dyn PackedExperts) -> Option<String> {
+/// Why a GPU does not run `program` with these experts, and keys and values as `layout` says; none if it does.
+pub(super) fn unsupported(
+    program: &Program,
+    experts: &dyn PackedExperts,
+    layout: &KvLayout,
+) -> Option<String> {
     if program.graph.ropes.len() > MAX_ROPES {
         return Some(format!("more than {MAX_ROPES} kinds of rotations"));
     }
@@ -37,7 +43,7 @@ pub(super) fn unsupported(program: &Program, experts: &dyn PackedExperts) -> Opt
             | Op::Done(_) => return None,
             Op::Scale { x, .. } if Some(*x) == embedded => return None,
             Op::HeadsToCache { q, k, .. } => {
-                return [q, k].into_iter().find_map(|heads| unsupported_heads(program, heads));
+                return [q, k].into_iter().find_map(|heads| unsupported_heads(program, heads, layout));
             }
             Op::Attend { attention, .. } => {
                 let is_plain =
@@ -67,11 +73,17 @@ pub(super) fn unsupported(program: &Program, experts: &dyn PackedExperts) -> Opt
     })
 }
 
-fn unsupported_heads(program: &Program, heads: &Heads) -> Option<String> {
+fn unsupported_heads(program: &Program, heads: &Heads, layout: &KvLayout) -> Option<String> {
     let width = heads.head_width;
     let half = program.graph.ropes[heads.rope.0 as usize].half();
     if width > MAX_HEAD_WIDTH || !width.is_multiple_of(8) {
         return Some(format!("heads of {width} columns"));
+    }
+    match layout.packed {
+        Some(KvFormat::F16) => {}
+        Some(KvFormat::Q8_0) if width.is_multiple_of(UNIT) => {}
+        Some(KvFormat::Q8_0) => return Some(format!("keys and values of {width} columns in q8_0")),
+        None | Some(KvFormat::F32) => return Some("keys and values in f32".to_owned()),
     }
     if heads.columns.1 == RopePlace::Last && 2 * half != width {
         return Some("heads whose last columns are rotated".to_owned());

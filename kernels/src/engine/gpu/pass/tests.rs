@@ -5,6 +5,7 @@ mod heads;
 mod matrix;
 mod near;
 mod one_row;
+mod refusals;
 mod several_gpus;
 mod shared_numbers;
 
@@ -48,6 +49,7 @@ struct Kind {
     has_attention: bool,
     has_dense_layer: bool,
     has_biases: bool,
+    kv: KvFormat,
 }
 
 impl Kind {
@@ -61,6 +63,7 @@ impl Kind {
             has_attention: true,
             has_dense_layer: true,
             has_biases: true,
+            kv: KvFormat::F16,
         }
     }
 
@@ -203,7 +206,7 @@ fn layout(kind: Kind) -> KvLayout {
         windows: vec![None; if kind.has_attention { 2 } else { 0 }],
         n_kv_heads: 2,
         head_width: kind.head_width,
-        packed: Some(KvFormat::F16),
+        packed: Some(kind.kv),
         state_lens: Vec::new(),
         max_positions: 128,
     }
@@ -302,7 +305,7 @@ fn a_pass_agrees_with_the_cpu_and_chooses_the_same_experts() {
         let kind = Kind::whole(format, second);
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
-        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), &layout(kind)).unwrap();
         let n_buffers = pass.buffers_created();
         for steps in [&[N_TOKENS][..], &[1, 1, 63, 2, 23]] {
             let (logits, ours) = on_gpu(kind, &pass, steps);
@@ -320,7 +323,7 @@ fn products_and_experts_have_the_cpus_bits_in_every_format() {
         let kind = Kind::exact(format);
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
-        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), &layout(kind)).unwrap();
         let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         let (logits, ours) = on_gpu(kind, &pass, &[1, 64, 25]);
         assert_eq!(ours, chosen, "{format}");
@@ -336,8 +339,8 @@ fn experts_elsewhere_give_the_bits_of_experts_on_the_gpu() {
         [(Kind::exact(WeightFormat::Q8_0), 3), (Kind::whole(WeightFormat::Q4K, WeightFormat::Q6K), 4)]
     {
         let (program, packed, processor) = programs(kind);
-        let here = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
-        let away = GpuPass::new(from_ref(&device), &program, (&packed, none), 128).unwrap();
+        let here = GpuPass::new(from_ref(&device), &program, (&packed, ALL), &layout(kind)).unwrap();
+        let away = GpuPass::new(from_ref(&device), &program, (&packed, none), &layout(kind)).unwrap();
         assert_eq!((here.n_resident(), away.n_resident()), (1, 0));
         assert!(away.weight_bytes() + packed.1.concat().len() as u64 <= here.weight_bytes());
         let n_buffers = away.buffers_created();
@@ -364,7 +367,8 @@ fn a_pass_whose_experts_fail_elsewhere_fails_and_goes_on() {
     let Some(device) = device() else { return };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, processor) = programs(kind);
-    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ResidentExperts::first(0)), 128).unwrap();
+    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ResidentExperts::first(0)), &layout(kind))
+        .unwrap();
     let mut elsewhere = |routing: &LayerRouting, rows: &[f32], sum: &mut [f32]| {
         let chosen = (routing.n_chosen, &routing.experts[..], &routing.gates[..]);
         experts_on_cpu((&packed, &processor), chosen, rows, sum);
@@ -394,7 +398,7 @@ fn as_many_layers_as_fit_are_on_the_gpu() {
         (ResidentExperts::first(7), 1),
         (ResidentExperts::first(0), 0),
     ] {
-        let pass = GpuPass::new(from_ref(&device), &program, (&packed, resident), 128).unwrap();
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, resident), &layout(kind)).unwrap();
         assert_eq!(pass.n_resident(), n, "{resident:?}");
     }
 }
@@ -402,42 +406,28 @@ fn as_many_layers_as_fit_are_on_the_gpu() {
 #[test]
 fn sequences_share_a_step_and_a_copied_page_is_its_own() {
     let Some(device) = device() else { return };
-    let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
-    let (program, packed, _) = programs(kind);
-    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
-    let (alone, _) = on_gpu(kind, &pass, &[N_TOKENS]);
-    let mut kv = pass.kv_pool(layout(kind), usize::MAX, 2);
-    let (mut a, mut b, mut out) = (KvTable::default(), KvTable::default(), DeviceOutput::default());
-    let ids = ids();
-    assert!(kv.reserve(&mut a, 20));
-    let span = |start, end, table| Span { ids: &ids[start..end], start, table, wanted: WantedLogits::Last };
-    pass.step(&[span(0, 20, &a)], &kv, &mut nowhere, &mut out).unwrap();
-    assert!(kv.copy(&mut b, kv.block(&a, 0)));
-    // The first sequence goes on with other tokens.
-    let others = Span { ids: &[1, 2, 3], start: 20, table: &a, wanted: WantedLogits::Nothing };
-    pass.step(&[others, span(20, 25, &b)], &kv, &mut nowhere, &mut out).unwrap();
-    let error = nmse(&out.logits, &alone[24 * VOCABULARY..][..VOCABULARY]);
-    assert!(error < 1e-5, "NMSE {error:e}");
-    let nothing = Span { ids: &[1, 2, 3], start: 23, table: &a, wanted: WantedLogits::Nothing };
-    pass.step(&[nothing], &kv, &mut nowhere, &mut out).unwrap();
-    assert!(out.logits.is_empty());
-}
-
-#[test]
-fn what_no_kernel_is_there_for_is_said_in_words() {
-    let Some(device) = device() else { return };
-    let kind = Kind::exact(WeightFormat::F32);
-    let mut pass = Pass { recorder: Recorder::default(), seed: 0 };
-    let table =
-        pass.recorder.matrix(Arc::new(Matrix::noise(1, WeightFormat::F32, 4, HIDDEN)), Rounding::Never);
-    let x = pass.recorder.embed(table);
-    let logits = pass.linear(x, "logits", WeightFormat::F32, (4, false));
-    pass.recorder.soft_cap(logits, 30.0);
-    let processor = Arc::new(Processor::new(Simd::detect(), 1));
-    let program = Program::simd(pass.recorder.finish(logits), processor.clone(), None, || {}).unwrap();
-    let refused =
-        GpuPass::new(from_ref(&device), &program, (&Packed::new(kind, &processor), ALL), 128).unwrap_err();
-    assert_eq!(refused, "no kernel is there for capped logits");
+    for kv in [KvFormat::F16, KvFormat::Q8_0] {
+        let kind = Kind { kv, ..Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0) };
+        let (program, packed, _) = programs(kind);
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), &layout(kind)).unwrap();
+        let (alone, _) = on_gpu(kind, &pass, &[N_TOKENS]);
+        let mut kv = pass.kv_pool(layout(kind), usize::MAX, 2);
+        let (mut a, mut b, mut out) = (KvTable::default(), KvTable::default(), DeviceOutput::default());
+        let ids = ids();
+        assert!(kv.reserve(&mut a, 20));
+        let span =
+            |start, end, table| Span { ids: &ids[start..end], start, table, wanted: WantedLogits::Last };
+        pass.step(&[span(0, 20, &a)], &kv, &mut nowhere, &mut out).unwrap();
+        assert!(kv.copy(&mut b, kv.block(&a, 0)));
+        // The first sequence goes on with other tokens.
+        let others = Span { ids: &[1, 2, 3], start: 20, table: &a, wanted: WantedLogits::Nothing };
+        pass.step(&[others, span(20, 25, &b)], &kv, &mut nowhere, &mut out).unwrap();
+        let error = nmse(&out.logits, &alone[24 * VOCABULARY..][..VOCABULARY]);
+        assert!(error < 1e-5, "{kind:?}: NMSE {error:e}");
+        let nothing = Span { ids: &[1, 2, 3], start: 23, table: &a, wanted: WantedLogits::Nothing };
+        pass.step(&[nothing], &kv, &mut nowhere, &mut out).unwrap();
+        assert!(out.logits.is_empty());
+    }
 }
 
 #[test]
@@ -452,7 +442,7 @@ fn a_timed_step_gives_the_same_bits_and_a_time_for_each_dispatch() {
     };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, _) = programs(kind);
-    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
+    let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), &layout(kind)).unwrap();
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
     let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
     assert!(kv.reserve(&mut table, 6));

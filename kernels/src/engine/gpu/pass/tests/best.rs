@@ -17,7 +17,9 @@ fn the_best_logits_are_those_of_the_sorted_row() {
     let processor = Arc::new(Processor::new(Simd::detect(), 2));
     let program = Program::simd(pass.recorder.finish(logits), processor.clone(), None, || {}).unwrap();
     let kind = Kind::exact(WeightFormat::Q8_0);
-    let pass = GpuPass::new(from_ref(&device), &program, (&Packed::new(kind, &processor), ALL), 128).unwrap();
+    let pass =
+        GpuPass::new(from_ref(&device), &program, (&Packed::new(kind, &processor), ALL), &layout(kind))
+            .unwrap();
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 1);
     let (mut table, mut out) = (KvTable::default(), DeviceOutput::default());
     assert!(kv.reserve(&mut table, N_TOKENS));

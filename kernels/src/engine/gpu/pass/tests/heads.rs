@@ -1,4 +1,4 @@
-//! Attention with heads of every width, and with few or many of queries for each of keys and values.
+//! Attention with heads of every width, with few or many of queries for each of keys and values, which are in f16 or q8_0.
 
 use super::*;
 
@@ -10,14 +10,16 @@ const HEADS: [(usize, usize); 8] =
 #[test]
 fn heads_of_every_width_attend_as_on_the_cpu() {
     let Some(device) = device() else { return };
-    for (head_width, group) in HEADS {
-        let kind = Kind { head_width, group, ..Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0) };
+    let kinds =
+        [KvFormat::F16, KvFormat::Q8_0].map(|kv| HEADS.map(|(head_width, group)| (kv, head_width, group)));
+    for (kv, head_width, group) in kinds.into_iter().flatten() {
+        let kind = Kind { head_width, group, kv, ..Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0) };
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
-        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), 128).unwrap();
+        let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), &layout(kind)).unwrap();
         for steps in [&[N_TOKENS][..], &[1, 63, 3, 23]] {
             let (logits, ours) = on_gpu(kind, &pass, steps);
-            let what = format!("{group} heads of {head_width} columns, {steps:?}");
+            let what = format!("{group} heads of {head_width} columns in {kv}, {steps:?}");
             assert_eq!(ours, chosen, "{what}");
             // The wider the heads, the sooner a value goes to another step.
             assert_near((&logits, &expected), 3, &what);

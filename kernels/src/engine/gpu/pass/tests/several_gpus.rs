@@ -23,13 +23,14 @@ fn the_parts_of_two_gpus_give_what_one_gives() {
     {
         let kind = Kind::whole(format, second);
         let (program, packed, processor) = programs(kind);
-        let one = GpuPass::new(&gpus[..1], &program, (&packed, ALL), 128).unwrap();
-        let two = GpuPass::new(&gpus, &program, (&packed, ALL), 128).unwrap();
+        let one = GpuPass::new(&gpus[..1], &program, (&packed, ALL), &layout(kind)).unwrap();
+        let two = GpuPass::new(&gpus, &program, (&packed, ALL), &layout(kind)).unwrap();
         let n_layers = |pass: &GpuPass| pass.devices().map(|(_, n)| n).collect::<Vec<_>>();
         assert_eq!((n_layers(&one), n_layers(&two)), (vec![2], vec![1, 1]));
         assert_eq!(two.weight_bytes(), one.weight_bytes());
         assert_eq!((two.n_resident(), two.rows_at_once()), (1, 1024));
-        let away = GpuPass::new(&gpus, &program, (&packed, ResidentExperts::first(0)), 128).unwrap();
+        let away =
+            GpuPass::new(&gpus, &program, (&packed, ResidentExperts::first(0)), &layout(kind)).unwrap();
         let mut elsewhere = |routing: &LayerRouting, rows: &[f32], sum: &mut [f32]| {
             let chosen = (routing.n_chosen, &routing.experts[..], &routing.gates[..]);
             experts_on_cpu((&packed, &processor), chosen, rows, sum);
@@ -54,7 +55,7 @@ fn sequences_share_the_pages_of_two_gpus() {
     let Some(gpus) = two_gpus() else { return };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, _) = programs(kind);
-    let pass = GpuPass::new(&gpus, &program, (&packed, ALL), 128).unwrap();
+    let pass = GpuPass::new(&gpus, &program, (&packed, ALL), &layout(kind)).unwrap();
     let (alone, _) = on_gpu(kind, &pass, &[N_TOKENS]);
     let mut kv = pass.kv_pool(layout(kind), usize::MAX, 2);
     let (mut a, mut b, mut out) = (KvTable::default(), KvTable::default(), DeviceOutput::default());
@@ -82,7 +83,7 @@ fn a_part_that_fails_leaves_the_others_for_the_next_step() {
     let Some(gpus) = two_gpus() else { return };
     let kind = Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0);
     let (program, packed, processor) = programs(kind);
-    let pass = GpuPass::new(&gpus, &program, (&packed, ResidentExperts::first(0)), 128).unwrap();
+    let pass = GpuPass::new(&gpus, &program, (&packed, ResidentExperts::first(0)), &layout(kind)).unwrap();
     let mut compute = |routing: &LayerRouting, rows: &[f32], sum: &mut [f32]| {
         let chosen = (routing.n_chosen, &routing.experts[..], &routing.gates[..]);
         experts_on_cpu((&packed, &processor), chosen, rows, sum);

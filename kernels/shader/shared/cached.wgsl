@@ -1,0 +1,26 @@
+// Keys and values as attention reads them: eight columns of a position, and their scale. The file of an entry point declares `pages`
+// as array<vec4<u32>>.
+#import pages
+
+// Columns 8i to 8i + 7 of a position of the head of a page that starts at vector `head`: f16, before their scale.
+fn eight_at(head: u32, columns: u32, position: u32, i: u32) -> vec4<u32> {
+    if !IS_Q8_0 {
+        return pages[head + position * (columns / 8u) + i];
+    }
+    let sixteen = pages[head + position * (columns / 16u) + i / 2u];
+    let codes = select(sixteen.xy, sixteen.zw, (i & 1u) == 1u);
+    let low = vec4<f32>(unpack4xI8(codes.x));
+    let high = vec4<f32>(unpack4xI8(codes.y));
+    return vec4<u32>(
+        pack2x16float(low.xy), pack2x16float(low.zw), pack2x16float(high.xy), pack2x16float(high.zw),
+    );
+}
+
+// The scale of a unit's columns.
+fn scale_at(head: u32, columns: u32, position: u32, unit: u32) -> f32 {
+    if !IS_Q8_0 {
+        return 1.0;
+    }
+    let word = position * scale_words(columns) + unit / 2u;
+    return unpack2x16float(pages[head + 2u * columns + word / 4u][word % 4u])[unit % 2u];
+}
