@@ -1,5 +1,5 @@
-// Joins what attend.wgsl computed for the ranges of a row, and rounds it for the output projection. A workgroup takes 256
-// columns of a row: a thread has four of them in every fourth range.
+// Joins what kernels of attention computed for the ranges of a row, and rounds it for the output projection. A workgroup takes 256
+// columns of a row: a thread has four of them in every fourth range, four ranges at a time.
 #import run
 #import step
 #import exact
@@ -18,6 +18,8 @@ struct Joined {
 const THREADS: u32 = 256u;
 const QUADS: u32 = 64u;  // of columns
 const SLICES: u32 = THREADS / QUADS;
+const AT_ONCE: u32 = 4u;
+const LOWEST: f32 = -3.4028235e38;
 const NOWHERE: u32 = 0xffff0000u;
 
 var<workgroup> weights_of: array<vec2<f32>, THREADS>;  // the largest score of a slice, and its weight
@@ -34,7 +36,7 @@ fn attend_rows(
     let column = 256u * group.x + 4u * quad;
     let is_there = column < joined.columns;
     var values = vec4<f32>();
-    var largest = -3.4028235e38;
+    var largest = LOWEST;
     var weight = 0.0;
     if is_there {
         let head = row * (joined.columns / joined.head_columns) + column / joined.head_columns;
@@ -42,17 +44,21 @@ fn attend_rows(
         let n_splits = step[STEP_SPLITS];
         let stride = joined.head_columns + 2u;
         let first = head * n_splits * stride;
-        for (var i = slice; i < n_splits; i += SLICES) {
-            let at = first + i * stride;
-            let place = at + in_head;
-            let of_range = vec4<f32>(x[place], x[place + 1u], x[place + 2u], x[place + 3u]);
-            let score = x[at + joined.head_columns];
-            let now = max(largest, score);
-            let kept = exp(largest - now);
-            let scale = exp(score - now);
-            largest = now;
-            weight = weight * kept + scale * x[at + joined.head_columns + 1u];
-            values = values * kept + scale * of_range;
+        for (var i = slice; i < n_splits; i += AT_ONCE * SLICES) {
+            for (var k = 0u; k < AT_ONCE; k++) {
+                // Beyond the last one: the last, as if it had no position.
+                let range = i + k * SLICES;
+                let at = first + min(range, n_splits - 1u) * stride;
+                let place = at + in_head;
+                let of_range = vec4<f32>(x[place], x[place + 1u], x[place + 2u], x[place + 3u]);
+                let score = select(LOWEST, x[at + joined.head_columns], range < n_splits);
+                let now = max(largest, score);
+                let kept = exp(largest - now);
+                let scale = select(0.0, exp(score - now), range < n_splits);
+                largest = now;
+                weight = weight * kept + scale * x[at + joined.head_columns + 1u];
+                values = values * kept + scale * of_range;
+            }
         }
     }
     weights_of[thread] = vec2<f32>(largest, weight);

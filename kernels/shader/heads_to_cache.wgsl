@@ -1,9 +1,8 @@
 // Norms and rotates queries and keys, and writes keys and values into the cache. A workgroup takes a head of a row: queries
-// first, then keys, then values. CPU twin of what is written: src/simd/kv.rs.
+// first, then keys, then values.
 #import run
 #import heads
-#import pages
-#import steps
+#import kv_codes
 
 @group(0) @binding(2) var<storage, read> weights: array<f32>;           // (2, C): of queries, of keys
 @group(0) @binding(3) var<storage, read> q: array<f32>;                 // (T, q_stride)
@@ -14,16 +13,6 @@
 
 var<workgroup> values: array<f32, MOST_COLUMNS>;
 var<workgroup> squares: array<f32, TEAM>;
-var<workgroup> largest_of: array<u32, TEAM>;  // of four columns
-
-// What takes a unit's columns to codes and back, from its first four on.
-fn unit_steps(first: u32) -> vec2<f32> {
-    var largest = 0u;
-    for (var i = first; i < first + KV_UNIT / 4u; i++) {
-        largest = max(largest, largest_of[i]);
-    }
-    return steps(largest, 127.0);
-}
 
 @compute @workgroup_size(64)
 fn heads_to_cache(
@@ -31,11 +20,12 @@ fn heads_to_cache(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let row = group.y;
+    let columns = heads.columns;
     let is_query = group.x < heads.n_heads;
     let is_value = group.x >= heads.n_heads + heads.n_kv_heads;
     let head = select((group.x - heads.n_heads) % heads.n_kv_heads, group.x, is_query);
-    for (var i = thread; i < heads.columns; i += TEAM) {
-        let column = head * heads.columns + i;
+    for (var i = thread; i < columns; i += TEAM) {
+        let column = head * columns + i;
         var value = 0.0;
         if is_query {
             value = q[row * heads.q_stride + column];
@@ -48,17 +38,17 @@ fn heads_to_cache(
     }
     norm_head(0u, is_query, is_value, thread);
     if is_query {
-        for (var i = thread; i < heads.columns; i += TEAM) {
-            result[(row * heads.n_heads + head) * heads.columns + i] = rotated(row, 0u, i);
+        for (var i = thread; i < columns; i += TEAM) {
+            result[(row * heads.n_heads + head) * columns + i] = rotated(row, 0u, i);
         }
         return;
     }
     let position = step_position(row);
     let page = 2u * step_page(row, position / PAGE) + select(0u, 1u, is_value);
-    let start = (page * heads.n_kv_heads + head) * head_words(heads.columns);
+    let start = (page * heads.n_kv_heads + head) * head_words(columns);
     let in_page = position % PAGE;
     let column = 4u * thread;
-    let is_there = column < heads.columns;
+    let is_there = column < columns;
     var four = vec4<f32>();
     for (var i = 0u; i < 4u && is_there; i++) {
         four[i] = values[column + i];
@@ -67,28 +57,19 @@ fn heads_to_cache(
         }
     }
     if !IS_Q8_0 {
-        let at = start + (in_page * heads.columns + column) / 2u;
+        let at = start + (in_page * columns + column) / 2u;
         if is_there {
             pages[at] = half_bits(four.x) | (half_bits(four.y) << 16u);
             pages[at + 1u] = half_bits(four.z) | (half_bits(four.w) << 16u);
         }
         return;
     }
-    let magnitudes = bitcast<vec4<u32>>(four) & vec4<u32>(0x7fffffffu);
-    largest_of[thread] = max(max(magnitudes.x, magnitudes.y), max(magnitudes.z, magnitudes.w));
-    workgroupBarrier();
-    let unit_quads = KV_UNIT / 4u;
-    let scale = unit_steps(thread / unit_quads * unit_quads);
-    var codes = 0u;
-    for (var i = 0u; i < 4u; i++) {
-        codes |= (nearest(product_of(four[i], scale.y), 127.0) & 255u) << (8u * i);
-    }
+    let rounded = codes_of(four, thread);
     if is_there {
-        pages[start + (in_page * heads.columns + column) / 4u] = codes;
-        if thread % (2u * unit_quads) == 0u {
-            let scales = start + PAGE * heads.columns / 4u + in_page * scale_words(heads.columns);
-            let second = unit_steps(thread + unit_quads);
-            pages[scales + column / (2u * KV_UNIT)] = half_bits(scale.x) | (half_bits(second.x) << 16u);
+        pages[start + (in_page * columns + column) / 4u] = rounded.codes;
+        if thread % (2u * UNIT_QUADS) == 0u {
+            let scales = start + PAGE * columns / 4u + in_page * scale_words(columns);
+            pages[scales + column / (2u * KV_UNIT)] = rounded.scales;
         }
     }
 }

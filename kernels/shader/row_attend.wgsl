@@ -1,8 +1,10 @@
 // Attention of one query head of a step's one row to a range of its sequence's pages. A workgroup norms and rotates its query, and
 // the row's own key, which it attends to without reading it from the cache; one of each key and value head writes both there.
 // What the ranges of the row give, attend_rows.wgsl joins.
+#import run
 #import heads
 #import attention
+#import kv_codes
 
 @group(0) @binding(2) var<storage, read> weights: array<f32>;
 @group(0) @binding(3) var<storage, read> q: array<f32>;                   // (1, H, C)
@@ -14,12 +16,10 @@
 
 var<workgroup> values: array<f32, 512>;       // the query, the key
 var<workgroup> squares: array<f32, THREADS>;
-var<workgroup> own: array<vec4<u32>, 64>;     // the row's key, from the middle on its value, in f16
-
-// Two columns of the own key or value, in f16.
-fn two_of(a: f32, b: f32) -> u32 {
-    return half_bits(a) | (half_bits(b) << 16u);
-}
+var<workgroup> own: array<vec4<u32>, 64>;     // the row's key, from the middle on its value, in f16, before their scales
+var<workgroup> own_scales: array<f32, 16>;    // of each unit
+var<workgroup> codes: array<u32, THREADS>;    // in q8_0, of the key, from the middle on of the value
+var<workgroup> scales: array<u32, 8>;         // of the codes
 
 @compute @workgroup_size(128)
 fn row_attend(
@@ -44,16 +44,40 @@ fn row_attend(
     for (var i = thread; i < columns; i += THREADS) {
         query[i / 4u][i % 4u] = rotated(0u, 0u, i) * attention.scale;
     }
-    for (var word = thread; word < columns / 2u; word += THREADS) {
-        let i = 2u * word;
-        own[word / 4u][word % 4u] = two_of(rotated(0u, MOST_COLUMNS, i), rotated(0u, MOST_COLUMNS, i + 1u));
-        let at = heads.v_start + kv_head * columns + i;
-        own[32u + word / 4u][word % 4u] = two_of(v[at], v[at + 1u]);
+    let half = thread / TEAM;
+    let quad = thread % TEAM;
+    var four = vec4<f32>();
+    for (var i = 4u * quad; i < min(columns, 4u * quad + 4u); i++) {
+        if half == 0u {
+            four[i % 4u] = rotated(0u, MOST_COLUMNS, i);
+        } else {
+            four[i % 4u] = v[heads.v_start + kv_head * columns + i];
+        }
     }
+    var two = vec2<u32>();
+    if IS_Q8_0 {
+        let rounded = codes_of(four, thread);
+        two = halves_of(rounded.codes);
+        codes[thread] = rounded.codes;
+        if quad % UNIT_QUADS == 0u {
+            own_scales[thread / UNIT_QUADS] = rounded.scale;
+        }
+        if quad % (2u * UNIT_QUADS) == 0u {
+            scales[thread / (2u * UNIT_QUADS)] = rounded.scales;
+        }
+    } else {
+        two = vec2<u32>(half_bits(four.x) | (half_bits(four.y) << 16u), half_bits(four.z) | (half_bits(four.w) << 16u));
+        if quad % UNIT_QUADS == 0u {
+            own_scales[thread / UNIT_QUADS] = 1.0;
+        }
+    }
+    own[thread / 2u][2u * (thread % 2u)] = two.x;
+    own[thread / 2u][2u * (thread % 2u) + 1u] = two.y;
     workgroupBarrier();
     if thread < eighths {
         let key = eight_of(own[thread]);
-        largest_of[thread] = dot(key.a, query[2u * thread]) + dot(key.b, query[2u * thread + 1u]);
+        let product = dot(key.a, query[2u * thread]) + dot(key.b, query[2u * thread + 1u]);
+        largest_of[thread] = product * own_scales[thread / EIGHTHS_OF_UNIT];
     }
     workgroupBarrier();
 
@@ -71,17 +95,36 @@ fn row_attend(
         // The first slice has the own value.
         if thread < eighths {
             attended.weight = 1.0;
+            let scale = own_scales[MOST_COLUMNS / KV_UNIT + thread / EIGHTHS_OF_UNIT];
             attended.sum = eight_of(own[32u + thread]);
+            attended.sum.a *= scale;
+            attended.sum.b *= scale;
         }
     }
     workgroupBarrier();
     attended = attend_to(0u, kv_head, first, min(end, position), attended, thread);
     write_range((head * step[STEP_SPLITS] + group.z) * (columns + 2u), attended, thread);
 
-    if position < end && head % n_of_group == 0u && thread < 2u * eighths {
-        let half = thread / eighths;
-        let page = 2u * step_page(0u, position / PAGE) + half;
-        let at = ((page * attention.n_kv_heads + kv_head) * PAGE + position % PAGE) * eighths;
-        pages[at + thread % eighths] = own[32u * half + thread % eighths];
+    if position >= end || head % n_of_group != 0u {
+        return;
+    }
+    // From here on the halves are of a page.
+    let page = 2u * step_page(0u, position / PAGE) + half;
+    let of_head = (page * attention.n_kv_heads + kv_head) * head_words(columns) / 4u;
+    let in_page = position % PAGE;
+    if !IS_Q8_0 {
+        for (var i = quad; i < eighths; i += TEAM) {
+            pages[of_head + in_page * eighths + i] = own[32u * half + i];
+        }
+        return;
+    }
+    if quad < columns / 16u {
+        let at = TEAM * half + 4u * quad;
+        pages[of_head + in_page * (columns / 16u) + quad] = vec4<u32>(codes[at], codes[at + 1u], codes[at + 2u], codes[at + 3u]);
+    }
+    // One thread, since it may write whole vectors.
+    for (var i = 0u; i < scale_words(columns) && quad == 0u; i++) {
+        let word = in_page * scale_words(columns) + i;
+        pages[of_head + 2u * columns + word / 4u][word % 4u] = scales[4u * half + i];
     }
 }

@@ -5,20 +5,13 @@
 #import cached
 
 const THREADS: u32 = 128u;
-const EIGHTHS_OF_UNIT: u32 = KV_UNIT / 8u;
 const AT_ONCE: u32 = 4u;  // pages: a position for each thread
 
 var<workgroup> query: array<vec4<f32>, 64>;  // times the scale
 var<workgroup> keys: array<u32, AT_ONCE>;  // where each page's are
-var<workgroup> quarters: array<vec4<f32>, THREADS>;  // of each position's score
+var<workgroup> quarters: array<vec4<f32>, THREADS>;  // of each position's score; at last four columns of each thread's sums
 var<workgroup> largest_of: array<f32, THREADS>;
 var<workgroup> weights_of: array<f32, THREADS>;
-var<workgroup> sums: array<vec4<f32>, 256>;
-
-struct Eight {
-    a: vec4<f32>,
-    b: vec4<f32>,
-}
 
 // What a thread has of some positions: an eighth of every n_slices-th value.
 struct Attended {
@@ -27,20 +20,12 @@ struct Attended {
     sum: Eight,
 }
 
-fn eight_of(word: vec4<u32>) -> Eight {
-    return Eight(
-        vec4<f32>(unpack2x16float(word.x), unpack2x16float(word.y)),
-        vec4<f32>(unpack2x16float(word.z), unpack2x16float(word.w)),
-    );
-}
-
 // Adds the positions from `start` to `end` to those of `before`. All threads call it together.
 fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thread: u32) -> Attended {
     let n_kv_heads = attention.n_kv_heads;
     let columns = attention.columns;
     let eighths = columns / 8u;  // of a key or value
     let head_vectors = head_words(columns) / 4u;
-    let to_values = n_kv_heads * head_vectors;
     let n_slices = THREADS / eighths;
     let slice = thread / eighths;
     let eighth = thread % eighths;
@@ -92,9 +77,9 @@ fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thr
                     let position = i + k * n_slices;
                     let there = min(position, n - 1u);
                     let w = select(0.0, weights_of[there], position < n);
-                    let head = keys[there / PAGE] + to_values;
-                    let value = eight_of(eight_at(head, columns, there % PAGE, eighth));
-                    let scaled = w * scale_at(head, columns, there % PAGE, eighth / EIGHTHS_OF_UNIT);
+                    let of_page = keys[there / PAGE] + n_kv_heads * head_vectors;
+                    let value = eight_of(eight_at(of_page, columns, there % PAGE, eighth));
+                    let scaled = w * scale_at(of_page, columns, there % PAGE, eighth / EIGHTHS_OF_UNIT);
                     weight += w;
                     sum.a += scaled * value.a;
                     sum.b += scaled * value.b;
@@ -106,22 +91,31 @@ fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thr
     return Attended(largest, weight, sum);
 }
 
+// Writes four of each eight columns.
+fn write_half(at: u32, thread: u32) {
+    let eighths = attention.columns / 8u;
+    for (var i = thread; i < 4u * eighths; i += THREADS) {
+        var all = 0.0;
+        for (var slice = 0u; slice < THREADS / eighths; slice++) {
+            all += quarters[slice * eighths + i / 4u][i % 4u];
+        }
+        result[at + i / 4u * 8u + i % 4u] = all;
+    }
+}
+
 // Writes what a workgroup has of a range to `at`. All threads call it together.
 fn write_range(at: u32, attended: Attended, thread: u32) {
     let columns = attention.columns;
     let eighths = columns / 8u;
     let n_slices = THREADS / eighths;
-    sums[2u * thread] = attended.sum.a;
-    sums[2u * thread + 1u] = attended.sum.b;
     weights_of[thread] = attended.weight;
+    quarters[thread] = attended.sum.a;
     workgroupBarrier();
-    for (var column = thread; column < columns; column += THREADS) {
-        var all = 0.0;
-        for (var i = 0u; i < n_slices; i++) {
-            all += sums[2u * i * eighths + column / 4u][column % 4u];
-        }
-        result[at + column] = all;
-    }
+    write_half(at, thread);
+    workgroupBarrier();
+    quarters[thread] = attended.sum.b;
+    workgroupBarrier();
+    write_half(at + 4u, thread);
     if thread == 0u {
         var all = 0.0;
         for (var i = 0u; i < n_slices; i++) {

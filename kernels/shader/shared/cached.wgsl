@@ -2,6 +2,20 @@
 // as array<vec4<u32>>.
 #import pages
 
+const EIGHTHS_OF_UNIT: u32 = KV_UNIT / 8u;
+
+struct Eight {
+    a: vec4<f32>,
+    b: vec4<f32>,
+}
+
+fn eight_of(word: vec4<u32>) -> Eight {
+    return Eight(
+        vec4<f32>(unpack2x16float(word.x), unpack2x16float(word.y)),
+        vec4<f32>(unpack2x16float(word.z), unpack2x16float(word.w)),
+    );
+}
+
 // Columns 8i to 8i + 7 of a position of the head of a page that starts at vector `head`: f16, before their scale.
 fn eight_at(head: u32, columns: u32, position: u32, i: u32) -> vec4<u32> {
     if !IS_Q8_0 {
@@ -9,11 +23,15 @@ fn eight_at(head: u32, columns: u32, position: u32, i: u32) -> vec4<u32> {
     }
     let sixteen = pages[head + position * (columns / 16u) + i / 2u];
     let codes = select(sixteen.xy, sixteen.zw, (i & 1u) == 1u);
-    let low = vec4<f32>(unpack4xI8(codes.x));
-    let high = vec4<f32>(unpack4xI8(codes.y));
-    return vec4<u32>(
-        pack2x16float(low.xy), pack2x16float(low.zw), pack2x16float(high.xy), pack2x16float(high.zw),
-    );
+    return vec4<u32>(halves_of(codes.x), halves_of(codes.y));
+}
+
+// Four codes as f16. The bytes of 128 + code are the fractions of f16 from 1024 on, which is faster than making integers floats.
+fn halves_of(codes: u32) -> vec2<u32> {
+    let bytes = codes ^ 0x80808080u;
+    let even = unpack2x16float((bytes & 0x00ff00ffu) | 0x64006400u) - 1152.0;
+    let odd = unpack2x16float(((bytes >> 8u) & 0x00ff00ffu) | 0x64006400u) - 1152.0;
+    return vec2<u32>(pack2x16float(vec2<f32>(even.x, odd.x)), pack2x16float(vec2<f32>(even.y, odd.y)));
 }
 
 // The scale of a unit's columns.

@@ -7,7 +7,7 @@ use super::{
     layers::PartOps,
     pages::is_q8_0,
     places::{PlaceId, Places},
-    request::{MAX_SPLITS, Request},
+    request::{AttentionGrid, Request},
     row_attend::RowHeads,
     row_norm::RowNorm,
     tiles::{Counts, Extent, InOrder, TileTable, When},
@@ -125,8 +125,7 @@ pub(super) struct Builder<'a> {
     pub(super) routers: Vec<Routed>,
     /// How many parts of each of the last router's logits there are.
     pub(super) n_logit_parts: usize,
-    /// Heads of attention, and rows of a tile of it.
-    pub(super) attention: (u32, usize),
+    pub(super) attention: AttentionGrid,
     /// The best logits of each row.
     pub(super) best: Option<PlaceId>,
     /// The rows that a step begins with.
@@ -196,7 +195,7 @@ impl<'a> Builder<'a> {
             tiles: Vec::new(),
             routers: Vec::new(),
             n_logit_parts: 1,
-            attention: (1, 1),
+            attention: AttentionGrid::NONE,
             best: None,
             rows: None,
             embedding: None,
@@ -469,11 +468,6 @@ impl Step {
         let grid = self.grid.map(|extent| extent.of(counts));
         (self.when.holds(counts) && grid.iter().all(|extent| *extent > 0)).then_some(grid)
     }
-}
-
-/// The most bytes of what ranges of positions give: (T, H, splits, C + 2) floats.
-pub(super) fn ranges_bytes(n_heads: usize, head_width: usize) -> usize {
-    4 * (MAX_ROWS * n_heads).max(Request::busy()).max(MAX_SPLITS as usize * n_heads) * (head_width + 2)
 }
 
 /// A bind group of these parts of buffers.

@@ -3,7 +3,6 @@
 use super::{
     compile::{Builder, MAX_ROWS, Routed, View},
     one_row::{RowGateUp, choice},
-    pages::is_q8_0,
     products::{Pairs, few_rows},
     row_attend::RowHeads,
     row_norm::RowNorm,
@@ -208,14 +207,11 @@ impl Builder<'_> {
         let n = (n_heads + 2 * n_kv_heads) as u32;
         let grid = [Extent::Fixed(n), Extent::Rows(RowCount::Step), ONE];
         let next = self.ops_after(index).next();
-        // Attention that takes a row's heads itself writes them in f16.
-        let is_attended =
-            matches!(next, Some(Op::Attend { slot: of, q: of_heads, .. }) if (*of, *of_heads) == (slot, q.x));
-        if is_attended && !is_q8_0(self.layout) {
+        if matches!(next, Some(Op::Attend { slot: of, q: of_heads, .. }) if (*of, *of_heads) == (slot, q.x)) {
             let held = [q_rows.0, k_rows.0, v_rows.0];
             held.iter().for_each(|place| self.places.share(*place));
             self.row_heads = Some(RowHeads { parameters, buffers: buffers.clone(), held });
-            self.when = When::Several(RowCount::Step);
+            self.when = When::ButShallowRow;
         }
         self.push_paged(("heads_to_cache", Vec::new()), bytemuck::bytes_of(&parameters), buffers, grid, slot);
         self.when = When::Always;

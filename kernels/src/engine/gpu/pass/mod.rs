@@ -123,6 +123,11 @@ impl GpuPass {
         time.map_err(|error| DeviceError::Failed(error.to_string()))
     }
 
+    /// Whether a row of little context has kernels of its own.
+    fn has_shallow_rows(&self) -> bool {
+        self.parts.iter().any(|part| part.attention.of_shallow.is_some())
+    }
+
     /// [`DevicePass::step`], with a clock that takes times, if there is one; returns the counts of the last rows. Rows go through the
     /// parts 512 at a time; while a part computes some, the part before computes those that follow.
     fn run(
@@ -233,7 +238,14 @@ impl DevicePass for GpuPass {
     }
 
     fn n_dispatches(&self) -> usize {
-        let counts = Counts { rows: 1, wanted: 1, splits: 1, attention_tiles: 1, best: 0 };
+        let counts = Counts {
+            rows: 1,
+            wanted: 1,
+            splits: 1,
+            is_shallow: self.has_shallow_rows(),
+            attention_tiles: 1,
+            best: 0,
+        };
         let steps = self.parts.iter().flat_map(|part| &part.steps);
         steps.filter(|step| step.workgroups(&counts).is_some()).count()
     }

@@ -13,7 +13,7 @@ use super::{
     compile::{Builder, MAX_ROWS, MAX_WANTED, Routed, Step, View},
     layers::PartOps,
     pages::{GpuPages, pollster},
-    request::Request,
+    request::{AttentionGrid, Request},
     tiles::{Counts, TileTable},
 };
 use crate::{
@@ -43,8 +43,7 @@ pub(super) struct Part {
     tiles: Vec<TileTable>,
     pub(super) routers: Vec<Routed>,
     ropes: Vec<Rope>,
-    /// Heads, and rows of a tile.
-    attention: (u32, usize),
+    pub(super) attention: AttentionGrid,
     from: From,
     /// (T, D): the rows that a step begins with.
     rows: wgpu::Buffer,
@@ -266,6 +265,7 @@ impl Part {
             rows: request.n_rows() as u32,
             wanted: request.n_wanted() as u32,
             splits: request.n_splits,
+            is_shallow: request.is_shallow,
             attention_tiles: request.n_tiles(),
             best: request.n_best,
         };

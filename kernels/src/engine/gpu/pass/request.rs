@@ -1,5 +1,6 @@
-//! What a step tells its kernels: `shader/shared/step.wgsl` reads it. Knows no wgpu.
+//! What a step tells its kernels: `shader/shared/step.wgsl` reads it.
 
+use super::{compile::MAX_ROWS, tiles::FEW_ROWS};
 use crate::{
     cpu::{Rope, RopeTable},
     graph::{Span, WantedLogits},
@@ -9,15 +10,30 @@ use crate::{
 /// Tables of rotations that a step has room for.
 pub(super) const MAX_ROPES: usize = 8;
 /// The most workgroups that share the positions of a row.
-pub(super) const MAX_SPLITS: u32 = 32;
-/// The fewest pages of a range.
-const MIN_SPAN: u32 = 2;
-/// Pages that a workgroup takes at once, beside which its threads have nothing to do: `AT_ONCE` in `shader/shared/attention.wgsl`.
+const MAX_SPLITS: u32 = 256;
+/// Pages that a workgroup takes at once, beside which its threads have nothing to do: `AT_ONCE` in `shader/attend.wgsl`.
 pub(super) const PAGES_AT_ONCE: u32 = 4;
 /// Words before the rows' places.
 const HEADER: usize = 6 + MAX_ROPES;
-/// Workgroups of attention that keep a GPU busy: beyond these, positions are shared no further.
+/// Workgroups of attention that keep a GPU busy, beyond which positions are shared no further: of a query head, and of several.
 const BUSY: u32 = 1024;
+const BUSY_TOGETHER: u32 = 384;
+
+/// Workgroups of attention, before positions are divided among more of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttentionGrid {
+    /// H.
+    pub(super) n_heads: u32,
+    /// Of a shallow row, the only one of its step: it attends to so little that a kernel of its own is faster. None if there is
+    /// none.
+    pub(super) of_shallow: Option<u32>,
+    /// The most pages of a shallow row.
+    pub(super) shallow_pages: u32,
+    /// Of a row.
+    pub(super) of_row: u32,
+    /// In steps of more than [`FEW_ROWS`], of a tile of rows, and how many rows it has. None if rows are taken by themselves.
+    pub(super) of_tile: Option<(u32, usize)>,
+}
 
 /// Some rows of a step, in the words of its kernels; reused.
 #[derive(Debug, Default)]
@@ -33,11 +49,26 @@ pub(super) struct Request {
     tables: Vec<u32>,
     pages: Vec<u32>,
     table: RopeTable,
+    /// Pages of a range.
+    span: u32,
     pub(super) n_splits: u32,
+    /// Whether its only row is shallow.
+    pub(super) is_shallow: bool,
     /// How many of each row's best logits are wanted; 0 if all are.
     pub(super) n_best: u32,
     /// Tiles of attention: the first row of each, and how many it has, neighbours in one sequence.
     tiles: Vec<[u32; 2]>,
+}
+
+impl AttentionGrid {
+    /// Where no row attends.
+    pub(super) const NONE: Self =
+        Self { n_heads: 1, of_shallow: None, shallow_pages: 0, of_row: 1, of_tile: None };
+
+    /// The most ranges of positions that the heads of all rows of a step have together.
+    pub(super) fn max_ranges(self) -> usize {
+        (MAX_ROWS * self.n_heads as usize).max(8 * BUSY as usize)
+    }
 }
 
 impl Request {
@@ -56,26 +87,20 @@ impl Request {
         self.tiles.len() as u32
     }
 
-    /// Rows of heads and ranges of positions beyond which no step has several ranges.
-    pub(super) fn busy() -> usize {
-        BUSY as usize
-    }
-
     /// The most words of a request of `n_rows` for sequences of up to `max_positions`.
     pub(super) fn max_words(n_rows: usize, ropes: &[Rope], max_positions: usize) -> usize {
         let rotations: usize = ropes.iter().map(|rope| 2 * rope.half()).sum();
         HEADER + n_rows * (5 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
     }
 
-    /// Takes up to `max_rows` rows of `spans` from row `first` of all on, of which up to `max_wanted` have logits, for attention of
-    /// `n_heads` in tiles of `rows_of_tile`; returns how many.
+    /// Takes up to `max_rows` rows of `spans` from row `first` of all on, of which up to `max_wanted` have logits; returns how many.
     pub(super) fn fill(
         &mut self,
         spans: &[Span<'_>],
         first: usize,
         [mut max_rows, max_wanted]: [usize; 2],
         ropes: &[Rope],
-        (n_heads, rows_of_tile): (u32, usize),
+        attention: AttentionGrid,
     ) -> usize {
         for part in [&mut self.ids, &mut self.positions, &mut self.wanted, &mut self.tables, &mut self.pages]
         {
@@ -83,6 +108,7 @@ impl Request {
         }
         self.tiles.clear();
         let (mut start, mut most_pages) = (0, 1);
+        let rows_of_tile = attention.of_tile.map_or(1, |(_, rows)| rows);
         for span in spans {
             let taken = self.ids.len();
             for row in first.max(start)..(first + max_rows).min(start + span.ids.len()) {
@@ -113,23 +139,35 @@ impl Request {
             }
             start += span.ids.len();
         }
-        self.write(ropes, n_heads, most_pages);
+        self.divide(attention, most_pages);
+        self.write(ropes);
         self.n_rows()
     }
 
-    fn write(&mut self, ropes: &[Rope], n_heads: u32, most_pages: u32) {
-        let n_rows = self.ids.len() as u32;
-        let splits =
-            (BUSY / (n_heads * n_rows.max(1)).max(1)).clamp(1, MAX_SPLITS.min(most_pages.div_ceil(MIN_SPAN)));
-        let span = match most_pages.div_ceil(splits) {
-            few if few <= MIN_SPAN => few,
-            // A workgroup takes four at a time.
+    /// Divides the pages of each row's sequence, `most_pages` of the longest, among workgroups.
+    fn divide(&mut self, attention: AttentionGrid, most_pages: u32) {
+        let n_rows = (self.ids.len() as u32).max(1);
+        let AttentionGrid { n_heads, of_shallow, shallow_pages, of_row, of_tile } = attention;
+        self.is_shallow = of_shallow.is_some() && n_rows == 1 && most_pages <= shallow_pages;
+        let (busy, n_workgroups) = match (of_shallow, of_tile) {
+            (Some(n), _) if self.is_shallow => (BUSY, n),
+            (_, Some((n, _))) if n_rows > FEW_ROWS => (BUSY_TOGETHER, n * self.n_tiles()),
+            _ => (BUSY_TOGETHER, of_row * n_rows),
+        };
+        let most = (attention.max_ranges() as u32 / (n_rows * n_heads)).min(MAX_SPLITS);
+        let least = if self.is_shallow { PAGES_AT_ONCE / 2 } else { PAGES_AT_ONCE };
+        let splits = (busy / n_workgroups.max(1)).clamp(1, most.min(most_pages.div_ceil(least)).max(1));
+        self.span = match most_pages.div_ceil(splits) {
+            few if few <= least => few,
             many => many.next_multiple_of(PAGES_AT_ONCE),
         };
-        self.n_splits = most_pages.div_ceil(span);
+        self.n_splits = most_pages.div_ceil(self.span);
+    }
+
+    fn write(&mut self, ropes: &[Rope]) {
         let words = &mut self.words;
         words.clear();
-        words.extend([n_rows, self.wanted.len() as u32, span, self.n_splits]);
+        words.extend([self.ids.len() as u32, self.wanted.len() as u32, self.span, self.n_splits]);
         words.resize(HEADER + 3 * self.ids.len(), 0);
         for (index, rope) in ropes.iter().enumerate() {
             words[4 + index] = words.len() as u32;

@@ -1,4 +1,4 @@
-//! Attention of steps of one row, which takes the row's heads as the projections give them: `shader/row_attend.wgsl`.
+//! Attention of a shallow row, which takes the row's heads as the projections give them: `shader/row_attend.wgsl`.
 
 use super::{
     compile::{Builder, Step},
@@ -6,7 +6,7 @@ use super::{
     structs::{Attend, Heads},
     tiles::{Extent, When},
 };
-use crate::{engine::gpu::shaders::Resource, graph::RowCount};
+use crate::engine::gpu::shaders::Resource;
 
 /// Heads for the attention behind them.
 pub(super) struct RowHeads {
@@ -30,7 +30,7 @@ impl Builder<'_> {
         buffers.extend(heads.buffers.into_iter().filter(|(resource, _)| *resource != Resource::Result));
         heads.held.into_iter().for_each(|place| self.places.release(place));
         let grid = [Extent::Fixed(attention.n_heads), Extent::Fixed(1), Extent::Splits];
-        self.when = When::One(RowCount::Step);
+        self.when = When::ShallowRow;
         let shader = ("row_attend", Vec::new());
         self.push_paged(shader, bytemuck::bytes_of(&heads.parameters), buffers, grid, slot);
         self.when = When::Always;

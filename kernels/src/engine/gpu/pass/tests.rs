@@ -2,6 +2,7 @@
 
 mod best;
 mod heads;
+mod long;
 mod matrix;
 mod near;
 mod one_row;
@@ -164,7 +165,8 @@ impl Pass {
         let scale = 1.0 / (head_width as f32).sqrt();
         let attention = Attention { n_heads: 2 * group, scale, softcap: None, window: None, sinks: None };
         let heads = self.recorder.attend(slot, q, attention);
-        let out = self.linear(heads, "output", WeightFormat::Q8_0, (HIDDEN, false));
+        let format = if kind.second == WeightFormat::F32 { WeightFormat::F32 } else { WeightFormat::Q8_0 };
+        let out = self.linear(heads, "output", format, (HIDDEN, false));
         self.recorder.add(x, out);
     }
 }

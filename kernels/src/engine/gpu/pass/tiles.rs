@@ -49,6 +49,12 @@ pub(super) enum When {
     OneOrFew(RowCount),
     /// Those of more.
     Many(RowCount),
+    /// Those of one row that is shallow.
+    ShallowRow,
+    /// All others.
+    ButShallowRow,
+    /// Those of one to [`FEW_ROWS`], others than that.
+    FewButShallowRow,
     /// Those whose rows' best logits are enough.
     BestOnly,
 }
@@ -62,6 +68,9 @@ impl When {
             Self::Few(rows) => (2..=FEW_ROWS).contains(&counts.of(rows)),
             Self::OneOrFew(rows) => counts.of(rows) <= FEW_ROWS,
             Self::Many(rows) => counts.of(rows) > FEW_ROWS,
+            Self::ShallowRow => counts.is_shallow,
+            Self::ButShallowRow => !counts.is_shallow,
+            Self::FewButShallowRow => !counts.is_shallow && counts.rows <= FEW_ROWS,
             Self::BestOnly => counts.best > 0,
         }
     }
@@ -75,6 +84,8 @@ pub(super) struct Counts {
     /// W.
     pub(super) wanted: u32,
     pub(super) splits: u32,
+    /// Of its only row.
+    pub(super) is_shallow: bool,
     pub(super) attention_tiles: u32,
     /// Of each row's best logits; 0 if all are wanted.
     pub(super) best: u32,
@@ -110,7 +121,7 @@ impl Extent {
     /// Workgroups in a step of `n_rows`, all of them wanted.
     pub(super) fn most(self, n_rows: usize) -> u32 {
         let n = n_rows as u32;
-        self.of(&Counts { rows: n, wanted: n, splits: 1, attention_tiles: n, best: 0 })
+        self.of(&Counts { rows: n, wanted: n, splits: 1, attention_tiles: n, ..Counts::default() })
     }
 }
 

@@ -13,7 +13,7 @@ fn heads_of_every_width_attend_as_on_the_cpu() {
     let kinds =
         [KvFormat::F16, KvFormat::Q8_0].map(|kv| HEADS.map(|(head_width, group)| (kv, head_width, group)));
     for (kv, head_width, group) in kinds.into_iter().flatten() {
-        let kind = Kind { head_width, group, kv, ..Kind::whole(WeightFormat::Q8_0, WeightFormat::Q8_0) };
+        let kind = Kind { head_width, group, kv, ..Kind::whole(WeightFormat::F32, WeightFormat::F32) };
         let (program, packed, processor) = programs(kind);
         let (expected, chosen) = on_cpu(kind, &program, &packed, &processor);
         let pass = GpuPass::new(from_ref(&device), &program, (&packed, ALL), &layout(kind)).unwrap();
@@ -21,8 +21,10 @@ fn heads_of_every_width_attend_as_on_the_cpu() {
             let (logits, ours) = on_gpu(kind, &pass, steps);
             let what = format!("{group} heads of {head_width} columns in {kv}, {steps:?}");
             assert_eq!(ours, chosen, "{what}");
-            // The wider the heads, the sooner a value goes to another step.
-            assert_near((&logits, &expected), 3, &what);
+            // With weights in f32 only keys and values are rounded: now and then one to another step, at most 1/127 of 1/C of a
+            // row's. A kernel that is wrong gives more than a thousandth.
+            let error = nmse(&logits, &expected);
+            assert!(error < 1e-7, "{what}: NMSE {error:e}");
         }
     }
 }
