@@ -122,6 +122,12 @@ pub(super) fn check(scenario: &Scenario, text: &str) -> Result<Checked, Scenario
             format!("'{}' is no number format: f16, bf16, int8 and int4 are", scenario.swarm.wire),
         )
     })?;
+    if verify != Verify::Audit && matches!(wire, Dtype::Int8 | Dtype::Int4) {
+        let why = format!(
+            "verify \"{verify}\" needs wire f16 or bf16, as for `moex serve`; or verify is \"audit\""
+        );
+        return Err(swarm.error("wire", why));
+    }
     match scenario.routing {
         RoutingKeys::Uniform | RoutingKeys::Recorded { .. } => {}
         RoutingKeys::Zipf { exponent } => place("routing").within("exponent", exponent, 0.0, 10.0)?,

@@ -436,6 +436,7 @@ link = { preset = 'wifi', round_trip_ms = 3.0 }
             (GOOD.replace("apple-m2", "toaster"), 8, "rtx-4090"),
             (GOOD.replace("layers = 4", "layers = 0"), 3, "layers"),
             (format!("{GOOD}\n[load]\ntokens = 0\n"), 12, "tokens"),
+            (format!("{GOOD}\n[swarm]\nwire = 'int8'\n"), 12, "verify \"blocking\" needs wire f16 or bf16"),
             (format!("{GOOD}\n[routing]\nkind = 'zipf'\nexponent = -1.0\n"), 13, "exponent"),
         ] {
             let wrong =
