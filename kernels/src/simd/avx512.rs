@@ -105,7 +105,7 @@ where
     fn prefetch(self, bytes: &[u8], ahead: usize) {
         for line in (0..bytes.len()).step_by(64) {
             // A hint: an invalid address does nothing.
-            vector!(_mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(line + ahead).cast()));
+            vector!(_mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(line + ahead).cast()));
         }
     }
     #[inline(always)]
