@@ -21,6 +21,8 @@ override N_WORDS: u32 = PAGE * WIDTH;
 override N_SCORES: u32 = QUERIES * PAGE / 4u;
 const UNIT_QUADS: u32 = KV_UNIT / 4u;
 override N_UNITS: u32 = QUADS / UNIT_QUADS;
+// Quads of columns that share what they are multiplied with. A condition in the loop over them would keep it from being unrolled.
+override ALIKE: u32 = select(QUADS, UNIT_QUADS, IS_Q8_0);
 override N_SCALES: u32 = select(1u, N_UNITS * PAGE / 4u, IS_Q8_0);
 
 var<workgroup> queries: array<vec4<f32>, N_QUADS>;
@@ -100,16 +102,18 @@ fn attend_tiles(
         var high = vec4<f32>();
         var low_scaled = vec4<f32>();
         var high_scaled = vec4<f32>();
-        for (var column = 0u; column < QUADS; column++) {
-            let a = four(page[position * WIDTH + column]);
-            let b = four(page[(position + 16u) * WIDTH + column]);
-            for (var k = 0u; k < QUERIES / 8u; k++) {
-                let query = queries[(first_score + 8u * k) * QUADS + column];
-                low[k] += dot(a, query);
-                high[k] += dot(b, query);
+        for (var start = 0u; start < QUADS; start += ALIKE) {
+            for (var column = start; column < start + ALIKE; column++) {
+                let a = four(page[position * WIDTH + column]);
+                let b = four(page[(position + 16u) * WIDTH + column]);
+                for (var k = 0u; k < QUERIES / 8u; k++) {
+                    let query = queries[(first_score + 8u * k) * QUADS + column];
+                    low[k] += dot(a, query);
+                    high[k] += dot(b, query);
+                }
             }
-            if IS_Q8_0 && column % UNIT_QUADS == UNIT_QUADS - 1u {
-                let of_unit = column / UNIT_QUADS * (PAGE / 4u) + position / 4u;
+            if IS_Q8_0 {
+                let of_unit = start / UNIT_QUADS * (PAGE / 4u) + position / 4u;
                 low_scaled += low * scales[of_unit][position % 4u];
                 high_scaled += high * scales[of_unit + 4u][position % 4u];
                 low = vec4<f32>();
