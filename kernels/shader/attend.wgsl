@@ -23,11 +23,21 @@ override N_SLICES: u32 = THREADS / EIGHTHS;  // threads that have the same colum
 override OF_SLICE: u32 = (THREADS + N_SLICES - 1u) / N_SLICES;
 
 var<workgroup> queries: array<vec4<f32>, N_COLUMNS>;  // (FOURS, C): a column of four queries, times the scale
-// (FOURS, positions): scores of four queries, then their weights; at last (threads, 8): what threads have of the sums of a query.
-var<workgroup> weights: array<vec4<f32>, 256>;
+// (FOURS, positions, 4): scores of four queries, then their weights; at last (threads, 8): what threads have of the sums of a query.
+var<workgroup> weights: array<f32, 1024>;
 var<workgroup> keys: array<u32, AT_ONCE>;             // where those of each page are
 var<workgroup> parts: array<f32, THREADS>;            // of a query's largest score, then of its weight
-var<workgroup> kept: array<vec4<f32>, 2>;             // what four pages leave of the sums before them
+var<workgroup> kept: array<f32, 8>;                   // what four pages leave of the sums before them
+
+fn four_weights(at: u32) -> vec4<f32> {
+    return vec4<f32>(weights[4u * at], weights[4u * at + 1u], weights[4u * at + 2u], weights[4u * at + 3u]);
+}
+
+fn put_weights(at: u32, four: vec4<f32>) {
+    for (var k = 0u; k < 4u; k++) {
+        weights[4u * at + k] = four[k];
+    }
+}
 
 // Products of eight columns with four queries.
 fn products(key: Eight, at: u32) -> vec4<f32> {
@@ -68,13 +78,13 @@ fn result_at(group: vec3<u32>, head: u32) -> u32 {
 // Writes the sums of a query to `at`, if it is there. All threads call it together.
 fn write_sums(at: u32, is_there: bool, of_query: Eight, thread: u32) {
     workgroupBarrier();
-    weights[2u * thread] = of_query.a;
-    weights[2u * thread + 1u] = of_query.b;
+    put_weights(2u * thread, of_query.a);
+    put_weights(2u * thread + 1u, of_query.b);
     workgroupBarrier();
     for (var column = thread; is_there && column < COLUMNS; column += THREADS) {
         var all = 0.0;
         for (var slice = 0u; slice < N_SLICES; slice++) {
-            all += weights[2u * slice * EIGHTHS + column / 4u][column % 4u];
+            all += weights[slice * COLUMNS + column];
         }
         result[at + column] = all;
     }
@@ -148,16 +158,16 @@ fn attend(
                 }
             }
         }
-        weights[thread] = low_scores;
+        put_weights(thread, low_scores);
         if FOURS == 2u {
-            weights[THREADS + thread] = high_scores;
+            put_weights(THREADS + thread, high_scores);
         }
         workgroupBarrier();
-        let of_query = query / 4u * THREADS;
+        let of_query = query / 4u * 4u * THREADS + query % 4u;
         var most = LOWEST;
         if query < n_queries {
             for (var i = lane; i < THREADS; i += SHARING) {
-                most = max(most, weights[of_query + i][query % 4u]);
+                most = max(most, weights[of_query + 4u * i]);
             }
         }
         parts[thread] = most;
@@ -170,17 +180,17 @@ fn attend(
             let scale = exp(before - largest);
             weight *= scale;
             for (var i = lane; i < THREADS; i += SHARING) {
-                let w = select(0.0, exp(weights[of_query + i][query % 4u] - largest), i < n);
-                weights[of_query + i][query % 4u] = w;
+                let w = select(0.0, exp(weights[of_query + 4u * i] - largest), i < n);
+                weights[of_query + 4u * i] = w;
                 weight += w;
             }
             if lane == 0u {
-                kept[query / 4u][query % 4u] = scale;
+                kept[query] = scale;
             }
         }
         workgroupBarrier();
-        keep(&low, kept[0]);
-        keep(&high, kept[1]);
+        keep(&low, vec4<f32>(kept[0], kept[1], kept[2], kept[3]));
+        keep(&high, vec4<f32>(kept[4], kept[5], kept[6], kept[7]));
         if slice < N_SLICES {
             for (var k = 0u; k < OF_SLICE; k++) {
                 // Beyond the last one: the last, times 0.
@@ -191,9 +201,9 @@ fn attend(
                 let factor = select(0.0, scale, slice + k * N_SLICES < n);
                 value.a *= factor;
                 value.b *= factor;
-                add(&low, weights[position], value);
+                add(&low, four_weights(position), value);
                 if FOURS == 2u {
-                    add(&high, weights[THREADS + position], value);
+                    add(&high, four_weights(THREADS + position), value);
                 }
             }
         }

@@ -18,7 +18,9 @@ override WIDTH: u32 = QUADS + 1u;  // of a row of the page: without the last, 32
 override OWN: u32 = QUERIES * QUADS / THREADS;  // queries whose sums a thread has
 override N_QUADS: u32 = QUERIES * QUADS;
 override N_WORDS: u32 = PAGE * WIDTH;
-override N_SCORES: u32 = QUERIES * PAGE / 4u;
+override N_WEIGHTS: u32 = QUERIES * PAGE / 4u;
+const SCORES: u32 = PAGE + 1u;  // of a query: without the last, threads would read one bank of memory
+override N_SCORES: u32 = QUERIES * SCORES;
 const UNIT_QUADS: u32 = KV_UNIT / 4u;
 override N_UNITS: u32 = QUADS / UNIT_QUADS;
 // Quads of columns that share what they are multiplied with. A condition in the loop over them would keep it from being unrolled.
@@ -28,7 +30,8 @@ override N_SCALES: u32 = select(1u, N_UNITS * PAGE / 4u, IS_Q8_0);
 var<workgroup> queries: array<vec4<f32>, N_QUADS>;
 var<workgroup> page: array<vec2<u32>, N_WORDS>;  // keys, then values: four columns each, f16, before their scales
 var<workgroup> scales: array<vec4<f32>, N_SCALES>;  // (N_UNITS, PAGE) of them
-var<workgroup> scores: array<vec4<f32>, N_SCORES>;  // (QUERIES, PAGE), then their weights
+var<workgroup> scores: array<f32, N_SCORES>;  // (QUERIES, SCORES)
+var<workgroup> weights: array<vec4<f32>, N_WEIGHTS>;  // (QUERIES, PAGE)
 var<workgroup> parts: array<f32, THREADS>;
 var<workgroup> largest: array<f32, QUERIES>;
 var<workgroup> weight: array<f32, QUERIES>;
@@ -49,9 +52,14 @@ fn copy_page(head: u32, n: u32, thread: u32) {
         page[to + 1u] = words.zw;
     }
     if IS_Q8_0 {
-        for (var i = thread; i < PAGE * N_UNITS; i += THREADS) {
-            let row = i % PAGE;
-            scales[i / 4u][i % 4u] = select(0.0, scale_at(head, 4u * QUADS, row, i / PAGE), row < n);
+        for (var i = thread; i < N_SCALES; i += THREADS) {
+            let row = 4u * i % PAGE;
+            let unit = 4u * i / PAGE;
+            var of_rows = vec4<f32>();
+            for (var k = 0u; k < 4u; k++) {
+                of_rows[k] = select(0.0, scale_at(head, 4u * QUADS, row + k, unit), row + k < n);
+            }
+            scales[i] = of_rows;
         }
     }
 }
@@ -125,9 +133,9 @@ fn attend_tiles(
             high = high_scaled;
         }
         for (var k = 0u; k < QUERIES / 8u; k++) {
-            let of_query = (first_score + 8u * k) * (PAGE / 4u);
-            scores[of_query + position / 4u][position % 4u] = low[k];
-            scores[of_query + 4u + position / 4u][position % 4u] = high[k];
+            let of_query = (first_score + 8u * k) * SCORES;
+            scores[of_query + position] = low[k];
+            scores[of_query + position + 16u] = high[k];
         }
         workgroupBarrier();
         let n_before = step_position(tile.x + min(own_query / GROUP, tile.y - 1u)) + 1u;
@@ -135,7 +143,7 @@ fn attend_tiles(
         var most = LOWEST;
         for (var i = first; i < first + share; i++) {
             if PAGE * number + i < n_before {
-                most = max(most, scores[(own_query * PAGE + i) / 4u][i % 4u]);
+                most = max(most, scores[own_query * SCORES + i]);
             }
         }
         parts[thread] = most;
@@ -147,11 +155,14 @@ fn attend_tiles(
             now = max(now, parts[own_query * sharing + i]);
         }
         var sum = 0.0;
-        for (var i = first; i < first + share; i++) {
-            let at = (own_query * PAGE + i) / 4u;
-            let w = select(0.0, exp(scores[at][i % 4u] - now), PAGE * number + i < n_before);
-            scores[at][i % 4u] = w;
-            sum += w;
+        for (var i = first; i < first + share; i += 4u) {
+            var of_four = vec4<f32>();
+            for (var k = 0u; k < 4u; k++) {
+                let score = scores[own_query * SCORES + i + k];
+                of_four[k] = select(0.0, exp(score - now), PAGE * number + i + k < n_before);
+                sum += of_four[k];
+            }
+            weights[(own_query * PAGE + i) / 4u] = of_four;
         }
         workgroupBarrier();
         parts[thread] = sum;
@@ -176,7 +187,7 @@ fn attend_tiles(
             let c = four(page[at + 2u * WIDTH]);
             let d = four(page[at + 3u * WIDTH]);
             for (var i = 0u; i < OWN; i++) {
-                var w = scores[(first_query + i) * (PAGE / 4u) + p];
+                var w = weights[(first_query + i) * (PAGE / 4u) + p];
                 if IS_Q8_0 {
                     w *= scales[quad / UNIT_QUADS * (PAGE / 4u) + p];
                 }

@@ -33,22 +33,26 @@ fn router_logits(
     let end = min((group.z + 1u) * n, shape.items);
     var sums: vec4<f32>;
     for (var start = group.z * n; start < end; start += 4u * QUADS) {
-        for (var i = thread; i < 4u * QUADS * ROWS; i += THREADS) {
-            let column = i / ROWS;
-            var of_expert = 0.0;
-            if start + column < end {
-                of_expert = weight(panel, start * ROWS + i);
+        for (var i = thread; i < QUADS * ROWS; i += THREADS) {
+            let first = start + 4u * (i / ROWS);
+            var of_expert = vec4<f32>();
+            for (var k = 0u; k < 4u; k++) {
+                if first + k < end {
+                    of_expert[k] = weight(panel, (first + k) * ROWS + i % ROWS);
+                }
             }
-            experts[i % ROWS * WIDTH + column / 4u][column % 4u] = of_expert;
+            experts[i % ROWS * WIDTH + i / ROWS] = of_expert;
         }
-        for (var i = thread; i < 4u * QUADS * TILE; i += THREADS) {
-            let column = i % (4u * QUADS);
-            let of_row = i / (4u * QUADS);
-            var value = 0.0;
-            if start + column < end && of_row < n_rows {
-                value = x[(first_row + of_row) * shape.x_stride + start + column];
+        for (var i = thread; i < QUADS * TILE; i += THREADS) {
+            let first = start + 4u * (i % QUADS);
+            let of_row = i / QUADS;
+            var four = vec4<f32>();
+            for (var k = 0u; k < 4u; k++) {
+                if first + k < end && of_row < n_rows {
+                    four[k] = x[(first_row + of_row) * shape.x_stride + first + k];
+                }
             }
-            values[of_row * WIDTH + column / 4u][column % 4u] = value;
+            values[of_row * WIDTH + i % QUADS] = four;
         }
         workgroupBarrier();
         for (var quad = 0u; quad < QUADS; quad++) {

@@ -16,10 +16,14 @@
 
 var<workgroup> values: array<f32, 512>;       // the query, the key
 var<workgroup> squares: array<f32, THREADS>;
-var<workgroup> own: array<vec4<u32>, 64>;     // the row's key, from the middle on its value, in f16, before their scales
+var<workgroup> own: array<vec2<u32>, THREADS>;  // the row's key, from the middle on its value, in f16, before their scales
 var<workgroup> own_scales: array<f32, 16>;    // of each unit
 var<workgroup> codes: array<u32, THREADS>;    // in q8_0, of the key, from the middle on of the value
 var<workgroup> scales: array<u32, 8>;         // of the codes
+
+fn own_eighth(i: u32) -> vec4<u32> {
+    return vec4<u32>(own[2u * i], own[2u * i + 1u]);
+}
 
 @compute @workgroup_size(128)
 fn row_attend(
@@ -41,18 +45,20 @@ fn row_attend(
         }
     }
     norm_head(start, is_query, false, thread);
-    for (var i = thread; i < columns; i += THREADS) {
-        query[i / 4u][i % 4u] = rotated(0u, 0u, i) * attention.scale;
-    }
     let half = thread / TEAM;
     let quad = thread % TEAM;
     var four = vec4<f32>();
+    var of_query = vec4<f32>();
     for (var i = 4u * quad; i < min(columns, 4u * quad + 4u); i++) {
         if half == 0u {
             four[i % 4u] = rotated(0u, MOST_COLUMNS, i);
         } else {
             four[i % 4u] = v[heads.v_start + kv_head * columns + i];
+            of_query[i % 4u] = rotated(0u, 0u, i) * attention.scale;
         }
+    }
+    if half == 1u {
+        query[quad] = of_query;
     }
     var two = vec2<u32>();
     if IS_Q8_0 {
@@ -71,11 +77,10 @@ fn row_attend(
             own_scales[thread / UNIT_QUADS] = 1.0;
         }
     }
-    own[thread / 2u][2u * (thread % 2u)] = two.x;
-    own[thread / 2u][2u * (thread % 2u) + 1u] = two.y;
+    own[thread] = two;
     workgroupBarrier();
     if thread < eighths {
-        let key = eight_of(own[thread]);
+        let key = eight_of(own_eighth(thread));
         let product = dot(key.a, query[2u * thread]) + dot(key.b, query[2u * thread + 1u]);
         largest_of[thread] = product * own_scales[thread / EIGHTHS_OF_UNIT];
     }
@@ -96,7 +101,7 @@ fn row_attend(
         if thread < eighths {
             attended.weight = 1.0;
             let scale = own_scales[MOST_COLUMNS / KV_UNIT + thread / EIGHTHS_OF_UNIT];
-            attended.sum = eight_of(own[32u + thread]);
+            attended.sum = eight_of(own_eighth(32u + thread));
             attended.sum.a *= scale;
             attended.sum.b *= scale;
         }
@@ -114,7 +119,7 @@ fn row_attend(
     let in_page = position % PAGE;
     if !IS_Q8_0 {
         for (var i = quad; i < eighths; i += TEAM) {
-            pages[of_head + in_page * eighths + i] = own[32u * half + i];
+            pages[of_head + in_page * eighths + i] = own_eighth(32u * half + i);
         }
         return;
     }

@@ -9,9 +9,20 @@ const AT_ONCE: u32 = 4u;  // pages: a position for each thread
 
 var<workgroup> query: array<vec4<f32>, 64>;  // times the scale
 var<workgroup> keys: array<u32, AT_ONCE>;  // where each page's are
-var<workgroup> quarters: array<vec4<f32>, THREADS>;  // of each position's score; at last four columns of each thread's sums
+const WIDTH: u32 = THREADS + 8u;  // without the last, threads would read one bank of memory
+var<workgroup> quarters: array<f32, 4u * WIDTH>;  // (4, WIDTH): of each position's score; at last four columns of each thread's sums
 var<workgroup> largest_of: array<f32, THREADS>;
 var<workgroup> weights_of: array<f32, THREADS>;
+
+fn quarters_of(at: u32) -> vec4<f32> {
+    return vec4<f32>(quarters[at], quarters[WIDTH + at], quarters[2u * WIDTH + at], quarters[3u * WIDTH + at]);
+}
+
+fn put_quarters(at: u32, four: vec4<f32>) {
+    for (var k = 0u; k < 4u; k++) {
+        quarters[k * WIDTH + at] = four[k];
+    }
+}
 
 // What a thread has of some positions: an eighth of every n_slices-th value.
 struct Attended {
@@ -50,10 +61,10 @@ fn attend_to(row: u32, kv_head: u32, start: u32, end: u32, before: Attended, thr
                     part += product * scale_at(keys[page], columns, in_page, i / EIGHTHS_OF_UNIT);
                 }
             }
-            quarters[position][thread % 4u] = part;
+            quarters[thread % 4u * WIDTH + position] = part;
         }
         workgroupBarrier();
-        let score = select(LOWEST, dot(quarters[thread], vec4<f32>(1.0)), thread < n);
+        let score = select(LOWEST, dot(quarters_of(thread), vec4<f32>(1.0)), thread < n);
         largest_of[thread] = score;
         workgroupBarrier();
         for (var half = THREADS / 2u; half > 0u; half /= 2u) {
@@ -97,7 +108,7 @@ fn write_half(at: u32, thread: u32) {
     for (var i = thread; i < 4u * eighths; i += THREADS) {
         var all = 0.0;
         for (var slice = 0u; slice < THREADS / eighths; slice++) {
-            all += quarters[slice * eighths + i / 4u][i % 4u];
+            all += quarters[i % 4u * WIDTH + slice * eighths + i / 4u];
         }
         result[at + i / 4u * 8u + i % 4u] = all;
     }
@@ -109,11 +120,11 @@ fn write_range(at: u32, attended: Attended, thread: u32) {
     let eighths = columns / 8u;
     let n_slices = THREADS / eighths;
     weights_of[thread] = attended.weight;
-    quarters[thread] = attended.sum.a;
+    put_quarters(thread, attended.sum.a);
     workgroupBarrier();
     write_half(at, thread);
     workgroupBarrier();
-    quarters[thread] = attended.sum.b;
+    put_quarters(thread, attended.sum.b);
     workgroupBarrier();
     write_half(at + 4u, thread);
     if thread == 0u {

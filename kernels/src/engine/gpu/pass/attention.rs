@@ -41,9 +41,9 @@ impl AttentionTile {
         // The less memory a workgroup takes, the more run beside each other.
         let queries = if quads > 32 || (quads > 16 && 16_u32.is_multiple_of(group)) { 16 } else { 32 };
         let scale_bytes = if is_q8_0(layout) { 16 * quads } else { 16 };
-        // Queries, a page, its scales, scores, and a few floats for each query and thread.
-        let bytes =
-            16 * queries * quads + 8 * 32 * (quads + 1) + scale_bytes + 4 * 32 * queries + 12 * queries + 512;
+        // Queries, a page, its scales, scores and weights, and a few floats for each query and thread.
+        let of_query = 16 * quads + 4 * 33 + 4 * 32 + 12;
+        let bytes = queries * of_query + 8 * 32 * (quads + 1) + scale_bytes + 512;
         let fits = bytes <= device.wgpu().limits().max_compute_workgroup_storage_size
             && n_heads.is_multiple_of(n_kv_heads)
             && queries.is_multiple_of(group)
