@@ -19,8 +19,8 @@ fn shaders_and_dispatches_have_the_same_numbers() {
     }
 }
 
-/// A store to a part of a vector may be one of all of it (WGSL, *Memory Model*): threads that share a vector of a workgroup's memory
-/// would overwrite each other's parts, which Vulkan's drivers do not show.
+/// A store to a part of a vector may be one of all of it (WGSL, *Component Reference from Vector Reference*): threads that share a
+/// vector of a workgroup's memory overwrite each other's parts. Metal and Direct3D do so, Vulkan's drivers do not show it.
 #[test]
 fn no_shader_stores_parts_of_vectors_that_threads_share() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shader");
