@@ -22,8 +22,9 @@ const MIN_ANSWERS: usize = 16;
 const MAX_MOMENTS: usize = 64;
 /// Workers that are computed for: the time grows with their square.
 const MAX_WORKERS: usize = 48;
-/// The part of all pairs that the hub may compute itself: the model has no hub among the workers.
-const MAX_HUB_SHARE: f64 = 0.1;
+/// The part of all pairs that the hub may compute itself: the model has no hub among the workers. And the part of the
+/// workers' pairs that those of unknown latency may compute: a slow one is asked so rarely that it stays unknown for long.
+const MAX_UNKNOWN_SHARE: f64 = 0.1;
 /// The part by which a predicted layer may differ before the model says nothing of changes: workers of one machine wait
 /// for each other, and it takes them for independent.
 const MAX_DIFFERENCE: f64 = 0.3;
@@ -135,14 +136,14 @@ impl Moment {
 impl Figures {
     /// The figures, or a sentence that says why there are none.
     fn of(since: &Moment, now: &Moment, status: &SwarmStatus) -> Result<Self, String> {
-        let (room, names) = room(since, now, status)?;
+        let (room, names, unknown) = room(since, now, status)?;
         let failed = |error: ModelError| format!("The model has no answer: {error}.");
         let layer_ms = room.layer_ms().map_err(failed)?;
         let step = room.step;
         let layer_micros = beside(1e3 * layer_ms, 1e3 * step.layer_ms);
         let is_near = layer_micros.difference.abs() <= MAX_DIFFERENCE;
         let what_ifs = if is_near { room.what_ifs().map_err(failed)? } else { Vec::new() };
-        let advice = match what_ifs.first() {
+        let mut advice = match what_ifs.first() {
             _ if !is_near => {
                 "The prediction is too far off to say what would help: workers that share a machine \
                               wait for each other."
@@ -153,6 +154,9 @@ impl Figures {
             }
             _ => "None of these changes would help.".to_owned(),
         };
+        if !unknown.is_empty() {
+            advice.push_str(&format!(" Asked too rarely to be counted: {}.", unknown.join(", ")));
+        }
         Ok(Self {
             steps: now.steps - since.steps,
             tokens_per_second: beside(room.tokens_per_s(layer_ms), room.measured_tokens_per_s()),
@@ -171,8 +175,12 @@ fn beside(predicted: f64, measured: f64) -> Beside {
     Beside { predicted, measured, difference: predicted / measured - 1.0 }
 }
 
-/// The room that the model computes for, and its workers' names.
-fn room<'a>(since: &Moment, now: &Moment, status: &'a SwarmStatus) -> Result<(Room, Vec<&'a str>), String> {
+/// The room that the model computes for, its workers' names, and those of the workers that it leaves out.
+fn room<'a>(
+    since: &Moment,
+    now: &Moment,
+    status: &'a SwarmStatus,
+) -> Result<(Room, Vec<&'a str>, Vec<&'a str>), String> {
     if status.workers.is_empty() {
         return Err("No worker has joined: the hub computes alone.".to_owned());
     }
@@ -213,13 +221,17 @@ fn room<'a>(since: &Moment, now: &Moment, status: &'a SwarmStatus) -> Result<(Ro
     if asked.len() > MAX_WORKERS {
         return Err(format!("More than {MAX_WORKERS} workers are asked: that many are not computed for."));
     }
-    if let Some((worker, ..)) = asked.iter().find(|(w, ..)| w.answers_micros.len() < MIN_ANSWERS) {
+    let pairs = |of: &[(&WorkerStatus, f64, f64)]| of.iter().map(|(.., pairs)| pairs).sum::<f64>();
+    let by_all = pairs(&asked);
+    let (asked, unknown): (Vec<_>, Vec<_>) =
+        asked.into_iter().partition(|(w, ..)| w.answers_micros.len() >= MIN_ANSWERS);
+    if let Some((worker, ..)) = unknown.first().filter(|_| pairs(&unknown) > MAX_UNKNOWN_SHARE * by_all) {
         return Err(format!("Too little is measured of worker {}.", name(worker)));
     }
-    let by_workers: f64 = asked.iter().map(|(.., pairs)| pairs).sum();
+    let by_workers = pairs(&asked);
     let by_hub = now.hub_pairs.saturating_sub(since.hub_pairs) as f64;
     let hub_share = by_hub / (by_hub + by_workers).max(1.0);
-    if by_workers == 0.0 || hub_share > MAX_HUB_SHARE {
+    if by_workers == 0.0 || hub_share > MAX_UNKNOWN_SHARE {
         return Err(format!(
             "The hub computes {:.0} % of the experts itself, and the model only knows workers.",
             100.0 * hub_share
@@ -231,6 +243,7 @@ fn room<'a>(since: &Moment, now: &Moment, status: &'a SwarmStatus) -> Result<(Ro
     let is_hedged = status.verification.mode != Verify::Exact;
     let first = if is_hedged { (1.0 - hedges / dispatches).clamp(0.0, 1.0) } else { 1.0 };
     let names = asked.iter().map(|(worker, ..)| name(worker)).collect();
+    let unknown = unknown.iter().map(|(worker, ..)| name(worker)).collect();
     let workers = asked
         .into_iter()
         .map(|(worker, messages, pairs)| Worker {
@@ -249,7 +262,7 @@ fn room<'a>(since: &Moment, now: &Moment, status: &'a SwarmStatus) -> Result<(Ro
         layer_ms: status.totals.layer_mean_micros as f64 / 1e3,
     };
     let hedged = if is_hedged { hedges / dispatches } else { 0.0 };
-    Ok((Room { workers, pairs: by_workers / n_layers, hedged, step }, names))
+    Ok((Room { workers, pairs: by_workers / n_layers, hedged, step }, names, unknown))
 }
 
 fn in_words(change: Change, names: &[&str]) -> String {
@@ -352,6 +365,20 @@ mod tests {
         assert_eq!(figures.what_ifs[0].change, "wired links, 0.5 ms there and back");
         assert!((figures.what_ifs[0].gain - (30.0 / 16.0 - 1.0)).abs() < 1e-9);
         assert!(figures.advice.starts_with("What would help most: wired links, 0.5 ms there and back, by 8"));
+    }
+
+    #[test]
+    fn a_worker_that_is_rarely_asked_does_not_keep_the_others_from_being_predicted() {
+        let mut status = status();
+        let mut now = counted(&status);
+        let far = status.workers[1].id;
+        status.workers[1].answers_micros.truncate(11);
+        now.workers.insert(far, (11, 80));
+        let predicted = figures(status.clone(), &now).unwrap();
+        assert!((predicted.layer_micros.predicted - 5_000.0).abs() < 1e-6);
+        assert!(predicted.advice.ends_with(" Asked too rarely to be counted: far."), "{}", predicted.advice);
+        now.workers.insert(far, (11, 90));
+        assert_eq!(figures(status, &now).unwrap_err(), "Too little is measured of worker far.");
     }
 
     #[test]

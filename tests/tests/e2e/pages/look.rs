@@ -70,9 +70,13 @@ async fn the_swarm_and_join_pages_look_right_everywhere() {
         .await
         .unwrap();
     look(&tab, &axe, "swarm-unmeasured").await;
-    // Two answers are enough steps for a prediction.
-    for story in [super::STORY, "Tell me a story about a lamp."] {
+    // A prediction needs 64 steps, and 16 answers of each worker with more than a tenth of the pairs.
+    for thing in ["a bear", "a lamp", "a boat", "a bird", "a tree", "a king", "a shoe", "a moon"] {
+        let story = format!("Tell me a story about {thing}.");
         hub.answer(&serde_json::json!({ "messages": [{ "role": "user", "content": story }] })).await.unwrap();
+        if hub.status().await.unwrap()["prediction"]["reason"].is_null() {
+            break;
+        }
     }
     tab.until("!document.querySelector('#prediction-table').hidden").await.unwrap();
     tab.until("document.querySelectorAll('.worker').length === 2 && document.querySelector('.join-url') && !document.querySelector('#experts').hidden")
