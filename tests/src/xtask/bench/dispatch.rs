@@ -128,7 +128,7 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
         }
     }
     while hub.status().await?["totals"]["layers"].as_u64() < Some(args.layers) {
-        let (n_tokens, _) = generate(&hub, 256).await?;
+        let (n_tokens, _) = generate(&hub, args.layers.clamp(16, 256) as u32).await?;
         ensure!(n_tokens > 1, "the model says nothing");
     }
     hub.end(Signal::TERM).await?;
@@ -140,7 +140,7 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
 }
 
 /// The adapter and the choice of the tabs that a name of a device stands for.
-fn tab_device(device: &str) -> Option<(Adapter, &'static str)> {
+pub(super) fn tab_device(device: &str) -> Option<(Adapter, &'static str)> {
     match device {
         "tab" => Some((Adapter::Card, "gpu")),
         "tab-auto" => Some((Adapter::Card, "auto")),
@@ -150,7 +150,11 @@ fn tab_device(device: &str) -> Option<(Adapter, &'static str)> {
 }
 
 /// A Chromium with `n` tabs; reports why one does not use a GPU.
-async fn start_tabs(hub: &Hub, (adapter, choice): (Adapter, &str), n: usize) -> Result<(Browser, Vec<Tab>)> {
+pub(super) async fn start_tabs(
+    hub: &Hub,
+    (adapter, choice): (Adapter, &str),
+    n: usize,
+) -> Result<(Browser, Vec<Tab>)> {
     let browser = Browser::launch_with(adapter).await?;
     let page = hub.join_url.replacen("/join#", &format!("/join?device={choice}&memory=8GiB#"), 1);
     let mut tabs = Vec::with_capacity(n);

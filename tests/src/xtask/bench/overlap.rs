@@ -1,6 +1,6 @@
 //! `cargo xtask bench overlap`: measures the gain of several groups of rows in flight: the hub computes one while
-//! workers compute the experts of others. Workers are behind a delay; there are several streams at once, and a long
-//! prompt alone.
+//! workers compute the experts of others. Workers are behind a delay, or tabs of this machine; there are several streams at
+//! once, and a long prompt alone.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,8 +10,10 @@ use comfy_table::Table;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
+use super::dispatch::{start_tabs, tab_device};
 use super::median;
 use super::stepped::Stepped;
+use crate::browser::{Browser, Tab};
 use crate::chat;
 use crate::hub::{Hub, Moex, Worker};
 use crate::proxy::{Link, Proxy, Weather};
@@ -37,13 +39,19 @@ pub struct Args {
     /// Tokens of the long prompt.
     #[arg(short, long, default_value_t = 1024)]
     prompt: usize,
-    /// Native workers.
+    /// Native workers, or tabs.
     #[arg(long, default_value_t = 3)]
     workers: usize,
+    /// Tabs of Chromium without a delay in place of native workers: `tab`, `tab-auto` or `tab-software`, as of `bench dispatch`.
+    #[arg(long, conflicts_with = "round_trips")]
+    device: Option<String>,
     /// Runs of each; the medians are shown.
     #[arg(short, long, default_value_t = 3)]
     runs: usize,
 }
+
+/// Workers until dropped: native ones, or tabs.
+type Workers = (Vec<(Proxy, Worker)>, Option<(Browser, Vec<Tab>)>);
 
 /// Measures each and prints a table.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
@@ -56,7 +64,8 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         format!("first token of {} s", args.prompt),
         "waited".to_owned(),
     ]));
-    for &round_trip in &args.round_trips {
+    let round_trips = if args.device.is_some() { &[0][..] } else { &args.round_trips };
+    for &round_trip in round_trips {
         for in_flight in &args.in_flight {
             let (hub, _workers) = start(moex, args, round_trip, in_flight).await?;
             let mut row = vec![round_trip.to_string(), in_flight.clone()];
@@ -88,17 +97,18 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     Ok(())
 }
 
-async fn start(
-    moex: &Moex,
-    args: &Args,
-    round_trip: u64,
-    in_flight: &str,
-) -> Result<(Hub, Vec<(Proxy, Worker)>)> {
+async fn start(moex: &Moex, args: &Args, round_trip: u64, in_flight: &str) -> Result<(Hub, Workers)> {
     let mut flags = vec!["--no-hub-compute", "--in-flight", in_flight, "--check-every", "0"];
     if let Some(model) = &args.model {
         flags.extend(["--model", model.to_str().context("a path that is text")?]);
     }
     let hub = moex.hub(&flags)?;
+    if let Some(device) = &args.device {
+        let device = tab_device(device).with_context(|| format!("{device} is no tab"))?;
+        let tabs = start_tabs(&hub, device, args.workers).await?;
+        hub.wait_for_workers(args.workers).await?;
+        return Ok((hub, (Vec::new(), Some(tabs))));
+    }
     let half = Weather { delay: Duration::from_micros(500 * round_trip), ..Weather::default() };
     let mut workers = Vec::new();
     for n in 0..args.workers {
@@ -112,7 +122,7 @@ async fn start(
     for (proxy, _) in &workers {
         proxy.set(Link::Shaped { up: half, down: half });
     }
-    Ok((hub, workers))
+    Ok((hub, (workers, None)))
 }
 
 /// Tokens a second of `n` streams that begin at the same time.
