@@ -1,6 +1,6 @@
 // Panels of sixteen rows of weights times int8 activations, for the pairs of one tile a workgroup: one of gate and one of up and
 // what joins them, or one or two of down. Threads take units of columns apart, and their products are added in the order of the
-// columns.
+// columns. With one thread for each row it waits for nobody, which is what a GPU made of software needs.
 #import tile
 #import product
 
@@ -46,38 +46,37 @@ fn float_products(place: Place, lane: u32) {
     }
 }
 
-@compute @workgroup_size(THREADS)
-fn int8_product(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let tile = run.first_tile + group.y;
-#ifdef WEB
-    let n_pairs = tiles[tile].n_pairs;
-#else
-    let n_pairs = select(tiles[tile].n_pairs, 1u, ONE_PAIR == 1u);
-#endif
-    if n_pairs == 0u {
-        return;
+// The sums of a row for every pair, by the only thread of that row.
+fn whole_row(place: Place) {
+    var sums = vec4<f32>();
+    let stride = place.n_pairs * ROWS;
+    for (var item = 0u; item < shape.items; item++) {
+        unit_products(place, item, 0u);
+        sums.x = sum_in_order(sums.x, place.column, stride, ADDENDS);
+        if place.n_pairs > 1u {
+            sums.y = sum_in_order(sums.y, place.column + ROWS, stride, ADDENDS);
+        }
+        if place.n_pairs > 2u {
+            sums.z = sum_in_order(sums.z, place.column + 2u * ROWS, stride, ADDENDS);
+        }
+        if place.n_pairs > 3u {
+            sums.w = sum_in_order(sums.w, place.column + 3u * ROWS, stride, ADDENDS);
+        }
     }
-    let block = 4u * tiles[tile].block;
-    let row = thread % ROWS;
-    let lane = thread / ROWS;
-    let n_panels = (shape.out + 15u) / 16u * (2u - shape.is_down);
-    let panel = min(ROWS / 16u * group.x + row / 16u, n_panels - 1u);
-    var rows = tiles[tile].rows;
-    if shape.is_down == 1u {
-        rows = (tiles[tile].first_pair + vec4<u32>(0u, 1u, 2u, 3u)) * shape.x_stride;
+    for (var t = 0u; t < place.n_pairs; t++) {
+        products[t * ROWS + place.column] = sums[t];
     }
-    let place = Place(block + shape.weights + panel * shape.weight_stride, row % 16u, row, rows, n_pairs);
+}
 
-    // From here on a thread has the sum of a row for pair `lane`.
+// The sum of a row for pair `lane`, by all threads of that row. `n_pairs` is the same for all threads of a workgroup, as its
+// barriers need; of a `place`, browsers do not see that.
+fn shared_row(place: Place, lane: u32, n_pairs: u32) {
     var sum = 0.0;
     if FLOATS != 0u {
         float_products(place, lane);
         workgroupBarrier();
         if lane < n_pairs {
-            let first = 4u * lane * ROWS + row;
+            let first = 4u * lane * ROWS + place.column;
             sum = sum_of(
                 sum_of(products[first], products[first + ROWS]),
                 sum_of(products[first + 2u * ROWS], products[first + 3u * ROWS]),
@@ -105,35 +104,72 @@ fn int8_product(
 #endif
             workgroupBarrier();
             if lane < n_pairs {
-                sum = sum_in_order(sum, lane * ROWS + row, n_pairs * ROWS, n * ADDENDS);
+                sum = sum_in_order(sum, lane * ROWS + place.column, n_pairs * ROWS, n * ADDENDS);
             }
             workgroupBarrier();
         }
     }
-    let at = (tiles[tile].first_pair + lane) * shape.out;
-    if shape.is_down == 0u {
-        if FLOATS == 0u {
-            sum = half_of(sum);
-        }
-        products[thread] = sum;
-        workgroupBarrier();
-        let out = 16u * group.x + row;
-        if lane < n_pairs && row < 16u && out < shape.out {
-            let up = products[thread + 16u];
-            let first = shape.products + 2u * at;
-            result[at + out] = joined(block, out, sum, up);
-            result[first + out] = sum;
-            result[first + shape.out + out] = up;
-        }
+    if lane < n_pairs {
+        products[lane * ROWS + place.column] = sum;
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn int8_product(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let tile = run.first_tile + group.y;
+#ifdef WEB
+    let n_pairs = tiles[tile].n_pairs;
+#else
+    let n_pairs = select(tiles[tile].n_pairs, 1u, ONE_PAIR == 1u);
+#endif
+    if n_pairs == 0u {
         return;
     }
-    let out = ROWS * group.x + row;
-    if lane < n_pairs && out < shape.out {
-        if shape.kind == 1u {
-            sum = sum_of(sum, bias(block, shape.bias, out));
+    let block = 4u * tiles[tile].block;
+    let row = thread % ROWS;
+    let lane = thread / ROWS;
+    let n_panels = (shape.out + 15u) / 16u * (2u - shape.is_down);
+    let panel = min(ROWS / 16u * group.x + row / 16u, n_panels - 1u);
+    var rows = tiles[tile].rows;
+    if shape.is_down == 1u {
+        rows = (tiles[tile].first_pair + vec4<u32>(0u, 1u, 2u, 3u)) * shape.x_stride;
+    }
+    let place = Place(block + shape.weights + panel * shape.weight_stride, row % 16u, row, rows, n_pairs);
+    if FLOATS == 0u && LANES == 1u {
+        whole_row(place);
+    } else {
+        shared_row(place, lane, n_pairs);
+    }
+    workgroupBarrier();
+    for (var t = lane; t < n_pairs; t += LANES) {
+        var sum = products[t * ROWS + row];
+        let at = (tiles[tile].first_pair + t) * shape.out;
+        if shape.is_down == 0u {
+            let out = 16u * group.x + row;
+            if row < 16u && out < shape.out {
+                var up = products[t * ROWS + row + 16u];
+                if FLOATS == 0u {
+                    sum = half_of(sum);
+                    up = half_of(up);
+                }
+                let first = shape.products + 2u * at;
+                result[at + out] = joined(block, out, sum, up);
+                result[first + out] = sum;
+                result[first + shape.out + out] = up;
+            }
+            continue;
         }
-        let y = product_of(tiles[tile].gates[lane], sum);
-        // Below 2^-100 results are 0: no device meets a number that is not normal.
-        result[at + out] = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);
+        let out = ROWS * group.x + row;
+        if out < shape.out {
+            if shape.kind == 1u {
+                sum = sum_of(sum, bias(block, shape.bias, out));
+            }
+            let y = product_of(tiles[tile].gates[t], sum);
+            // Below 2^-100 results are 0: no device meets a number that is not normal.
+            result[at + out] = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);
+        }
     }
 }

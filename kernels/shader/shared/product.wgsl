@@ -8,7 +8,7 @@
 
 override CAPACITY: u32;     // products of a row that are kept at once
 override ROWS: u32;         // of one panel or two
-override THREADS: u32;      // of a workgroup, at least eight a row
+override THREADS: u32;      // of a workgroup: one a row, or at least eight
 override LANES: u32 = THREADS / ROWS;
 
 struct Place {

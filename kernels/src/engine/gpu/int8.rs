@@ -1,7 +1,11 @@
 //! Experts with int8 activations: their panels and words are the CPU's; this file tells the shaders where each part
 //! lies. Knows no wgpu.
 
-use super::{layout::kind, shaders::Constants, structs::Shape};
+use super::{
+    layout::kind,
+    shaders::Constants,
+    structs::{Shape, TILE_PAIRS},
+};
 use crate::{
     ExpertShape, WeightFormat,
     quant::{Definition, Geometry, Scale, Terms, UNIT, block_words, columns_at, row_stride},
@@ -11,7 +15,7 @@ use crate::{
 /// The columns that a workgroup of `int8_rows` takes.
 const ROWS_COLS: usize = 256;
 /// Workgroups for one such range of columns: one for each pair that a tile may have.
-const ROWS_PAIRS: usize = super::structs::TILE_PAIRS;
+const ROWS_PAIRS: usize = TILE_PAIRS;
 
 /// A kernel of a step.
 #[derive(Debug)]
@@ -140,23 +144,20 @@ impl Cut {
     }
 }
 
-/// The override constants of products with matrices of `format`. A GPU made of software may set a workgroup's memory to zero once
-/// for each four threads, which takes ten times as long as the products do: there a workgroup keeps one for each thread of a row.
+/// The override constants of products with matrices of `format`. On a GPU made of software threads that wait for each other take
+/// several times as long as the products do, and so does a workgroup's memory, which it may set to zero once for each four threads:
+/// there a row of integers has one thread, and a workgroup keeps what one unit gives for four pairs.
 pub(super) fn product(format: WeightFormat, cut: Cut, is_software: bool) -> Constants {
     // Float formats have none of these.
     let numbers = format.definition().map_or([1; INTEGER.len()], integer);
     let addends = numbers[0];
-    let capacity = match format.definition() {
-        _ if !is_software => cut.capacity,
-        None => FLOAT_CAPACITY,
-        Some(_) => cut.threads / cut.rows * addends,
+    let (threads, capacity) = match format.definition() {
+        _ if !is_software => (cut.threads, cut.capacity),
+        None => (cut.threads, FLOAT_CAPACITY),
+        Some(_) => (cut.rows, TILE_PAIRS * addends),
     };
-    let given = [
-        ("FLOATS", float_bits(format)),
-        ("CAPACITY", capacity),
-        ("ROWS", cut.rows),
-        ("THREADS", cut.threads),
-    ];
+    let given =
+        [("FLOATS", float_bits(format)), ("CAPACITY", capacity), ("ROWS", cut.rows), ("THREADS", threads)];
     let constants = given.into_iter().chain(INTEGER.into_iter().zip(numbers));
     constants.map(|(name, value)| (name, value as f64)).collect()
 }
