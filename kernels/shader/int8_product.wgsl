@@ -49,18 +49,10 @@ fn float_products(place: Place, lane: u32) {
 // The sums of a row for every pair, by the only thread of that row.
 fn whole_row(place: Place) {
     var sums = vec4<f32>();
-    let stride = place.n_pairs * ROWS;
     for (var item = 0u; item < shape.items; item++) {
         unit_products(place, item, 0u);
-        sums.x = sum_in_order(sums.x, place.column, stride, ADDENDS);
-        if place.n_pairs > 1u {
-            sums.y = sum_in_order(sums.y, place.column + ROWS, stride, ADDENDS);
-        }
-        if place.n_pairs > 2u {
-            sums.z = sum_in_order(sums.z, place.column + 2u * ROWS, stride, ADDENDS);
-        }
-        if place.n_pairs > 3u {
-            sums.w = sum_in_order(sums.w, place.column + 3u * ROWS, stride, ADDENDS);
+        for (var t = 0u; t < place.n_pairs; t++) {
+            sums[t] = sum_in_order(sums[t], t * ROWS + place.column, place.n_pairs * ROWS, ADDENDS);
         }
     }
     for (var t = 0u; t < place.n_pairs; t++) {

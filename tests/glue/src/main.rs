@@ -1,6 +1,7 @@
 //! `moex-glue WASM FOLDER NAME`: what `wasm-bindgen` makes of a compiled worker, for browsers, gzipped, as they fetch it:
 //! NAME.js.gz and NAME_bg.wasm.gz.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 
@@ -22,36 +23,44 @@ fn main() -> Result<()> {
     ensure!(scripts == 0, "the worker has scripts of its own, which nothing embeds");
     let script = without_layout(generated.js());
     let wasm = generated.wasm_mut().emit_wasm();
-    let hashes = hashes(&script);
-    gzip(&numbered(&hashes, script.into_bytes()), &Path::new(folder).join(format!("{name}.js.gz")))?;
-    gzip(&numbered(&hashes, wasm), &Path::new(folder).join(format!("{name}_bg.wasm.gz")))
+    let places = places(&hashes(&script), &wasm);
+    gzip(&numbered(&places, script.into_bytes()), &Path::new(folder).join(format!("{name}.js.gz")))?;
+    gzip(&numbered(&places, wasm), &Path::new(folder).join(format!("{name}_bg.wasm.gz")))
 }
 
 /// Digits of the hash at the end of the name of an import.
 const HASH_DIGITS: usize = 16;
 
-/// The hashes at the ends of the names of the imports: `_` and 16 hexadecimal digits, each once.
-fn hashes(script: &str) -> Vec<Vec<u8>> {
+/// The hashes at the ends of the names of the imports: `_` and 16 hexadecimal digits.
+fn hashes(script: &str) -> BTreeSet<&[u8]> {
     let names = script.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let ends = names.filter_map(|name| name.rsplit_once('_').map(|(_, end)| end));
     let is_hash = |end: &&str| end.len() == HASH_DIGITS && end.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let mut hashes: Vec<Vec<u8>> = ends.filter(is_hash).map(|end| end.as_bytes().to_vec()).collect();
-    hashes.sort();
-    hashes.dedup();
-    hashes
+    ends.filter(is_hash).map(str::as_bytes).collect()
 }
 
-/// `bytes` with each hash replaced by its place in `hashes`, as long as the hash was: the names stay distinct, and a number
-/// compresses where a hash does not.
-fn numbered(hashes: &[Vec<u8>], mut bytes: Vec<u8>) -> Vec<u8> {
+/// Each hash with its place among those of the wasm's imports: numbers that count upwards compress best.
+fn places(hashes: &BTreeSet<&[u8]>, wasm: &[u8]) -> BTreeMap<Vec<u8>, usize> {
+    let mut places = BTreeMap::new();
+    let imported = wasm.windows(HASH_DIGITS).filter(|window| hashes.contains(window));
+    for hash in imported.chain(hashes.iter().copied()) {
+        let next = places.len();
+        places.entry(hash.to_vec()).or_insert(next);
+    }
+    places
+}
+
+/// `bytes` with each hash replaced by its place, as long as the hash was: the names stay distinct, and a number compresses where a
+/// hash does not.
+fn numbered(places: &BTreeMap<Vec<u8>, usize>, mut bytes: Vec<u8>) -> Vec<u8> {
     let mut at = 0;
     while let Some(window) = bytes.get_mut(at..at + HASH_DIGITS) {
-        match hashes.binary_search_by(|hash| hash[..].cmp(window)) {
-            Ok(place) => {
+        match places.get(&*window) {
+            Some(place) => {
                 window.copy_from_slice(format!("{place:0HASH_DIGITS$}").as_bytes());
                 at += HASH_DIGITS;
             }
-            Err(_) => at += 1,
+            None => at += 1,
         }
     }
     bytes

@@ -123,7 +123,7 @@ async fn a_full_storage_is_said_and_the_chat_goes_on() {
     browser.close().await.unwrap();
 }
 
-/// A link of 4 KB a second carries some twenty pieces a second, whatever the hub's rate; the page shows the hub's rate.
+/// However slowly a link carries the pieces of an answer, the page shows the hub's rate.
 #[tokio::test]
 async fn the_tokens_a_second_that_are_shown_are_the_engines_and_fit_the_wall_clock() {
     // What the stream takes for a token.

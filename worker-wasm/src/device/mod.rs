@@ -181,7 +181,7 @@ impl Device {
             Kind::Gpu(gpu) => {
                 if let (ActivationFormat::Int8, Some(reason)) = (plan.activations, &self.inexact) {
                     return Err(EngineError::Plan(format!(
-                        "the hub computes with int8 activations, and the GPU is not exact: {reason}"
+                        "the hub computes in int8, and the GPU is not exact: {reason}"
                     )));
                 }
                 let report = GpuEngine::self_test(gpu, &plan).await;
