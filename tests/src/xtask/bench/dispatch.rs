@@ -11,9 +11,9 @@ use moex_protocol::WorkerKey;
 use moex_sim::replay::Trace;
 use moex_swarm::trace::LayerRecord;
 
+use super::local_workers::LocalWorkers;
 use super::{generate, median};
-use crate::browser::{Adapter, Browser, Tab};
-use crate::hub::{Hub, Moex, Signal, workers};
+use crate::hub::{Hub, Moex, Signal};
 use crate::peer::{Behaviour, Peer, PeerConfig};
 
 /// The command's arguments.
@@ -102,29 +102,12 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     }
     serve.extend(args.serve.iter().map(String::as_str));
     let hub = moex.hub(&serve)?;
-    let start_worker = |device: &String| moex.worker("worker", &hub.join_url, &["--device", device]);
-    let tabs = args.device.as_deref().and_then(tab_device);
-    let native = args.device.iter().filter(|_| tabs.is_none());
-    let devices = native.flat_map(|device| std::iter::repeat_n(device, n_workers));
-    let _workers = devices.map(start_worker).collect::<Result<Vec<_>>>()?;
-    let _tabs = match tabs {
-        Some(device) => Some(start_tabs(&hub, device, n_workers).await?),
-        None => None,
-    };
-    let n_peers = if args.device.is_none() { n_workers } else { 0 };
-    let peers = (1..=n_peers).map(|n| {
-        let key = WorkerKey(n as u128);
-        let (memory_budget_bytes, busy_poll) = (1 << 40, args.busy_poll);
-        let (teraflops, behaviour, renames) = (1.0, Behaviour::Zeros, false);
-        let config = PeerConfig { key, memory_budget_bytes, teraflops, behaviour, busy_poll, renames };
-        Peer::start(&hub.join_url, config)
-    });
-    let _peers = peers.collect::<Result<Vec<_>>>()?;
-    let status = hub.wait_for_workers(n_workers).await?;
-    if args.device.is_some() {
-        for worker in workers(&status) {
-            let arithmetic = if worker["is_exact"] == true { "exact" } else { "not exact" };
-            eprintln!("a worker on {} ({}): {arithmetic}", worker["adapter"], worker["backend"]);
+    let (_workers, _peers);
+    match &args.device {
+        Some(device) => _workers = LocalWorkers::start(moex, &hub, device, n_workers).await?,
+        None => {
+            _peers = start_peers(&hub, n_workers, args.busy_poll)?;
+            hub.wait_for_workers(n_workers).await?;
         }
     }
     while hub.status().await?["totals"]["layers"].as_u64() < Some(args.layers) {
@@ -139,32 +122,13 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
     Ok(layers.split_off(layers.len() / 10))
 }
 
-/// The adapter and the choice of the tabs that a name of a device stands for.
-pub(super) fn tab_device(device: &str) -> Option<(Adapter, &'static str)> {
-    match device {
-        "tab" => Some((Adapter::Card, "gpu")),
-        "tab-auto" => Some((Adapter::Card, "auto")),
-        "tab-software" => Some((Adapter::Software, "gpu")),
-        _ => None,
-    }
-}
-
-/// A Chromium with `n` tabs; reports why one does not use a GPU.
-pub(super) async fn start_tabs(
-    hub: &Hub,
-    (adapter, choice): (Adapter, &str),
-    n: usize,
-) -> Result<(Browser, Vec<Tab>)> {
-    let browser = Browser::launch_with(adapter).await?;
-    let page = hub.join_url.replacen("/join#", &format!("/join?device={choice}&memory=8GiB#"), 1);
-    let mut tabs = Vec::with_capacity(n);
-    for _ in 0..n {
-        let tab = browser.open(&page).await?;
-        let status = tab.wait_until("connected", |status| status["phase"] == "connected").await?;
-        if let Some(note) = status["note"].as_str() {
-            eprintln!("a tab: {note}");
-        }
-        tabs.push(tab);
-    }
-    Ok((browser, tabs))
+/// Workers that answer at once and compute nothing.
+fn start_peers(hub: &Hub, n: usize, busy_poll: bool) -> Result<Vec<Peer>> {
+    let peers = (1..=n).map(|n| {
+        let (key, memory_budget_bytes) = (WorkerKey(n as u128), 1 << 40);
+        let (teraflops, behaviour, renames) = (1.0, Behaviour::Zeros, false);
+        let config = PeerConfig { key, memory_budget_bytes, teraflops, behaviour, busy_poll, renames };
+        Peer::start(&hub.join_url, config)
+    });
+    peers.collect()
 }

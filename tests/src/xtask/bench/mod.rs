@@ -8,6 +8,7 @@ mod hedge;
 mod kernels;
 mod lan;
 mod load;
+mod local_workers;
 mod overlap;
 mod page;
 mod replay;

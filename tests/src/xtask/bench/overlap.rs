@@ -1,5 +1,5 @@
 //! `cargo xtask bench overlap`: measures the gain of several groups of rows in flight: the hub computes one while
-//! workers compute the experts of others. Workers are behind a delay, or tabs of this machine; there are several streams at
+//! workers compute the experts of others. Workers are behind a delay, or on a device of this machine; there are several streams at
 //! once, and a long prompt alone.
 
 use std::path::PathBuf;
@@ -10,10 +10,9 @@ use comfy_table::Table;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
-use super::dispatch::{start_tabs, tab_device};
+use super::local_workers::LocalWorkers;
 use super::median;
 use super::stepped::Stepped;
-use crate::browser::{Browser, Tab};
 use crate::chat;
 use crate::hub::{Hub, Moex, Worker};
 use crate::proxy::{Link, Proxy, Weather};
@@ -39,10 +38,10 @@ pub struct Args {
     /// Tokens of the long prompt.
     #[arg(short, long, default_value_t = 1024)]
     prompt: usize,
-    /// Native workers, or tabs.
+    /// Workers.
     #[arg(long, default_value_t = 3)]
     workers: usize,
-    /// Tabs of Chromium without a delay in place of native workers: `tab`, `tab-auto` or `tab-software`, as of `bench dispatch`.
+    /// Workers on this device without a delay, in place of those behind a delay: as of `bench dispatch`.
     #[arg(long, conflicts_with = "round_trips")]
     device: Option<String>,
     /// Runs of each; the medians are shown.
@@ -50,8 +49,8 @@ pub struct Args {
     runs: usize,
 }
 
-/// Workers until dropped: native ones, or tabs.
-type Workers = (Vec<(Proxy, Worker)>, Option<(Browser, Vec<Tab>)>);
+/// Workers until dropped: behind a delay, or without.
+type Workers = (Vec<(Proxy, Worker)>, Option<LocalWorkers>);
 
 /// Measures each and prints a table.
 pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
@@ -104,10 +103,8 @@ async fn start(moex: &Moex, args: &Args, round_trip: u64, in_flight: &str) -> Re
     }
     let hub = moex.hub(&flags)?;
     if let Some(device) = &args.device {
-        let device = tab_device(device).with_context(|| format!("{device} is no tab"))?;
-        let tabs = start_tabs(&hub, device, args.workers).await?;
-        hub.wait_for_workers(args.workers).await?;
-        return Ok((hub, (Vec::new(), Some(tabs))));
+        let workers = LocalWorkers::start(moex, &hub, device, args.workers).await?;
+        return Ok((hub, (Vec::new(), Some(workers))));
     }
     let half = Weather { delay: Duration::from_micros(500 * round_trip), ..Weather::default() };
     let mut workers = Vec::new();
