@@ -1,5 +1,5 @@
 //! `cargo xtask bench dispatch`: measures a layer between router and workers, from plan to sum: with workers that answer at
-//! once and compute nothing, or with native workers on a device.
+//! once and compute nothing, or with workers on a device.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -12,6 +12,7 @@ use moex_sim::replay::Trace;
 use moex_swarm::trace::LayerRecord;
 
 use super::local_workers::LocalWorkers;
+use super::overlap::first_token;
 use super::{generate, median};
 use crate::hub::{Hub, Moex, Signal};
 use crate::peer::{Behaviour, Peer, PeerConfig};
@@ -25,6 +26,10 @@ pub struct Args {
     /// The fewest layers.
     #[arg(long, default_value_t = 4_000)]
     layers: u64,
+    /// Tokens of prompts whose layers are shown as well, by the row. With several groups in flight a layer waits for others
+    /// too: `-- --in-flight 1`.
+    #[arg(long)]
+    prompt: Option<usize>,
     /// A checkpoint. The default has Qwen3-30B-A3B's rows and choices and a hub with little else to do, so that caches
     /// stay warm: `moex synth --like dispatch`.
     #[arg(long)]
@@ -41,6 +46,11 @@ pub struct Args {
     #[arg(last = true)]
     serve: Vec<String>,
 }
+
+/// Prompts that are sent.
+const N_PROMPTS: usize = 5;
+/// Fewer rows are no prompt's.
+const PROMPT_ROWS: u32 = 32;
 
 /// A part of a layer: its name, and the times of the layer's record that bound it.
 type Part = (&'static str, fn(&LayerRecord) -> u64);
@@ -66,8 +76,10 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
     let model = given.unwrap_or(&path);
     let mut table = Table::new();
     table.set_header(["workers", "part", "p50 us", "p95 us", "p99 us"]);
+    let mut of_prompts = Table::new();
+    of_prompts.set_header(["workers", "rows", "part", "p50 us a row", "p95 us a row"]);
     for &n_workers in &args.workers {
-        let layers =
+        let (layers, prompts) =
             measure(moex, args, model, n_workers).await.with_context(|| format!("{n_workers} workers"))?;
         for (name, time) in PARTS {
             let mut times: Vec<u64> = layers.iter().map(time).collect();
@@ -75,6 +87,17 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             let quantile = |percent: usize| times[times.len() * percent / 100].to_string();
             let row = [n_workers.to_string(), name.to_owned(), p50.to_string(), quantile(95), quantile(99)];
             table.add_row(row);
+        }
+        for (name, time) in PARTS {
+            let of_row = |layer: &LayerRecord| time(layer) as f64 / f64::from(layer.rows);
+            let mut times: Vec<f64> = prompts.iter().map(of_row).collect();
+            let mut rows: Vec<u32> = prompts.iter().map(|layer| layer.rows).collect();
+            if times.is_empty() {
+                break;
+            }
+            let (p50, p95) = (median(&mut times), times[times.len() * 95 / 100]);
+            let row = [n_workers.to_string(), median(&mut rows).to_string(), name.to_owned()];
+            of_prompts.add_row(row.into_iter().chain([p50, p95].map(|time| format!("{time:.1}"))));
         }
         let bytes = |of: fn(&LayerRecord) -> u64| layers.iter().map(of).sum::<u64>() / layers.len() as u64;
         eprintln!(
@@ -85,11 +108,19 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         );
     }
     println!("{table}");
+    if args.prompt.is_some() {
+        println!("{of_prompts}");
+    }
     Ok(())
 }
 
-/// The records of layers with one row that only workers computed.
-async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Result<Vec<LayerRecord>> {
+/// The records of layers that only workers computed: those with one row, and those of prompts.
+async fn measure(
+    moex: &Moex,
+    args: &Args,
+    model: &Path,
+    n_workers: usize,
+) -> Result<(Vec<LayerRecord>, Vec<LayerRecord>)> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("trace.jsonl");
     let trace = path.to_str().context("a temporary folder has a plain name")?;
@@ -114,12 +145,17 @@ async fn measure(moex: &Moex, args: &Args, model: &Path, n_workers: usize) -> Re
         let (n_tokens, _) = generate(&hub, args.layers.clamp(16, 256) as u32).await?;
         ensure!(n_tokens > 1, "the model says nothing");
     }
+    for run in 0..args.prompt.map_or(0, |_| N_PROMPTS) {
+        first_token(&hub, args.prompt.unwrap_or_default(), run).await?;
+    }
     hub.end(Signal::TERM).await?;
     let trace = Trace::read(BufReader::new(File::open(&path)?))?;
     let mut layers: Vec<LayerRecord> = trace.steps.into_iter().flat_map(|step| step.layers).collect();
-    layers.retain(|layer| layer.rows == 1 && layer.is_ok);
+    layers.retain(|layer| layer.is_ok);
+    let prompts = layers.extract_if(.., |layer| layer.rows >= PROMPT_ROWS).collect();
+    layers.retain(|layer| layer.rows == 1);
     // The first layers met cold caches.
-    Ok(layers.split_off(layers.len() / 10))
+    Ok((layers.split_off(layers.len() / 10), prompts))
 }
 
 /// Workers that answer at once and compute nothing.

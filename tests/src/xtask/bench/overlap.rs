@@ -164,7 +164,7 @@ fn bubble(of: Stepped) -> String {
 }
 
 /// The time to the first token of a new prompt of about `n_tokens`, by the engine's clock.
-async fn first_token(hub: &Hub, n_tokens: usize, run: usize) -> Result<Duration> {
+pub(super) async fn first_token(hub: &Hub, n_tokens: usize, run: usize) -> Result<Duration> {
     // Numbers have a token for each digit.
     let mut digits = String::new();
     let mut seed = 88_172_645_463_325_252_u64 ^ (run as u64 + 1) << 17;
