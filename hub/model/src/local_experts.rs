@@ -83,8 +83,12 @@ impl Experts for LocalExperts {
                 through_wire(processor.as_deref(), wire, values, hidden, bytes);
             }
         };
-        carried.clear();
-        carried.extend_from_slice(rows);
+        carried.resize(rows.len(), 0.0);
+        match &processor {
+            Some(processor) => processor
+                .each_row(carried, hidden, |t, row| row.copy_from_slice(&rows[t * hidden..][..hidden])),
+            None => carried.copy_from_slice(rows),
+        }
         round(carried);
         answers.resize(calls.pairs().len() * hidden, 0.0);
         let computed = match arithmetic {

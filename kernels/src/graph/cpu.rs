@@ -9,6 +9,9 @@ use crate::{
     simd::{self, ExpertCall, PAGE_POSITIONS, PackedExpertShape, PackedShape, PackedView, Processor, Slab},
 };
 
+/// Rows of a router's logits that one task takes: some ten microseconds of them.
+const ROUTED_AT_ONCE: usize = 16;
+
 /// The arithmetic of an engine.
 pub(super) enum Cpu {
     /// In f32, matrices where they lie: the oracle.
@@ -80,6 +83,22 @@ impl Cpu {
                 rows.enumerate().for_each(|(t, (a, b))| work(t, a, b));
             }
             Self::Simd(processor) => processor.each_two_rows(a, b, work),
+        }
+    }
+
+    /// Runs `route(logits, experts, gates)` for parts of the rows of (T, `n_experts`), (T, `k`) and (T, `k`), in any order.
+    pub(super) fn route(
+        &self,
+        [n_experts, k]: [usize; 2],
+        logits: &mut [f32],
+        (experts, gates): (&mut [u16], &mut [f32]),
+        route: impl Fn(&mut [f32], &mut [u16], &mut [f32]) + Sync,
+    ) {
+        match self {
+            Self::Exact => route(logits, experts, gates),
+            Self::Simd(processor) => {
+                processor.each_rows(ROUTED_AT_ONCE, (logits, n_experts), (experts, k), (gates, k), route);
+            }
         }
     }
 

@@ -300,13 +300,20 @@ impl Program {
                 routing.n_chosen = k;
                 routing.experts.resize(n_rows * k, 0);
                 routing.gates.resize(n_rows * k, 0.0);
-                let (experts, gates) = (&mut routing.experts, &mut routing.gates);
+                let chosen = (&mut routing.experts[..], &mut routing.gates[..]);
                 match router {
-                    RouterKind::Softmax => cpu::route(logits, n_experts, k, renormalise, experts, gates),
+                    RouterKind::Softmax => {
+                        engine.route([n_experts, k], logits, chosen, |logits, experts, gates| {
+                            cpu::route(logits, n_experts, k, renormalise, experts, gates);
+                        });
+                    }
                     RouterKind::SigmoidInGroups { correction, n_groups, n_chosen_groups } => {
                         let groups =
                             Groups { correction: graph.vector(correction), n_groups, n_chosen_groups };
-                        cpu::route_in_groups(logits, &groups, k, (renormalise, gate_scale), experts, gates);
+                        let gates_of = (renormalise, gate_scale);
+                        engine.route([n_experts, k], logits, chosen, |logits, experts, gates| {
+                            cpu::route_in_groups(logits, &groups, k, gates_of, experts, gates);
+                        });
                     }
                 }
             }

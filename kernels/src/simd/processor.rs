@@ -55,6 +55,31 @@ impl Processor {
         });
     }
 
+    /// Runs `work(rows of a, rows of b, rows of c)` for `rows_each` rows at a time of three buffers with as many rows, (T, width)
+    /// each, on all threads.
+    ///
+    /// # Panics
+    /// If one is not whole rows, or has more or fewer than another.
+    pub fn each_rows<A: Send, B: Send, C: Send>(
+        &self,
+        rows_each: usize,
+        (a, a_width): (&mut [A], usize),
+        (b, b_width): (&mut [B], usize),
+        (c, c_width): (&mut [C], usize),
+        work: impl Fn(&mut [A], &mut [B], &mut [C]) + Sync,
+    ) {
+        let n_rows = a.len().checked_div(a_width).unwrap_or(0);
+        let lengths = [a_width, b_width, c_width].map(|width| n_rows * width);
+        assert_eq!([a.len(), b.len(), c.len()], lengths, "three buffers with as many rows");
+        let (a, b, c) = (Disjoint::new(a), Disjoint::new(b), Disjoint::new(c));
+        self.pool.run(n_rows.div_ceil(rows_each), &|task| {
+            let (first, end) = (task * rows_each, n_rows.min((task + 1) * rows_each));
+            let rows = |width: usize| first * width..end * width;
+            // SAFETY: these rows of each buffer are this task's alone.
+            unsafe { work(a.part(rows(a_width)), b.part(rows(b_width)), c.part(rows(c_width))) };
+        });
+    }
+
     /// [`Self::each_row`] of two buffers with as many rows, (T, width) each: `work(t, row of a, row of b)`.
     ///
     /// # Panics
@@ -71,5 +96,29 @@ impl Processor {
             // SAFETY: only the task that works on row `t` of `a` touches row `t` of `b`.
             work(t, a, unsafe { b.part(t * b_width..(t + 1) * b_width) });
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_buffers_are_cut_at_the_same_rows() {
+        let processor = Processor::new(Simd::detect(), 3);
+        for n_rows in [0, 1, 7, 16, 50] {
+            let (mut a, mut b, mut c) =
+                (vec![0_u8; 2 * n_rows], vec![0_u16; n_rows], vec![0_u32; 3 * n_rows]);
+            b.iter_mut().zip(0..).for_each(|(b, row)| *b = row);
+            processor.each_rows(8, (&mut a, 2), (&mut b, 1), (&mut c, 3), |a, b, c| {
+                for (b, (a, c)) in b.iter().zip(a.chunks_exact_mut(2).zip(c.chunks_exact_mut(3))) {
+                    a.fill(*b as u8);
+                    c.fill(u32::from(*b));
+                }
+            });
+            let of_row = |n: usize| (0..n_rows).flat_map(move |row| std::iter::repeat_n(row, n));
+            assert!(a.iter().map(|a| usize::from(*a)).eq(of_row(2)), "{n_rows} rows");
+            assert!(c.iter().map(|c| *c as usize).eq(of_row(3)), "{n_rows} rows");
+        }
     }
 }
