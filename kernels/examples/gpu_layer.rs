@@ -24,7 +24,7 @@ const HIDDEN: usize = 2048;
 const INNER: usize = 768;
 const CHOSEN: u32 = 8;
 const N_RUNS: usize = 41;
-/// Rows whose parts are measured, and the pauses between them.
+/// Batches of one row whose parts are measured, and the pauses between them.
 const N_ROWS: usize = 400;
 const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_micros(150), Duration::from_millis(2)];
 
@@ -99,25 +99,28 @@ async fn measure(settings: Settings) -> Result<(), EngineError> {
             }
             println!();
             for pause in PAUSES {
-                let parts = parts(&engine, &reached, &batch(1, n_experts), pause).await?;
+                let parts = parts(&engine, &reached, &batch(1, n_experts), (N_ROWS, pause)).await?;
                 println!("    {pause:?} apart: {parts}");
             }
-            let parts = parts(&engine, &reached, &batch(max_rows, n_experts), Duration::ZERO).await?;
-            println!("    {max_rows} rows: {parts}");
+            let most = batch(max_rows, n_experts);
+            println!(
+                "    {max_rows} rows: {}",
+                parts(&engine, &reached, &most, (N_RUNS, Duration::ZERO)).await?
+            );
         }
     }
     Ok(())
 }
 
-/// The medians of the parts of a batch's time, in words.
+/// The medians of the parts of a batch's time in so many runs, in words.
 async fn parts(
     engine: &GpuEngine,
     reached: &Reached,
     batch: &Batch,
-    pause: Duration,
+    (n_runs, pause): (usize, Duration),
 ) -> Result<String, EngineError> {
     let mut rows = Vec::new();
-    for _ in 0..N_ROWS {
+    for _ in 0..n_runs {
         reached.lock().expect("nobody panics").clear();
         let start = Instant::now();
         while start.elapsed() < pause {}
@@ -135,7 +138,7 @@ async fn parts(
     let median = |part: usize| {
         let mut times: Vec<_> = rows.iter().map(|row| row[part].1).collect();
         times.sort_unstable();
-        format!("{} {:.1?}", rows[0][part].0, times[N_ROWS / 2])
+        format!("{} {:.1?}", rows[0][part].0, times[n_runs / 2])
     };
     Ok((0..rows[0].len()).map(median).collect::<Vec<_>>().join(", "))
 }

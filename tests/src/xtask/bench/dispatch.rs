@@ -88,16 +88,12 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             let row = [n_workers.to_string(), name.to_owned(), p50.to_string(), quantile(95), quantile(99)];
             table.add_row(row);
         }
-        for (name, time) in PARTS {
-            let of_row = |layer: &LayerRecord| time(layer) as f64 / f64::from(layer.rows);
-            let mut times: Vec<f64> = prompts.iter().map(of_row).collect();
-            let mut rows: Vec<u32> = prompts.iter().map(|layer| layer.rows).collect();
-            if times.is_empty() {
-                break;
-            }
-            let (p50, p95) = (median(&mut times), times[times.len() * 95 / 100]);
-            let row = [n_workers.to_string(), median(&mut rows).to_string(), name.to_owned()];
-            of_prompts.add_row(row.into_iter().chain([p50, p95].map(|time| format!("{time:.1}"))));
+        if args.prompt.is_some() {
+            ensure!(
+                !prompts.is_empty(),
+                "no layer of a prompt had {PROMPT_ROWS} rows that workers computed alone"
+            );
+            add_prompts(&mut of_prompts, n_workers, &prompts);
         }
         let bytes = |of: fn(&LayerRecord) -> u64| layers.iter().map(of).sum::<u64>() / layers.len() as u64;
         eprintln!(
@@ -112,6 +108,19 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
         println!("{of_prompts}");
     }
     Ok(())
+}
+
+/// Adds the parts of prompts' layers, by the row.
+fn add_prompts(table: &mut Table, n_workers: usize, prompts: &[LayerRecord]) {
+    let mut rows: Vec<u32> = prompts.iter().map(|layer| layer.rows).collect();
+    let rows = median(&mut rows);
+    for (name, time) in PARTS {
+        let of_row = |layer: &LayerRecord| time(layer) as f64 / f64::from(layer.rows);
+        let mut times: Vec<f64> = prompts.iter().map(of_row).collect();
+        let (p50, p95) = (median(&mut times), times[times.len() * 95 / 100]);
+        let row = [n_workers.to_string(), rows.to_string(), name.to_owned()];
+        table.add_row(row.into_iter().chain([p50, p95].map(|time| format!("{time:.1}"))));
+    }
 }
 
 /// The records of layers that only workers computed: those with one row, and those of prompts.
@@ -145,8 +154,10 @@ async fn measure(
         let (n_tokens, _) = generate(&hub, args.layers.clamp(16, 256) as u32).await?;
         ensure!(n_tokens > 1, "the model says nothing");
     }
-    for run in 0..args.prompt.map_or(0, |_| N_PROMPTS) {
-        first_token(&hub, args.prompt.unwrap_or_default(), run).await?;
+    if let Some(n_tokens) = args.prompt {
+        for run in 0..N_PROMPTS {
+            first_token(&hub, n_tokens, run).await?;
+        }
     }
     hub.end(Signal::TERM).await?;
     let trace = Trace::read(BufReader::new(File::open(&path)?))?;
