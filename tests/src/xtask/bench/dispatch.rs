@@ -89,9 +89,10 @@ pub(super) async fn run(moex: &Moex, args: &Args) -> Result<()> {
             table.add_row(row);
         }
         if args.prompt.is_some() {
+            let advice = "try `-- --in-flight 1`, or a longer prompt";
             ensure!(
                 !prompts.is_empty(),
-                "no layer of a prompt had {PROMPT_ROWS} rows that workers computed alone"
+                "no layer of {PROMPT_ROWS} rows of a prompt is in the trace: {advice}"
             );
             add_prompts(&mut of_prompts, n_workers, &prompts);
         }
