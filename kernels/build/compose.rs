@@ -83,9 +83,12 @@ impl Composer {
     }
 }
 
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 /// Appends a line without the spaces that separate neither two words nor two equal signs.
 fn squeeze(line: &str, out: &mut String) {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut chars = line.chars().peekable();
     while let Some(c) = chars.next() {
         if c == ' '
@@ -97,6 +100,18 @@ fn squeeze(line: &str, out: &mut String) {
         }
         out.push(c);
     }
+}
+
+/// A text without the ends of lines that follow no word.
+pub(crate) fn in_one_line(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        out.push_str(line);
+        if line.ends_with(is_word) {
+            out.push('\n');
+        }
+    }
+    out
 }
 
 fn read_folder(folder: &Path) -> Result<BTreeMap<String, String>, Box<dyn Error>> {

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeSet, env, error::Error, fmt::Write, fs, path::Path};
 
-use crate::{compose::Composer, reflect};
+use crate::{
+    compose::{Composer, in_one_line},
+    reflect,
+};
 
 /// A kernel: the name of its file and of its entry point, and of the engine's enum.
 const KERNELS: [(&str, &str); 2] = [("gate_up", "GateUp"), ("down", "Down")];
@@ -51,7 +54,7 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
     let web = env::var("CARGO_CFG_TARGET_ARCH")? == "wasm32";
     let mut code = String::from("pub(super) const SHADERS: &[Shader] = &[\n");
     let (mut layouts, mut units) = (BTreeSet::new(), BTreeSet::new());
-    let mut pieces = Pieces::default();
+    let mut pieces = Pieces { texts: Vec::new(), in_one_line: web };
     for (file, kernel) in KERNELS {
         for (format, name) in FORMATS {
             let weights = format!("weights_{}", name.to_lowercase().replace('-', "_"));
@@ -107,7 +110,7 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
         )?;
     }
     code.push_str("];\n");
-    writeln!(code, "pub(super) const PIECES: &[&str] = &{:?};", pieces.0)?;
+    writeln!(code, "pub(super) const PIECES: &[&str] = &{:?};", pieces.texts)?;
     code.extend(layouts);
     fs::write(Path::new(&env::var("OUT_DIR")?).join("shaders.rs"), code)?;
     Ok(())
@@ -115,17 +118,21 @@ pub(crate) fn write() -> Result<(), Box<dyn Error>> {
 
 /// The texts that shaders are made of, each once: most of a variant is what all of them have in common, and all of it
 /// travels to browsers.
-#[derive(Default)]
-struct Pieces(Vec<String>);
+struct Pieces {
+    texts: Vec<String>,
+    /// Whether ends of lines that separate nothing are dropped too: nobody reads errors of these by their line.
+    in_one_line: bool,
+}
 
 impl Pieces {
     /// The places of these texts, the new ones put in theirs.
     fn numbers(&mut self, texts: Vec<String>) -> Result<Vec<u8>, Box<dyn Error>> {
         let mut numbers = Vec::new();
         for text in texts {
-            let place = self.0.iter().position(|known| *known == text).unwrap_or_else(|| {
-                self.0.push(text);
-                self.0.len() - 1
+            let text = if self.in_one_line { in_one_line(&text) } else { text };
+            let place = self.texts.iter().position(|known| *known == text).unwrap_or_else(|| {
+                self.texts.push(text);
+                self.texts.len() - 1
             });
             numbers.push(u8::try_from(place)?);
         }

@@ -222,11 +222,11 @@ fn int8_matrix(
             let chunk = staged + item / ROWS;
             if chunk < n_chunks {
                 let unit = chunk / CODE_UNITS;
-                let base = bases[item % ROWS / 16u];
-                let codes = codes_at(base + unit / UNITS * CODES + chunk % (UNITS * CODE_UNITS) * BITS * 16u + item % 16u);
+                let start = bases[item % ROWS / 16u] + unit / UNITS * WEIGHT_WORDS;
+                let codes = codes_at(start + chunk % (UNITS * CODE_UNITS) * BITS * 16u + item % 16u);
                 codes_a[item] = centred(codes.a);
                 codes_b[item] = centred(codes.b);
-                let parameters = base + shape.scales + unit / UNITS * PARAMETER_WORDS;
+                let parameters = start + CODE_WORDS;
                 let d = block_scale(parameters, item % 16u);
                 scales[item] = unit_scales(parameters, item % 16u, unit % UNITS, d);
                 if TERMS == 1u {
@@ -275,7 +275,7 @@ fn int8_matrix(
         workgroupBarrier();
         if TERMS == 2u && (staged + CHUNKS) % (UNITS * CODE_UNITS) == 0u {
             let number = staged / (UNITS * CODE_UNITS);
-            stage_lowering(bases + (shape.scales + number * PARAMETER_WORDS), number, thread);
+            stage_lowering(bases + (number * WEIGHT_WORDS + CODE_WORDS), number, thread);
             workgroupBarrier();
             let depths = vec4<f32>(scales[row].x, scales[row + 16u].x, scales[row + 32u].x, scales[row + 48u].x);
             sums_0 = lowered(sums_0, row, depths, first);

@@ -19,8 +19,8 @@ override TABLE_0: u32;      // what codes stand for
 override TABLE_1: u32;
 override TABLE_2: u32;
 override TABLE_3: u32;
-override CODES: u32;        // of a block
-override PARAMETER_WORDS: u32;  // of a block
+override WEIGHT_WORDS: u32; // of a block of weights
+override CODE_WORDS: u32;   // of its codes; its parameters follow
 override IS_POWER: u32;     // whether scales are powers of two
 override DEPTH: u32;        // where m, or zero points, lie
 override HAS_ZEROS: u32;

@@ -41,11 +41,12 @@ struct Unit {
 fn unit_products(place: Place, item: u32, slot: u32) {
     let block = item / UNITS;
     let number = item % UNITS;
-    let parameters = place.panel + shape.scales + block * PARAMETER_WORDS;
+    let start = place.panel + block * WEIGHT_WORDS;
+    let parameters = start + CODE_WORDS;
     let d = block_scale(parameters, place.row);
     let scales = unit_scales(parameters, place.row, number, d);
     let unit = Unit(parameters, number, d, scales, slot);
-    let first = place.panel + block * CODES + number * CODE_UNITS * BITS * 16u + place.row;
+    let first = start + number * CODE_UNITS * BITS * 16u + place.row;
     let blocks = place.rows + block * BLOCK_WORDS;
     var a = vec4<i32>();  // of the first half of the columns, for each pair
     var b = vec4<i32>();

@@ -23,7 +23,7 @@ fn lower(place: Place, unit: Unit, slot: u32, terms: u32) {
 // Puts what lowers block `block` of the place's row; its units are the products' from `first` blocks on. Other threads than those of
 // its last unit do so, since reading it takes as long as the unit.
 fn lower_block(place: Place, block: u32, first: u32) {
-    let parameters = place.panel + shape.scales + block * PARAMETER_WORDS;
+    let parameters = place.panel + block * WEIGHT_WORDS + CODE_WORDS;
     let terms = place.rows.x + block * BLOCK_WORDS + UNITS;
     let lowered = lowering(parameters, place.row, block_scale(parameters, place.row), terms);
     put(place, (first + 1u) * UNITS * ADDENDS - 1u, lowered);

@@ -13,7 +13,7 @@ struct Shape {
     products: u32,       // where the products with gate and up (P, 2F) start behind all rows of h: a hub checks answers by them
     weight_stride: u32,  // from one row of weights to the next, in bytes or more (ROW_UNIT), or from one panel
     weights: u32,        // where those of gate, or of down, start in a block
-    scales: u32,         // and their scales; the parameters of a panel
+    scales: u32,         // and their scales, where they lie apart
     up: u32,
     up_scales: u32,
     bias: u32,

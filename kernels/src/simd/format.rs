@@ -16,15 +16,16 @@ pub(super) trait Panel {
     ) -> [[I::Floats; T]; N];
 }
 
-/// An integer format, packed. A panel is its rows' codes, block by block, then their parameters, block by block:
+/// An integer format, packed. A panel is its rows' blocks, one after the other, so that it is read straight on: for each
+/// block its codes, then its parameters.
 ///
-/// * codes of a block: for each unit of 32 columns, that is eight quads of four, vectors of 64 bytes (16 rows of 4 columns).
+/// * its codes: for each unit of 32 columns, that is eight quads of four, vectors of 64 bytes (16 rows of 4 columns).
 ///   Of eight bits, one vector a quad. Of four to six, four vectors with quad `v` in the low nibbles of vector `v` and quad
 ///   `v + 4` in the high ones; then, of five bits, one vector whose bit `q` is bit 4 of quad `q`; of six bits, two vectors
 ///   whose bits `2 q, 2 q + 1` are bits 4 and 5 of quad `q`, and of quad `q + 4`. Of two and three, two vectors whose bits
 ///   `2 q, 2 q + 1` are the lowest of quad `q`, and of quad `q + 4`; then, of three bits, one vector whose bit `q` is bit 2
-///   of quad `q`.
-/// * parameters of a block, each for 16 rows: `d` as f16, or its exponent as u8 if it is a power of two; `m` as f16 in
+///   of quad `q`;
+/// * its parameters, each for 16 rows: `d` as f16, or its exponent as u8 if it is a power of two; `m` as f16 in
 ///   formats with minimums; the zero as u8 where it differs between blocks; with integer scales, an i8 for each group;
 ///   with integer minimums, for every two groups pairs of u8.
 pub(super) trait Format: Integer {
@@ -38,7 +39,7 @@ pub(super) trait Format: Integer {
 
 impl<F: Integer> Format for F {}
 
-/// Where a block's parts lie in a panel.
+/// Where the parts of a panel's block lie. The places of parameters count from where those start, behind the codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockLayout {
     /// The bits of a code.
@@ -60,6 +61,11 @@ pub(crate) struct BlockLayout {
 }
 
 impl BlockLayout {
+    /// The bytes of a block of sixteen rows.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.parameter_bytes + self.code_bytes
+    }
+
     pub(crate) const fn of(definition: &Definition) -> Self {
         let geometry = definition.geometry();
         let n_groups = geometry.n_groups();

@@ -10,7 +10,7 @@ pub(crate) const QUAD_BYTES: usize = 4 * ROWS;
 
 /// How far ahead weights are prefetched: some hundreds of nanoseconds. A processor finds a stream by itself only after
 /// waiting for its beginning, and on every page anew.
-pub(crate) const AHEAD: usize = 4 << 10;
+pub(crate) const AHEAD: usize = 6 << 10;
 
 /// A function that runs on any instruction set.
 pub(crate) trait Kernel {

@@ -116,9 +116,7 @@ impl PackedShape {
     pub(crate) fn panel_bytes(&self) -> usize {
         let bytes = match self.format.encoding() {
             Encoding::Integer { definition, .. } => {
-                let layout = BlockLayout::of(definition);
-                let block_bytes = layout.code_bytes + layout.parameter_bytes;
-                self.cols.div_ceil(definition.cols).saturating_mul(block_bytes)
+                self.cols.div_ceil(definition.cols).saturating_mul(BlockLayout::of(definition).bytes())
             }
             Encoding::Float { bytes, .. } => {
                 self.cols.div_ceil(UNIT).saturating_mul(UNIT).saturating_mul(ROWS * bytes)

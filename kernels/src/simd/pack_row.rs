@@ -24,9 +24,8 @@ impl<I: Integer> PackRow for I {
 fn pack_blocks(definition: &Definition, values: &[u8], parameters: &[u8], place: usize, panel: &mut [u8]) {
     let layout = BlockLayout::of(definition);
     let n_blocks = values.len() / definition.bytes;
-    let (codes, rest) = panel.split_at_mut(n_blocks * layout.code_bytes);
-    let rest = rest[..n_blocks * layout.parameter_bytes].chunks_exact_mut(layout.parameter_bytes);
-    for (i, (codes, out)) in codes.chunks_exact_mut(layout.code_bytes).zip(rest).enumerate() {
+    for (i, out) in panel.chunks_exact_mut(layout.bytes()).take(n_blocks).enumerate() {
+        let (codes, out) = out.split_at_mut(layout.code_bytes);
         let (block, parameters) = definition.block(values, parameters, i);
         pack_parameters(definition, &layout, parameters, place, out);
         if matches!(definition.scale, Scale::E8m0(at) if parameters[at] < Scale::SMALLEST) {

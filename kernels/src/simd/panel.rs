@@ -31,74 +31,35 @@ impl<F: Integer> Panel for F {
 #[inline(always)]
 fn product<I: Isa, F: Format, const T: usize, const N: usize>(
     isa: I,
-    panels: [&[u8]; N],
+    mut panels: [&[u8]; N],
     x: [&[i32]; T],
 ) -> [[I::Floats; T]; N] {
     let words = const { block_words(F::GEOMETRY) };
-    let n_blocks = x[0].len() / words;
-    let parameters_at = n_blocks * F::LAYOUT.code_bytes;
-    let ahead = Ahead::of(parameters_at, panels[0].len());
     let mut sums = [[isa.splat(0.0); T]; N];
-    for block in 0..n_blocks {
+    for block in 0..x[0].len() / words {
         let (mut codes, mut parameters) = ([&[][..]; N], [&[][..]; N]);
         for n in 0..N {
-            codes[n] = &panels[n][block * F::LAYOUT.code_bytes..][..F::LAYOUT.code_bytes];
-            let at = parameters_at + block * F::LAYOUT.parameter_bytes;
-            parameters[n] = &panels[n][at..][..F::LAYOUT.parameter_bytes];
-            isa.prefetch(parameters[n], ahead.parameters);
+            let (bytes, rest) = panels[n].split_at(F::LAYOUT.bytes());
+            (codes[n], parameters[n]) = bytes.split_at(F::LAYOUT.code_bytes);
+            panels[n] = rest;
         }
-        let (codes_at, x_at) = (block * F::LAYOUT.code_bytes, block * words);
-        Block::<T, N> { codes, codes_at, parameters, x: &x, x_at, ahead }.add::<I, F>(isa, &mut sums);
+        Block::<T, N> { codes, parameters, x: &x, x_at: block * words }.add::<I, F>(isa, &mut sums);
+        for parameters in parameters {
+            isa.prefetch(parameters, AHEAD);
+        }
     }
     sums
-}
-
-/// How far ahead the parts of a panel are prefetched: [`AHEAD`] bytes of codes, not counting the parameters that lie
-/// between one panel's codes and the next's.
-#[derive(Clone, Copy)]
-struct Ahead {
-    /// For the first codes of a panel.
-    codes: usize,
-    /// From this byte of a panel's codes on, the distance includes one more panel's parameters.
-    leap_at: usize,
-    /// The bytes of a panel's parameters.
-    leap: usize,
-    /// For parameters: whole panels.
-    parameters: usize,
-}
-
-impl Ahead {
-    /// For panels of `panel_bytes`, `code_bytes` of them codes.
-    #[inline(always)]
-    fn of(code_bytes: usize, panel_bytes: usize) -> Self {
-        let leap = panel_bytes - code_bytes;
-        Self {
-            codes: AHEAD + AHEAD / code_bytes * leap,
-            leap_at: code_bytes - AHEAD % code_bytes,
-            leap,
-            parameters: panel_bytes * AHEAD.div_ceil(panel_bytes),
-        }
-    }
-
-    /// For the codes from byte `at` of a panel's codes on.
-    #[inline(always)]
-    fn of_codes(self, at: usize) -> usize {
-        self.codes + if at < self.leap_at { 0 } else { self.leap }
-    }
 }
 
 /// A block of N panels and T rows.
 #[derive(Clone, Copy)]
 struct Block<'a, const T: usize, const N: usize> {
     codes: [&'a [u8]; N],
-    /// Where they start in their panels.
-    codes_at: usize,
     parameters: [&'a [u8]; N],
     /// Rows of activations.
     x: &'a [&'a [i32]; T],
     /// Where the block's words start in them.
     x_at: usize,
-    ahead: Ahead,
 }
 
 impl<const T: usize, const N: usize> Block<'_, T, N> {
@@ -140,12 +101,10 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         first: usize,
     ) -> [[I::Bytes; Q]; N] {
         let mut weights = [[isa.bytes(part(self.codes[0], 0)); Q]; N];
-        let at = unit * F::LAYOUT.unit_bytes;
-        let ahead = self.ahead.of_codes(self.codes_at + at);
         for (weights, codes) in weights.iter_mut().zip(self.codes) {
-            let codes = &codes[at..][..F::LAYOUT.unit_bytes];
+            let codes = &codes[unit * F::LAYOUT.unit_bytes..][..F::LAYOUT.unit_bytes];
             if first == 0 {
-                isa.prefetch(codes, ahead);
+                isa.prefetch(codes, AHEAD);
             }
             *weights = unpack::<I, F, Q>(isa, codes, first);
         }

@@ -93,22 +93,17 @@ impl Int8Step {
 /// The parameters of one matrix, packed at the start of its slab: what [`Int8Step::Down`] reads of rows `x_stride` words apart.
 pub(super) fn matrix_shape(matrix: &PackedShape) -> Shape {
     let PackedShape { format, rows, cols } = *matrix;
-    // For integers units, with a block's parameters behind them; for floats columns.
-    let (units, parameters) = match format.definition() {
-        None => (cols.next_multiple_of(UNIT), 0),
-        Some(definition) => {
-            let n_blocks = cols.div_ceil(definition.geometry().cols);
-            let n_units = n_blocks * definition.geometry().n_units();
-            (n_units, n_blocks * PackedBlock::of(definition).code_bytes)
-        }
+    // Of integers units, of floats columns.
+    let items = match format.geometry() {
+        None => cols.next_multiple_of(UNIT),
+        Some(geometry) => cols.div_ceil(geometry.cols) * geometry.n_units(),
     };
     Shape {
         is_down: 1,
         out: rows as u32,
-        items: units as u32,
+        items: items as u32,
         x_stride: row_stride(format.geometry(), cols) as u32,
         weight_stride: place(matrix.panel_bytes()),
-        scales: place(parameters),
         ..Shape::default()
     }
 }
@@ -238,8 +233,8 @@ const INTEGER: [&str; 21] = [
     "TABLE_1",
     "TABLE_2",
     "TABLE_3",
-    "CODES",
-    "PARAMETER_WORDS",
+    "WEIGHT_WORDS",
+    "CODE_WORDS",
     "IS_POWER",
     "DEPTH",
     "HAS_ZEROS",
@@ -270,8 +265,8 @@ fn integer(definition: &Definition) -> [usize; INTEGER.len()] {
         table(1),
         table(2),
         table(3),
+        layout.bytes() / 4,
         layout.code_bytes / 4,
-        layout.parameter_bytes / 4,
         usize::from(matches!(definition.scale, Scale::E8m0(_))),
         layout.m.or(layout.zeros).unwrap_or(0) / 4,
         usize::from(layout.zeros.is_some()),
