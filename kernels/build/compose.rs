@@ -83,18 +83,15 @@ impl Composer {
     }
 }
 
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-/// Appends a line without the spaces that separate neither two words nor two equal signs.
+/// Appends a line without the spaces that separate neither two words nor two equal operators.
 fn squeeze(line: &str, out: &mut String) {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut chars = line.chars().peekable();
     while let Some(c) = chars.next() {
         if c == ' '
             && let (Some(before), Some(after)) = (out.chars().last(), chars.peek())
             && !(is_word(before) && is_word(*after))
-            && before != *after
+            && !(before == *after && "+-*/&|<>=".contains(before))
         {
             continue;
         }
@@ -102,15 +99,10 @@ fn squeeze(line: &str, out: &mut String) {
     }
 }
 
-/// A text without the ends of lines that follow no word.
+/// A piece in one line; what comes behind it stays apart.
 pub(crate) fn in_one_line(text: &str) -> String {
     let mut out = String::new();
-    for line in text.lines() {
-        out.push_str(line);
-        if line.ends_with(is_word) {
-            out.push('\n');
-        }
-    }
+    squeeze(&text.replace('\n', " "), &mut out);
     out
 }
 
