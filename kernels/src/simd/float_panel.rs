@@ -9,6 +9,10 @@ use crate::quant::float::{Bf16, F16, F32};
 /// Independent sums; their number is a part of the result's definition.
 const SUMS: usize = 4;
 
+/// Columns that a row's sums take in one turn. As many as there are sums, each stays in a register; a tab's code, which
+/// travels, has the loop.
+const AT_ONCE: usize = if cfg!(target_arch = "wasm32") { 1 } else { SUMS };
+
 /// A float format, whose panels are columns of sixteen values.
 pub(super) trait Value {
     /// The bytes of a column.
@@ -26,11 +30,13 @@ fn product<I: Isa, V: Value, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T
     for (unit, columns) in panel.chunks_exact(UNIT * V::BYTES).enumerate() {
         let x = x.map(|x| &x[unit * UNIT..][..UNIT]);
         isa.prefetch(columns, AHEAD);
-        for (c, column) in columns.chunks_exact(V::BYTES).enumerate() {
-            let weights = V::load(isa, column);
-            for t in 0..T {
-                let product = isa.mul(weights, isa.splat(f32::from_bits(x[t][c] as u32)));
-                sums[t][c % SUMS] = isa.add(sums[t][c % SUMS], product);
+        for (turn, columns) in columns.chunks_exact(AT_ONCE * V::BYTES).enumerate() {
+            for i in 0..AT_ONCE {
+                let (c, weights) = (turn * AT_ONCE + i, V::load(isa, &columns[i * V::BYTES..]));
+                for t in 0..T {
+                    let product = isa.mul(weights, isa.splat(f32::from_bits(x[t][c] as u32)));
+                    sums[t][c % SUMS] = isa.add(sums[t][c % SUMS], product);
+                }
             }
         }
     }
@@ -52,6 +58,9 @@ macro_rules! values {
                 }
             }
             impl Panel for $name {
+                // Four sums each: the registers of AVX-512 hold no more rows' beside the rest.
+                const MAX_TILE: usize = 4;
+
                 #[inline(always)]
                 fn product<I: Isa, const T: usize, const N: usize>(
                     isa: I,

@@ -8,6 +8,9 @@ use super::isa::{Isa, QUAD_BYTES, ROWS};
 
 /// A format whose panels can be multiplied.
 pub(super) trait Panel {
+    /// The most rows that meet a panel at once; an instruction set may take fewer.
+    const MAX_TILE: usize = 16;
+
     /// `panels[n][row] . x[t]` for N panels and T rows of activations of this format.
     fn product<I: Isa, const T: usize, const N: usize>(
         isa: I,

@@ -34,7 +34,7 @@ fn in_tiles<P: Panel>(simd: Simd, panels: &[&[u8]], x: &[&[i32]], out: &mut [[f3
     for (panels, out) in panels.chunks(at_once).zip(out.chunks_mut(at_once * x.len().max(1))) {
         let mut done = 0;
         while done < x.len() {
-            done += match (x.len() - done).min(largest) {
+            done += match (x.len() - done).min(largest).min(P::MAX_TILE) {
                 16.. => tile::<P, 16>(simd, panels, x, done, out),
                 8..16 => tile::<P, 8>(simd, panels, x, done, out),
                 4..8 => tile::<P, 4>(simd, panels, x, done, out),
@@ -83,7 +83,7 @@ impl<P: Panel, const T: usize, const N: usize> Kernel for Tile<'_, P, T, N> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Self::Output {
         let mut products = [[[f32::NAN; ROWS]; T]; N];
-        if const { T > I::MAX_TILE || N > I::MAX_PANELS } {
+        if const { T > I::MAX_TILE || T > P::MAX_TILE || N > I::MAX_PANELS } {
             return products; // never asked for: compiled away
         }
         for (products, sums) in products.iter_mut().zip(P::product::<I, T, N>(isa, self.panels, self.x)) {

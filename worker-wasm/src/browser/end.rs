@@ -37,7 +37,7 @@ impl BrowserEnd {
             inbox,
             // A full inbox is drained soon, and the driver checks the time after draining it.
             alarm: Alarm::new(move || drop(ringing.offer(Event::Timer))),
-            urls: hubs.iter().map(|hub| format!("{}/ws", hub.replacen("http", "ws", 1))).collect(),
+            urls: hubs.iter().map(|hub| socket_url(hub)).collect(),
             sockets: Vec::new(),
             note: device.note().map(str::to_owned),
             keeps_blocks,
@@ -123,4 +123,10 @@ impl End for BrowserEnd {
 
     /// Browsers send the rest of closed sockets by themselves.
     async fn finish(&mut self) {}
+}
+
+/// `ws://host/ws` for `http://host`, and `wss` for `https`.
+fn socket_url(origin: &str) -> String {
+    let host = origin.strip_prefix("http").unwrap_or(origin);
+    format!("ws{host}/ws")
 }
