@@ -4,19 +4,66 @@ use std::arch::x86_64::*;
 
 use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
 
-/// A machine with AVX-512 F, BW, VL and VNNI; with `GFNI` it also has GFNI, which shifts and masks bytes at once.
+/// A machine with AVX-512 F, BW, VL and VNNI, and what its processor `P` has besides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512<const GFNI: bool>(());
+pub(crate) struct Avx512<P>(P);
 
-impl<const GFNI: bool> Avx512<GFNI> {
-    pub(super) fn detect() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni")
-            && (!GFNI || is_x86_feature_detected!("gfni"));
-        found.then_some(Self(()))
-    }
+/// What processors with AVX-512 differ in. Each compiles kernels for itself: a choice within one function would compile
+/// every kernel for all of them, in each of them.
+pub(crate) trait Variant: Copy {
+    /// Whether it has GFNI, which shifts and masks bytes at once.
+    const GFNI: bool;
+    /// Whether weights are prefetched past the second cache (`prefetchnta`). AMD's processors write to the third cache
+    /// what leaves the second, weights for nothing: past it they read a twentieth faster while others use the memory too.
+    /// Intel's read on by themselves from the second, and a third slower past it.
+    const PAST_SECOND_CACHE: bool;
+
+    /// The variant, if this processor is one.
+    fn detect() -> Option<Self>;
+
+    fn compile<K: Kernel>(isa: Avx512<Self>, kernel: K) -> K::Output;
+}
+
+/// Intel's first processors with VNNI.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vnni(());
+
+/// Intel's later processors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gfni(());
+
+/// AMD's processors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zen(());
+
+/// `"AuthenticAMD"` in the registers that CPUID gives it in: EBX, EDX, ECX.
+fn is_amd() -> bool {
+    let vendor = __cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+}
+
+macro_rules! variants {
+    ($($name:ident: $gfni:literal, $past_second_cache:literal, $features:literal, $found:expr;)*) => {
+        $(
+            impl Variant for $name {
+                const GFNI: bool = $gfni;
+                const PAST_SECOND_CACHE: bool = $past_second_cache;
+
+                fn detect() -> Option<Self> {
+                    $found.then_some(Self(()))
+                }
+
+                #[inline(always)]
+                fn compile<K: Kernel>(isa: Avx512<Self>, kernel: K) -> K::Output {
+                    #[target_feature(enable = $features)]
+                    fn compiled<K: Kernel>(isa: Avx512<$name>, kernel: K) -> K::Output {
+                        kernel.run(isa)
+                    }
+                    vector!(compiled(isa, kernel))
+                }
+            }
+        )*
+    };
 }
 
 /// Calls an intrinsic on values, and on references to arrays of the width that it reads or writes.
@@ -56,38 +103,23 @@ fn shift_and_mask(shift: i32, mask: u8) -> i64 {
     (shifted & ROWS_OF[usize::from(mask)]) as i64
 }
 
-/// Compiles a kernel for the instructions of a machine. One implementation for each: a choice within one function would
-/// compile every kernel for both, twice.
-pub(super) trait Compile: Copy {
-    fn compile<K: Kernel>(self, kernel: K) -> K::Output;
+variants! {
+    Vnni: false, false, "avx512f,avx512bw,avx512vl,avx512vnni", true;
+    Gfni: true, false, "avx512f,avx512bw,avx512vl,avx512vnni,gfni", is_x86_feature_detected!("gfni");
+    Zen: true, true, "avx512f,avx512bw,avx512vl,avx512vnni,gfni", is_x86_feature_detected!("gfni") && is_amd();
 }
 
-impl Compile for Avx512<false> {
-    #[inline(always)]
-    fn compile<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-        fn compiled<K: Kernel>(isa: Avx512<false>, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        vector!(compiled(self, kernel))
+impl<P: Variant> Avx512<P> {
+    pub(super) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        P::detect().filter(|_| found).map(Self)
     }
 }
 
-impl Compile for Avx512<true> {
-    #[inline(always)]
-    fn compile<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,gfni")]
-        fn compiled<K: Kernel>(isa: Avx512<true>, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        vector!(compiled(self, kernel))
-    }
-}
-
-impl<const GFNI: bool> Isa for Avx512<GFNI>
-where
-    Self: Compile,
-{
+impl<P: Variant> Isa for Avx512<P> {
     type Bytes = __m512i;
     type Ints = __m512i;
     type Floats = __m512;
@@ -98,14 +130,18 @@ where
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        self.compile(kernel)
+        P::compile(self, kernel)
     }
 
     #[inline(always)]
     fn prefetch(self, bytes: &[u8], ahead: usize) {
         for line in (0..bytes.len()).step_by(64) {
             // A hint: an invalid address does nothing.
-            vector!(_mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(line + ahead).cast()));
+            let line = bytes.as_ptr().wrapping_add(line + ahead).cast();
+            match P::PAST_SECOND_CACHE {
+                true => vector!(_mm_prefetch::<_MM_HINT_NTA>(line)),
+                false => vector!(_mm_prefetch::<_MM_HINT_T0>(line)),
+            }
         }
     }
     #[inline(always)]
@@ -114,7 +150,7 @@ where
     }
     #[inline(always)]
     fn bits(self, a: Self::Bytes, shift: i32, mask: u8) -> Self::Bytes {
-        if GFNI && shift != 0 {
+        if P::GFNI && shift != 0 {
             let matrix = shift_and_mask(shift, mask);
             return vector!(_mm512_gf2p8affine_epi64_epi8::<0>(a, _mm512_set1_epi64(matrix)));
         }

@@ -83,9 +83,11 @@ enum Choice {
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512<false>),
+    Avx512(avx512::Avx512<avx512::Vnni>),
     #[cfg(target_arch = "x86_64")]
-    Avx512Gfni(avx512::Avx512<true>),
+    Avx512Gfni(avx512::Avx512<avx512::Gfni>),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Zen(avx512::Avx512<avx512::Zen>),
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Neon),
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -113,6 +115,8 @@ impl Simd {
             avx512::Avx512::detect().map(Choice::Avx512),
             #[cfg(target_arch = "x86_64")]
             avx512::Avx512::detect().map(Choice::Avx512Gfni),
+            #[cfg(target_arch = "x86_64")]
+            avx512::Avx512::detect().map(Choice::Avx512Zen),
             #[cfg(target_arch = "aarch64")]
             neon::Neon::detect().map(Choice::Neon),
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -133,7 +137,7 @@ impl Simd {
         }
     }
 
-    /// `scalar`, `avx2`, `avx512`, `avx512-gfni`, `neon` or `wasm`.
+    /// `scalar`, `avx2`, `avx512`, `avx512-gfni`, `avx512-zen`, `neon` or `wasm`.
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
@@ -144,6 +148,8 @@ impl Simd {
             Choice::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512Gfni(_) => "avx512-gfni",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512Zen(_) => "avx512-zen",
             #[cfg(target_arch = "aarch64")]
             Choice::Neon(_) => "neon",
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -162,6 +168,8 @@ impl Simd {
             Choice::Avx512(isa) => isa.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512Gfni(isa) => isa.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512Zen(isa) => isa.vectorize(kernel),
             #[cfg(target_arch = "aarch64")]
             Choice::Neon(isa) => isa.vectorize(kernel),
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
