@@ -14,8 +14,8 @@ fn product_of(a: f32, b: f32) -> f32 {
     return kept(a * b);
 }
 
-// a / b, to the nearest, by long division: `a` normal or 0, `b` and the quotient normal. What is not finite gives what is
-// not a number.
+// a / b, to the nearest: `a` normal or 0, `b` and the quotient normal. What is not finite gives what is not a number. A device's own
+// quotient is near, and what is left, in integers, says how far off it is.
 fn quotient_of(a: f32, b: f32) -> f32 {
     let bits = vec2<u32>(bitcast<u32>(a), bitcast<u32>(b));
     let exponents = (bits >> vec2<u32>(23u)) & vec2<u32>(255u);
@@ -31,16 +31,15 @@ fn quotient_of(a: f32, b: f32) -> f32 {
         fractions.x <<= 1u;
         exponent -= 1u;
     }
-    // 25 bits, the first of them 1, eight at a time: a remainder has 24.
-    var quotient = 1u;
-    var rest = fractions.x - fractions.y;
-    for (var i = 0; i < 3; i++) {
-        rest <<= 8u;
-        quotient = (quotient << 8u) | (rest / fractions.y);
-        rest %= fractions.y;
-    }
+    // 25 bits, the first of them 1. WGSL lets a device be off by 5 of these; what is left would show 64.
+    let divisor = f32(fractions.y);
+    var quotient = i32(f32(fractions.x) / divisor * 16777216.0);
+    var rest = i32(fractions.x << 24u) - quotient * i32(fractions.y);
+    let off = i32(f32(rest) / divisor);
+    rest -= off * i32(fractions.y);
+    quotient += off + select(0, 1, rest >= i32(fractions.y)) - select(0, 1, rest < 0);
     // The last bit is half a step; a quotient never lies just there.
-    let rounded = (exponent << 23u) + ((quotient + 1u) >> 1u) - 0x800000u;
+    let rounded = (exponent << 23u) + (u32(quotient + 1) >> 1u) - 0x800000u;
     return bitcast<f32>(rounded | ((bits.x ^ bits.y) & 0x80000000u));
 }
 

@@ -1,6 +1,8 @@
 //! The engine on whatever adapter this machine has, lavapipe at least. Where there is none, every test says that it was
 //! skipped, and fails if `MOEX_REQUIRE_GPU=1`.
 
+mod quotient;
+
 use std::{
     future::Future,
     pin::{Pin, pin},
