@@ -10,6 +10,7 @@
 
 override QUADS: u32;  // F / 4
 override ITEMS: u32;  // units of a row
+override N_UNITS: u32 = ITEMS;
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
 
 var<workgroup> products: array<f32, N_PRODUCTS>;
@@ -41,7 +42,7 @@ fn pair_down(
     workgroupBarrier();
     let out = ROWS * group.x + thread;
     if thread < ROWS && out < shape.out {
-        var sum = sum_of_units(thread);
+        var sum = sum_of_units(thread, 0u);
         if shape.kind == 1u {
             sum = sum_of(sum, bias(block, shape.bias, out));
         }

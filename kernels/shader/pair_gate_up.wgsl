@@ -7,6 +7,7 @@
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;  // h (P, F), then the products (P, 2F)
 
 override ITEMS: u32;  // units of a row
+override N_UNITS: u32 = ITEMS;
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
 
 var<workgroup> products: array<f32, N_PRODUCTS>;

@@ -61,7 +61,7 @@ fn row_down(
                 let expert = first + unit / ITEMS;
                 let words = vec4<u32>(expert * (ITEMS / UNITS) * BLOCK_WORDS);
                 let place = Place(blocks[expert] + panel, row, row, words, 1u);
-                unit_products(place, unit % ITEMS, unit * ADDENDS);
+                unit_products(place, unit % ITEMS, slot_of(unit));
             }
         }
         if TERMS != 0u {
@@ -74,8 +74,7 @@ fn row_down(
         }
         workgroupBarrier();
         for (var i = thread; i < AT_ONCE * ROWS; i += THREADS) {
-            let first_product = i / ROWS * ITEMS * ADDENDS * ROWS + i % ROWS;
-            let sum = sum_of_units(first_product);
+            let sum = sum_of_units(i % ROWS, i / ROWS * ITEMS);
             let y = product_of(gates[first + i / ROWS], sum);
             // Below 2^-100 results are 0: no device meets a number that is not normal.
             gated[first * ROWS + i] = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);

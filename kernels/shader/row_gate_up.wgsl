@@ -17,6 +17,7 @@
 @group(0) @binding(10) var<uniform> router: Router;
 
 override ITEMS: u32;  // units of a row
+override N_UNITS: u32 = ITEMS;
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
 
 var<workgroup> products: array<f32, N_PRODUCTS>;

@@ -16,6 +16,7 @@ override GIVES_SUM: u32;  // whether the first workgroup writes it
 override EPS: f32;        // added to the mean of squares
 override QUADS: u32;      // D / 4
 override ITEMS: u32;      // units of a row
+override N_UNITS: u32 = ITEMS;
 override LINES: u32;      // of 128 bytes in a panel
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
 override N_PARTS: u32 = THREADS / 16u;
@@ -87,7 +88,7 @@ fn row_product(
     workgroupBarrier();
     let out = ROWS * group.x + thread;
     if thread < ROWS && out < shape.out {
-        var value = sum_of_units(row);
+        var value = sum_of_units(row, 0u);
         if shape.kind == 1u {
             value = sum_of(value, bias(0u, shape.bias, out));
         }

@@ -196,13 +196,28 @@ pub(super) fn matrix(format: WeightFormat, is_in_order: bool) -> Constants {
 /// `capacity` products of each.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn row_product(format: WeightFormat, [rows, threads, capacity]: [usize; 3]) -> Constants {
-    product(format, Cut { rows, threads, capacity }, false)
+    let mut constants = product(format, Cut { rows, threads, capacity }, false);
+    constants.push(("IS_APART", f64::from(u8::from(is_apart(format)))));
+    constants
 }
 
-/// Products of a unit of `format`, and what lowers a block.
+/// Products of a row of so many units, and what lowers its blocks: as `shader/shared/row_sum.wgsl` keeps them.
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) fn addends(format: WeightFormat) -> usize {
-    format.definition().map_or(1, |definition| integer(definition)[0])
+pub(super) fn row_products(format: WeightFormat, items: usize) -> usize {
+    match format.definition() {
+        Some(definition) if is_apart(format) => items + items / definition.geometry().n_units(),
+        Some(definition) => items * integer(definition)[0],
+        None => items,
+    }
+}
+
+/// Whether what lowers a row's blocks follows all its products.
+#[cfg(not(target_arch = "wasm32"))]
+fn is_apart(format: WeightFormat) -> bool {
+    format.geometry().is_some_and(|geometry| {
+        let is_lowered = !matches!(Terms::of(geometry), Terms::Biases { .. });
+        is_lowered && geometry.n_units() >= 8 && geometry.n_groups() == geometry.n_units()
+    })
 }
 
 /// The override constants of a router whose weights are floats.

@@ -145,7 +145,7 @@ fn one_gate_up(shape: &ExpertShape, device: &GpuDevice) -> Option<Int8Kernel> {
     let geometry = format.geometry()?;
     let n_blocks = shape.hidden.div_ceil(geometry.cols);
     let [rows, items, n_words] = [2 * ROWS, n_blocks * geometry.n_units(), n_blocks * block_words(geometry)];
-    let capacity = items * int8::addends(format);
+    let capacity = int8::row_products(format, items);
     if n_words + capacity * rows > device.workgroup_words() {
         return None;
     }
@@ -162,7 +162,7 @@ fn one_down(shape: &ExpertShape, device: &GpuDevice) -> Option<Int8Kernel> {
     let geometry = format.geometry()?;
     let n_blocks = shape.inner.div_ceil(geometry.cols);
     let items = n_blocks * geometry.n_units();
-    let capacity = items * int8::addends(format);
+    let capacity = int8::row_products(format, items);
     let of_row = n_blocks * (block_words(geometry) + geometry.n_groups());
     if !shape.inner.is_multiple_of(4) || of_row + capacity * ROWS > device.workgroup_words() {
         return None;

@@ -36,15 +36,15 @@ impl RowDown {
         }
         let n_blocks = n_chosen * inner.div_ceil(geometry.cols);
         let items = inner.div_ceil(geometry.cols) * geometry.n_units();
-        let addends = int8::addends(format.down);
+        let kept = int8::row_products(format.down, items);
         let of_all = n_blocks * (block_words(geometry) + geometry.n_groups()) + n_chosen * (ROWS + 2);
         let room = device.workgroup_words().checked_sub(of_all)?;
         // As many experts at once as there is room for.
-        let fits = |n: &usize| n_chosen.is_multiple_of(*n) && n * items * addends * ROWS <= room;
+        let fits = |n: &usize| n_chosen.is_multiple_of(*n) && n * kept * ROWS <= room;
         let at_once = (1..=n_chosen).rev().find(fits)?;
         // There are no more workgroups than a large GPU has cores.
         let threads = ROWS * lanes(at_once * items, device.most_threads() / ROWS);
-        let mut constants = int8::row_product(format.down, [ROWS, threads, at_once * items * addends]);
+        let mut constants = int8::row_product(format.down, [ROWS, threads, at_once * kept]);
         let numbers = [
             ("ZERO", geometry.zero.map_or(0, usize::from)),
             ("N_BLOCKS", n_blocks),
@@ -83,7 +83,7 @@ impl RowGateUp {
             return None;
         }
         let items = hidden.div_ceil(geometry.cols) * geometry.n_units();
-        let [rows, capacity] = [2 * ROWS, items * int8::addends(format.gate_up)];
+        let [rows, capacity] = [2 * ROWS, int8::row_products(format.gate_up, items)];
         let threads = rows * lanes(items, device.usual_threads() / rows);
         let mut constants = int8::row_product(format.gate_up, [rows, threads, capacity]);
         let n_experts = router.n_experts as usize;

@@ -40,7 +40,7 @@ const MOST_WORKGROUPS: usize = 1024;
 /// Units of a row of activations for `matrix`, threads of a workgroup, and products of a row.
 fn cut(matrix: &PackedShape, device: &GpuDevice) -> [usize; 3] {
     let items = int8::matrix_shape(matrix).items as usize;
-    [items, ROWS * lanes(items, device.usual_threads() / ROWS), items * int8::addends(matrix.format)]
+    [items, ROWS * lanes(items, device.usual_threads() / ROWS), int8::row_products(matrix.format, items)]
 }
 
 impl Builder<'_> {
