@@ -43,7 +43,12 @@ fn is_amd() -> bool {
 }
 
 macro_rules! variants {
-    ($($name:ident: $gfni:literal, $past_second_cache:literal, $features:literal, $found:expr;)*) => {
+    ($($name:ident {
+        gfni: $gfni:literal,
+        past_second_cache: $past_second_cache:literal,
+        features: $features:literal,
+        found: $found:expr,
+    })*) => {
         $(
             impl Variant for $name {
                 const GFNI: bool = $gfni;
@@ -104,9 +109,24 @@ fn shift_and_mask(shift: i32, mask: u8) -> i64 {
 }
 
 variants! {
-    Vnni: false, false, "avx512f,avx512bw,avx512vl,avx512vnni", true;
-    Gfni: true, false, "avx512f,avx512bw,avx512vl,avx512vnni,gfni", is_x86_feature_detected!("gfni");
-    Zen: true, true, "avx512f,avx512bw,avx512vl,avx512vnni,gfni", is_x86_feature_detected!("gfni") && is_amd();
+    Vnni {
+        gfni: false,
+        past_second_cache: false,
+        features: "avx512f,avx512bw,avx512vl,avx512vnni",
+        found: true,
+    }
+    Gfni {
+        gfni: true,
+        past_second_cache: false,
+        features: "avx512f,avx512bw,avx512vl,avx512vnni,gfni",
+        found: is_x86_feature_detected!("gfni"),
+    }
+    Zen {
+        gfni: true,
+        past_second_cache: true,
+        features: "avx512f,avx512bw,avx512vl,avx512vnni,gfni",
+        found: is_x86_feature_detected!("gfni") && is_amd(),
+    }
 }
 
 impl<P: Variant> Avx512<P> {
