@@ -252,7 +252,14 @@ impl Sampler {
             return draw_of_all(&self.sampling, &mut self.rng, logits, best, &mut self.drawn_from);
         }
         let bound = bound(logits, self.sampling.top_k as usize);
-        self.draw(at_least(logits, bound), best)
+        // Of those that equal it the first are enough, however many there are.
+        let mut left = self.sampling.top_k;
+        let candidates = at_least(logits, bound).filter(|(_, logit)| match logit.total_cmp(&bound) {
+            Ordering::Greater => true,
+            Ordering::Equal => left.checked_sub(1).map(|fewer| left = fewer).is_some(),
+            Ordering::Less => false,
+        });
+        self.draw(candidates, best)
     }
 
     /// Draws one of the best `top_k` of these tokens, given with their logits, of which `best` is the largest.

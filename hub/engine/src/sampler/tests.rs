@@ -28,6 +28,16 @@ fn greedy_takes_the_best_and_the_first_of_equals() {
 }
 
 #[test]
+fn of_many_equal_logits_the_first_are_among_the_top_k() {
+    let mut logits = vec![0.0; 1000];
+    logits[700] = 1.0;
+    logits[3] = f32::NEG_INFINITY;
+    let shares = shares(&Sampling { top_k: 4, ..hot() }, &logits);
+    let drawn: Vec<_> = (0..1000).filter(|token| shares[*token] > 0.0).collect();
+    assert_eq!(drawn, [0, 1, 2, 700]);
+}
+
+#[test]
 fn draws_follow_the_distribution() {
     let total: f32 = LOGITS.iter().map(|logit| logit.exp()).sum();
     for (share, logit) in shares(&hot(), &LOGITS).iter().zip(LOGITS) {
