@@ -31,7 +31,7 @@ fn quotient_of(a: f32, b: f32) -> f32 {
         fractions.x <<= 1u;
         exponent -= 1u;
     }
-    // 25 bits, the first of them 1. WGSL lets a device be off by 5 of these; what is left would show 64.
+    // 25 bits, the first of them 1. WGSL lets a device be off by 5 in the last of them; up to 64 are mended.
     let divisor = f32(fractions.y);
     var quotient = i32(f32(fractions.x) / divisor * 16777216.0);
     var rest = i32(fractions.x << 24u) - quotient * i32(fractions.y);

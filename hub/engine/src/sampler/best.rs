@@ -1,5 +1,7 @@
 //! The best logits of a vocabulary, found without a look at most of them: a block of which the largest is no candidate has none.
 
+use std::cmp::Ordering;
+
 /// Logits of a block.
 const BLOCK: usize = 64;
 /// Logits that are compared at once.
@@ -35,9 +37,21 @@ impl Best {
     }
 }
 
+/// Tokens among which the `n` best of `logits` (V) are, of equals the first, and few others; with their logits, in order.
+pub(super) fn candidates(logits: &[f32], n: usize) -> impl Iterator<Item = (u32, f32)> {
+    let bound = bound(logits, n);
+    // However many equal it, as many as are wanted are enough.
+    let mut left = n;
+    at_least(logits, bound).filter(move |(_, logit)| match logit.total_cmp(&bound) {
+        Ordering::Greater => true,
+        Ordering::Equal => left.checked_sub(1).map(|fewer| left = fewer).is_some(),
+        Ordering::Less => false,
+    })
+}
+
 /// A bound that the `n` best of `logits` (V) are not below, so high that few others are above it: the `n`th largest of the blocks'
 /// largest.
-pub(super) fn bound(logits: &[f32], n: usize) -> f32 {
+fn bound(logits: &[f32], n: usize) -> f32 {
     let mut largest: Vec<f32> = logits.chunks(BLOCK).map(largest).collect();
     if n == 0 || n > largest.len() {
         return f32::NEG_INFINITY;

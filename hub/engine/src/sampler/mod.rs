@@ -14,7 +14,7 @@ use std::{cmp::Ordering, ops::RangeInclusive};
 pub use constraint::{Constraint, Grammar};
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs, logprobs};
 
-use best::{Best, at_least, bound};
+use best::{Best, candidates};
 use logprobs::Logprobs;
 use moex_model::MAX_BEST;
 use penalties::Penalties;
@@ -251,14 +251,7 @@ impl Sampler {
         if self.sampling.top_k == 0 {
             return draw_of_all(&self.sampling, &mut self.rng, logits, best, &mut self.drawn_from);
         }
-        let bound = bound(logits, self.sampling.top_k as usize);
-        // Of those that equal it the first are enough, however many there are.
-        let mut left = self.sampling.top_k;
-        let candidates = at_least(logits, bound).filter(|(_, logit)| match logit.total_cmp(&bound) {
-            Ordering::Greater => true,
-            Ordering::Equal => left.checked_sub(1).map(|fewer| left = fewer).is_some(),
-            Ordering::Less => false,
-        });
+        let candidates = candidates(logits, self.sampling.top_k as usize);
         self.draw(candidates, best)
     }
 

@@ -215,8 +215,7 @@ pub(super) fn row_products(format: WeightFormat, items: usize) -> usize {
 #[cfg(not(target_arch = "wasm32"))]
 fn is_apart(format: WeightFormat) -> bool {
     format.geometry().is_some_and(|geometry| {
-        let is_lowered = !matches!(Terms::of(geometry), Terms::Biases { .. });
-        is_lowered && geometry.n_units() >= 8 && geometry.n_groups() == geometry.n_units()
+        terms(geometry) > 0 && geometry.n_units() >= 8 && geometry.n_groups() == geometry.n_units()
     })
 }
 
