@@ -107,6 +107,15 @@ impl<'a> Places<'a> {
         PlaceId(self.lives.len() - 1)
     }
 
+    /// An intermediate in a buffer that no other is in: a dispatch that binds what others have bound waits for these.
+    pub(super) fn take_apart(&mut self, bytes: usize) -> PlaceId {
+        let place = self.take(bytes);
+        // Until the pass ends, since one of its users never releases it.
+        self.lives[place.0].steps.start = 0;
+        self.share(place);
+        place
+    }
+
     /// One more user.
     pub(super) fn share(&mut self, place: PlaceId) {
         self.lives[place.0].n_users += 1;

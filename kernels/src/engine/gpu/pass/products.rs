@@ -100,7 +100,10 @@ impl Builder<'_> {
             if self.is_router(first) {
                 self.n_logit_parts = n_parts;
             }
-            let out = self.places.take(4 * self.max_rows(x) * rows * n_parts);
+            let out_bytes = 4 * self.max_rows(x) * rows * n_parts;
+            // So that one row's later groups are computed beside the first.
+            let is_beside = norm.is_some() && !is_first;
+            let out = if is_beside { self.places.take_apart(out_bytes) } else { self.places.take(out_bytes) };
             let shape = Shape {
                 kind: u32::from(biases.is_some()),
                 bias: (panel_bytes / 4) as u32,

@@ -130,27 +130,31 @@ impl Builder<'_> {
     ) {
         let [items, threads, capacity] = cut(&matrix, self.device);
         let geometry = matrix.format.geometry().expect("only integers take norms");
+        let gives_sum = norm.has_addend && is_first;
         let mut constants = int8::row_product(matrix.format, [ROWS, threads, capacity]);
         let numbers = [
             ("ZERO", geometry.zero.map_or(0, usize::from)),
             ("N_BLOCKS", items / geometry.n_units()),
             ("HAS_ADDEND", usize::from(norm.has_addend)),
-            ("GIVES_SUM", usize::from(norm.has_addend && is_first)),
+            ("GIVES_SUM", usize::from(gives_sum)),
             ("QUADS", matrix.cols / 4),
             ("ITEMS", items),
             ("LINES", lines(&matrix)),
         ];
         constants.extend(numbers.map(|(name, value)| (name, value as f64)));
         constants.push(("EPS", f64::from(norm.norm.eps)));
-        let names = [
-            (Resource::X, Resource::Rows),
-            (Resource::Y, Resource::Y),
-            (Resource::Sum, Resource::Sum),
-            (Resource::Weights, Resource::Gains),
-        ];
+        let names =
+            [(Resource::X, Resource::Rows), (Resource::Y, Resource::Y), (Resource::Weights, Resource::Gains)];
         let result = of_products.iter().find(|(of, _)| *of == Resource::Result).expect("products are there");
         let mut buffers = self.with_norm(norm, &names, of_products);
         buffers.push(result.clone());
+        let sum = if gives_sum {
+            norm.buffer(Resource::Sum)
+        } else {
+            let unwritten = self.places.take_apart(0);
+            self.places.get(unwritten)
+        };
+        buffers.push((Resource::Sum, sum));
         let grid = [Extent::Fixed(matrix.rows.div_ceil(ROWS) as u32), Extent::Fixed(1), Extent::Fixed(1)];
         self.push("row_product", constants, bytemuck::bytes_of(&shape), buffers, grid).gives(of, bytes);
     }
