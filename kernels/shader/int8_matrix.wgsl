@@ -32,15 +32,6 @@ var<workgroup> column_scales: array<f32, STAGED_PAIRS>;
 var<workgroup> column_sums: array<f32, STAGED_PAIRS>;
 var<workgroup> starts: array<u32, PAIRS>;  // of rows of x
 
-fn kept4(values: vec4<f32>) -> vec4<f32> {
-    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(values) ^ vec4<u32>(run.zero));
-}
-
-// a * b, in one instruction: what it adds is -0, which no compiler knows and which changes nothing.
-fn product4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
-    return fma(a, b, vec4<f32>(bitcast<f32>(run.zero ^ 0x80000000u)));
-}
-
 // n, for INT_ZERO + n, without a conversion.
 fn float4(n: vec4<i32>) -> vec4<f32> {
     return bitcast<vec4<f32>>(n) - vec4<f32>(ROUNDER);
@@ -108,12 +99,12 @@ fn with_chunk(before: Sums, chunk: Chunk, of_pair: u32) -> Sums {
     }
     if chunk.of_unit == CODE_UNITS - 1u {
         let scale = vec4<f32>(column_scales[of_pair]);
-        sums.all = kept4(sums.all + product4(float4(sums.first), product4(chunk.scales, scale)));
+        sums.all = sum4(sums.all, product4(float4(sums.first), product4(chunk.scales, scale)));
         if HALVES == 2u {
-            sums.all = kept4(sums.all + product4(float4(sums.second), product4(chunk.seconds, scale)));
+            sums.all = sum4(sums.all, product4(float4(sums.second), product4(chunk.seconds, scale)));
         }
         if TERMS == 1u {
-            sums.all = kept4(sums.all - product4(chunk.seconds, vec4<f32>(column_sums[of_pair])));
+            sums.all = sum4(sums.all, -product4(chunk.seconds, vec4<f32>(column_sums[of_pair])));
         }
     }
     return sums;
@@ -177,7 +168,7 @@ fn lowered(before: Sums, row: u32, depths: vec4<f32>, of_pair: u32) -> Sums {
         steps_of(row + 48u, of_pair),
     );
     let step = product4(depths, vec4<f32>(column_scales[of_pair]));
-    sums.all = kept4(sums.all - product4(vec4<f32>(steps), step));
+    sums.all = sum4(sums.all, -product4(vec4<f32>(steps), step));
     return sums;
 }
 

@@ -1,6 +1,7 @@
 // Arithmetic whose every bit is the CPU's: each operation rounded by itself, nothing fused, nothing reordered. WGSL lets a
-// compiler do both, and divide as it likes. CPU twins: src/quant/dot.rs, src/quant/activations.rs, src/simd/exp.rs.
+// compiler do both. CPU twins: src/quant/dot.rs, src/quant/activations.rs, src/simd/exp.rs.
 
+#ifdef WEB
 // The value as it is, through an XOR with a zero that no compiler knows: it cannot be joined with what uses it.
 fn kept(value: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(value) ^ run.zero);
@@ -13,35 +14,25 @@ fn sum_of(a: f32, b: f32) -> f32 {
 fn product_of(a: f32, b: f32) -> f32 {
     return kept(a * b);
 }
-
-// a / b, to the nearest: `a` normal or 0, `b` and the quotient normal. What is not finite gives what is not a number. A device's own
-// quotient is near, and what is left, in integers, says how far off it is.
-fn quotient_of(a: f32, b: f32) -> f32 {
-    let bits = vec2<u32>(bitcast<u32>(a), bitcast<u32>(b));
-    let exponents = (bits >> vec2<u32>(23u)) & vec2<u32>(255u);
-    if max(exponents.x, exponents.y) == 255u {
-        return kept(bitcast<f32>(0x7fc00000u ^ run.zero));
-    }
-    if exponents.x == 0u {
-        return 0.0;
-    }
-    var fractions = (bits & vec2<u32>(0x7fffffu)) | vec2<u32>(0x800000u);
-    var exponent = exponents.x + 127u - exponents.y;
-    if fractions.x < fractions.y {
-        fractions.x <<= 1u;
-        exponent -= 1u;
-    }
-    // 25 bits, the first of them 1. WGSL lets a device be off by 5 in the last of them; up to 64 are mended.
-    let divisor = f32(fractions.y);
-    var quotient = i32(f32(fractions.x) / divisor * 16777216.0);
-    var rest = i32(fractions.x << 24u) - quotient * i32(fractions.y);
-    let off = i32(f32(rest) / divisor);
-    rest -= off * i32(fractions.y);
-    quotient += off + select(0, 1, rest >= i32(fractions.y)) - select(0, 1, rest < 0);
-    // The last bit is half a step; a quotient never lies just there.
-    let rounded = (exponent << 23u) + (u32(quotient + 1) >> 1u) - 0x800000u;
-    return bitcast<f32>(rounded | ((bits.x ^ bits.y) & 0x80000000u));
+#else
+// One instruction each: a is multiplied with 1, and -0 is added to a product. Both change nothing, whether a device fuses an fma or
+// not, and no compiler knows them. Browsers translate WGSL to languages whose compilers may take an fma apart.
+fn sum_of(a: f32, b: f32) -> f32 {
+    return fma(a, bitcast<f32>(run.zero ^ 0x3f800000u), b);
 }
+
+fn product_of(a: f32, b: f32) -> f32 {
+    return fma(a, b, bitcast<f32>(run.zero ^ 0x80000000u));
+}
+
+fn sum4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return fma(a, vec4<f32>(bitcast<f32>(run.zero ^ 0x3f800000u)), b);
+}
+
+fn product4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return fma(a, b, vec4<f32>(bitcast<f32>(run.zero ^ 0x80000000u)));
+}
+#endif
 
 // The f16 in the lower half of `half`.
 fn half_value(half: u32) -> f32 {

@@ -1,5 +1,6 @@
 // What joins gate and up, and biases, which follow an expert's panels. CPU twin: src/simd/expert.rs.
 #import exact
+#import quotient
 
 // `exp(x)`: `x = n ln 2 + r`, a polynomial in r, and n as exponent.
 fn exp_of(value: f32) -> f32 {

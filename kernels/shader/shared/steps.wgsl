@@ -1,5 +1,6 @@
 // Steps of int8, and of int16: what takes values to the nearest integers. CPU twin: src/quant/activations.rs.
 #import exact
+#import quotient
 
 const TINY: u32 = 0x21800000u;  // 2^-60
 

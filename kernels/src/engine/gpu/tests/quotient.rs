@@ -1,4 +1,4 @@
-//! Division by `shader/shared/exact.wgsl`, on devices whose own quotients are off.
+//! Division by `shader/shared/quotient.wgsl`, on devices whose own quotients are off.
 
 use wgpu::util::DeviceExt;
 
@@ -11,12 +11,12 @@ const NATIVE: &str = "f32(fractions.x) / divisor * 16777216.0";
 #[test]
 fn quotients_are_the_nearest_however_far_off_the_devices_are() {
     let Some(device) = device() else { return };
-    let exact = include_str!("../../../../shader/shared/exact.wgsl");
+    let divides = include_str!("../../../../shader/shared/quotient.wgsl");
     let pairs = pairs();
     let expected: Vec<u32> = pairs.iter().map(|[a, b]| (a / b).to_bits()).collect();
     for off in [0, -60, -5, 1, 5, 60] {
-        let off_by_some = exact.replace(NATIVE, &format!("({NATIVE} + {off}.0)"));
-        assert_ne!(off_by_some, exact, "the shader divides otherwise");
+        let off_by_some = divides.replace(NATIVE, &format!("({NATIVE} + {off}.0)"));
+        assert_ne!(off_by_some, divides, "the shader divides otherwise");
         let quotients = quotients(&device, &off_by_some, &pairs);
         let wrong = quotients.iter().zip(&expected).position(|(quotient, expected)| quotient != expected);
         assert_eq!(wrong.map(|i| pairs[i]), None, "off by {off}");
