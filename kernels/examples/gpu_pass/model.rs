@@ -109,8 +109,8 @@ impl PackedExperts for Experts {
         Some(self.0[layer % 2].0)
     }
 
-    fn read(&self, layer: usize, _: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String> {
-        read(&self.0[layer % 2].1);
+    fn copy(&self, layer: usize, _: usize, panels: &mut Vec<u8>) -> Result<(), String> {
+        panels.clone_from(&self.0[layer % 2].1);
         Ok(())
     }
 }

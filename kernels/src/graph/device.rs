@@ -50,18 +50,18 @@ pub trait DevicePages: Any + fmt::Debug + Send + Sync {
 }
 
 /// Experts in panels, to be copied into a device's memory.
-pub trait PackedExperts {
+pub trait PackedExperts: Sync {
     /// How many a layer has; none in a dense one.
     fn n_experts(&self, layer: usize) -> usize;
 
     /// The shape of a layer's experts, if it has any.
     fn shape(&self, layer: usize) -> Option<PackedExpertShape>;
 
-    /// Shows an expert's panels to `read`.
+    /// Replaces `panels` by an expert's.
     ///
     /// # Errors
     /// If there is no such expert, or it cannot be read.
-    fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String>;
+    fn copy(&self, layer: usize, expert: usize, panels: &mut Vec<u8>) -> Result<(), String>;
 }
 
 /// The most of a row's best logits that a device finds.

@@ -158,18 +158,18 @@ impl PackedExperts for ExpertPanels {
         self.layers.get(layer)?.shape
     }
 
-    fn read(&self, layer: usize, expert: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String> {
+    fn copy(&self, layer: usize, expert: usize, panels: &mut Vec<u8>) -> Result<(), String> {
         let of_layer = self.layers.get(layer).ok_or("the model has no such expert")?;
         let shape = of_layer.shape.ok_or("the model has no such expert")?;
         let n = shape.bytes();
+        panels.resize(n, 0);
         if let Some(kept) = &of_layer.kept {
-            read(kept.get(expert * n..(expert + 1) * n).ok_or("the model has no such expert")?);
+            let kept = kept.get(expert * n..(expert + 1) * n).ok_or("the model has no such expert")?;
+            panels.copy_from_slice(kept);
             return Ok(());
         }
-        let mut packed = vec![0; n];
         let pool = self.processor.pool();
-        self.source.read(layer, expert, &mut |view| shape.pack(pool, view, &mut packed))?;
-        read(&packed);
+        self.source.read(layer, expert, &mut |view| shape.pack(pool, view, panels))?;
         if expert + 1 == of_layer.n_experts {
             self.source.release();
         }

@@ -65,6 +65,11 @@ mod mapped {
             at
         }
 
+        /// Bytes up to which it is full.
+        pub(in super::super) fn n_bytes(&self) -> u64 {
+            self.bytes
+        }
+
         /// Fills the start of a room.
         pub(in super::super) fn fill(&self, at: u64, bytes: &[u8]) -> Result<(), EngineError> {
             self.lease.fill(at, bytes)

@@ -153,7 +153,9 @@ impl<'a> Builder<'a> {
         let unplanned = (Places::unplanned(device), Weights::left_out(device));
         let plan = Self::compile_with(unplanned, device, of, experts, layout)?.places.plan();
         let planned = (Places::planned(device, plan), Weights::new(device));
-        Self::compile_with(planned, device, of, experts, layout)
+        let mut compiled = Self::compile_with(planned, device, of, experts, layout)?;
+        compiled.weights.finish();
+        Ok(compiled)
     }
 
     fn compile_with(
@@ -239,15 +241,15 @@ impl<'a> Builder<'a> {
                     *scale *= by;
                 }
             }
-            Op::Norm { x, weight, eps, out } => self.norm(index, x, None, Some((weight, eps, out))),
-            Op::Add { x, y } => self.norm(index, x, Some(y), None),
+            Op::Norm { x, weight, eps, out } => self.norm(index, x, None, Some((weight, eps, out)))?,
+            Op::Add { x, y } => self.norm(index, x, Some(y), None)?,
             Op::AddNorm { x, y, weight, eps, out } => {
-                self.norm(index, x, Some(y), Some((weight, eps, out)));
+                self.norm(index, x, Some(y), Some((weight, eps, out)))?;
             }
             Op::Linear { x, projection } => self.linears(x, &[projection])?,
             Op::Linears { x, ref projections } => self.linears(x, projections)?,
             Op::Mlp { x, matrices: [gate, ..], out } => self.mlp(x, gate, out)?,
-            Op::HeadsToCache { slot, q, k, v } => self.heads((index, slot), q, k, v),
+            Op::HeadsToCache { slot, q, k, v } => self.heads((index, slot), q, k, v)?,
             Op::Attend { slot, q, attention, out } => self.attend(slot, q, attention, out),
             Op::Route { logits, n_chosen, renormalise, .. } => {
                 self.route(index, logits, n_chosen, renormalise)?;

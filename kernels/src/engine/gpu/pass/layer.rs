@@ -27,13 +27,16 @@ const ROUTE_THREADS: usize = 256;
 
 impl Builder<'_> {
     /// `x += y`, then the norm of `x` to `out` and to the activations that its first reader takes; either may be missing.
+    ///
+    /// # Errors
+    /// If the device fails.
     pub(super) fn norm(
         &mut self,
         index: usize,
         x: TensorId,
         y: Option<TensorId>,
         normed: Option<(VectorId, f32, TensorId)>,
-    ) {
+    ) -> Result<(), String> {
         let columns = self.program.graph.width(x);
         let View::Rows { place: x_place, .. } = self.views[&x] else {
             unreachable!("what is normed lies in rows");
@@ -73,7 +76,7 @@ impl Builder<'_> {
         }
         let mut weights = self.places.get(read);
         if let Some((weight, _, id)) = normed {
-            weights = self.weights.upload_floats(self.program.graph.vector(weight));
+            weights = self.weights.upload_floats(self.program.graph.vector(weight))?;
             out = self.places.take(4 * MAX_ROWS * stride);
             self.views.insert(id, View::Rows { place: out, start: 0, stride });
             // With the stride of activations, it is what matrices of floats read.
@@ -127,6 +130,7 @@ impl Builder<'_> {
         if y.is_some() {
             self.places.release(x_place);
         }
+        Ok(())
     }
 
     /// The format of the first matrices of integers that `x` is multiplied by after operation `index`.
@@ -161,7 +165,7 @@ impl Builder<'_> {
         q: graph::Heads,
         k: graph::Heads,
         v: TensorId,
-    ) {
+    ) -> Result<(), String> {
         let graph = &self.program.graph;
         let columns = q.head_width;
         let rows = |id: TensorId| match self.views[&id] {
@@ -175,7 +179,7 @@ impl Builder<'_> {
             Some((weight, _)) => graph.vector(weight).to_vec(),
             None => vec![0.0; columns],
         };
-        let weights = self.weights.upload_floats(&[weight(&q), weight(&k)].concat());
+        let weights = self.weights.upload_floats(&[weight(&q), weight(&k)].concat())?;
         let parameters = Heads {
             n_heads: n_heads as u32,
             n_kv_heads: n_kv_heads as u32,
@@ -218,6 +222,7 @@ impl Builder<'_> {
         // From here on queries are what the kernel wrote.
         self.places.release(q_rows.0);
         self.views.insert(q.x, View::Rows { place: out, start: 0, stride: n_heads * columns });
+        Ok(())
     }
 
     /// Chooses experts by `logits`, and computes those of the layer that follows operation `index`, if they are here.

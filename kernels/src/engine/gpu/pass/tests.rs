@@ -110,8 +110,8 @@ impl PackedExperts for Packed {
         Some(self.0)
     }
 
-    fn read(&self, _: usize, expert: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), String> {
-        read(&self.1[expert]);
+    fn copy(&self, _: usize, expert: usize, panels: &mut Vec<u8>) -> Result<(), String> {
+        panels.clone_from(&self.1[expert]);
         Ok(())
     }
 }
