@@ -48,6 +48,9 @@ macro_rules! names {
 /// The weight formats: the engine's names, and those of files.
 const FORMATS: &[(&str, &str)] = with_formats!(names);
 
+/// What browsers demand and naga refuses: see `shader/shared/enable.wgsl`.
+const FOR_BROWSERS: &str = "enable subgroups;";
+
 /// Writes `OUT_DIR/shaders.rs`.
 pub(crate) fn write() -> Result<(), Box<dyn Error>> {
     let composer = Composer::read(Path::new("shader"))?;
@@ -126,6 +129,9 @@ struct Pieces {
 
 impl Pieces {
     /// The places of these texts, the new ones put in theirs.
+    ///
+    /// # Errors
+    /// If the line ends that are left separate too little.
     fn numbers(&mut self, texts: Vec<String>) -> Result<Vec<u8>, Box<dyn Error>> {
         let mut numbers = Vec::new();
         for text in texts {
@@ -135,6 +141,10 @@ impl Pieces {
                 self.texts.len() - 1
             });
             numbers.push(u8::try_from(place)?);
+        }
+        if self.in_one_line {
+            let source: String = numbers.iter().map(|place| &self.texts[usize::from(*place)][..]).collect();
+            reflect::reflect(&source.replace(FOR_BROWSERS, ""))?;
         }
         Ok(numbers)
     }

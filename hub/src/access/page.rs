@@ -16,7 +16,7 @@ use axum::routing::get;
 /// The page; a value takes the place of each `{{NAME}}`.
 const TEMPLATE: &str = include_str!("page/setup.html");
 /// The usual policy, plus permission for the script to check whether the https port is trusted.
-const POLICY: &str = "default-src 'self'; script-src 'self' 'sha256-NOJIYa5QDCUlbrTn4RCyHr41BNxYuYVXP2TtnDN1bD4='; \
+const POLICY: &str = "default-src 'self'; script-src 'self' 'sha256-LF4JLzp6/Wd6vMHFAM2StMdq0/0lQDpm0meCfGPNlzA='; \
                       connect-src 'self' https:; object-src 'none'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 

@@ -106,12 +106,12 @@ pub(super) fn secure(headers: &mut HeaderMap) {
     }
 }
 
-/// Pages run their own scripts and nothing else (the hash is of the line in each that loads it again; `ws:` since not every browser counts WebSockets as 'self'); isolation (COOP, COEP) gives the join page's worker precise clocks.
+/// Pages run their own scripts and nothing else (the hash is of the line in each that loads it again, after waits that double; `ws:` since not every browser counts WebSockets as 'self'); isolation (COOP, COEP) gives the join page's worker precise clocks.
 static SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
         HeaderValue::from_static(
-            "default-src 'self'; script-src 'self' 'wasm-unsafe-eval' 'sha256-NOJIYa5QDCUlbrTn4RCyHr41BNxYuYVXP2TtnDN1bD4='; \
+            "default-src 'self'; script-src 'self' 'wasm-unsafe-eval' 'sha256-LF4JLzp6/Wd6vMHFAM2StMdq0/0lQDpm0meCfGPNlzA='; \
              connect-src 'self' ws: wss:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
         ),
     ),

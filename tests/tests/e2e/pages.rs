@@ -181,7 +181,10 @@ async fn a_page_of_which_a_part_does_not_arrive_loads_again_until_it_does() {
         let tab = browser.empty_window().await.unwrap();
         tab.refuse(&[&format!("*/{part}")]).await.unwrap();
         tab.go(&format!("{}{path}", hub.url)).await.unwrap();
+        // It waits for a second, for two, and so on.
         tab.until("performance.getEntriesByType('navigation')[0].type === 'reload'").await.unwrap();
+        let waits = tab.eval("history.state").await.unwrap();
+        tab.until(&format!("history.state >= 2 * {waits}")).await.unwrap();
         tab.refuse(&[]).await.unwrap();
         tab.until(is_whole).await.unwrap();
         tab.close().await.unwrap();
