@@ -170,6 +170,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_apart_is_in_a_buffer_of_its_own() {
+        let Some(device) = crate::engine::gpu::tests::device() else { return };
+        let mut places = Places::unplanned(&device);
+        let mut of_one_step = |is_apart: bool| {
+            let place = if is_apart { places.take_apart(64) } else { places.take(64) };
+            places.step_is_over();
+            places.release(place);
+        };
+        [false, true, false, true].into_iter().for_each(&mut of_one_step);
+        assert_eq!(places.plan().buffer_of, [0, 1, 0, 2]);
+    }
+
+    #[test]
     fn no_plan_lets_two_that_live_together_share() {
         let mut state = 7_u64;
         let mut number = |below: u64| {
