@@ -16,7 +16,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use moex_protocol::{SUBPROTOCOL, limits};
 use tokio::io::AsyncReadExt;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite;
@@ -31,8 +31,12 @@ use super::stream::{Opened, Stream};
 use crate::pace::Pace;
 use moex_swarm::ConnectionId;
 
-/// A connection's read buffer: half of a decode step's answer. It is zeroed before each read.
-const READ_BUFFER_BYTES: usize = 16 << 10;
+/// A connection's read buffer: a whole answer of a decode step, with its products. It is zeroed before each read.
+const READ_BUFFER_BYTES: usize = 64 << 10;
+/// How many connections have one of that size: 16 MiB in all, which thousands of strangers do not multiply.
+const MAX_READ_BUFFERS: usize = 256;
+/// The read buffer of those beyond.
+const SMALL_READ_BUFFER_BYTES: usize = 16 << 10;
 /// How long sending one message may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a closed connection is still read, so that the peer receives what was sent before the close.
@@ -98,26 +102,36 @@ async fn hand_over(sockets: &mpsc::Sender<Opened>, upgraded: OnUpgrade, address:
     Ok(())
 }
 
-/// The pace of peers that have not joined, for [`serve`].
-pub(super) fn strangers_pace() -> Arc<Pace> {
-    Arc::new(Pace::new(STRANGERS_BYTES_PER_SECOND, STRANGERS_BURST_BYTES))
+/// What all connections of a swarm share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    /// The pace of peers that have not joined.
+    strangers: Arc<Pace>,
+    read_buffers: Arc<Semaphore>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            strangers: Arc::new(Pace::new(STRANGERS_BYTES_PER_SECOND, STRANGERS_BURST_BYTES)),
+            read_buffers: Arc::new(Semaphore::new(MAX_READ_BUFFERS)),
+        }
+    }
 }
 
 /// Carries messages between one worker and the driver until either ends.
-pub(super) async fn serve(
-    id: ConnectionId,
-    events: mpsc::Sender<Event>,
-    opened: Opened,
-    strangers: Arc<Pace>,
-) {
+pub(super) async fn serve(id: ConnectionId, events: mpsc::Sender<Event>, opened: Opened, shared: Shared) {
+    let Shared { strangers, read_buffers } = shared;
     let Opened { stream, already_read, address } = opened;
     let mut stream = match stream.attach() {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, address, "taking over a worker's socket failed"),
     };
     stream.allow(MAX_STRANGER_BYTES.saturating_sub(already_read.len()), strangers);
+    let read_buffer = read_buffers.try_acquire();
+    let read_buffer_bytes = if read_buffer.is_ok() { READ_BUFFER_BYTES } else { SMALL_READ_BUFFER_BYTES };
     let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER_BYTES)
+        .read_buffer_size(read_buffer_bytes)
         .max_message_size(Some(limits::MAX_MESSAGE_BYTES))
         .max_frame_size(Some(limits::MAX_MESSAGE_BYTES));
     let read = already_read.to_vec();

@@ -31,8 +31,8 @@ where
     let (sender, opened) = mpsc::channel(MAX_WAITING_SOCKETS);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("moex-swarm".to_owned()).spawn(move || {
-        let strangers = socket::strangers_pace();
-        let serve = move |id, events, opened| socket::serve(id, events, opened, strangers.clone());
+        let shared = socket::Shared::default();
+        let serve = move |id, events, opened| socket::serve(id, events, opened, shared.clone());
         runtime.block_on(live(drive, serve, events, opened));
     })?;
     Ok(sender)
