@@ -4,6 +4,7 @@
 #import product
 #import row_sum
 #import round_rows
+#import packed
 
 @group(0) @binding(3) var<storage, read> h: array<vec4<u32>>;       // (P, F / 4)
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;  // y (P, D)
@@ -48,6 +49,15 @@ fn pair_down(
         }
         let y = product_of(tiles[tile].gates.x, sum);
         // Below 2^-100 results are 0: no device meets a number that is not normal.
-        result[pair * shape.out + out] = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);
+        let value = select(y, 0.0, (bitcast<u32>(y) & 0x7fffffffu) < 0x0d800000u);
+        if tiles[tile].packed == 0u {
+            result[pair * shape.out + out] = value;
+        }
+        products[thread] = value;  // whose column it alone has read
+    }
+    workgroupBarrier();
+    let first = ROWS * group.x + 2u * thread;
+    if tiles[tile].packed != 0u && thread < ROWS / 2u && first < shape.out {
+        packed[(pair * shape.out + first) / 2u] = packed_word(products[2u * thread], products[2u * thread + 1u]);
     }
 }

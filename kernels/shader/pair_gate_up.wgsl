@@ -3,6 +3,7 @@
 #import product
 #import row_sum
 #import kept_row
+#import packed
 
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;  // h (P, F), then the products (P, 2F)
 
@@ -32,9 +33,20 @@ fn pair_gate_up(
     let out = 16u * group.x + thread;
     if thread < 16u && out < shape.out {
         let at = tiles[tile].first_pair * shape.out;
-        let first = shape.products + 2u * at;
         result[at + out] = joined(block, out, sums.x, sums.y);
-        result[first + out] = sums.x;
-        result[first + shape.out + out] = sums.y;
+        if tiles[tile].packed == 0u {
+            let first = shape.products + 2u * at;
+            result[first + out] = sums.x;
+            result[first + shape.out + out] = sums.y;
+        }
+    }
+    if thread < 16u && tiles[tile].packed != 0u {
+        // Eight threads of gate, eight of up; F is even.
+        let of_up = thread / 8u;
+        let row = 2u * (thread % 8u);
+        if 16u * group.x + row < shape.out {
+            let at = (2u * tiles[tile].first_pair + of_up) * shape.out + 16u * group.x + row;
+            packed[tiles[tile].packed + at / 2u] = packed_word(products[16u * of_up + row], products[16u * of_up + row + 1u]);
+        }
     }
 }

@@ -2,6 +2,7 @@
 // C), of queries and of keys, and `values`, MOST_COLUMNS for each of a workgroup's heads. CPU twins: src/cpu/rms_norm.rs,
 // src/cpu/rope.rs, src/graph/kv.rs.
 #import step
+#import half_bits
 
 struct Heads {
     n_heads: u32,     // H
@@ -71,21 +72,4 @@ fn rotated(row: u32, start: u32, i: u32) -> f32 {
     let at = step[STEP_ROPES + heads.rope] + 2u * (row * heads.half + pair);
     let turn = select(-1.0, 1.0, is_second) * bitcast<f32>(step[at + 1u]);
     return values[start + i] * bitcast<f32>(step[at]) + values[start + other] * turn;
-}
-
-// The nearest f16, halves to even: `pack2x16float` may round either way.
-fn half_bits(value: f32) -> u32 {
-    let bits = bitcast<u32>(value);
-    let magnitude = bits & 0x7fffffffu;
-    // Above 2^-14: 13 bits less, and another exponent.
-    var half = (magnitude + 0xfffu + ((magnitude >> 13u) & 1u) - 0x38000000u) >> 13u;
-    if magnitude < 0x38800000u {
-        // The steps of numbers from 0.5 on are those of the smallest f16: the addition rounds.
-        half = bitcast<u32>(bitcast<f32>(magnitude) + 0.5) - 0x3f000000u;
-    } else if magnitude > 0x7f800000u {
-        half = 0x7e00u;
-    } else if magnitude >= 0x47800000u {
-        half = 0x7c00u;
-    }
-    return half | ((bits >> 16u) & 0x8000u);
 }

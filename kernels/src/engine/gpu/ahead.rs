@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use super::{
     GpuEngine, Int8Rows, Slot,
     device::GpuDevice,
-    layout::{Layout, MAP_ALIGN, TilesOf},
+    layout::{Layout, TilesOf},
     message::{Parts, check_full},
     ring::{Lease, Ring},
     signal::lock,
+    structs::Tile,
     upload::{N_BUFFERS, Parcel, Upload},
     variants::{Variants, Way},
 };
@@ -55,8 +56,6 @@ pub(super) struct Ahead {
 struct Recorded {
     form: Form,
     parcel: Parcel,
-    /// Where in it the tables and the row belong.
-    at: [u64; 2],
     readback: Lease,
     commands: wgpu::CommandBuffer,
 }
@@ -85,7 +84,7 @@ impl Ahead {
         let n = max_forms + N_BUFFERS;
         let most_pairs = MAX_PAIRS.min(plan.max_pairs as usize);
         let longest_row = (0..plan.shapes.iter().count() as u32).map(|shape| layout.row_bytes(shape)).max();
-        let upload_bytes = layout.tables_bytes_of(most_pairs) + MAP_ALIGN + longest_row.unwrap_or(0);
+        let upload_bytes = layout.tables_bytes_of(most_pairs) + longest_row.unwrap_or(0);
         let wanted = Wanted { products: true, halves: false };
         let readback_bytes = Parts::of(&plan.shapes, most_pairs, wanted).n_bytes();
         let mut buffers = |label, bytes, usage| (0..n).map(|_| allocate(label, bytes, usage)).collect();
@@ -125,16 +124,15 @@ impl GpuEngine {
         let Some(recorded) = ahead.take(form).or_else(|| self.record_ahead(ahead, form)) else {
             return Ok(None);
         };
-        let Recorded { parcel, at: [tables_at, row_at], readback, commands, .. } = recorded;
-        let mut tables = self.layout.tables(batch, |slot| slots[slot as usize].shape).bytes;
-        tables.resize(self.layout.tables_bytes_of(form.n_tiles as usize) as usize, 0);
-        parcel.fill(tables_at, &tables)?;
+        let Recorded { parcel, readback, commands, .. } = recorded;
+        let mut message = self.tables_of(batch, form);
         {
             let Int8Rows { simd, pool, rows } = &mut *lock(int8);
             let shape = &self.kernels[form.shape as usize].shape;
             fill(*simd, pool, rows, shape.format.gate_up, shape.hidden, &batch.rows);
-            parcel.fill(row_at, bytemuck::cast_slice(rows.words()))?;
+            message.extend_from_slice(bytemuck::cast_slice(rows.words()));
         }
+        parcel.fill(0, &message)?;
         parcel.close();
         self.device.tell(Stage::Written);
         self.device.tell(Stage::Recorded);
@@ -169,13 +167,13 @@ impl GpuEngine {
     fn record_ahead(&self, ahead: &Ahead, form: Form) -> Option<Recorded> {
         let mut parcel = ahead.upload.try_parcel()?;
         let readback = ahead.readback.try_lend()?;
-        let tables_at = parcel.reserve(&self.tables, 0, self.layout.tables_bytes_of(form.n_tiles as usize));
-        let row_start = 4 * self.layout.rows_start(form.shape);
-        let row_at = parcel.reserve(&self.rows, row_start, self.layout.row_bytes(form.shape));
         let Form { slab, shape, n_tiles, .. } = form;
+        let bytes = self.layout.tables_bytes_of(n_tiles as usize) + self.layout.row_bytes(shape);
+        parcel.reserve(&self.message, 0, bytes);
         let dispatch = TilesOf { slab, shape, n_tiles, way: Way::One };
-        let commands = self.record(&parcel, &[dispatch], readback.buffer(), self.parts_of(form));
-        Some(Recorded { form, parcel, at: [tables_at, row_at], readback, commands })
+        let (parts, is_packed) = (self.parts_of(form), self.is_packed(form));
+        let commands = self.record(&parcel, &[dispatch], readback.buffer(), parts, is_packed);
+        Some(Recorded { form, parcel, readback, commands })
     }
 
     /// Records the commands of a form unless they are; those of the form that was not used for longest may go for it.
@@ -188,6 +186,35 @@ impl GpuEngine {
             recorded.remove(0);
         }
         recorded.extend(self.record_ahead(ahead, form));
+    }
+
+    /// The tables of a message of a form. Its row follows them, so that all is one copy.
+    fn tables_of(&self, batch: &Batch, form: Form) -> Vec<u8> {
+        let n_bytes = self.layout.tables_bytes_of(form.n_tiles as usize) as usize;
+        let mut bytes = Vec::with_capacity(n_bytes + self.layout.row_bytes(form.shape) as usize);
+        // Its run is the first of all tiles: zeros.
+        bytes.resize(self.layout.tiles_start() as usize, 0);
+        let packed = if self.is_packed(form) { self.parts_of(form).products_start() as u32 / 4 } else { 0 };
+        let calls = batch.calls.iter().filter(|call| !call.pairs.is_empty());
+        for (first_pair, call) in (0..).zip(calls) {
+            let tile = Tile {
+                block: (self.layout.place(call.slot).1 / 16) as u32,
+                n_pairs: 1,
+                first_pair,
+                packed,
+                rows: [n_bytes as u32 / 4, 0, 0, 0],
+                gates: [call.pairs[0].gate, 0.0, 0.0, 0.0],
+            };
+            bytes.extend_from_slice(bytemuck::bytes_of(&tile));
+        }
+        bytes.resize(n_bytes, 0);
+        bytes
+    }
+
+    /// Whether the kernels pack the results of a form: in f16, of which two are a word.
+    fn is_packed(&self, form: Form) -> bool {
+        let shapes = &self.plan.shapes;
+        form.wanted.halves && shapes.hidden.is_multiple_of(2) && shapes.inner.is_multiple_of(2)
     }
 
     fn parts_of(&self, form: Form) -> Parts {

@@ -92,8 +92,7 @@ impl Layout {
         let n_slabs = plan.n_slots.div_ceil(slots_per_slab);
         let layout = Self { plan, slots_per_slab, n_slabs, block_bytes };
         let others = [
-            layout.rows_bytes(),
-            layout.tables_bytes(),
+            layout.message_bytes(),
             layout.h_bytes(),
             layout.h_rows_bytes(),
             layout.y_bytes(plan.max_pairs as usize),
@@ -121,24 +120,28 @@ impl Layout {
         self.plan.activations == ActivationFormat::Int8
     }
 
-    /// Bytes of a full message: its tables, and its rows for each shape, each where a mapped buffer may be written.
+    /// Bytes of a full message as it is staged: each part where a mapped buffer may be written.
     pub(super) fn upload_bytes(&self) -> u64 {
-        self.tables_bytes() + self.rows_bytes() + self.n_shapes() * MAP_ALIGN
+        self.message_bytes() + self.n_shapes() * MAP_ALIGN
     }
 
-    /// Bytes of the rows (R, D), padded. With int8 activations they are stored once for each shape, since formats
-    /// differ in their words.
-    pub(super) fn rows_bytes(&self) -> u64 {
+    /// Bytes of a full message: its tables, then its rows (R, D), padded. With int8 activations rows are stored once for each
+    /// shape, since formats differ in their words.
+    pub(super) fn message_bytes(&self) -> u64 {
         match self.is_int8() {
-            false => u64::from(self.plan.max_rows) * padded(self.plan.shapes.hidden) as u64 * 4,
-            true => self.rows_start(u32::MAX) * 4,
+            false => {
+                self.rows_start(0)
+                    + u64::from(self.plan.max_rows) * padded(self.plan.shapes.hidden) as u64 * 4
+            }
+            true => self.rows_start(u32::MAX),
         }
     }
 
-    /// Where the int8 rows for a shape of the plan start, in words.
+    /// Where the rows for a shape of the plan start in a message.
     pub(super) fn rows_start(&self, shape: u32) -> u64 {
-        let before = self.plan.shapes.iter().take(shape as usize);
-        u64::from(self.plan.max_rows) * before.map(|shape| self.x_stride(&shape) as u64).sum::<u64>()
+        let n = if self.is_int8() { shape as usize } else { 0 };
+        let words: usize = self.plan.shapes.iter().take(n).map(|shape| self.x_stride(&shape)).sum();
+        self.tables_bytes().next_multiple_of(BINDING_ALIGN) + u64::from(self.plan.max_rows) * words as u64 * 4
     }
 
     /// Words from one int8 row for a shape to the next.
@@ -198,7 +201,7 @@ impl Layout {
     /// Bytes of one int8 row for a shape of the plan.
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn row_bytes(&self, shape: u32) -> u64 {
-        4 * (self.rows_start(shape + 1) - self.rows_start(shape)) / u64::from(self.plan.max_rows)
+        (self.rows_start(shape + 1) - self.rows_start(shape)) / u64::from(self.plan.max_rows)
     }
 
     /// The most dispatches of a step: one for each slab and shape.
@@ -272,8 +275,8 @@ impl Layout {
         let strides: Vec<(u32, u32)> = (0..)
             .zip(self.plan.shapes.iter())
             .map(|(place, shape)| match self.is_int8() {
-                false => (0, (padded(shape.hidden) / 4) as u32),
-                true => (self.rows_start(place) as u32, self.x_stride(&shape) as u32),
+                false => ((self.rows_start(0) / 16) as u32, (padded(shape.hidden) / 4) as u32),
+                true => ((self.rows_start(place) / 4) as u32, self.x_stride(&shape) as u32),
             })
             .collect();
         // By slab and shape, ascending; few enough to be kept in order by hand.
@@ -453,21 +456,16 @@ mod tests {
         assert_eq!(tables.dispatches, [tiles_of(0, 1), tiles_of(1, 2)]);
         assert_eq!(tables.bytes[256..260], 1_u32.to_le_bytes());
         let tiles: Vec<Tile> = bytemuck::pod_collect_to_vec(&tables.bytes[512..]);
-        let tile = |n_pairs, first_pair, rows, gates| Tile {
-            block: 0,
-            n_pairs,
-            first_pair,
-            reserved: 0,
-            rows,
-            gates,
-        };
+        let tile =
+            |n_pairs, first_pair, rows, gates| Tile { block: 0, n_pairs, first_pair, packed: 0, rows, gates };
         // A row of 40 is padded to 64, 16 times 16 bytes.
+        let row = |i: u32| layout.rows_start(0) as u32 / 16 + 16 * i;
         assert_eq!(
             tiles,
             [
-                tile(1, 5, [0; 4], [0.0; 4]),
-                tile(4, 0, [48, 64, 80, 96], [3.0, 4.0, 5.0, 6.0]),
-                tile(1, 4, [112, 0, 0, 0], [7.0, 0.0, 0.0, 0.0]),
+                tile(1, 5, [row(0), 0, 0, 0], [0.0; 4]),
+                tile(4, 0, [3, 4, 5, 6].map(row), [3.0, 4.0, 5.0, 6.0]),
+                tile(1, 4, [row(7), 0, 0, 0], [7.0, 0.0, 0.0, 0.0]),
             ]
         );
     }

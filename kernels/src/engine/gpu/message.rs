@@ -40,7 +40,7 @@ impl Parts {
     }
 
     /// Where the products start in what is read: a multiple of 8, as a mapping's parts do.
-    fn products_start(self) -> u64 {
+    pub(super) fn products_start(self) -> u64 {
         self.bytes()[0].next_multiple_of(MAP_ALIGN)
     }
 
@@ -91,10 +91,10 @@ impl GpuEngine {
             let tables = self.layout.tables(batch, |slot| slots[slot as usize].shape);
             #[cfg(not(target_arch = "wasm32"))]
             let tables = self.with_wide(&mut parcel, tables)?;
-            parcel.put(&self.device, &self.tables, 0, &tables.bytes)?;
+            parcel.put(&self.device, &self.message, 0, &tables.bytes)?;
             self.put_rows(&mut parcel, batch, &tables)?;
             self.device.tell(Stage::Written);
-            let commands = self.record(&parcel, &tables.dispatches, readback.buffer(), parts);
+            let commands = self.record(&parcel, &tables.dispatches, readback.buffer(), parts, false);
             parcel.close();
             self.device.tell(Stage::Recorded);
             let submission = self.device.queue().submit([commands]);
@@ -125,7 +125,12 @@ impl GpuEngine {
         let Some(int8) = &self.int8 else {
             let padded = self.layout.padded_rows(&batch.rows);
             let rows = padded.as_deref().unwrap_or(&batch.rows);
-            return parcel.put(&self.device, &self.rows, 0, bytemuck::cast_slice(rows));
+            return parcel.put(
+                &self.device,
+                &self.message,
+                self.layout.rows_start(0),
+                bytemuck::cast_slice(rows),
+            );
         };
         let Int8Rows { simd, pool, rows } = &mut *lock(int8);
         for (place, Kernels { shape, .. }) in (0..).zip(&self.kernels) {
@@ -133,8 +138,8 @@ impl GpuEngine {
                 continue;
             }
             fill(*simd, pool, rows, shape.format.gate_up, shape.hidden, &batch.rows);
-            let start = 4 * self.layout.rows_start(place);
-            parcel.put(&self.device, &self.rows, start, bytemuck::cast_slice(rows.words()))?;
+            let words = bytemuck::cast_slice(rows.words());
+            parcel.put(&self.device, &self.message, self.layout.rows_start(place), words)?;
         }
         Ok(())
     }
@@ -146,19 +151,21 @@ impl GpuEngine {
         let wide = Wide::of(&self.layout, &mut tables, has_variants);
         if !wide.pairs.is_empty() {
             let (tiles, pairs) = (bytemuck::cast_slice(&wide.tiles), bytemuck::cast_slice(&wide.pairs));
-            parcel.put(&self.device, &self.tables, self.layout.wide_tiles_start(), tiles)?;
-            parcel.put(&self.device, &self.tables, self.layout.pairs_start(), pairs)?;
+            parcel.put(&self.device, &self.message, self.layout.wide_tiles_start(), tiles)?;
+            parcel.put(&self.device, &self.message, self.layout.pairs_start(), pairs)?;
         }
         Ok(tables)
     }
 
-    /// Records the copies to the device, all kernels over the tiles of each slab, and the copy of the results to `readback`.
+    /// Records the copies to the device, all kernels over the tiles of each slab, and the copy of the results to `readback`;
+    /// `is_packed` if the kernels pack these themselves.
     pub(super) fn record(
         &self,
         parcel: &Parcel,
         dispatches: &[TilesOf],
         readback: &wgpu::Buffer,
         parts: Parts,
+        is_packed: bool,
     ) -> wgpu::CommandBuffer {
         let mut encoder = self.device.wgpu().create_command_encoder(&Default::default());
         parcel.record(&mut encoder);
@@ -172,10 +179,14 @@ impl GpuEngine {
                 pass.dispatch_workgroups(workgroups, n_tiles, 1);
             }
         }
-        if parts.are_halves {
+        if parts.are_halves && !is_packed {
             self.pack.dispatch(&mut pass, parts.values);
         }
         drop(pass);
+        if is_packed {
+            encoder.copy_buffer_to_buffer(self.pack.buffer().0, 0, readback, 0, parts.n_bytes());
+            return encoder.finish();
+        }
         let (packed, packed_products) = self.pack.buffer();
         let from = match parts.are_halves {
             true => [(packed, 0), (packed, packed_products)],

@@ -1,6 +1,6 @@
 //! The engine on a GPU, one code for native adapters and for browsers. Only this folder knows wgpu.
 //!
-//! [`GpuEngine::new`] allocates everything: slabs of weights; the rows, tables, h and y of one message; and rings of
+//! [`GpuEngine::new`] allocates everything: slabs of weights; the tables and rows, h and y of one message; and rings of
 //! buffers that the CPU can map, for messages, for results and for staging weights. A message is one submission, which
 //! begins with its copies to the device and ends with that of its results, and one wait. The queue runs submissions in
 //! order, so messages share all but the mapped buffers, and several can be under way.
@@ -92,11 +92,10 @@ pub struct GpuEngine {
     plan: EnginePlan,
     layout: Layout,
     slabs: Vec<wgpu::Buffer>,
-    /// x (R, D), padded.
-    rows: wgpu::Buffer,
+    /// A message's tables, then x (R, D), padded.
+    message: wgpu::Buffer,
     /// Rounds the rows to int8, if the plan says so.
     int8: Option<Mutex<Int8Rows>>,
-    tables: wgpu::Buffer,
     /// h (P, F), then the products with gate and up (P, 2F).
     h: wgpu::Buffer,
     /// y (P, D).
@@ -216,9 +215,8 @@ impl GpuEngine {
         let slabs: Vec<_> = (0..layout.n_slabs)
             .map(|slab| buffer("weights", layout.slab_bytes(slab), Usage::STORAGE | Usage::COPY_DST))
             .collect();
-        let rows = buffer("rows", layout.rows_bytes(), Usage::STORAGE | Usage::COPY_DST);
-        let tables =
-            buffer("tables", layout.tables_bytes(), Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST);
+        let message =
+            buffer("message", layout.message_bytes(), Usage::STORAGE | Usage::UNIFORM | Usage::COPY_DST);
         let h = buffer("h", layout.h_bytes(), Usage::STORAGE | Usage::COPY_SRC);
         let is_int8 = plan.activations == ActivationFormat::Int8;
         let h_rows = is_int8.then(|| buffer("h in int8", layout.h_rows_bytes(), Usage::STORAGE));
@@ -250,15 +248,15 @@ impl GpuEngine {
             device.queue().write_buffer(&shapes, shape_start, bytemuck::bytes_of(&shape));
             Pipeline::new(device, shader, constants, |layout_of| {
                 slab_bind_groups(device, shader, layout_of, &slabs, |resource, slab| match resource {
-                    Resource::Run => (&tables, layout.run_start(slab, place), run_bytes),
+                    Resource::Run => (&message, layout.run_start(slab, place), run_bytes),
                     Resource::Shape => (&shapes, shape_start, shape_bytes),
                     #[cfg(not(target_arch = "wasm32"))]
                     Resource::Tiles if shader.entry_point == variants::MATRIX => {
-                        (&tables, layout.wide_tiles_start(), None)
+                        (&message, layout.wide_tiles_start(), None)
                     }
                     #[cfg(not(target_arch = "wasm32"))]
-                    Resource::Pairs => (&tables, layout.pairs_start(), None),
-                    Resource::Tiles => (&tables, layout.tiles_start(), None),
+                    Resource::Pairs => (&message, layout.pairs_start(), None),
+                    Resource::Tiles => (&message, layout.tiles_start(), None),
                     Resource::Weights | Resource::Halves | Resource::Biases => {
                         (&slabs[slab as usize], 0, None)
                     }
@@ -266,6 +264,8 @@ impl GpuEngine {
                     #[cfg(not(target_arch = "wasm32"))]
                     Resource::Rounded | Resource::H => (x, 0, None),
                     Resource::Result => (result, 0, None),
+                    #[cfg(not(target_arch = "wasm32"))]
+                    Resource::Packed => (&packed, 0, None),
                     #[cfg(not(target_arch = "wasm32"))]
                     _ => unreachable!("kernels of experts bind nothing of the forward pass"),
                 })
@@ -280,7 +280,7 @@ impl GpuEngine {
         let int8_step = |step: Int8Step, shape: &ExpertShape, place, h_rows, kernel: Int8Kernel| {
             let Int8Kernel { entry_point, constants, workgroups } = kernel;
             let (x, result) = match step {
-                Int8Step::GateUp => (&rows, &h),
+                Int8Step::GateUp => (&message, &h),
                 Int8Step::Rows => (&h, h_rows),
                 #[cfg(not(target_arch = "wasm32"))]
                 Int8Step::Down if entry_point == variants::ONE_DOWN => (&h, &y),
@@ -300,7 +300,7 @@ impl GpuEngine {
         let kernels = |(place, shape): (u32, ExpertShape)| Kernels {
             steps: match &h_rows {
                 None => vec![
-                    f32_step(Kernel::GateUp, &shape, StepOf { place, step: 0, x: &rows, result: &h }),
+                    f32_step(Kernel::GateUp, &shape, StepOf { place, step: 0, x: &message, result: &h }),
                     f32_step(Kernel::Down, &shape, StepOf { place, step: 1, x: &h, result: &y }),
                 ],
                 Some(h_rows) => Int8Step::ALL
@@ -317,13 +317,12 @@ impl GpuEngine {
         let int8_rows = || Mutex::new(Int8Rows { simd, pool: Pool::new(1), rows: Activations::default() });
         Self {
             kernels: (0..).zip(plan.shapes.iter()).map(kernels).collect(),
-            pack: Pack::new(device, &layout, [&y, &h], packed),
+            pack: Pack::new(device, &layout, [&y, &h], packed.clone()),
             device: device.clone(),
             plan,
             layout,
-            rows,
+            message,
             int8: is_int8.then(int8_rows),
-            tables,
             h,
             y,
             slabs,

@@ -103,6 +103,8 @@ pub(super) enum Resource {
     #[cfg(not(target_arch = "wasm32"))]
     Normed,
     #[cfg(not(target_arch = "wasm32"))]
+    Packed,
+    #[cfg(not(target_arch = "wasm32"))]
     Pages,
     #[cfg(not(target_arch = "wasm32"))]
     Pairs,

@@ -15,7 +15,9 @@ pub(super) struct Tile {
     pub(super) n_pairs: u32,
     /// The first pair's row in h and y.
     pub(super) first_pair: u32,
-    pub(super) reserved: u32,
+    /// Where in the packed answer the products start, for kernels of one pair, which then put rows and products there in f16;
+    /// 0: they put them where the others do, in f32.
+    pub(super) packed: u32,
     /// Where each pair's row of x starts, in 16 bytes, or in words of int8 activations.
     pub(super) rows: [u32; TILE_PAIRS],
     /// The router's gates.

@@ -92,14 +92,19 @@ fn slots_hold_experts_of_any_format_of_the_plan() {
 #[test]
 fn an_answer_in_f16_has_the_nearest_numbers() {
     let Some(device) = device() else { return };
-    // An odd number of values; large, small and infinite ones.
-    let shape = ExpertShape::uniform(33, 40, WeightFormat::Q4_0);
+    // Large, small and infinite values; an odd number of them, and an even one, which kernels for one row pack themselves.
+    let pairs = [1.0, 1e-5, 3e-8, 2e4, 1e9].map(|gate| Pair { row: 0, gate });
+    nearest_numbers(&device, 33, vec![Call { slot: 0, pairs: pairs.into() }]);
+    nearest_numbers(&device, 34, pairs.map(|pair| Call { slot: 0, pairs: vec![pair] }).into());
+}
+
+fn nearest_numbers(device: &GpuDevice, hidden: usize, calls: Vec<Call>) {
+    let shape = ExpertShape::uniform(hidden, 40, WeightFormat::Q4_0);
     let activations = ActivationFormat::Int8;
     let plan = EnginePlan { shapes: shape.into(), activations, n_slots: 1, max_rows: 1, max_pairs: 5 };
-    let gpu = block_on(GpuEngine::new(&device, plan)).unwrap();
+    let gpu = block_on(GpuEngine::new(device, plan)).unwrap();
     block_on(gpu.load(0, shape.format, &shape.noise(3, 0.5))).unwrap();
-    let pairs = [1.0, 1e-5, 3e-8, 2e4, 1e9].map(|gate| Pair { row: 0, gate }).into();
-    let batch = Batch { rows: noise(4, 33, 1.0), calls: vec![Call { slot: 0, pairs }] };
+    let batch = Batch { rows: noise(4, hidden, 1.0), calls };
     let exact = block_on(gpu.compute_with_products(&batch)).unwrap();
     let halves = |values: &[f32]| -> Vec<u8> {
         values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect()

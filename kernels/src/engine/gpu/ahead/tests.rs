@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ExpertFormat, ExpertShapes, WeightFormat,
-    engine::{Call, Computed, CpuEngine, Pair},
+    engine::{Call, Computed, CpuEngine, Output, Pair},
     noise::noise,
 };
 
@@ -62,6 +62,11 @@ fn bits(computed: Computed) -> Vec<u32> {
     computed.rows.into_iter().chain(computed.products.into_iter().flatten()).map(f32::to_bits).collect()
 }
 
+/// In f16.
+fn packed(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect()
+}
+
 fn n_recorded(gpu: &GpuEngine) -> usize {
     lock(&gpu.ahead.as_ref().unwrap().recorded).len()
 }
@@ -88,18 +93,22 @@ fn messages_of_one_row_have_their_twins_bits_in_any_order() {
     ];
     for turn in 0..3 {
         for (i, (batch, has_form)) in messages.iter().enumerate() {
-            for products in [false, true] {
+            for (products, halves) in [(false, false), (true, false), (false, true), (true, true)] {
                 let expected = match products {
                     true => cpu.compute_with_products(batch).unwrap(),
                     false => Computed { rows: cpu.compute(batch).unwrap(), products: None },
                 };
                 let before = n_recorded(&gpu);
                 gpu.fill_output(f32::NAN);
-                let answer = block_on(gpu.answer(batch, Wanted { products, halves: false })).unwrap();
-                assert!(
-                    bits(answer.floats().unwrap()) == bits(expected),
-                    "message {i}, turn {turn}, products {products}"
-                );
+                let answer = block_on(gpu.answer(batch, Wanted { products, halves })).unwrap();
+                let case = format!("message {i}, turn {turn}, products {products}, halves {halves}");
+                match answer {
+                    Output::Halves(answer) => {
+                        assert!(halves && answer.rows == packed(&expected.rows), "{case}");
+                        assert!(answer.products == expected.products.as_deref().map(packed), "{case}");
+                    }
+                    answer => assert!(bits(answer.floats().unwrap()) == bits(expected), "{case}"),
+                }
                 match (has_form, turn) {
                     (false, _) | (_, 1..) => assert_eq!(n_recorded(&gpu), before, "message {i}, turn {turn}"),
                     _ => {}
