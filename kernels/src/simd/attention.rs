@@ -26,6 +26,8 @@ use crate::{
 const SEGMENT: usize = 256;
 /// The most query heads that meet a vector at once.
 const MAX_HEADS: usize = 8;
+/// How many pages ahead values are prefetched: of each page a kilobyte is read, then the next page's.
+const PAGES_AHEAD: usize = 3;
 /// The most floats in which segments wait to be joined: 4 MiB.
 const MAX_WAITING: usize = 1 << 20;
 
@@ -71,7 +73,8 @@ pub fn attention(
 
     let most = (0..n_rows).map(|row| pages.positions(row)).max().unwrap_or(0).div_ceil(SEGMENT);
     let n_floats = n_rows * n_heads * most * (2 + width);
-    let job = Attention { shape, q, width, heads_each: n_heads / n_kv_heads, n_heads, pages };
+    let (heads_each, at_once) = (n_heads / n_kv_heads, processor.simd().max_heads());
+    let job = Attention { shape, q, width, heads_each, at_once, n_heads, pages };
     let out = Disjoint::new(out);
     let n_groups = n_rows * n_kv_heads;
     if most <= 1 || n_floats > MAX_WAITING {
@@ -153,6 +156,8 @@ struct Attention<'a, P> {
     width: usize,
     /// H / G.
     heads_each: usize,
+    /// Of these, how many meet a vector together.
+    at_once: usize,
     /// H.
     n_heads: usize,
     pages: &'a P,
@@ -164,7 +169,7 @@ impl<P: Pages> Attention<'_, P> {
         let (row, g) = (group / self.shape.n_kv_heads, group % self.shape.n_kv_heads);
         let mut done = 0;
         while done < self.heads_each {
-            let n = match self.heads_each - done {
+            let n = match (self.heads_each - done).min(self.at_once) {
                 MAX_HEADS.. => MAX_HEADS,
                 4.. => 4,
                 2.. => 2,
@@ -297,6 +302,32 @@ struct Segment<'a, 'v, V, const N: usize> {
     format: std::marker::PhantomData<V>,
 }
 
+impl<V: CachedVector, const N: usize> Segment<'_, '_, V, N> {
+    /// The keys of the sixteen positions after those from `first` on; empty after the last.
+    #[inline(always)]
+    fn keys_after(&self, first: usize) -> &[u8] {
+        let next = first + ROWS;
+        if next >= self.n_positions {
+            return &[];
+        }
+        self.shape.keys(self.pages[next / PAGE_POSITIONS], self.g, next / ROWS % 2)
+    }
+
+    /// The values that are read [`PAGES_AHEAD`] pages after these; empty after the last.
+    #[inline(always)]
+    fn values_after(&self, sixteenth: usize, page: usize) -> &[u8] {
+        let n_pages = self.n_positions.div_ceil(PAGE_POSITIONS);
+        let (mut sixteenth, mut page) = (sixteenth, page + PAGES_AHEAD);
+        while page >= n_pages {
+            (sixteenth, page) = (sixteenth + 1, page - n_pages);
+        }
+        if sixteenth >= self.values[0].len() / ROWS {
+            return &[];
+        }
+        self.shape.values(self.pages[page], self.g, sixteenth)
+    }
+}
+
 impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
     type Output = ();
 
@@ -307,12 +338,14 @@ impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
         for first in (0..self.n_positions).step_by(ROWS) {
             let (page, half) = (self.pages[first / PAGE_POSITIONS], first / ROWS % 2);
             let keys = self.shape.keys(page, self.g, half);
+            let mut next = self.keys_after(first).chunks(ROWS * V::BYTES);
             let mut scores = [isa.splat(0.0); N];
             for (c, columns) in keys.chunks_exact(ROWS * V::BYTES).enumerate() {
                 let mut q: [&[f32; ROWS]; N] = [&[0.0; ROWS]; N];
                 for (q, all) in q.iter_mut().zip(&self.q) {
                     *q = all[c * ROWS..].first_chunk().expect("padded to whole vectors");
                 }
+                isa.prefetch(next.next().unwrap_or_default(), 0);
                 let scales = V::scales(isa, self.shape.key_scales(page, self.g, half, c * ROWS / UNIT));
                 for (i, column) in columns.chunks_exact(V::BYTES).enumerate() {
                     let key = V::load(isa, column, scales);
@@ -331,6 +364,7 @@ impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
         for sixteenth in 0..self.values[0].len() / ROWS {
             let mut sums = [isa.splat(0.0); N];
             for (page, bytes) in self.pages[..self.n_positions.div_ceil(PAGE_POSITIONS)].iter().enumerate() {
+                isa.prefetch(self.values_after(sixteenth, page), 0);
                 let n_here = PAGE_POSITIONS.min(self.n_positions - page * PAGE_POSITIONS);
                 let mut weights_here: [&[f32; PAGE_POSITIONS]; N] = [&[0.0; PAGE_POSITIONS]; N];
                 for n in 0..N {
@@ -466,6 +500,7 @@ mod tests {
                             },
                             width: shape.padded_width(),
                             heads_each: n_heads / n_kv_heads,
+                            at_once: simd.max_heads(),
                             n_heads,
                             pages: &one,
                         };

@@ -4,18 +4,28 @@ use std::arch::x86_64::*;
 
 use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
 
-/// A machine with AVX2 and F16C.
+/// A machine with AVX2, FMA and F16C, and what its processor `P` has besides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2<P>(P);
 
-impl Avx2 {
-    pub(super) fn detect() -> Option<Self> {
-        let found = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("f16c")
-            && is_x86_feature_detected!("fma");
-        found.then_some(Self(()))
-    }
+/// What processors with AVX2 differ in. Each compiles kernels for itself.
+pub(crate) trait Variant: Copy {
+    /// Whether a product of four columns is one instruction.
+    const VNNI: bool;
+
+    /// The variant, if this processor is one.
+    fn detect() -> Option<Self>;
+
+    fn compile<K: Kernel>(isa: Avx2<Self>, kernel: K) -> K::Output;
 }
+
+/// Without AVX-VNNI.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain(());
+
+/// With AVX-VNNI: Intel's processors for laptops and desktops since 2021, which have no AVX-512.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vnni(());
 
 /// Calls an intrinsic on values, and on references to arrays of the width that it reads or writes.
 macro_rules! vector {
@@ -24,6 +34,43 @@ macro_rules! vector {
         // references to arrays of their width and ask for no alignment.
         unsafe { $body }
     };
+}
+
+macro_rules! variants {
+    ($($name:ident { vnni: $vnni:literal, features: $features:literal, found: $found:expr, })*) => {
+        $(
+            impl Variant for $name {
+                const VNNI: bool = $vnni;
+
+                fn detect() -> Option<Self> {
+                    $found.then_some(Self(()))
+                }
+
+                #[inline(always)]
+                fn compile<K: Kernel>(isa: Avx2<Self>, kernel: K) -> K::Output {
+                    #[target_feature(enable = $features)]
+                    fn compiled<K: Kernel>(isa: Avx2<$name>, kernel: K) -> K::Output {
+                        kernel.run(isa)
+                    }
+                    vector!(compiled(isa, kernel))
+                }
+            }
+        )*
+    };
+}
+
+variants! {
+    Plain { vnni: false, features: "avx2,f16c,fma", found: true, }
+    Vnni { vnni: true, features: "avx2,f16c,fma,avxvnni", found: is_x86_feature_detected!("avxvnni"), }
+}
+
+impl<P: Variant> Avx2<P> {
+    pub(super) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma");
+        P::detect().filter(|_| found).map(Self)
+    }
 }
 
 /// Does the same for both registers. Not `map`: a closure would be compiled without the instructions.
@@ -59,22 +106,20 @@ fn dot_lanes(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
     })
 }
 
-impl Isa for Avx2 {
+impl<P: Variant> Isa for Avx2<P> {
     type Bytes = [__m256i; 2];
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
 
-    const RAISED: bool = false;
+    const RAISED: bool = P::VNNI;
+    const BY_QUAD: bool = true;
     const MAX_TILE: usize = 4;
     const MAX_PANELS: usize = 1;
+    const MAX_HEADS: usize = 4;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,f16c,fma")]
-        fn compiled<K: Kernel>(isa: Avx2, kernel: K) -> K::Output {
-            kernel.run(isa)
-        }
-        vector!(compiled(self, kernel))
+        P::compile(self, kernel)
     }
 
     #[inline(always)]
@@ -104,6 +149,9 @@ impl Isa for Avx2 {
     }
     #[inline(always)]
     fn codes(self, a: Self::Bytes) -> Self::Bytes {
+        if P::VNNI {
+            return a;
+        }
         both!(i => vector!(_mm256_xor_si256(a[i], _mm256_set1_epi8(-128))))
     }
     #[inline(always)]
@@ -114,10 +162,31 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
         let x = vector!(_mm256_set1_epi32(quad));
+        if P::VNNI {
+            return both!(i => vector!(_mm256_dpbusd_avx_epi32(sums[i], a[i], x)));
+        }
         both!(i => dot_lanes(sums[i], a[i], x))
     }
     #[inline(always)]
+    fn add_pairs(self, pairs: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        if P::VNNI {
+            return self.dot(pairs, a, quad);
+        }
+        let x = vector!(_mm256_set1_epi32(quad));
+        both!(i => vector!(_mm256_add_epi16(pairs[i], _mm256_maddubs_epi16(a[i], x))))
+    }
+    #[inline(always)]
+    fn join_pairs(self, sums: Self::Ints, pairs: Self::Ints) -> Self::Ints {
+        if P::VNNI {
+            return self.add_ints(sums, pairs);
+        }
+        both!(i => vector!(_mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs[i], _mm256_set1_epi16(1)))))
+    }
+    #[inline(always)]
     fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        if P::VNNI {
+            return self.dot(sums, a, quad);
+        }
         let x = vector!(_mm256_set1_epi32(quad));
         // |a| (x sign a): the magnitude of -128 is 128 as it should be, and two products are 2^15 - 256 at most.
         both!(i => vector!(dot_lanes(sums[i], _mm256_abs_epi8(a[i]), _mm256_sign_epi8(x, a[i]))))
@@ -127,7 +196,11 @@ impl Isa for Avx2 {
         let a = halves::<32, 16>(a);
         both!(i => vector!({
             let a = _mm256_cvtepu8_epi16(_mm_loadu_si128(a[i].as_ptr().cast()));
-            _mm256_add_epi32(sums[i], _mm256_madd_epi16(a, _mm256_set1_epi32(pair)))
+            let pair = _mm256_set1_epi32(pair);
+            match P::VNNI {
+                true => _mm256_dpwssd_avx_epi32(sums[i], a, pair),
+                false => _mm256_add_epi32(sums[i], _mm256_madd_epi16(a, pair)),
+            }
         }))
     }
 

@@ -147,6 +147,7 @@ impl<P: Variant> Isa for Avx512<P> {
     const RAISED: bool = true;
     const MAX_TILE: usize = 16;
     const MAX_PANELS: usize = 2;
+    const MAX_HEADS: usize = 8;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {

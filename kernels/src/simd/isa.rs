@@ -33,10 +33,15 @@ pub(crate) trait Isa: Copy {
 
     /// Whether [`Self::dot_codes`] takes codes of eight bits as they are, rather than less 128.
     const RAISED: bool;
+    /// Whether a unit's quads are unpacked one at a time, since the sums of the rows leave no registers for all; what they give is then
+    /// summed by [`Self::add_pairs`].
+    const BY_QUAD: bool = false;
     /// Rows of activations that meet a unit of weights at once: as many as the registers hold.
     const MAX_TILE: usize;
     /// Panels that meet a row of activations at once, where there are several rows.
     const MAX_PANELS: usize;
+    /// Query heads that meet a cached key or value at once: as many as the registers hold sums of.
+    const MAX_HEADS: usize;
 
     /// Runs the kernel, compiled for these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
@@ -57,6 +62,16 @@ pub(crate) trait Isa: Copy {
     fn lookup(self, table: &[u8; 16], a: Self::Bytes) -> Self::Bytes;
     /// Adds to each row the dot product of its four bytes, 0 to 127 each, with the four i8 of `quad`.
     fn dot(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints;
+    /// As [`Self::dot`], or it adds to two sums of 16 bits for each row the products of two bytes each, which is fewer instructions.
+    #[inline(always)]
+    fn add_pairs(self, pairs: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints {
+        self.dot(pairs, a, quad)
+    }
+    /// Adds to each row what [`Self::add_pairs`] has summed.
+    #[inline(always)]
+    fn join_pairs(self, sums: Self::Ints, pairs: Self::Ints) -> Self::Ints {
+        self.add_ints(sums, pairs)
+    }
     /// Adds to each row the dot product of its four [`Self::codes`] with the four i8 of `quad`, none of which is -128.
     fn dot_codes(self, sums: Self::Ints, a: Self::Bytes, quad: i32) -> Self::Ints;
     /// Adds to each row the dot product of its two bytes, 0 to 255 each, with the two i16 of `pair`.

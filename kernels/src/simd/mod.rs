@@ -81,7 +81,9 @@ enum Choice {
     #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     Scalar,
     #[cfg(target_arch = "x86_64")]
-    Avx2(avx2::Avx2),
+    Avx2(avx2::Avx2<avx2::Plain>),
+    #[cfg(target_arch = "x86_64")]
+    Avx2Vnni(avx2::Avx2<avx2::Vnni>),
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Avx512<avx512::Vnni>),
     #[cfg(target_arch = "x86_64")]
@@ -112,6 +114,8 @@ impl Simd {
             #[cfg(target_arch = "x86_64")]
             avx2::Avx2::detect().map(Choice::Avx2),
             #[cfg(target_arch = "x86_64")]
+            avx2::Avx2::detect().map(Choice::Avx2Vnni),
+            #[cfg(target_arch = "x86_64")]
             avx512::Avx512::detect().map(Choice::Avx512),
             #[cfg(target_arch = "x86_64")]
             avx512::Avx512::detect().map(Choice::Avx512Gfni),
@@ -137,13 +141,15 @@ impl Simd {
         }
     }
 
-    /// `scalar`, `avx2`, `avx512`, `avx512-gfni`, `avx512-zen`, `neon` or `wasm`.
+    /// `scalar`, `avx2`, `avx2-vnni`, `avx512`, `avx512-gfni`, `avx512-zen`, `neon` or `wasm`.
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
             Choice::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2Vnni(_) => "avx2-vnni",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -164,6 +170,8 @@ impl Simd {
             Choice::Scalar => scalar::Scalar.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2(isa) => isa.vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2Vnni(isa) => isa.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512(isa) => isa.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
@@ -188,6 +196,19 @@ impl Simd {
             }
         }
         self.run(LargestTile)
+    }
+
+    /// [`Isa::MAX_HEADS`].
+    fn max_heads(self) -> usize {
+        struct MaxHeads;
+        impl Kernel for MaxHeads {
+            type Output = usize;
+            #[inline(always)]
+            fn run<I: Isa>(self, _: I) -> usize {
+                I::MAX_HEADS
+            }
+        }
+        self.run(MaxHeads)
     }
 }
 

@@ -64,6 +64,7 @@ impl Isa for Neon {
     const RAISED: bool = false;
     const MAX_TILE: usize = 2;
     const MAX_PANELS: usize = 1;
+    const MAX_HEADS: usize = 4;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {

@@ -132,11 +132,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
             *ints = [start::<I, F>(isa, self.words::<F>(t), 0); N];
         }
         for unit in 0..F::GEOMETRY.cols / UNIT {
-            let weights = self.unpack::<I, F, QUADS>(isa, unit, 0);
-            for (t, ints) in ints.iter_mut().enumerate() {
-                *ints =
-                    dot_quads::<I, F, T, N, QUADS>(isa, *ints, &weights, self.words::<F>(t), unit * QUADS);
-            }
+            self.add_dots::<I, F, QUADS>(isa, unit, 0, &mut ints);
         }
         let scales = self.scales::<I, F>(isa, 0);
         for (t, ints) in ints.into_iter().enumerate() {
@@ -166,13 +162,66 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         sums: &mut [[I::Floats; T]; N],
     ) {
         let group = unit * (QUADS / Q) + part;
-        let weights = self.unpack::<I, F, Q>(isa, unit, part * Q);
+        let mut ints = [[isa.splat_int(0); N]; T];
+        for (t, ints) in ints.iter_mut().enumerate() {
+            *ints = [start::<I, F>(isa, self.words::<F>(t), group); N];
+        }
+        self.add_dots::<I, F, Q>(isa, unit, part, &mut ints);
         let scales = self.scales::<I, F>(isa, group);
-        for t in 0..T {
-            let x = self.words::<F>(t);
-            let start = [start::<I, F>(isa, x, group); N];
-            let ints = dot_quads::<I, F, T, N, Q>(isa, start, &weights, x, unit * QUADS + part * Q);
-            add_products(isa, ints, &scales, isa.splat(float(x, unit)), sums, t);
+        for (t, ints) in ints.into_iter().enumerate() {
+            let scale = isa.splat(float(self.words::<F>(t), unit));
+            add_products(isa, ints, &scales, scale, sums, t);
+        }
+    }
+
+    /// Adds to the integers of each row those of group `part` of a unit, of Q quads.
+    #[inline(always)]
+    fn add_dots<I: Isa, F: Format, const Q: usize>(
+        &self,
+        isa: I,
+        unit: usize,
+        part: usize,
+        ints: &mut [[I::Ints; N]; T],
+    ) {
+        let first = unit * QUADS + part * Q;
+        if const { I::BY_QUAD && !F::IS_WIDE } {
+            return self.add_pairs::<I, F, Q>(isa, (unit, part * Q), first, ints);
+        }
+        let weights = self.unpack::<I, F, Q>(isa, unit, part * Q);
+        for (t, ints) in ints.iter_mut().enumerate() {
+            *ints = dot_quads::<I, F, T, N, Q>(isa, *ints, &weights, self.words::<F>(t), first);
+        }
+    }
+
+    /// Does so by [`Isa::add_pairs`], as often as 16 bits hold the sums.
+    #[inline(always)]
+    fn add_pairs<I: Isa, F: Format, const Q: usize>(
+        &self,
+        isa: I,
+        (unit, quad): (usize, usize),
+        first: usize,
+        ints: &mut [[I::Ints; N]; T],
+    ) {
+        let at_once = const { i16::MAX as usize / (2 * 127 * F::DEFINITION.top() as usize) };
+        let mut x = [&[0; Q]; T];
+        for (t, x) in x.iter_mut().enumerate() {
+            *x = self.words::<F>(t)[const { columns_at(F::GEOMETRY) } + first..]
+                .first_chunk()
+                .expect("a block's columns");
+        }
+        for start in (0..Q).step_by(at_once) {
+            let mut pairs = [[isa.splat_int(0); N]; T];
+            for q in start..Q.min(start + at_once) {
+                let weights = self.unpack::<I, F, 1>(isa, unit, quad + q);
+                for (pairs, x) in pairs.iter_mut().zip(x) {
+                    for (pairs, [weights]) in pairs.iter_mut().zip(weights) {
+                        *pairs = isa.add_pairs(*pairs, weights, x[q]);
+                    }
+                }
+            }
+            for (ints, pairs) in ints.as_flattened_mut().iter_mut().zip(pairs.as_flattened()) {
+                *ints = isa.join_pairs(*ints, *pairs);
+            }
         }
     }
 }

@@ -8,6 +8,9 @@ use super::{
 
 /// Independent sums: enough for two instructions a cycle of five cycles each.
 const SUMS: usize = 12;
+/// Columns that meet the weights in turn. Were they the same for all sums, instruction sets whose dot product is several instructions
+/// would compute most of it once.
+const QUADS: usize = 64;
 /// Multiplications and additions of one turn.
 const OPERATIONS: usize = SUMS * QUAD_BYTES * 2;
 
@@ -55,10 +58,11 @@ impl Kernel for Spin {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> f32 {
         let weights = isa.bytes(std::hint::black_box(&[1; QUAD_BYTES]));
+        let quads = std::hint::black_box([1; QUADS]);
         let mut sums = [isa.splat_int(0); SUMS];
         for turn in 0..self.turns {
-            for sum in &mut sums {
-                *sum = isa.dot(*sum, weights, turn as i32);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = isa.dot(*sum, weights, quads[(turn + i) % QUADS]);
             }
         }
         let mut all = isa.splat_int(0);

@@ -17,6 +17,7 @@ impl Isa for Scalar {
     const RAISED: bool = true;
     const MAX_TILE: usize = 4;
     const MAX_PANELS: usize = 1;
+    const MAX_HEADS: usize = 8;
 
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)

@@ -39,6 +39,7 @@ impl Isa for Wasm {
     /// Registers would hold two rows; kernels for two would take the bundle over its limit.
     const MAX_TILE: usize = 1;
     const MAX_PANELS: usize = 1;
+    const MAX_HEADS: usize = 4;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
