@@ -345,7 +345,9 @@ impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
                 for (q, all) in q.iter_mut().zip(&self.q) {
                     *q = all[c * ROWS..].first_chunk().expect("padded to whole vectors");
                 }
-                isa.prefetch(next.next().unwrap_or_default(), 0);
+                if I::CACHE_AHEAD {
+                    isa.prefetch(next.next().unwrap_or_default(), 0);
+                }
                 let scales = V::scales(isa, self.shape.key_scales(page, self.g, half, c * ROWS / UNIT));
                 for (i, column) in columns.chunks_exact(V::BYTES).enumerate() {
                     let key = V::load(isa, column, scales);
@@ -364,7 +366,9 @@ impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
         for sixteenth in 0..self.values[0].len() / ROWS {
             let mut sums = [isa.splat(0.0); N];
             for (page, bytes) in self.pages[..self.n_positions.div_ceil(PAGE_POSITIONS)].iter().enumerate() {
-                isa.prefetch(self.values_after(sixteenth, page), 0);
+                if I::CACHE_AHEAD {
+                    isa.prefetch(self.values_after(sixteenth, page), 0);
+                }
                 let n_here = PAGE_POSITIONS.min(self.n_positions - page * PAGE_POSITIONS);
                 let mut weights_here: [&[f32; PAGE_POSITIONS]; N] = [&[0.0; PAGE_POSITIONS]; N];
                 for n in 0..N {

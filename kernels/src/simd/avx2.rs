@@ -116,6 +116,7 @@ impl<P: Variant> Isa for Avx2<P> {
     const MAX_TILE: usize = 4;
     const MAX_PANELS: usize = 1;
     const MAX_HEADS: usize = 4;
+    const CACHE_AHEAD: bool = true;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {

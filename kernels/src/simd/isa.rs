@@ -42,6 +42,8 @@ pub(crate) trait Isa: Copy {
     const MAX_PANELS: usize;
     /// Query heads that meet a cached key or value at once: as many as the registers hold sums of.
     const MAX_HEADS: usize;
+    /// Whether cached keys and values are prefetched.
+    const CACHE_AHEAD: bool = false;
 
     /// Runs the kernel, compiled for these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
