@@ -59,8 +59,8 @@ fn heads_to_cache(
     if !IS_Q8_0 {
         let at = start + (in_page * columns + column) / 2u;
         if is_there {
-            pages[at] = half_bits(four.x) | (half_bits(four.y) << 16u);
-            pages[at + 1u] = half_bits(four.z) | (half_bits(four.w) << 16u);
+            pages[at] = two_halves(four.x, four.y);
+            pages[at + 1u] = two_halves(four.z, four.w);
         }
         return;
     }

@@ -16,7 +16,7 @@ fn pack_halves(
     for (var i = 0u; i < WORDS; i++) {
         let at = first + i * 64u;
         if at < arrayLength(&result) {
-            result[at] = half_bits(x[2u * at]) | (half_bits(x[2u * at + 1u]) << 16u);
+            result[at] = two_halves(x[2u * at], x[2u * at + 1u]);
         }
     }
 }

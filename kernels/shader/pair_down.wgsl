@@ -58,6 +58,6 @@ fn pair_down(
     workgroupBarrier();
     let first = ROWS * group.x + 2u * thread;
     if tiles[tile].packed != 0u && thread < ROWS / 2u && first < shape.out {
-        packed[(pair * shape.out + first) / 2u] = packed_word(products[2u * thread], products[2u * thread + 1u]);
+        packed[(pair * shape.out + first) / 2u] = two_halves(products[2u * thread], products[2u * thread + 1u]);
     }
 }

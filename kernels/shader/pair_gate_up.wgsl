@@ -46,7 +46,7 @@ fn pair_gate_up(
         let row = 2u * (thread % 8u);
         if 16u * group.x + row < shape.out {
             let at = (2u * tiles[tile].first_pair + of_up) * shape.out + 16u * group.x + row;
-            packed[tiles[tile].packed + at / 2u] = packed_word(products[16u * of_up + row], products[16u * of_up + row + 1u]);
+            packed[tiles[tile].packed + at / 2u] = two_halves(products[16u * of_up + row], products[16u * of_up + row + 1u]);
         }
     }
 }

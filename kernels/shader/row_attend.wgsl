@@ -72,7 +72,7 @@ fn row_attend(
             scales[thread / (2u * UNIT_QUADS)] = rounded.scales;
         }
     } else {
-        two = vec2<u32>(half_bits(four.x) | (half_bits(four.y) << 16u), half_bits(four.z) | (half_bits(four.w) << 16u));
+        two = vec2<u32>(two_halves(four.x, four.y), two_halves(four.z, four.w));
         if quad % UNIT_QUADS == 0u {
             own_scales[thread / UNIT_QUADS] = 1.0;
         }

@@ -17,3 +17,8 @@ fn half_bits(value: f32) -> u32 {
     }
     return half | ((bits >> 16u) & 0x8000u);
 }
+
+// Two of them.
+fn two_halves(a: f32, b: f32) -> u32 {
+    return half_bits(a) | (half_bits(b) << 16u);
+}

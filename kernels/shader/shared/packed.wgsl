@@ -2,7 +2,3 @@
 #import half_bits
 
 @group(0) @binding(5) var<storage, read_write> packed: array<u32>;  // pairs of f16
-
-fn packed_word(a: f32, b: f32) -> u32 {
-    return half_bits(a) | (half_bits(b) << 16u);
-}

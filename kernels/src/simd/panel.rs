@@ -127,12 +127,17 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
     /// Adds to `sums` the products of a block that is one group of several units of codes.
     #[inline(always)]
     fn add_group<I: Isa, F: Format>(&self, isa: I, sums: &mut [[I::Floats; T]; N]) {
-        let mut ints = [[isa.splat_int(0); N]; T];
-        for (t, ints) in ints.iter_mut().enumerate() {
-            *ints = [start::<I, F>(isa, self.words::<F>(t), 0); N];
-        }
+        let mut ints = self.starts::<I, F>(isa, 0);
         for unit in 0..F::GEOMETRY.cols / UNIT {
-            self.add_dots::<I, F, QUADS>(isa, unit, 0, &mut ints);
+            if const { by_quad::<I, F>() } {
+                self.add_pairs::<I, F, QUADS>(isa, (unit, 0), &mut ints);
+                continue;
+            }
+            let weights = self.unpack::<I, F, QUADS>(isa, unit, 0);
+            for (t, ints) in ints.iter_mut().enumerate() {
+                *ints =
+                    dot_quads::<I, F, T, N, QUADS>(isa, *ints, &weights, self.words::<F>(t), unit * QUADS);
+            }
         }
         let scales = self.scales::<I, F>(isa, 0);
         for (t, ints) in ints.into_iter().enumerate() {
@@ -162,52 +167,51 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         sums: &mut [[I::Floats; T]; N],
     ) {
         let group = unit * (QUADS / Q) + part;
+        if const { by_quad::<I, F>() } {
+            let mut ints = self.starts::<I, F>(isa, group);
+            self.add_pairs::<I, F, Q>(isa, (unit, part * Q), &mut ints);
+            let scales = self.scales::<I, F>(isa, group);
+            for (t, ints) in ints.into_iter().enumerate() {
+                let scale = isa.splat(float(self.words::<F>(t), unit));
+                add_products(isa, ints, &scales, scale, sums, t);
+            }
+            return;
+        }
+        let weights = self.unpack::<I, F, Q>(isa, unit, part * Q);
+        let scales = self.scales::<I, F>(isa, group);
+        // A row's integers become floats before the next row's are summed: registers hold those of few rows.
+        for t in 0..T {
+            let x = self.words::<F>(t);
+            let start = [start::<I, F>(isa, x, group); N];
+            let ints = dot_quads::<I, F, T, N, Q>(isa, start, &weights, x, unit * QUADS + part * Q);
+            add_products(isa, ints, &scales, isa.splat(float(x, unit)), sums, t);
+        }
+    }
+
+    /// Where each row's sums of a group start.
+    #[inline(always)]
+    fn starts<I: Isa, F: Format>(&self, isa: I, group: usize) -> [[I::Ints; N]; T] {
         let mut ints = [[isa.splat_int(0); N]; T];
         for (t, ints) in ints.iter_mut().enumerate() {
             *ints = [start::<I, F>(isa, self.words::<F>(t), group); N];
         }
-        self.add_dots::<I, F, Q>(isa, unit, part, &mut ints);
-        let scales = self.scales::<I, F>(isa, group);
-        for (t, ints) in ints.into_iter().enumerate() {
-            let scale = isa.splat(float(self.words::<F>(t), unit));
-            add_products(isa, ints, &scales, scale, sums, t);
-        }
+        ints
     }
 
-    /// Adds to the integers of each row those of group `part` of a unit, of Q quads.
-    #[inline(always)]
-    fn add_dots<I: Isa, F: Format, const Q: usize>(
-        &self,
-        isa: I,
-        unit: usize,
-        part: usize,
-        ints: &mut [[I::Ints; N]; T],
-    ) {
-        let first = unit * QUADS + part * Q;
-        if const { I::BY_QUAD && !F::IS_WIDE } {
-            return self.add_pairs::<I, F, Q>(isa, (unit, part * Q), first, ints);
-        }
-        let weights = self.unpack::<I, F, Q>(isa, unit, part * Q);
-        for (t, ints) in ints.iter_mut().enumerate() {
-            *ints = dot_quads::<I, F, T, N, Q>(isa, *ints, &weights, self.words::<F>(t), first);
-        }
-    }
-
-    /// Does so by [`Isa::add_pairs`], as often as 16 bits hold the sums.
+    /// Adds to the integers of each row those of Q quads of a unit, from `quad` on, by [`Isa::add_pairs`], as often as 16 bits hold the
+    /// sums.
     #[inline(always)]
     fn add_pairs<I: Isa, F: Format, const Q: usize>(
         &self,
         isa: I,
         (unit, quad): (usize, usize),
-        first: usize,
         ints: &mut [[I::Ints; N]; T],
     ) {
         let at_once = const { i16::MAX as usize / (2 * 127 * F::DEFINITION.top() as usize) };
+        let first = const { columns_at(F::GEOMETRY) } + unit * QUADS + quad;
         let mut x = [&[0; Q]; T];
         for (t, x) in x.iter_mut().enumerate() {
-            *x = self.words::<F>(t)[const { columns_at(F::GEOMETRY) } + first..]
-                .first_chunk()
-                .expect("a block's columns");
+            *x = self.words::<F>(t)[first..].first_chunk().expect("a block's columns");
         }
         for start in (0..Q).step_by(at_once) {
             let mut pairs = [[isa.splat_int(0); N]; T];
@@ -224,6 +228,11 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
             }
         }
     }
+}
+
+/// Whether a unit's quads are unpacked one at a time.
+const fn by_quad<I: Isa, F: Format>() -> bool {
+    I::BY_QUAD && !F::IS_WIDE
 }
 
 /// Adds to the sums of row `t` its scaled products with a group.
