@@ -90,7 +90,7 @@ async fn predicted_speed_is_near_the_measured_one_behind_a_link() {
 #[tokio::test]
 async fn one_more_worker_helps_by_prediction_where_it_helps() {
     // An answer takes as long as its bytes: with two workers a link carries half of them.
-    let slow = Weather { bytes_per_second: Some(280_000), ..Weather::default() };
+    let slow = Weather { bytes_per_second: Some(140_000), ..Weather::default() };
     let link = Link::Shaped { up: slow, down: Weather::default() };
     let [one, two] = [Room::new(1, link).await, Room::new(2, link).await];
     let (alone, together) = (one.prediction().await, two.prediction().await);
