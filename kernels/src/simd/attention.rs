@@ -349,7 +349,7 @@ impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
                     *q = all[c * ROWS..].first_chunk().expect("padded to whole vectors");
                 }
                 if I::CACHE_AHEAD {
-                    isa.prefetch(next.next().unwrap_or_default(), 0);
+                    isa.prefetch(next.next().unwrap_or_default());
                 }
                 let scales = V::scales(isa, self.shape.key_scales(page, self.g, half, c * ROWS / UNIT));
                 for (i, column) in columns.chunks_exact(V::BYTES).enumerate() {
@@ -370,7 +370,7 @@ impl<V: CachedVector, const N: usize> Kernel for Segment<'_, '_, V, N> {
             let mut sums = [isa.splat(0.0); N];
             for (page, bytes) in self.pages[..self.n_positions.div_ceil(PAGE_POSITIONS)].iter().enumerate() {
                 if I::CACHE_AHEAD {
-                    isa.prefetch(self.values_after(sixteenth, page), 0);
+                    isa.prefetch(self.values_after(sixteenth, page));
                 }
                 let n_here = PAGE_POSITIONS.min(self.n_positions - page * PAGE_POSITIONS);
                 let mut weights_here: [&[f32; PAGE_POSITIONS]; N] = [&[0.0; PAGE_POSITIONS]; N];

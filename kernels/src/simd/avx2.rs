@@ -3,10 +3,15 @@
 use std::arch::x86_64::*;
 
 use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
+use super::prefetch::{Cache, is_amd, prefetch, prefetch_weights};
 
 /// A machine with AVX2, FMA and F16C, and what its processor `P` has besides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx2<P>(P);
+pub(crate) struct Avx2<P> {
+    _variant: P,
+    /// Whether AMD made the processor.
+    is_amd: bool,
+}
 
 /// What processors with AVX2 differ in. Each compiles kernels for itself.
 pub(crate) trait Variant: Copy {
@@ -69,7 +74,7 @@ impl<P: Variant> Avx2<P> {
         let found = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("fma");
-        P::detect().filter(|_| found).map(Self)
+        P::detect().filter(|_| found).map(|_variant| Self { _variant, is_amd: is_amd() })
     }
 }
 
@@ -124,11 +129,15 @@ impl<P: Variant> Isa for Avx2<P> {
     }
 
     #[inline(always)]
-    fn prefetch(self, bytes: &[u8], ahead: usize) {
-        for line in (0..bytes.len()).step_by(64) {
-            // A hint: an invalid address does nothing.
-            vector!(_mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(line + ahead).cast()));
+    fn prefetch_weights(self, weights: &[u8], n_rows: usize) {
+        match self.is_amd {
+            true => prefetch_weights(weights, Cache::First),
+            false => prefetch_weights(weights, Cache::of_intel(n_rows)),
         }
+    }
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        prefetch(bytes, Cache::First);
     }
     #[inline(always)]
     fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes {

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::isa::{Isa, Kernel, QUAD_BYTES, ROWS};
+use super::prefetch::{Cache, is_amd, prefetch, prefetch_weights};
 
 /// A machine with AVX-512 F, BW, VL and VNNI, and what its processor `P` has besides.
 #[derive(Clone, Copy, Debug)]
@@ -35,12 +36,6 @@ pub(crate) struct Gfni(());
 /// AMD's processors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zen(());
-
-/// `"AuthenticAMD"` in the registers that CPUID gives it in: EBX, EDX, ECX.
-fn is_amd() -> bool {
-    let vendor = __cpuid(0);
-    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
-}
 
 macro_rules! variants {
     ($($name:ident {
@@ -148,6 +143,7 @@ impl<P: Variant> Isa for Avx512<P> {
     const MAX_TILE: usize = 16;
     const MAX_PANELS: usize = 2;
     const MAX_HEADS: usize = 8;
+    const CACHE_AHEAD: bool = !P::PAST_SECOND_CACHE;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -155,15 +151,13 @@ impl<P: Variant> Isa for Avx512<P> {
     }
 
     #[inline(always)]
-    fn prefetch(self, bytes: &[u8], ahead: usize) {
-        for line in (0..bytes.len()).step_by(64) {
-            // A hint: an invalid address does nothing.
-            let line = bytes.as_ptr().wrapping_add(line + ahead).cast();
-            match P::PAST_SECOND_CACHE {
-                true => vector!(_mm_prefetch::<_MM_HINT_NTA>(line)),
-                false => vector!(_mm_prefetch::<_MM_HINT_T0>(line)),
-            }
-        }
+    fn prefetch_weights(self, weights: &[u8], n_rows: usize) {
+        let cache = if P::PAST_SECOND_CACHE { Cache::PastSecond } else { Cache::of_intel(n_rows) };
+        prefetch_weights(weights, cache);
+    }
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        prefetch(bytes, Cache::Second);
     }
     #[inline(always)]
     fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes {

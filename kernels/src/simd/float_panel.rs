@@ -2,7 +2,7 @@
 
 use super::{
     format::{Panel, UNIT},
-    isa::{AHEAD, Isa, ROWS},
+    isa::{Isa, ROWS},
 };
 use crate::quant::float::{Bf16, F16, F32};
 
@@ -29,7 +29,7 @@ fn product<I: Isa, V: Value, const T: usize>(isa: I, panel: &[u8], x: [&[i32]; T
     let mut sums = [[isa.splat(0.0); SUMS]; T];
     for (unit, columns) in panel.chunks_exact(UNIT * V::BYTES).enumerate() {
         let x = x.map(|x| &x[unit * UNIT..][..UNIT]);
-        isa.prefetch(columns, AHEAD);
+        isa.prefetch_weights(columns, T);
         for (turn, columns) in columns.chunks_exact(AT_ONCE * V::BYTES).enumerate() {
             for i in 0..AT_ONCE {
                 let (c, weights) = (turn * AT_ONCE + i, V::load(isa, &columns[i * V::BYTES..]));

@@ -8,10 +8,6 @@ pub(crate) const ROWS: usize = 16;
 /// Four columns of sixteen rows, a byte each, the columns of a row together.
 pub(crate) const QUAD_BYTES: usize = 4 * ROWS;
 
-/// How far ahead weights are prefetched: some hundreds of nanoseconds. A processor finds a stream by itself only after
-/// waiting for its beginning, and on every page anew.
-pub(crate) const AHEAD: usize = 6 << 10;
-
 /// A function that runs on any instruction set.
 pub(crate) trait Kernel {
     /// Its result.
@@ -48,9 +44,12 @@ pub(crate) trait Isa: Copy {
     /// Runs the kernel, compiled for these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// Prefetches the memory that lies so many bytes after these, whether it exists or not.
+    /// Prefetches the weights that are read some time after these, which meet `n_rows` rows of activations at once.
     #[inline(always)]
-    fn prefetch(self, _bytes: &[u8], _ahead: usize) {}
+    fn prefetch_weights(self, _weights: &[u8], _n_rows: usize) {}
+    /// Prefetches these bytes.
+    #[inline(always)]
+    fn prefetch(self, _bytes: &[u8]) {}
 
     /// Loads bytes in order.
     fn bytes(self, from: &[u8; QUAD_BYTES]) -> Self::Bytes;

@@ -7,7 +7,7 @@ use crate::quant::{Integer, Scale, Terms, block_words, columns_at};
 
 use super::{
     format::{Format, Panel, UNIT},
-    isa::{AHEAD, Isa, QUAD_BYTES, ROWS},
+    isa::{Isa, QUAD_BYTES, ROWS},
 };
 
 /// The quads of a unit.
@@ -45,7 +45,7 @@ fn product<I: Isa, F: Format, const T: usize, const N: usize>(
         }
         Block::<T, N> { codes, parameters, x: &x, x_at: block * words }.add::<I, F>(isa, &mut sums);
         for parameters in parameters {
-            isa.prefetch(parameters, AHEAD);
+            isa.prefetch_weights(parameters, T);
         }
     }
     sums
@@ -104,7 +104,7 @@ impl<const T: usize, const N: usize> Block<'_, T, N> {
         for (weights, codes) in weights.iter_mut().zip(self.codes) {
             let codes = &codes[unit * F::LAYOUT.unit_bytes..][..F::LAYOUT.unit_bytes];
             if first == 0 {
-                isa.prefetch(codes, AHEAD);
+                isa.prefetch_weights(codes, T);
             }
             *weights = unpack::<I, F, Q>(isa, codes, first);
         }

@@ -3,7 +3,7 @@
 
 use super::{
     Simd,
-    isa::{AHEAD, Isa, Kernel, QUAD_BYTES},
+    isa::{Isa, Kernel, QUAD_BYTES},
 };
 
 /// Independent sums: enough for two instructions a cycle of five cycles each.
@@ -38,7 +38,7 @@ impl Kernel for Read<'_> {
     fn run<I: Isa>(self, isa: I) -> f32 {
         let mut all = [isa.bytes(&[0; QUAD_BYTES]); 16];
         for piece in self.memory.as_chunks::<{ 16 * QUAD_BYTES }>().0 {
-            isa.prefetch(piece, AHEAD);
+            isa.prefetch_weights(piece, 1);
             for (all, bytes) in all.iter_mut().zip(piece.as_chunks().0) {
                 *all = isa.or(*all, isa.bytes(bytes));
             }

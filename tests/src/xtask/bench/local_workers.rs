@@ -5,6 +5,9 @@ use anyhow::Result;
 use crate::browser::{Adapter, Browser, Tab};
 use crate::hub::{Hub, Moex, Worker, workers};
 
+/// What a native worker offers: room for all experts of any model.
+const ALL_MEMORY: &str = "1TiB";
+
 /// Workers until dropped.
 pub(super) struct LocalWorkers {
     _native: Vec<Worker>,
@@ -27,7 +30,8 @@ impl LocalWorkers {
                 Self { _native: Vec::new(), _tabs: Some(tabs) }
             }
             None => {
-                let start = |_| moex.worker("worker", &hub.join_url, &["--device", device]);
+                let start =
+                    |_| moex.worker("worker", &hub.join_url, &["--device", device, "--memory", ALL_MEMORY]);
                 Self { _native: (0..n).map(start).collect::<Result<_>>()?, _tabs: None }
             }
         };
