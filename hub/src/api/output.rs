@@ -157,6 +157,18 @@ mod tests {
             ("<tool_call>oops</tool_call> x", false, true, vec![content("<tool_call>oops</tool_call> x")]),
             ("<tool_call>{\"name\": \"f\"", false, true, vec![content("<tool_call>{\"name\": \"f\"")]),
             ("<tool_call>{\"name\": \"f\"}", false, true, vec![call("f", "{}")]),
+            (
+                "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"\\\"</tool_call>\"}}</tool_call>",
+                false,
+                true,
+                vec![call("f", "{\"a\": \"\\\"</tool_call>\"}")],
+            ),
+            (
+                "<tool_call>{\"name\n</tool_call> x",
+                false,
+                true,
+                vec![content("<tool_call>{\"name\n</tool_call> x")],
+            ),
             ("2 < 3 <tool", false, true, vec![content("2 < 3 <tool")]),
         ];
         for (text, in_think, reads_calls, expected) in cases {
@@ -273,7 +285,7 @@ mod tests {
         fn where_the_text_is_cut_does_not_matter(
             parts in prop::collection::vec(prop::sample::select(vec![
                 "<think>", "</think>", "\n", " ", "é", "text", "<", "</", "<tool_call>", "</tool_call>",
-                "{\"name\": \"f\", \"arguments\": {}}",
+                "{\"name\": \"f\", \"arguments\": {}}", "\"", "\\",
             ]), 0..12),
             cuts in prop::collection::vec(0usize..120, 0..8),
             in_think: bool,

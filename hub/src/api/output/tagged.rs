@@ -109,7 +109,8 @@ impl Tagged {
                 }
             }
             Mode::Call => {
-                if let Some(inside) = self.take_through(call_end) {
+                if let Some(at) = end_of_call(&self.held, call_end) {
+                    let inside = self.take_before(at, call_end);
                     let piece = self.call_or_text(&inside, call_end);
                     // White space between calls is the model's layout; after text it is text.
                     self.mode = match (&piece, form) {
@@ -140,10 +141,15 @@ impl Tagged {
     /// Removes and returns the text before `tag`, with the tag, if the tag is present.
     fn take_through(&mut self, tag: &str) -> Option<String> {
         let at = self.held.find(tag)?;
+        Some(self.take_before(at, tag))
+    }
+
+    /// Removes and returns the text before the `tag` at `at`, with the tag.
+    fn take_before(&mut self, at: usize, tag: &str) -> String {
         let rest = self.held.split_off(at + tag.len());
         let mut before = std::mem::replace(&mut self.held, rest);
         before.truncate(at);
-        Some(before)
+        before
     }
 
     /// Removes and returns text that cannot be part of `tag` or of white space before it.
@@ -166,6 +172,24 @@ impl Tagged {
             None => Piece::Content(format!("{}{inside}{end}", self.tags.call[0])),
         }
     }
+}
+
+/// Where the tag is that ends a call: not within a string of its JSON, which may hold any text but a line break.
+fn end_of_call(text: &str, tag: &str) -> Option<usize> {
+    let (mut is_string, mut is_escaped) = (false, false);
+    for (at, c) in text.char_indices() {
+        if !is_string && text[at..].starts_with(tag) {
+            return Some(at);
+        }
+        match c {
+            '\n' => (is_string, is_escaped) = (false, false),
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = is_string,
+            '"' => is_string = !is_string,
+            _ => {}
+        }
+    }
+    None
 }
 
 fn parse_json(text: &str) -> Option<ToolCall> {
