@@ -114,8 +114,7 @@ impl Projection {
         let is_f16 = activations == ActivationFormat::Int8 && self.format.gate_up.is_quantised();
         let of_products = if is_f16 { f16_rounding(simd, answered.products) } else { 0.0 };
         let allowed = TOLERANCE * (of_sums + of_products);
-        // Written so that NaN is refuted.
-        if !said.iter().zip(true_).all(|(said, true_)| (said - true_).abs() <= allowed) {
+        if !are_near(said, true_, allowed) {
             return Err(CheckFailure::Products);
         }
         let CheckScratch { h, rounded } = scratch;
@@ -131,7 +130,7 @@ impl Projection {
         }
         let of_sums = self.norms[1] * norm(simd, h) * rounding(self.format.down, activations, h.len());
         let allowed = TOLERANCE * (answered.wire_rounding + answered.gate.abs() * of_sums);
-        match said.iter().zip(true_).all(|(said, true_)| (said - answered.gate * true_).abs() <= allowed) {
+        match are_near(said, true_.map(|sum| answered.gate * sum), allowed) {
             true => Ok(()),
             false => Err(CheckFailure::Answer),
         }
@@ -157,6 +156,12 @@ impl Projection {
             }
         }
     }
+}
+
+/// Whether each of the sums differs from its truth by no more than is allowed. A value that is not finite makes the sums or what is
+/// allowed infinite, or NaN: neither is near anything.
+fn are_near<const K: usize>(said: [f32; K], true_: [f32; K], allowed: f32) -> bool {
+    allowed.is_finite() && said.iter().zip(true_).all(|(said, true_)| (said - true_).abs() <= allowed)
 }
 
 /// A bound of the error of an honest sum of `n` products, relative to the lengths of the two factors.

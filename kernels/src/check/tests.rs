@@ -154,6 +154,17 @@ fn a_lie_fails() {
             assert_eq!(case.check(0, products, &one), Err(CheckFailure::Answer));
             one[6] = answer[6] + one[5] - answer[5];
             assert_eq!(case.check(0, products, &one), Err(CheckFailure::Answer));
+            // One value that is not finite, or whose square is not, among others of the liar's choice.
+            for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30] {
+                one = scaled(answer, 3.0);
+                one[5] = value;
+                let said = case.check(0, products, &one);
+                assert_eq!(said, Err(CheckFailure::Answer), "{shape:?} {activations} {value}");
+                one = scaled(products, 3.0);
+                one[5] = value;
+                let said = case.check(0, &one, answer);
+                assert_eq!(said, Err(CheckFailure::Products), "{shape:?} {activations} products {value}");
+            }
         }
     }
 }
