@@ -46,7 +46,8 @@ STRANGERS = {f.__name__: f for f in (strangers.sockets, strangers.pings, strange
 MEMBERS = {f.__name__: f for f in (members.silent, members.loads_nothing, members.forged_texts, members.stolen_id, members.churn,
                                    members.floods, malformed.malformed_frames, malformed.malformed_results)}
 LIES = {"last_layer": lies.last_layer, "rare": lies.rare, "noisy": lies.noisy, "tripled": lies.tripled,
-        "no_numbers": lies.no_numbers, "unfounded": lies.unfounded, "collusion": lies.collusion}
+        "no_numbers": lies.no_numbers, "one_infinity": lies.one_infinity,
+        "unfounded": lies.unfounded, "collusion": lies.collusion}
 # Lies to a hub that checks answers after it has used them, and the rules that it does not promise.
 AUDIT = ["--verify", "audit"]
 AUDITED = {f"{name}, audit": name for name in LIES if name != "unfounded"}

@@ -142,19 +142,21 @@ async def peak(hub):
 
 
 async def wrong_texts(hub, expected, seconds, streams=2):
-    """Asks until the time is up; returns the number of answers, and how many of them differ from the hub's own."""
-    counts, until = [0, 0], time.monotonic() + seconds
+    """Asks until the time is up; returns the number of answers, and those that differ from the hub's own."""
+    n, wrong, until = 0, [], time.monotonic() + seconds
 
     async def ask(first):
+        nonlocal n
         i = first
         while time.monotonic() < until:
             text = QUESTIONS[i % N_QUESTIONS]
             answer = await hub.complete(text, SHORT)
-            counts[0] += 1
-            counts[1] += answer != expected[text]
+            n += 1
+            if answer != expected[text]:
+                wrong.append(f"{answer!r} for {expected[text]!r}")
             i += 1
     await asyncio.gather(*(ask(i) for i in range(streams)))
-    return counts
+    return n, wrong
 
 
 async def references(hub):

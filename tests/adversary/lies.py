@@ -111,6 +111,15 @@ class Filled(Lie):
         return Told([self.number] * len(told.row), [self.number] * len(told.products) if fits else told.products)
 
 
+class OneInfinity(Lie):
+    """3 times the truth, beside one value that is infinite: it makes every bound infinite that a checker computes from it."""
+
+    def __call__(self, told, fits):
+        lie = scaled(told, 3.0, fits)
+        (lie.products if fits else lie.row)[0] = math.inf
+        return lie
+
+
 class Unfounded(Lie):
     """The truth with false products: a hub computes the answer again, and finds no lie in it."""
 
@@ -141,29 +150,36 @@ async def lied_to(hub, until, expected, liars):
     async with Company(*liars):
         await hub.serving([liar.id for liar in liars])
         seconds = until - time.monotonic()
-        counts = [0, 0]
+        n, wrong = 0, []
+
+        async def ask(seconds):
+            nonlocal n
+            n_asked, more = await wrong_texts(hub, expected, seconds)
+            n += n_asked
+            wrong.extend(more)
         # Until they lie, or are detected.
         for _ in range(20):
             if any(liar.n_lies or liar.n_ended for liar in liars):
                 break
-            counts = [a + b for a, b in zip(counts, await wrong_texts(hub, expected, 0.2))]
-        counts = [a + b for a, b in zip(counts, await wrong_texts(hub, expected, max(seconds, 1.0)))]
+            await ask(0.2)
+        await ask(max(seconds, 1.0))
         latest = time.monotonic() + MOST_SECONDS
-        while counts[0] < hub.n_answers and time.monotonic() < latest:
-            counts = [a + b for a, b in zip(counts, await wrong_texts(hub, expected, 2.0))]
-        n, n_wrong = counts
+        while n < hub.n_answers and time.monotonic() < latest:
+            await ask(2.0)
         status = await hub.status()
     totals, checks = status["totals"], status["verification"]
     lies = [sum(liar.n_lies for liar in liars if liar.fits == fits) for fits in (False, True)]
-    figures = {"wrong texts": f"{n_wrong} of {n}", "lies": ", ".join(f"{n} {form}" for n, form in zip(lies, liars[0].lie.forms)),
+    figures = {"wrong texts": f"{len(wrong)} of {n}", "lies": ", ".join(f"{n} {form}" for n, form in zip(lies, liars[0].lie.forms)),
                "checked": checks["checked"], "refuted": checks["refuted"], "caught": checks["lies"],
                "strikes": totals["mismatches"], "quarantined": totals["quarantined"]}
+    if wrong:
+        figures["the first"] = wrong[0]
     if not sum(lies):
         figures["says nothing"] = "they were asked for too little to lie"
     assert n >= hub.n_answers, f"fewer than {hub.n_answers} answers in {MOST_SECONDS} s: {figures}"
     may_be_caught = [liar for liar in liars if liar.lie.is_caught and liar.n_lies >= SURELY]
     assert checks["mode"] != "blocking" or checks["lies"] or not may_be_caught, f"no lie was caught: {figures}"
-    return n_wrong, figures
+    return len(wrong), figures
 
 
 def attack(make):
@@ -213,6 +229,12 @@ def tripled(_hub, liar):
 def no_numbers(_hub, liar):
     """NaN in every answer."""
     return [liar(Filled(float("nan"))) for _ in range(2)]
+
+
+@attack
+def one_infinity(_hub, liar):
+    """One infinite value in every answer, or in its products, the others 3 times the truth."""
+    return [liar(OneInfinity()) for _ in range(2)]
 
 
 @attack

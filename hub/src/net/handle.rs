@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::event::Event;
 use super::failed::failed;
 use super::shared::{LocalLayer, Shared};
+use super::swarm_experts::is_finite;
 use crate::access::revocations::RevokeError;
 use moex_model::{ExpertsError, Routing};
 use moex_swarm::{JobError, Readiness, SwarmStatus};
@@ -91,7 +92,7 @@ impl SwarmHandle {
         let begun = self.shared.now();
         compute(sum)?;
         let layer = LayerId(layer as u16);
-        if sum.iter().any(|value| !value.is_finite()) {
+        if !is_finite(sum) {
             return Err(failed(&JobError::NotFinite { layer }));
         }
         let took = self.shared.now().saturating_sub(begun);

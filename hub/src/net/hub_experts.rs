@@ -64,6 +64,8 @@ impl Experts for HubExperts {
             }
             _ => self.swarm.begin(asked, sum),
         };
+        // What fails may have been asked for because of a false sum: then the step begins again.
+        let begun = begun.or_else(|error| self.swarm.confirm().and(Err(error)));
         self.learn_from(begun)
     }
 

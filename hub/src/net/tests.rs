@@ -1,6 +1,8 @@
 //! A hub on a loopback port, real HTTP and WebSocket clients, and native workers.
 
 mod checked;
+mod liars;
+mod served;
 mod strangers;
 
 use std::net::SocketAddr;
@@ -53,8 +55,19 @@ async fn start_packed(
     packing: Packing,
     edit: impl FnOnce(&mut SwarmConfig),
 ) -> Running {
+    start_computing(source, packing, |store| store, edit).await
+}
+
+/// A hub whose store is made to compute in some way.
+async fn start_computing(
+    source: &ModelExperts,
+    packing: Packing,
+    computing: impl FnOnce(ShardStore) -> ShardStore,
+    edit: impl FnOnce(&mut SwarmConfig),
+) -> Running {
     let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(ShardStore::open(folder.path(), source, packing, &|_, _| {}).unwrap());
+    let store = ShardStore::open(folder.path(), source, packing, &|_, _| {}).unwrap();
+    let store = Arc::new(computing(store));
     let format_of = |layer| store.shape(LayerId(layer)).unwrap().format.to_string();
     let model = ModelSummary {
         name: "tiny".to_owned(),
@@ -264,7 +277,11 @@ async fn after_the_end_layers_fail_and_sockets_are_closed() {
 type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<TcpStream>>;
 
 async fn connect(running: &Running, with_subprotocol: bool) -> Result<Socket, Box<tungstenite::Error>> {
-    let mut request = format!("ws://{}/ws", running.address).into_client_request().unwrap();
+    connect_to(running.address, with_subprotocol).await
+}
+
+async fn connect_to(hub: SocketAddr, with_subprotocol: bool) -> Result<Socket, Box<tungstenite::Error>> {
+    let mut request = format!("ws://{hub}/ws").into_client_request().unwrap();
     if with_subprotocol {
         request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL.parse().unwrap());
     }
@@ -289,7 +306,11 @@ async fn read_to_close(mut socket: Socket) -> (Vec<Frame>, Option<u16>) {
 }
 
 fn join(token: &str) -> Message {
-    let join = Join {
+    Message::Binary(Heartbeat::Join(introduction(token)).encode(Compression::Off))
+}
+
+fn introduction(token: &str) -> Join {
+    Join {
         token: token.to_owned(),
         key: WorkerKey(7),
         name: String::new(),
@@ -307,8 +328,7 @@ fn join(token: &str) -> Message {
         input_slots: 1,
         gives_products: true,
         gives_digests: true,
-    };
-    Message::Binary(Heartbeat::Join(join).encode(Compression::Off))
+    }
 }
 
 fn error_code(frames: &[Frame]) -> Option<ErrorCode> {
@@ -416,52 +436,6 @@ async fn a_worker_that_never_answers_is_let_go_and_the_layer_still_comes() {
     assert_eq!(sum, alone);
     // It never answers a ping.
     running.wait_until("it is let go", |status| status.workers.is_empty()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn shards_are_served_by_range() {
-    let running = start(|_| {}).await;
-    let bearer = format!("Bearer {TOKEN}");
-    let auth = ("authorization", bearer.as_str());
-    let block = Block { layer: LayerId(1), expert: ExpertId(3) };
-    let source = running.store.source(block).unwrap();
-    let range = format!("bytes={}-{}", source.start, source.end - 1);
-    let id = WorkerId(9).to_string();
-    let response = running.get(&source.url, &[auth, ("range", &range), ("x-moex-worker", &id)]).await;
-    assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT);
-    let length = running.store.file("layer-01.safetensors").unwrap().bytes.len();
-    let content_range = format!("bytes {}-{}/{length}", source.start, source.end - 1);
-    assert_eq!(response.headers()[header::CONTENT_RANGE], content_range);
-    assert_eq!(response.headers()[header::ACCEPT_RANGES], "bytes");
-    assert!(response.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
-    let etag = response.headers()[header::ETAG].to_str().unwrap().to_owned();
-    assert_eq!(response.bytes().await.unwrap(), running.store.block(block).unwrap());
-    assert_eq!(running.server.handle().status().await.weights_served_bytes, source.end - source.start);
-
-    // A download in two halves, as after an interruption.
-    let mut whole = Vec::new();
-    for range in ["bytes=0-99", "bytes=100-"] {
-        let response = running.get(&source.url, &[auth, ("range", range)]).await;
-        assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT);
-        whole.extend(response.bytes().await.unwrap());
-    }
-    let file = running.store.file("layer-01.safetensors").unwrap().bytes.clone();
-    assert_eq!(whole, file);
-    let response = running.get(&source.url, &[auth]).await;
-    assert_eq!((response.status(), response.bytes().await.unwrap()), (StatusCode::OK, file));
-
-    let beyond = format!("bytes={length}-");
-    let other = source.url.replace("?v=", "?v=0");
-    for (path, headers, status) in [
-        (source.url.as_str(), &[auth, ("range", beyond.as_str())][..], StatusCode::RANGE_NOT_SATISFIABLE),
-        (&source.url, &[auth, ("if-none-match", &etag)], StatusCode::NOT_MODIFIED),
-        (&source.url, &[auth, ("range", "bytes=0-1"), ("if-range", "\"old\"")], StatusCode::OK),
-        (&other, &[auth], StatusCode::NOT_FOUND),
-        ("/shards/layer-09.safetensors", &[auth], StatusCode::NOT_FOUND),
-        ("/shards/..%2Fmanifest.json", &[auth], StatusCode::NOT_FOUND),
-    ] {
-        assert_eq!(running.get(path, headers).await.status(), status, "{path} {headers:?}");
-    }
 }
 
 #[test]
