@@ -8,7 +8,7 @@ use anyhow::Context;
 use moex_protocol::WorkerKey;
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, HubOptions, JoinUrl, WorkerOptions};
+use moex_worker::native::{self, HubOptions, JoinUrl, Memory, WorkerOptions};
 use tokio::sync::watch;
 
 use super::busy_poll::BusyPollArgs;
@@ -27,9 +27,11 @@ pub struct Args {
     /// A PEM file with the certificate authority of a hub on https, where the URL names none and the system knows none.
     #[arg(long, env = "MOEX_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Memory for experts, such as 512MiB or 4GiB. Several hubs share it evenly, unless each is given its own: 2GiB,512MiB.
-    #[arg(long, env = "MOEX_MEMORY", default_value = "4GiB", value_delimiter = ',', value_parser = parse_memory)]
-    memory: Vec<u64>,
+    /// Memory for experts: a size such as 512MiB or 4GiB, or auto: of a graphics card's own seven eighths of what is free, else half
+    /// of what the system has free (4GiB where that is unknown). Several hubs share it evenly, unless each is given its own:
+    /// 2GiB,512MiB.
+    #[arg(long, env = "MOEX_MEMORY", default_value = "auto", value_name = "SIZE", value_delimiter = ',', value_parser = str::parse::<Memory>)]
+    memory: Vec<Memory>,
     /// What to compute on: auto, gpu or cpu.
     #[arg(long, env = "MOEX_DEVICE", default_value = "auto", value_parser = str::parse::<DeviceChoice>)]
     device: DeviceChoice,
@@ -65,9 +67,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         );
     }
     let shares = shares(&args.memory, join_urls.len())?;
-    let hub = |(join_url, memory_budget_bytes)| HubOptions { join_url, memory_budget_bytes };
+    let hub = |(join_url, memory)| HubOptions { join_url, memory };
     let options = WorkerOptions {
         hubs: join_urls.into_iter().zip(shares).map(hub).collect(),
+        free_bytes: moex_model::free_bytes().map(|bytes| bytes as u64),
         ca: args.ca,
         device: args.device,
         store: args.store,
@@ -137,9 +140,9 @@ async fn show(mut statuses: watch::Receiver<Vec<Status>>) {
 }
 
 /// The memory that each of `n_hubs` gets: its own, or an even part of the one size given.
-fn shares(memory: &[u64], n_hubs: usize) -> anyhow::Result<Vec<u64>> {
+fn shares(memory: &[Memory], n_hubs: usize) -> anyhow::Result<Vec<Memory>> {
     match memory {
-        [total] => Ok(vec![total / n_hubs.max(1) as u64; n_hubs]),
+        [all] => Ok(vec![all.shared(n_hubs); n_hubs]),
         each => {
             anyhow::ensure!(
                 each.len() == n_hubs,
@@ -156,10 +159,14 @@ fn line(status: &Status, index: usize, n_hubs: usize) -> String {
     let hub = if n_hubs > 1 { format!("hub {}: ", index + 1) } else { String::new() };
     let mut line = format!("moex worker: {hub}{} on {}", status.state, status.adapter);
     if let Some(model) = &status.model {
-        let megabytes = status.bytes_resident as f64 / 1e6;
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
         line += &format!(
-            "; {model}: {} of {} experts, {megabytes:.1} MB; {} requests served",
-            status.blocks_resident, status.blocks_assigned, status.answers
+            "; {model}: {} of {} experts, {:.1} of {:.1} MB offered; {} requests served",
+            status.blocks_resident,
+            status.blocks_assigned,
+            megabytes(status.bytes_resident),
+            megabytes(status.bytes_offered),
+            status.answers
         );
         if status.answers > 0 {
             line += &format!(", {:.1} ms each", status.latency_p50_micros as f64 / 1e3);
@@ -171,56 +178,19 @@ fn line(status: &Status, index: usize, n_hubs: usize) -> String {
     line
 }
 
-/// Bytes from a number with an optional unit: `1000000`, `512MiB`, `4GiB`, `1.5GB`.
-fn parse_memory(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, f64); 9] = [
-        ("KiB", 1024.0),
-        ("MiB", 1_048_576.0),
-        ("GiB", 1_073_741_824.0),
-        ("TiB", 1_099_511_627_776.0),
-        ("KB", 1e3),
-        ("MB", 1e6),
-        ("GB", 1e9),
-        ("TB", 1e12),
-        ("B", 1.0),
-    ];
-    let unit = UNITS.into_iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
-    let (number, bytes) = unit.unwrap_or((text, 1.0));
-    match number.trim().parse::<f64>() {
-        Ok(number) if number.is_finite() && number > 0.0 => Ok((number * bytes) as u64),
-        _ => Err("give a size such as 512MiB or 4GiB".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn memory_is_shared_evenly_or_as_told() {
-        assert_eq!(shares(&[8], 1).unwrap(), [8]);
-        assert_eq!(shares(&[8], 2).unwrap(), [4, 4]);
-        assert_eq!(shares(&[8, 1], 2).unwrap(), [8, 1]);
-        let said = shares(&[8, 1], 3).unwrap_err().to_string();
+        let of = |bytes: &[u64]| bytes.iter().copied().map(Memory::Bytes).collect::<Vec<_>>();
+        assert_eq!(shares(&of(&[8]), 1).unwrap(), of(&[8]));
+        assert_eq!(shares(&of(&[8]), 2).unwrap(), of(&[4, 4]));
+        assert_eq!(shares(&of(&[8, 1]), 2).unwrap(), of(&[8, 1]));
+        let auto = Memory::Auto { n_hubs: 1 };
+        assert_eq!(shares(&[auto], 2).unwrap(), [Memory::Auto { n_hubs: 2 }; 2]);
+        let said = shares(&of(&[8, 1]), 3).unwrap_err().to_string();
         assert!(said.contains("2 sizes for 3 join URLs"), "{said}");
-    }
-
-    #[test]
-    fn memory_is_read_with_its_unit() {
-        let cases = [
-            ("4GiB", Some(4 << 30)),
-            ("512 MiB", Some(512 << 20)),
-            ("1.5GB", Some(1_500_000_000)),
-            ("1000000", Some(1_000_000)),
-            ("7B", Some(7)),
-            ("", None),
-            ("GiB", None),
-            ("-1GiB", None),
-            ("NaN", None),
-            ("4 elephants", None),
-        ];
-        for (text, bytes) in cases {
-            assert_eq!(parse_memory(text).ok(), bytes, "{text}");
-        }
     }
 }

@@ -18,7 +18,7 @@ use moex_protocol::{
     SUBPROTOCOL, SelfTest, WorkerId, WorkerKey, WorkerKind, decode_message,
 };
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{self, BusyPoll, HubOptions, WorkerOptions};
+use moex_worker::native::{self, BusyPoll, HubOptions, Memory, WorkerOptions};
 use reqwest::header;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -106,8 +106,9 @@ impl Running {
         let options = WorkerOptions {
             hubs: vec![HubOptions {
                 join_url: format!("http://{}/join#{TOKEN}", self.address),
-                memory_budget_bytes: 1 << 30,
+                memory: Memory::Bytes(1 << 30),
             }],
+            free_bytes: None,
             ca: None,
             device: DeviceChoice::Cpu,
             store: None,

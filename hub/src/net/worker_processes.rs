@@ -16,6 +16,8 @@ use moex_protocol::peer_text;
 
 /// How long a worker outlives a hub that was killed before it could end its workers.
 const PATIENCE_SECONDS: &str = "10";
+/// What each offers unless the environment says otherwise: several share this machine with the hub.
+const MEMORY: &str = "4GiB";
 /// Wait before a worker is restarted; it doubles with each restart in a row.
 const FIRST_RESTART_DELAY: Duration = Duration::from_secs(1);
 /// The longest such wait.
@@ -130,6 +132,7 @@ impl WorkerProcess {
             .arg(if command.busy_poll.is_on() { "--busy-poll=on" } else { "--busy-poll=off" })
             // Not an argument, since all users of the machine can read those, and the URL contains the token.
             .env("MOEX_JOIN_URL", &command.join_url)
+            .env("MOEX_MEMORY", std::env::var_os("MOEX_MEMORY").unwrap_or(MEMORY.into()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -135,6 +135,7 @@ impl Core {
             worker: config.join.key.id().to_string(),
             adapter: config.join.adapter.clone(),
             backend: config.join.backend.clone(),
+            bytes_offered: config.join.memory_budget_bytes,
             features: config.join.features.clone(),
             ..Status::default()
         };

@@ -23,6 +23,8 @@ pub struct Status {
     pub features: Vec<String>,
     /// The served model, once the hub has named it.
     pub model: Option<String>,
+    /// Bytes of blocks that this worker offers to hold.
+    pub bytes_offered: u64,
     /// Blocks the hub asked this worker to hold.
     pub blocks_assigned: usize,
     /// Of these, the ones that answer dispatches.

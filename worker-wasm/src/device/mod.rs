@@ -257,6 +257,16 @@ impl Device {
         }
     }
 
+    /// Bytes that a card with memory of its own has free; none for other devices, or where its driver does not say.
+    #[cfg(all(feature = "native", not(target_arch = "wasm32")))]
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Cpu(_) => None,
+            #[cfg(feature = "gpu")]
+            Kind::Gpu(gpu) => gpu.free_bytes(),
+        }
+    }
+
     /// Whether it is a GPU.
     pub fn is_gpu(&self) -> bool {
         !matches!(self.kind, Kind::Cpu(_))

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::fetch::Fetcher;
 use super::join_url::JoinUrl;
+use super::memory::Memory;
 use super::route::Route;
 use super::store::BlockStore;
 use super::tls::{Trust, client_tls};
@@ -22,7 +23,7 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(3);
 /// One hub.
 pub(super) struct Hub {
     pub(super) token: String,
-    pub(super) memory_budget_bytes: u64,
+    pub(super) memory: Memory,
     pub(super) route: Arc<Route>,
     pub(super) fetcher: Fetcher,
 }
@@ -63,7 +64,7 @@ pub(super) fn open(
             fetcher: fetcher.map_err(WorkerError::Device)?,
             route: Arc::new(Route::new(&url, &trust, tls).map_err(WorkerError::JoinUrl)?),
             token: url.token,
-            memory_budget_bytes: hub.memory_budget_bytes,
+            memory: hub.memory,
         })
     };
     urls.into_iter().zip(&options.hubs).map(open).collect()

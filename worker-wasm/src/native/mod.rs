@@ -9,6 +9,7 @@ mod fetch;
 mod hubs;
 mod join_url;
 mod links;
+mod memory;
 mod route;
 mod store;
 mod timing;
@@ -27,6 +28,7 @@ use self::end::{Clock, NativeEnd};
 use self::hubs::Hub;
 pub use self::join_url::JoinUrl;
 use self::links::Links;
+pub use self::memory::Memory;
 use self::store::BlockStore;
 use self::timing::{Point, Timing};
 pub use self::tls::{Fingerprint, Trust, client_tls};
@@ -43,8 +45,8 @@ pub struct HubOptions {
     /// The URL that the hub prints: `http://HOST:PORT/join#TOKEN`, or `https` with the authority's fingerprint after
     /// the token.
     pub join_url: String,
-    /// Bytes of this hub's expert weights that the worker may hold.
-    pub memory_budget_bytes: u64,
+    /// What this hub's expert weights may take.
+    pub memory: Memory,
 }
 
 /// Options of a native worker.
@@ -52,6 +54,8 @@ pub struct HubOptions {
 pub struct WorkerOptions {
     /// The hubs to join, at least one.
     pub hubs: Vec<HubOptions>,
+    /// Bytes that the system has free; of these, a worker on no card with memory of its own offers a part. None if that is unknown.
+    pub free_bytes: Option<u64>,
     /// A PEM file with the certificate authority, for hubs whose URL has no fingerprint.
     pub ca: Option<PathBuf>,
     /// The device to compute on.
@@ -151,13 +155,16 @@ pub async fn run(options: WorkerOptions, shutdown: impl Future<Output = ()>) -> 
             key,
             name: options.name.clone(),
             kind: WorkerKind::Native,
+            // As the token.
             memory_budget_bytes: 0,
             input_slots: INPUT_SLOTS,
         };
         let endings = match device.present(identity, || clock.now()).await {
             Ok(join) => {
+                let on_card = device.free_bytes();
                 let config = |hub: &Hub| {
-                    let (token, memory_budget_bytes) = (hub.token.clone(), hub.memory_budget_bytes);
+                    let token = hub.token.clone();
+                    let memory_budget_bytes = hub.memory.bytes(on_card, options.free_bytes);
                     let core = CoreConfig {
                         join: moex_protocol::Join { token, memory_budget_bytes, ..join.clone() },
                     };

@@ -11,7 +11,7 @@ use moex_protocol::{
 };
 use moex_worker::core::Status;
 use moex_worker::device::DeviceChoice;
-use moex_worker::native::{BusyPoll, HubOptions, WorkerError, WorkerOptions, run};
+use moex_worker::native::{BusyPoll, HubOptions, Memory, WorkerError, WorkerOptions, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -65,12 +65,13 @@ impl Hub {
 
     fn joined_by(&self, token: &str) -> HubOptions {
         let join_url = format!("{}/join#{token}", self.url);
-        HubOptions { join_url, memory_budget_bytes: 8 * SHAPE.block_bytes() as u64 }
+        HubOptions { join_url, memory: Memory::Bytes(8 * SHAPE.block_bytes() as u64) }
     }
 
     fn options(&self, token: &str) -> WorkerOptions {
         WorkerOptions {
             hubs: vec![self.joined_by(token)],
+            free_bytes: None,
             ca: None,
             device: DeviceChoice::Cpu,
             store: None,

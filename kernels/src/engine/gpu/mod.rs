@@ -17,6 +17,8 @@
 mod ahead;
 mod compiled;
 mod device;
+#[cfg(not(target_arch = "wasm32"))]
+mod free_memory;
 mod int8;
 #[cfg(not(target_arch = "wasm32"))]
 mod keep_awake;
