@@ -108,8 +108,8 @@ async fn interrupted() {
     }
 }
 
-/// One line that follows the status: rewritten in place on a terminal, a new one on each change of state elsewhere. With
-/// several hubs, a line for each, told apart by its number.
+/// One line that follows the status: rewritten in place on a terminal, elsewhere a new one when the state changes, and when
+/// what it was asked to hold is loaded. With several hubs, a line for each, told apart by its number.
 async fn show(mut statuses: watch::Receiver<Vec<Status>>) {
     let in_place = stderr().is_terminal();
     let mut last: Vec<String> = Vec::new();
@@ -125,7 +125,8 @@ async fn show(mut statuses: watch::Receiver<Vec<Status>>) {
         } else if !in_place {
             last.resize(now.len(), String::new());
             for ((hub, line), last) in now.iter().zip(lines).zip(&mut last) {
-                let key = format!("{}{:?}", hub.state, hub.problem);
+                let is_loaded = hub.blocks_resident == hub.blocks_assigned;
+                let key = format!("{}{is_loaded}{:?}", hub.state, hub.problem);
                 if key != *last {
                     drop(writeln!(stderr(), "{line}"));
                     *last = key;
