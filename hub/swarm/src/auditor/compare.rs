@@ -39,8 +39,9 @@ pub(super) fn differs(answer: &[f32], truth: &[f32]) -> Option<f64> {
     let error = square(&mut pairs.map(|(answer, truth)| f64::from(*answer) - f64::from(*truth)));
     let power = square(&mut truth.iter().map(|value| f64::from(*value)));
     let rounding = ROUNDING_RMS * ROUNDING_RMS * truth.len() as f64;
-    // False where the error is NaN.
-    let is_rounding = answer.len() == truth.len() && error <= TOLERANCE_NMSE * power + rounding;
+    // Not where the error is NaN, or infinite, as the power then may be too.
+    let is_small = error.is_finite() && error <= TOLERANCE_NMSE * power + rounding;
+    let is_rounding = answer.len() == truth.len() && is_small;
     (!is_rounding).then(|| (error / power).min(f64::MAX))
 }
 
@@ -97,5 +98,6 @@ mod tests {
         assert_eq!(differs(&[1.0; 4], &[0.0; 4]), Some(f64::MAX));
         assert!(differs(&[0.0; 4], &[1.0; 4]).is_some() && differs(&[1.0; 3], &[1.0; 4]).is_some());
         assert!(differs(&[1e30; 4], &[1.0; 4]).is_some() && differs(&[f32::NAN; 4], &[1.0; 4]).is_some());
+        assert!(differs(&[1.0; 4], &[f32::INFINITY; 4]).is_some());
     }
 }
