@@ -25,6 +25,7 @@ mod forward;
 mod transformer;
 
 mod experts;
+mod free_memory;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod local_experts;
@@ -53,7 +54,8 @@ pub use checkpoint::{Checkpoint, Expert, Matrix, TextFiles, TokenizerSource, lla
 pub use compute::{Compute, Fast, FloatWeights};
 pub use error::{ConfigError, ModelError};
 pub use experts::{Experts, ExpertsError, LayerRequest, SwarmFailure, Ticket};
-pub use memory::{Keep, MemoryNeeds, MemoryPlan, free_bytes};
+pub use free_memory::free_bytes;
+pub use memory::{Keep, MemoryNeeds, MemoryPlan};
 pub use moex_kernels::{
     graph::{Block, KvLayout, KvPool, KvTable, MAX_BEST, PageId, PlanBytes, Span, Stage, WantedLogits},
     simd::{PAGE_POSITIONS, weights},

@@ -1,8 +1,6 @@
 //! Divides the free memory of the hub: its own weights first, then all experts if they fit, then the KV cache. `serve`
 //! and `info` both use this before loading, so their figures agree.
 
-use std::path::Path;
-
 use moex_kernels::{
     WeightFormat,
     graph::KvPool,
@@ -12,6 +10,7 @@ use moex_kernels::{
 use super::{
     checkpoint::{Checkpoint, Stored, Tensor},
     compute::{Compute, FloatWeights},
+    free_memory::free_bytes,
     packing::Packing,
     spec::ModelSpec,
     transformer::Model,
@@ -149,56 +148,9 @@ impl Checkpoint {
     }
 }
 
-/// Memory available to this process without swapping, within its limits; none if the system does not report it.
-pub fn free_bytes() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let machine = line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)?;
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    Some(machine.min(free_in_groups(Path::new("/sys/fs/cgroup"), &groups).unwrap_or(usize::MAX)))
-}
-
-/// Memory that control groups leave to a process: `groups` is its `/proc/self/cgroup`, and `root` their mount point.
-fn free_in_groups(root: &Path, groups: &str) -> Option<usize> {
-    let mut least = None;
-    for line in groups.lines() {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let (root, files) = match controllers {
-            "" => (root.to_owned(), ["memory.max", "memory.current", ""]),
-            list if list.split(',').any(|name| name == "memory") => {
-                (root.join("memory"), ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"])
-            }
-            _ => continue,
-        };
-        // Limits of parent groups apply too. In a container the path may be the host's; then the root is its own.
-        let mut folder = root.join(path.trim_start_matches('/'));
-        loop {
-            least = [least, free_in_group(&folder, files)].into_iter().flatten().min();
-            if folder == root || !folder.pop() {
-                break;
-            }
-        }
-    }
-    least
-}
-
-/// Memory that one group leaves: its limit minus its use, without reclaimable file pages.
-fn free_in_group(folder: &Path, [limit, used, prefix]: [&str; 3]) -> Option<usize> {
-    let number = |file: &str| std::fs::read_to_string(folder.join(file)).ok()?.trim().parse::<usize>().ok();
-    let limit = number(limit)?; // "max" is none
-    let used = number(used)?;
-    let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    let files = ["inactive_file", "active_file"].map(|name| {
-        let name = format!("{prefix}{name} ");
-        stat.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse::<usize>().ok()).unwrap_or(0)
-    });
-    Some(limit.saturating_sub(used.saturating_sub(files[0] + files[1])))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{fs, sync::Arc};
+    use std::sync::Arc;
 
     use moex_kernels::simd::{KvFormat, Processor, Simd};
 
@@ -304,27 +256,5 @@ mod tests {
     fn a_little_more_or_less_free_memory_moves_no_context() {
         let free = 20 * GIB + GIB / 2 + KV_STEP_BYTES / 2;
         assert_eq!(plan(free, None), plan(free + (100 << 20), None));
-    }
-
-    #[test]
-    fn limits_of_control_groups_count_in_both_versions_and_from_every_level() {
-        let root = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        assert_eq!(free_in_groups(root.path(), "0::/a/b"), None);
-        put("a/b/memory.max", "max\n");
-        put("a/b/memory.current", "100\n");
-        assert_eq!(free_in_groups(root.path(), "0::/a/b"), None, "no limit");
-        put("a/memory.max", "1000\n");
-        put("a/memory.current", "700\n");
-        put("a/memory.stat", "anon 400\ninactive_file 50\nactive_file 250\n");
-        assert_eq!(free_in_groups(root.path(), "0::/a/b"), Some(600), "files can be read again");
-        put("memory/memory.limit_in_bytes", "900\n");
-        put("memory/memory.usage_in_bytes", "500\n");
-        let both = "4:cpu,memory:/of/the/host\n0::/a/b\n";
-        assert_eq!(free_in_groups(root.path(), both), Some(400), "the smallest counts");
     }
 }

@@ -73,7 +73,7 @@ fn lm_eval_gets_the_number_of_moex_eval() {
     let found: Value = serde_json::from_str(&said).unwrap();
     let path = data("demo-cases.jsonl");
     let report = json(&["eval", "--cases", &path, "--experts", "int4"]);
-    let lines = std::fs::read_to_string(path).unwrap();
+    let lines = fs::read_to_string(path).unwrap();
     let cases: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let results = report["results"].as_array().unwrap();
     let of = |keep: &dyn Fn(&Value) -> bool, is: &dyn Fn(&Value, &Value) -> bool| {
