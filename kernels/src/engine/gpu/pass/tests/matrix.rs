@@ -12,6 +12,13 @@ impl Matrix {
         let mut read = |row: usize, out: &mut [f32]| out.copy_from_slice(&values[row * cols..][..cols]);
         Self(format, rows, cols, format.quantize_rows(rows, cols, &mut read))
     }
+
+    /// With zeros in its first row.
+    pub(super) fn beginning_with_zeros(mut self) -> Self {
+        let row_bytes = self.3.len() / self.1;
+        self.3[..row_bytes].fill(0);
+        self
+    }
 }
 
 impl MatrixSource for Matrix {
