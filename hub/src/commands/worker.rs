@@ -150,6 +150,11 @@ fn shares(memory: &[Memory], n_hubs: usize) -> anyhow::Result<Vec<Memory>> {
                 "--memory gives {} sizes for {n_hubs} join URLs: give one size in all, or one for each hub.",
                 each.len()
             );
+            // Each would be all that there is.
+            anyhow::ensure!(
+                each.iter().all(|memory| matches!(memory, Memory::Bytes(_))),
+                "--memory auto is for all hubs together: give it alone, or a size for each hub."
+            );
             Ok(each.to_vec())
         }
     }
@@ -191,6 +196,8 @@ mod tests {
         assert_eq!(shares(&of(&[8, 1]), 2).unwrap(), of(&[8, 1]));
         let auto = Memory::Auto { n_hubs: 1 };
         assert_eq!(shares(&[auto], 2).unwrap(), [Memory::Auto { n_hubs: 2 }; 2]);
+        let said = shares(&[auto, Memory::Bytes(8)], 2).unwrap_err().to_string();
+        assert!(said.contains("auto is for all hubs together"), "{said}");
         let said = shares(&of(&[8, 1]), 3).unwrap_err().to_string();
         assert!(said.contains("2 sizes for 3 join URLs"), "{said}");
     }
