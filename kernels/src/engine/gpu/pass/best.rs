@@ -9,8 +9,10 @@ use crate::{
     graph::{MAX_BEST, RowCount},
 };
 
-/// Logits of which a workgroup finds the best.
-const PART_LOGITS: usize = 2048;
+/// The most parts that the logits of a row make: as many as `shader/best_logits.wgsl` has threads.
+const MOST_PARTS: usize = 256;
+/// Threads of `shader/best_of_parts.wgsl`, of which none is idle but in the last part.
+const THREADS: usize = 64;
 
 impl Builder<'_> {
     /// Finds the best logits of each row, in steps where these are enough.
@@ -20,26 +22,31 @@ impl Builder<'_> {
             unreachable!("logits lie in rows");
         };
         let vocabulary = self.program.graph.width(id);
-        let n_parts = vocabulary.div_ceil(PART_LOGITS);
+        let part = vocabulary.div_ceil(MOST_PARTS).next_multiple_of(THREADS);
+        let n_parts = vocabulary.div_ceil(part);
         let [of_parts, best] =
-            [n_parts, 1].map(|n| self.places.take(size_of::<[u32; 2]>() * MAX_WANTED * n * MAX_BEST));
-        let unused = self.places.take(0);
+            [n_parts, MAX_BEST].map(|n| self.places.take(size_of::<[u32; 2]>() * MAX_WANTED * n));
         self.best = Some(best);
+        let numbers = [("COLUMNS", vocabulary), ("PART", part), ("N_PARTS", n_parts), ("MOST", MAX_BEST)];
+        let rows = Extent::Rows(RowCount::WantedLogits);
         self.when = When::BestOnly;
-        for (columns, n_groups, [x, y, result]) in
-            [(vocabulary, n_parts, [logits, unused, of_parts]), (0, 1, [unused, of_parts, best])]
-        {
-            let numbers =
-                [("COLUMNS", columns), ("PART", PART_LOGITS), ("N_PARTS", n_parts), ("MOST", MAX_BEST)];
-            let constants = numbers.map(|(name, value)| (name, value as f64)).to_vec();
-            let bound = [(Resource::X, x), (Resource::Y, y), (Resource::Result, result)];
-            let buffers = bound.map(|(resource, place)| (resource, self.places.get(place))).to_vec();
-            let rows = Extent::Rows(RowCount::WantedLogits);
+        for (shader, n_constants, n_groups, bound) in [
+            ("best_of_parts", 2, n_parts, vec![(Resource::X, logits), (Resource::Result, of_parts)]),
+            (
+                "best_logits",
+                4,
+                1,
+                vec![(Resource::X, logits), (Resource::Y, of_parts), (Resource::Result, best)],
+            ),
+        ] {
+            let constants =
+                numbers[..n_constants].iter().map(|(name, value)| (*name, *value as f64)).collect();
+            let buffers =
+                bound.into_iter().map(|(resource, place)| (resource, self.places.get(place))).collect();
             let grid = [Extent::Fixed(n_groups as u32), rows, Extent::Fixed(1)];
-            self.push("best_logits", constants, &[], buffers, grid);
+            self.push(shader, constants, &[], buffers, grid);
         }
         self.when = When::Always;
         self.places.release(of_parts);
-        self.places.release(unused);
     }
 }

@@ -8,7 +8,11 @@ pub(super) struct Matrix(WeightFormat, usize, usize, Vec<u8>);
 
 impl Matrix {
     pub(super) fn noise(seed: u64, format: WeightFormat, rows: usize, cols: usize) -> Self {
-        let values = noise(seed, rows * cols, 0.2);
+        Self::of(format, (rows, cols), &noise(seed, rows * cols, 0.2))
+    }
+
+    /// Of these values (rows, cols).
+    pub(super) fn of(format: WeightFormat, (rows, cols): (usize, usize), values: &[f32]) -> Self {
         let mut read = |row: usize, out: &mut [f32]| out.copy_from_slice(&values[row * cols..][..cols]);
         Self(format, rows, cols, format.quantize_rows(rows, cols, &mut read))
     }
