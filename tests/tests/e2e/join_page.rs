@@ -26,6 +26,8 @@ async fn a_tab_on_another_machine_lends_over_plain_http_and_outlives_a_hub_resta
     assert_eq!(tab.eval("typeof navigator.storage").await.unwrap(), "undefined");
     tab.wait_until("asking its visitor", |status| status["phase"] == "idle").await.unwrap();
     assert_eq!(workers(&hub.status().await.unwrap()).count(), 0, "nobody joins before the tap");
+    assert_eq!(tab.eval("typeof navigator.deviceMemory").await.unwrap(), "undefined");
+    assert_eq!(tab.text("#memory-text").await.unwrap(), "1.0 GiB");
 
     tab.click("#lend").await.unwrap();
     let status = tab.wait_until("serving", is_whole).await.unwrap();
@@ -124,6 +126,32 @@ async fn a_normal_join_never_says_that_the_hub_does_not_answer() {
     for alarm in ["does not answer", "Not connected", "Not joined"] {
         assert!(!said.iter().any(|text| text.contains(alarm)), "{alarm}: {said:?}");
     }
+    browser.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_tab_offers_a_quarter_of_its_device_until_its_visitor_chooses() {
+    let hub = Hub::start(&[]).unwrap();
+    let browser = Browser::launch().await.unwrap();
+    let tab = browser.visit(&hub.join_url).await.unwrap();
+    tab.wait_until("asking its visitor", |status| status["phase"] == "idle").await.unwrap();
+    let device = tab.eval("navigator.deviceMemory").await.unwrap().as_f64().unwrap();
+    let offered = (device / 4.0).min(2.0);
+    assert_eq!(tab.text("#memory-text").await.unwrap(), format!("{offered:.1} GiB"));
+    tab.click("#lend").await.unwrap();
+    let status = tab.wait_until("serving", is_whole).await.unwrap();
+    assert_eq!(status["bytes_offered"].as_f64().unwrap(), offered * f64::from(1 << 30), "{status:#}");
+    let choose = "(() => {
+        const memory = document.getElementById('memory');
+        memory.value = 0;
+        memory.dispatchEvent(new Event('input'));
+    })()";
+    tab.eval(choose).await.unwrap();
+    assert_eq!(tab.text("#memory-text").await.unwrap(), "128 MiB");
+    tab.close().await.unwrap();
+    let tab = browser.visit(&hub.join_url).await.unwrap();
+    let status = tab.wait_until("serving as it did here before", is_whole).await.unwrap();
+    assert_eq!(status["bytes_offered"], 128 << 20, "what was chosen is kept");
     browser.close().await.unwrap();
 }
 

@@ -42,10 +42,16 @@ let connectingSince = 0;
 
 const MIB = 2 ** 20;
 const MEMORY_STEPS = [128, 256, 512, 1024, 2048, 4096, 8192].map((mib) => mib * MIB);
-/** Phones end a tab that takes much more. */
-const DEFAULT_MEMORY = (/Mobi/.test(navigator.userAgent) ? 512 : 1024) * MIB;
+const DEFAULT_MEMORY = defaultMemory();
 /** WebAssembly has addresses for 4 GiB, and the worker needs some besides the experts. */
 const MAX_WASM_MEMORY = 3072 * MIB;
+
+/** A quarter of what the device has, at most 2 GiB, which most cards hold too; 1 GiB where the browser does not say, as on plain http. */
+function defaultMemory() {
+  // Phones end a tab that takes much more.
+  if (/Mobi/.test(navigator.userAgent)) return 512 * MIB;
+  return Math.min(((navigator.deviceMemory ?? 4) / 4) * 1024, 2048) * MIB;
+}
 
 /** "512MiB" or "4GiB" in bytes; null for anything else. */
 function parseMemory(text) {
