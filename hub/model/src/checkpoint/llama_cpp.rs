@@ -6,6 +6,7 @@
 mod keys;
 mod layout;
 pub(super) mod rearranged;
+mod sampling;
 
 pub(crate) use keys::spec;
 pub use layout::{GgufTensor, tensors, write_keys};
@@ -145,7 +146,7 @@ fn text_files(gguf: &Gguf<'_>) -> Result<TextFiles, GgufError> {
     let template = gguf.text("tokenizer.chat_template")?;
     Ok(TextFiles {
         tokenizer_config: Some(special.to_string().into_bytes().into()),
-        generation_config: None,
+        generation_config: sampling::generation_config(gguf)?.map(Into::into),
         chat_template: template.map(|template| template.as_bytes().to_vec().into()),
         tokenizer: Some(TokenizerSource::Vocabulary(vocabulary)),
     })

@@ -43,7 +43,7 @@ pub struct TextFiles {
     pub tokenizer: Option<TokenizerSource>,
     /// `tokenizer_config.json`.
     pub tokenizer_config: Option<Cow<'static, [u8]>>,
-    /// `generation_config.json`.
+    /// `generation_config.json`, or what a GGUF says of sampling in its form.
     pub generation_config: Option<Cow<'static, [u8]>>,
     /// `chat_template.jinja`, which takes precedence over the template in `tokenizer_config.json`; or a GGUF's.
     pub chat_template: Option<Cow<'static, [u8]>>,
