@@ -6,7 +6,7 @@ use super::{
     PackedShape, Simd,
     disjoint::Disjoint,
     isa::ROWS,
-    linear::TASK_BYTES,
+    linear::panels_of_task,
     round::RoundProducts,
     rows::{MAX_ROWS, fill, multiply},
     silu_mul::{ClampedSwiglu, SiluMul},
@@ -323,7 +323,7 @@ fn down(
     });
 }
 
-/// Runs `work(call, panels)` for all panels of all calls, about [`TASK_BYTES`] at once.
+/// Runs `work(call, panels)` for all panels of all calls, some at once.
 fn for_panels(
     pool: &Pool,
     n_calls: usize,
@@ -331,7 +331,8 @@ fn for_panels(
     panel_bytes: usize,
     work: impl Fn(usize, std::ops::Range<usize>) + Sync,
 ) {
-    let panels_each = (TASK_BYTES / panel_bytes.max(1)).max(1);
+    let n_bytes = n_calls.saturating_mul(matrix.n_panels()).saturating_mul(panel_bytes);
+    let panels_each = panels_of_task(pool, n_bytes, panel_bytes);
     let tasks_each = matrix.n_panels().div_ceil(panels_each);
     pool.run(n_calls * tasks_each, &|task| {
         let (call, first) = (task / tasks_each, task % tasks_each * panels_each);

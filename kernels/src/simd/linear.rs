@@ -1,6 +1,6 @@
 //! Packed matrices times rows.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::{
     PackedView, Simd,
@@ -10,9 +10,10 @@ use super::{
 };
 use crate::{pool::Pool, quant::Activations};
 
-/// Bytes of weights handed to a thread at once: enough to pay for the start of a stream from memory, few enough that
-/// threads end together.
-pub(super) const TASK_BYTES: usize = 256 << 10;
+/// Bytes of weights handed to a thread at once: at least enough to pay for the start of a stream from memory.
+const TASK_BYTES: RangeInclusive<usize> = (32 << 10)..=(256 << 10);
+/// Tasks of each thread, between those bounds: so many that threads end together.
+const TASKS_EACH: usize = 4;
 
 /// `out[t][o] = sum over i of x[t][i] * w[o][i]`: rows `x` (T, in) through `w` (out, in) to `out` (T, out).
 ///
@@ -41,7 +42,8 @@ pub fn linears<const N: usize>(
         assert_eq!(out.len(), x.n_rows() * shape.rows, "{} rows of {}", x.n_rows(), shape.rows);
     }
     let out = out.map(Disjoint::new);
-    let panels_each = w.map(|w| (TASK_BYTES / w.shape().panel_bytes().max(1)).max(1));
+    let n_bytes = w.iter().fold(0, |sum: usize, w| sum.saturating_add(w.shape().bytes()));
+    let panels_each = w.map(|w| panels_of_task(pool, n_bytes, w.shape().panel_bytes()));
     let tasks: [usize; N] = std::array::from_fn(|i| w[i].shape().n_panels().div_ceil(panels_each[i]));
     pool.run(tasks.iter().sum(), &|task| {
         let (mut i, mut task) = (0, task);
@@ -52,6 +54,12 @@ pub fn linears<const N: usize>(
         let end = w[i].shape().n_panels().min((task + 1) * panels_each[i]);
         panels(simd, &w[i], task * panels_each[i]..end, x, &out[i]);
     });
+}
+
+/// How many panels of so many bytes are a task of a job that reads `n_bytes` of weights.
+pub(super) fn panels_of_task(pool: &Pool, n_bytes: usize, panel_bytes: usize) -> usize {
+    let bytes = n_bytes / (TASKS_EACH * pool.n_threads());
+    (bytes.clamp(*TASK_BYTES.start(), *TASK_BYTES.end()) / panel_bytes.max(1)).max(1)
 }
 
 /// Computes the columns of `out` that belong to these panels.
