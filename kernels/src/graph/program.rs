@@ -7,7 +7,7 @@ use super::{
     cpu::{Cpu, Prepared},
     fuse::fuse,
     places::Places,
-    weights::packed_format,
+    weights::{MatrixSource, packed_format},
 };
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
 use super::{MatrixId, Projection};
@@ -141,10 +141,25 @@ fn pack(
 ) -> io::Result<Prepared> {
     let (source, rounding) = &graph.matrices[index];
     let (rows, cols) = source.shape();
-    let shape = PackedShape { format: packed_format(source.format(), *rounding, weights), rows, cols };
+    let format = match packed_format(source.format(), *rounding, weights) {
+        WeightFormat::F32 if is_bf16(&**source) => WeightFormat::Bf16,
+        format => format,
+    };
+    let shape = PackedShape { format, rows, cols };
     let mut panels = Slab::new(shape.bytes(), PageSize::Huge)?;
     source.read(&mut |view| shape.pack_as(processor.pool(), &view, &mut panels));
     Ok(Prepared::Packed { shape, panels })
+}
+
+/// Whether bf16 has all values of an f32 matrix: llama.cpp writes routers in f32, which were published in bf16. The products are
+/// the same to the bit, and half the bytes are read for them.
+fn is_bf16(source: &dyn MatrixSource) -> bool {
+    let mut all = false;
+    source.read(&mut |view| {
+        all = view.format() == WeightFormat::F32
+            && view.bytes().as_chunks().0.iter().all(|[low, next, ..]: &[u8; 4]| [*low, *next] == [0, 0]);
+    });
+    all
 }
 
 fn pack_mlp(graph: &Graph, indices: [usize; 3], processor: &Processor) -> io::Result<Prepared> {

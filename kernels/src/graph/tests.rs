@@ -130,6 +130,35 @@ fn both_engines_compute_the_same_and_a_row_keeps_its_bits_in_any_step() {
 }
 
 #[test]
+fn f32_weights_that_bf16_has_are_read_as_bf16_with_the_same_bits() {
+    let in_bf16 = |seed: u64, n: usize| -> Vec<f32> {
+        noise(seed, n, 0.3).into_iter().map(|x| f32::from_bits(x.to_bits() & 0xffff_0000)).collect()
+    };
+    let program = |weights: Vec<f32>| {
+        let mut recorder = Recorder::default();
+        let table =
+            recorder.matrix(Arc::new(Floats(20, HIDDEN, noise(1, 20 * HIDDEN, 1.0))), Rounding::Never);
+        let x = recorder.embed(table);
+        let x = recorder.keep_wanted(x);
+        let head = recorder.matrix(Arc::new(Floats(48, HIDDEN, weights)), Rounding::Never);
+        let logits = recorder.linear("logits", x, (head, None));
+        let processor = Arc::new(Processor::new(Simd::detect(), 1));
+        Program::simd(recorder.finish(logits), processor, None, || {}).unwrap()
+    };
+    let weights = in_bf16(2, 48 * HIDDEN);
+    let mut other = weights.clone();
+    // The last of a row.
+    other[48 * HIDDEN - 1] = 0.1;
+    let [halves, whole] = [weights, other].map(program);
+    assert_eq!(whole.weight_bytes() - halves.weight_bytes(), 2 * 48 * HIDDEN);
+    let [halves, whole] = [halves, whole].map(|of| run(&of, None, &[12], WantedLogits::All));
+    for (halves, whole) in halves.chunks(48).zip(whole.chunks(48)) {
+        assert_eq!(halves[..47], whole[..47]);
+        assert_ne!(halves[47], whole[47]);
+    }
+}
+
+#[test]
 fn what_one_kernel_does_is_one_operation() {
     let processor = Arc::new(Processor::new(Simd::detect(), 1));
     let fast = Program::simd(graph(), processor, None, || {}).unwrap();
