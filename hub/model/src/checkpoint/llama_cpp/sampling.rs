@@ -9,16 +9,17 @@ use crate::gguf::{Gguf, GgufError};
 /// A key after `general.sampling.`, its field of `generation_config.json`, its range, and that in words.
 type Parameter = (&'static str, &'static str, RangeInclusive<f64>, &'static str);
 
+const PENALTY: &str = "repetition_penalty";
 const POSITIVE: f64 = f32::MIN_POSITIVE as f64;
 const PARAMETERS: [Parameter; 4] = [
     ("temp", "temperature", 0.0..=100.0, "a number from 0 to 100"),
     ("top_p", "top_p", POSITIVE..=1.0, "a number above 0 and at most 1"),
     ("min_p", "min_p", 0.0..=1.0, "a number from 0 to 1"),
-    ("penalty_repeat", "repetition_penalty", POSITIVE..=1e6, "a number above 0"),
+    ("penalty_repeat", PENALTY, POSITIVE..=1e6, "a number above 0"),
 ];
 
-/// The `generation_config.json` of these keys; none if the file has none of them. Where it names no temperature it is 1, as
-/// transformers takes it, from whose file llama.cpp's converter copies the others.
+/// The `generation_config.json` of these keys; none if the file has none of them. A penalty alone leaves a text greedy. Where the
+/// others name no temperature it is 1, as transformers takes it, from whose file llama.cpp's converter copies them.
 ///
 /// # Errors
 /// If a value is no number, or out of its range.
@@ -36,11 +37,10 @@ pub(super) fn generation_config(gguf: &Gguf<'_>) -> Result<Option<Vec<u8>>, Gguf
         // Not above 0, it is all tokens.
         fields.insert("top_k".into(), (top_k as u32).into());
     }
-    if fields.is_empty() {
-        return Ok(None);
+    if fields.keys().any(|field| field != PENALTY) {
+        fields.insert("do_sample".into(), true.into());
     }
-    fields.insert("do_sample".into(), true.into());
-    Ok(Some(Value::Object(fields).to_string().into_bytes()))
+    Ok((!fields.is_empty()).then(|| Value::Object(fields).to_string().into_bytes()))
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
             assert_eq!(read[field].as_f64().unwrap() as f32, value, "{field}");
         }
         let penalised = config(&[("penalty_repeat", F32(1.25))]).unwrap();
-        assert_eq!(penalised, Some(json!({"do_sample": true, "repetition_penalty": 1.25})));
+        assert_eq!(penalised, Some(json!({"repetition_penalty": 1.25})));
         let all_tokens = config(&[("top_k", F32(-1.0))]).unwrap();
         assert_eq!(all_tokens, Some(json!({"do_sample": true, "top_k": 0})));
         assert_eq!(config(&[("mirostat", U32(1))]).unwrap(), None);
