@@ -11,6 +11,8 @@ use crate::{
 
 /// The most parts that the logits of a row make: as many as `shader/best_logits.wgsl` has threads.
 const MOST_PARTS: usize = 256;
+/// As many parts as these are looked into, `MOST_CHOSEN` of that shader.
+const _: () = assert!(MAX_BEST <= 64);
 /// Threads of `shader/best_of_parts.wgsl`, of which none is idle but in the last part.
 const THREADS: usize = 64;
 
