@@ -8,7 +8,7 @@
 #import best
 
 @group(0) @binding(3) var<storage, read> x: array<f32>;                   // (W, COLUMNS)
-@group(0) @binding(4) var<storage, read_write> result: array<vec2<u32>>;  // (W, MOST): tokens, and the logits' bits
+@group(0) @binding(4) var<storage, read_write> result: array<vec2<u32>>;  // (W, MOST + 1): tokens, and the logits' bits
 @group(0) @binding(5) var<storage, read> y: array<vec2<u32>>;             // (W, N_PARTS): of best_of_parts.wgsl, no two alike
 
 override COLUMNS: u32;    // V
@@ -56,7 +56,7 @@ fn item_of(row: u32, item: u32) -> vec2<u32> {
 }
 
 fn give(row: u32, rank: u32, it: vec2<u32>) {
-    result[row * MOST + rank] = vec2<u32>(it.x, logit_of(it.y));
+    result[row * (MOST + 1u) + rank] = vec2<u32>(it.x, logit_of(it.y));
 }
 
 @compute @workgroup_size(256)

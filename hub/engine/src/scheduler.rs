@@ -1,6 +1,7 @@
 //! Chooses the rows of each step: one row of every generating sequence, and chunks of prompts in the remaining space.
 
 mod doubt;
+mod groups;
 mod turns;
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
@@ -15,17 +16,11 @@ use super::{
     sequence::Sequence,
     utility::StepCost,
 };
+use groups::{FEW_GROUPS, groups, n_best};
 use moex_model::text::Text;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use moex_model::{
-    Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, RowLogits, Span, StepError, WantedLogits, Workspace,
-};
-
-/// Steps with at most this many sequences, in few groups, allocate nothing.
-const FEW_SEQUENCES: usize = 4;
-/// See [`FEW_SEQUENCES`].
-const FEW_GROUPS: usize = 2;
+use moex_model::{Experts, KvPool, MicroBatch, Model, PAGE_POSITIONS, RowLogits, StepError, Workspace};
 
 /// Limits of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,10 +199,11 @@ impl Scheduler {
         self.spaces.resize_with(self.spaces.len().max(n_groups), Workspace::default);
         let groups = groups(&self.running, &chunks, n_rows.div_ceil(n_groups));
         let n_best = n_best(&self.running, &chunks);
-        let batches = groups.iter().zip(&mut self.spaces);
-        let mut batches: SmallVec<[MicroBatch<'_>; FEW_GROUPS]> =
-            batches.map(|(spans, workspace)| MicroBatch { spans, workspace }).collect();
-        batches.iter_mut().for_each(|batch| batch.workspace.want_best(n_best));
+        let batches = groups.iter().zip(&mut self.spaces).map(|(group, workspace)| {
+            workspace.want_best(n_best, group.draws.iter().copied());
+            MicroBatch { spans: &group.spans, workspace }
+        });
+        let mut batches: SmallVec<[MicroBatch<'_>; FEW_GROUPS]> = batches.collect();
         experts.step_begins(n_rows);
         let mut timed = Timed::new(experts, &self.clock);
         let stepped = self.model.step_together(&mut batches, &mut self.kv, &mut timed);
@@ -396,51 +392,4 @@ fn deliver<'l>(
         progress.is_continue()
     });
     n_tokens
-}
-
-/// How many of each row's best logits are enough for all sequences that want logits of the step; 0 if some need all.
-fn n_best(running: &[Sequence], chunks: &[usize]) -> usize {
-    let wants = |(sequence, n): &(&Sequence, &usize)| {
-        **n > 0 && (**n >= sequence.n_pending() || sequence.tells_prompt())
-    };
-    let wanting = running.iter().zip(chunks).filter(wants);
-    let most = wanting.map(|(sequence, _)| sequence.n_best()).try_fold(0, |most, n| Some(most.max(n?)));
-    most.unwrap_or(0)
-}
-
-/// A group's rows, by sequence.
-type Group<'a> = SmallVec<[Span<'a>; FEW_SEQUENCES]>;
-
-/// Splits the step's rows into groups of at most `max_rows`, in the order of the sequences.
-fn groups<'a>(
-    running: &'a [Sequence],
-    chunks: &[usize],
-    max_rows: usize,
-) -> SmallVec<[Group<'a>; FEW_GROUPS]> {
-    let mut groups: SmallVec<[Group<'a>; FEW_GROUPS]> = smallvec![Group::new()];
-    let mut n_rows = 0;
-    for (sequence, &n) in running.iter().zip(chunks) {
-        let mut done = 0;
-        while done < n {
-            if n_rows == max_rows {
-                groups.push(Group::new());
-                n_rows = 0;
-            }
-            let part = (n - done).min(max_rows - n_rows);
-            let start = sequence.cached + done;
-            done += part;
-            n_rows += part;
-            // The last token's logits belong to the next token.
-            let wanted = match done == n && n >= sequence.n_pending() {
-                _ if sequence.n_guesses() > 0 || sequence.tells_prompt() => WantedLogits::All,
-                true => WantedLogits::Last,
-                false => WantedLogits::Nothing,
-            };
-            let span = Span { ids: &sequence.ids[start..][..part], start, table: &sequence.table, wanted };
-            if let Some(group) = groups.last_mut() {
-                group.push(span);
-            }
-        }
-    }
-    groups
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::sampler::{Sampler, logprobs};
 use moex_model::text::{Detokenizer, Special, Text};
-use moex_model::{KvTable, RowLogits};
+use moex_model::{Draw, KvTable, RowLogits};
 
 /// Events that may be unread while a text goes on.
 const MAX_UNREAD: usize = 128;
@@ -172,6 +172,11 @@ impl Sequence {
         if forbids || self.tells_prompt() { None } else { self.sampler.n_best() }
     }
 
+    /// How tokens are drawn from all logits of its rows that want some, one after another.
+    pub(super) fn draws(&self) -> impl Iterator<Item = Draw> + use<> {
+        self.sampler.draws()
+    }
+
     /// `n` more tokens are in the cache; `logits` are those of the last.
     pub(super) fn advance(
         &mut self,
@@ -253,7 +258,7 @@ impl Sequence {
         let forbidden = if self.ids.len() < self.min_ids { text.eos.as_slice() } else { &[] };
         let drawn = match logits {
             RowLogits::All(logits) => self.sampler.sample(logits, forbidden),
-            RowLogits::Best(best) => self.sampler.sample_best(best),
+            RowLogits::Best { best, drawn } => self.sampler.sample_best(best, drawn),
         };
         match drawn {
             Some(id) => {

@@ -58,7 +58,7 @@ pub use free_memory::free_bytes;
 pub use memory::{Keep, MemoryNeeds, MemoryPlan};
 pub use moex_kernels::{
     graph::{Block, KvLayout, KvPool, KvTable, MAX_BEST, PageId, PlanBytes, Span, Stage, WantedLogits},
-    simd::{PAGE_POSITIONS, weights},
+    simd::{Draw, PAGE_POSITIONS, draw, total, weights},
 };
 pub use moex_protocol::Routing;
 pub use packing::Packing;

@@ -1,6 +1,6 @@
 //! A loaded model: its forward pass, prepared for an engine, and its experts in the checkpoint.
 
-use std::{fmt, sync::OnceLock};
+use std::{fmt, iter, sync::OnceLock};
 
 use moex_kernels::{
     cpu::OutOfVocabulary,
@@ -8,6 +8,7 @@ use moex_kernels::{
         DeviceError, DeviceOutput, DevicePass, ExpertsWanted, KvLayout, KvPool, LayerRouting, Pause,
         PlanBytes, Program, Span, Stage, Workspace as Space,
     },
+    simd::Draw,
 };
 use moex_protocol::Routing;
 
@@ -50,8 +51,13 @@ pub struct Workspace {
 pub enum RowLogits<'a> {
     /// (V).
     All(&'a mut [f32]),
-    /// The best of them, as many as were enough: tokens and logits, the largest first; minus infinity where there are fewer.
-    Best(&'a [(u32, f32)]),
+    /// Those that are enough.
+    Best {
+        /// The best, as many as were wanted: tokens and logits, the largest first; minus infinity where there are fewer.
+        best: &'a [(u32, f32)],
+        /// The token drawn from all, if one was to be.
+        drawn: Option<u32>,
+    },
 }
 
 /// What a group of rows waits for.
@@ -324,12 +330,15 @@ impl Model {
     ) -> impl Iterator<Item = RowLogits<'w>> + use<'w> {
         let n_best = workspace.on_device.n_best.max(1);
         let vocabulary = self.spec.vocab;
-        let (best, logits): (&[_], &mut [f32]) = match self.device() {
-            Some(_) => (&workspace.on_device.best, &mut workspace.on_device.logits),
-            None => (&[], self.program.logits(&mut workspace.space)),
+        let DeviceOutput { best, drawn, logits, .. } = &mut workspace.on_device;
+        let (best, drawn, logits): (&[_], &[_], &mut [f32]) = match self.device() {
+            Some(_) => (best, drawn, logits),
+            None => (&[], &[], self.program.logits(&mut workspace.space)),
         };
+        let drawn = drawn.iter().map(|token| Some(*token).filter(|token| *token != u32::MAX));
+        let rows = best.chunks_exact(n_best).zip(drawn.chain(iter::repeat(None)));
         let all = logits.chunks_exact_mut(vocabulary).map(RowLogits::All);
-        all.chain(best.chunks_exact(n_best).map(RowLogits::Best))
+        all.chain(rows.map(|(best, drawn)| RowLogits::Best { best, drawn }))
     }
 
     /// What it is.
@@ -405,9 +414,11 @@ fn on_device(
 
 impl Workspace {
     /// So many of the best logits of each row are enough in the next step; 0 if all are wanted. Another device than the processor
-    /// then keeps the others.
-    pub fn want_best(&mut self, n: usize) {
+    /// then keeps the others, and draws a token from all, if `draws` say how for each row whose logits are wanted.
+    pub fn want_best(&mut self, n: usize, draws: impl Iterator<Item = Draw>) {
         self.on_device.n_best = n;
+        self.on_device.draws.clear();
+        self.on_device.draws.extend(draws);
     }
 
     /// Calls `observer` after every stage, for timing.

@@ -9,7 +9,8 @@ const STEP_SPLITS: u32 = 3u;     // workgroups that share the pages of a row
 const STEP_ROPES: u32 = 4u;      // where the rotations of each table start, up to eight of them
 const STEP_TILES: u32 = 12u;     // where tiles of attention start: the first row, and how many, of one sequence
 const STEP_BEST: u32 = 13u;      // how many of a row's best logits are wanted
-const STEP_PLACES: u32 = 14u;    // for each row its position, where its sequence's pages start, and the w-th wanted row
+const STEP_DRAWS: u32 = 14u;     // where draws start
+const STEP_PLACES: u32 = 15u;    // for each row its position, where its sequence's pages start, and the w-th wanted row
 
 fn step_position(row: u32) -> u32 {
     return step[STEP_PLACES + 3u * row];
@@ -26,4 +27,13 @@ fn step_wanted(w: u32) -> u32 {
 fn step_tile(tile: u32) -> vec2<u32> {
     let at = step[STEP_TILES] + 2u * tile;
     return vec2<u32>(step[at], step[at + 1u]);
+}
+
+// Of the w-th wanted row: the inverse of the temperature, 0 where nothing is drawn, and a random number.
+fn step_scale(w: u32) -> f32 {
+    return bitcast<f32>(step[step[STEP_DRAWS] + 2u * w]);
+}
+
+fn step_random(w: u32) -> u32 {
+    return step[step[STEP_DRAWS] + 2u * w + 1u];
 }

@@ -4,7 +4,10 @@
 use std::{any::Any, fmt};
 
 use super::{KvLayout, KvPool, PlanBytes, Span};
-use crate::{cpu::OutOfVocabulary, simd::PackedExpertShape};
+use crate::{
+    cpu::OutOfVocabulary,
+    simd::{Draw, PackedExpertShape},
+};
 
 /// A forward pass in a device's memory.
 pub trait DevicePass: fmt::Debug + Send + Sync {
@@ -72,9 +75,14 @@ pub const MAX_BEST: usize = 64;
 pub struct DeviceOutput {
     /// How many of each row's best logits are enough, up to [`MAX_BEST`]; 0 if all are wanted. Whoever asks for a step sets it.
     pub n_best: usize,
+    /// (W), how a token is drawn from all logits of each row, beside its best; empty if none is, as where all are wanted. Whoever asks
+    /// for a step sets it.
+    pub draws: Vec<Draw>,
     /// (W, n_best), tokens and their logits: the largest first, of equals the lower token; minus infinity where a row has fewer
     /// numbers.
     pub best: Vec<(u32, f32)>,
+    /// (W), the tokens drawn, `u32::MAX` where none is; empty without draws.
+    pub drawn: Vec<u32>,
     /// (W, V), if all are wanted.
     pub logits: Vec<f32>,
     /// Of each layer whose experts the device holds.

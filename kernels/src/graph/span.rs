@@ -14,6 +14,18 @@ pub struct Span<'a> {
     pub wanted: WantedLogits,
 }
 
+impl Span<'_> {
+    /// How many of its first `n_rows` rows have their logits wanted; it may have fewer rows.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn n_wanted_of(&self, n_rows: usize) -> usize {
+        match self.wanted {
+            WantedLogits::Nothing => 0,
+            WantedLogits::Last => usize::from(n_rows >= self.ids.len()),
+            WantedLogits::All => n_rows.min(self.ids.len()),
+        }
+    }
+}
+
 /// The rows of a sequence whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WantedLogits {

@@ -10,6 +10,7 @@
 
 mod attention;
 mod disjoint;
+mod draw;
 mod exp;
 mod expert;
 mod float_panel;
@@ -44,6 +45,7 @@ mod scalar;
 mod wasm;
 
 pub use attention::{AttentionScratch, Pages, attention};
+pub use draw::{Draw, draw, total};
 pub use expert::{ExpertCall, ExpertScratch, PackedExpertShape, experts};
 pub use kv::{KvFormat, KvShape, PAGE_POSITIONS, UnknownKvFormat};
 pub use linear::{linear, linears};

@@ -1,20 +1,19 @@
 //! What each token of a vocabulary weighs when one is drawn.
 
 use super::{
-    Simd,
+    Draw, Simd,
     exp::exp,
     isa::{Isa, Kernel, ROWS},
 };
 
-/// Smaller weights are 0: those of tokens that cannot be drawn, and others whose sum over any vocabulary no draw meets.
-const LEAST: f32 = 1e-30;
+/// From here on numbers are multiples of 2^-34: adding it to smaller ones rounds them to that, ties to even.
+const ROUNDER: f32 = 1.0 / 2048.0;
 
-/// Each of `logits` becomes `exp((logit - largest) / temperature)`, at most 1, to two units in the last place and the same on every
-/// machine; 0 for minus infinity and for what is no number.
+/// Each of `logits` becomes `exp((logit - largest) / temperature)`, at most 1, to two units in the last place, then to a multiple of
+/// 2^-34, and the same on every machine; 0 for minus infinity and for what is no number.
 pub fn weights(logits: &mut [f32], largest: f32, temperature: f32) {
     let simd = Simd::detect();
-    // The smallest temperatures have an infinite inverse, which the best logit must not be multiplied with.
-    let scale = (1.0 / temperature).min(f32::MAX);
+    let scale = Draw { temperature, random: 0 }.scale();
     for logit in &mut *logits {
         *logit = if *logit > f32::NEG_INFINITY { *logit } else { f32::NEG_INFINITY };
     }
@@ -40,7 +39,8 @@ impl Kernel for Weights<'_> {
         for logits in self.logits {
             let below = isa.mul(isa.sub(isa.lanes(logits), isa.splat(self.largest)), isa.splat(self.scale));
             let weights = isa.to_array(exp(isa, isa.at_most(below, 0.0)));
-            *logits = weights.map(|weight| if weight < LEAST { 0.0 } else { weight });
+            *logits =
+                weights.map(|weight| if weight < ROUNDER { weight + ROUNDER - ROUNDER } else { weight });
         }
     }
 }
@@ -59,12 +59,10 @@ mod tests {
             weights(&mut actual, 20.0, temperature);
             for (logit, weight) in logits.iter().zip(&actual) {
                 let expected = ((f64::from(*logit) - 20.0) / f64::from(temperature)).exp();
-                // Two units, and two of the quotient's roundings in an exponent of at most 70.
-                let near = (f64::from(*weight) - expected).abs() <= expected * 1e-5;
-                assert!(
-                    near || (*weight == 0.0 && (expected < 2e-30 || logit.is_nan())),
-                    "{logit}: {weight}, {expected}"
-                );
+                // Two units, two of the quotient's roundings in an exponent of at most 70, and half a unit of 2^-34.
+                let near = (f64::from(*weight) - expected).abs() <= expected * 1e-5 + 2.0_f64.powi(-35);
+                assert!(near || (*weight == 0.0 && logit.is_nan()), "{logit}: {weight}, {expected}");
+                assert_eq!((f64::from(*weight) * 2.0_f64.powi(34)).fract(), 0.0);
             }
             assert_eq!(actual[1003..], [0.0, 0.0, 0.0, 1.0]);
         }

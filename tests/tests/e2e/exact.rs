@@ -1,13 +1,15 @@
 //! One arithmetic on every device: with int8 activations, a text is byte for byte the hub's own, whoever computes its
 //! experts.
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command};
 
 use moex_tests::browser::Browser;
+use moex_tests::chat;
 use moex_tests::hub::{Hub, Worker, workers};
 use moex_tests::liar::Lie;
 use moex_tests::peer::{Behaviour, Peer, PeerConfig};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::data;
 
@@ -104,6 +106,30 @@ async fn a_gpu_hub_gives_the_same_text_whoever_computes_the_experts_that_it_does
     hub.wait_until("it is quarantined", |status| !status["quarantined"].as_array().unwrap().is_empty())
         .await
         .unwrap();
+}
+
+/// A token is drawn by the GPU that has the logits; where log probabilities are wanted, all logits come to the CPU, and it draws.
+#[tokio::test]
+async fn a_gpu_draws_the_tokens_that_the_cpu_draws() {
+    // Guesses change how many rows a step has, and thus a GPU's logits in their last bits.
+    let hub = Hub::start(&["--device", "gpu", "--no-guesses"]).unwrap();
+    let http = chat::client().unwrap();
+    let mut texts = BTreeSet::new();
+    for (seed, temperature) in [(1, 0.3), (2, 1.0), (3, 2.0)] {
+        let text = async |logprobs: Value| {
+            let body = json!({
+                "prompt": "Hello", "max_tokens": 48, "temperature": temperature, "top_k": 0, "top_p": 1, "min_p": 0,
+                "seed": seed, "ignore_eos": true, "logprobs": logprobs,
+            });
+            let response = http.post(format!("{}/v1/completions", hub.url)).json(&body).send().await.unwrap();
+            let answer: Value = response.json().await.unwrap();
+            answer["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+        };
+        let by_gpu = text(Value::Null).await;
+        assert_eq!(by_gpu, text(json!(1)).await, "seed {seed}, temperature {temperature}");
+        texts.insert(by_gpu);
+    }
+    assert_eq!(texts.len(), 3, "{texts:?}");
 }
 
 /// Two GPUs, which one made of software stands for, have two layers each; then the experts of the last layer are a worker's.

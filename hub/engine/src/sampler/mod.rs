@@ -16,7 +16,7 @@ pub use logprobs::{MAX_LOGPROBS, TokenLogprobs, logprobs};
 
 use best::{Best, candidates};
 use logprobs::Logprobs;
-use moex_model::MAX_BEST;
+use moex_model::{Draw, MAX_BEST};
 use penalties::Penalties;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use whole::draw_of_all;
@@ -120,6 +120,12 @@ impl Sampling {
             None => Ok(()),
         }
     }
+
+    /// Whether any token of the vocabulary may be drawn.
+    fn draws_from_all(&self) -> bool {
+        let Self { temperature, top_k, top_p, min_p, .. } = *self;
+        temperature > 0.0 && top_k == 0 && top_p >= 1.0 && min_p == 0.0
+    }
 }
 
 /// Samples the tokens of one sequence.
@@ -167,26 +173,42 @@ impl Sampler {
         Self { logprobs: n_top_logprobs.map(|n| Logprobs::new(usize::from(n))), ..self }
     }
 
-    /// How many of a row's best logits are enough to sample its next token, if some are.
+    /// How many of a row's best logits are enough to sample its next token, if some are: beside a token drawn from all, where
+    /// [`Self::draws`] says one.
     pub fn n_best(&self) -> Option<usize> {
         let Sampling { temperature, top_k, ref logit_bias, .. } = self.sampling;
         let is_plain = self.constraint.is_none()
             && self.logprobs.is_none()
             && logit_bias.is_empty()
             && self.penalties.are_none();
-        let n = if temperature == 0.0 { 1 } else { top_k as usize };
+        let n = if temperature == 0.0 || self.sampling.draws_from_all() { 1 } else { top_k as usize };
         // The second tells how close the text was to another.
         (is_plain && (1..=MAX_BEST).contains(&n)).then_some(n.max(2))
     }
 
-    /// [`Self::sample`] from the best logits, at least [`Self::n_best`], the largest first, of equals the lower token.
-    pub fn sample_best(&mut self, best: &[(u32, f32)]) -> Option<u32> {
+    /// How the next tokens are drawn from all logits of their rows, one after another; nothing where the best are enough.
+    pub fn draws(&self) -> impl Iterator<Item = Draw> + use<> {
+        let temperature = if self.sampling.draws_from_all() { self.sampling.temperature } else { 0.0 };
+        let mut rng = self.rng.clone();
+        std::iter::repeat_with(move || match temperature {
+            0.0 => Draw::NOTHING,
+            _ => Draw { temperature, random: rng.random() },
+        })
+    }
+
+    /// [`Self::sample`] from the best logits, at least [`Self::n_best`], the largest first, of equals the lower token; where
+    /// [`Self::draws`] says so, `drawn` is the token drawn from all.
+    pub fn sample_best(&mut self, best: &[(u32, f32)], drawn: Option<u32>) -> Option<u32> {
         let n = best.iter().take_while(|(_, logit)| *logit > f32::NEG_INFINITY).count();
         let (token, logit) = *best[..n].first()?;
         let runner_up = best[..n].get(1).map_or(f32::NEG_INFINITY, |(_, logit)| *logit);
         self.min_margin = self.min_margin.min(logit - runner_up);
         match self.sampling.temperature {
             0.0 => Some(token),
+            _ if self.sampling.draws_from_all() => {
+                self.next_draw();
+                drawn
+            }
             _ => self.draw(best[..n].iter().copied(), finite(logit)),
         }
     }
@@ -246,10 +268,16 @@ impl Sampler {
         self.min_margin
     }
 
+    /// How the next token is drawn.
+    fn next_draw(&mut self) -> Draw {
+        Draw { temperature: self.sampling.temperature, random: self.rng.random() }
+    }
+
     /// Draws one of all tokens, given their `logits` (V), of which `best` is the largest.
     fn draw_from(&mut self, logits: &mut [f32], best: f32) -> Option<u32> {
         if self.sampling.top_k == 0 {
-            return draw_of_all(&self.sampling, &mut self.rng, logits, best, &mut self.drawn_from);
+            let how = self.next_draw();
+            return draw_of_all(&self.sampling, how, logits, best, &mut self.drawn_from);
         }
         let candidates = candidates(logits, self.sampling.top_k as usize);
         self.draw(candidates, best)
@@ -257,7 +285,8 @@ impl Sampler {
 
     /// Draws one of the best `top_k` of these tokens, given with their logits, of which `best` is the largest.
     fn draw(&mut self, tokens: impl Iterator<Item = (u32, f32)>, best: f32) -> Option<u32> {
-        let Self { drawn_from: tokens_kept, sampling, rng, .. } = self;
+        let how = self.next_draw();
+        let Self { drawn_from: tokens_kept, sampling, .. } = self;
         tokens_kept.clear();
         tokens_kept.extend(tokens);
         let tokens = tokens_kept;
@@ -275,22 +304,17 @@ impl Sampler {
         tokens.retain(|(_, weight)| *weight > 0.0);
         let enough = f64::from(sampling.top_p) * mass(tokens);
         tokens.retain(|(_, weight)| *weight >= sampling.min_p); // the best token's weight is 1
-        choose(sampling, rng, tokens, enough)
+        choose(sampling, how, tokens, enough)
     }
 }
 
 /// Draws one of the fewest best of these tokens, given with their weights, that weigh `enough`.
-fn choose(
-    sampling: &Sampling,
-    rng: &mut Xoshiro256PlusPlus,
-    tokens: &mut Vec<(u32, f32)>,
-    enough: f64,
-) -> Option<u32> {
+fn choose(sampling: &Sampling, how: Draw, tokens: &mut Vec<(u32, f32)>, enough: f64) -> Option<u32> {
     if sampling.top_p < 1.0 {
         let kept = nucleus(tokens, enough);
         tokens.truncate(kept);
     }
-    let mut left = f64::from(rng.random::<f32>()) * mass(tokens);
+    let mut left = how.place(mass(tokens));
     for (token, weight) in &*tokens {
         left -= f64::from(*weight);
         if left < 0.0 {

@@ -1,5 +1,6 @@
 //! Each setting on logits small enough to see what it does.
 
+use moex_model::draw;
 use proptest::prelude::*;
 
 use super::*;
@@ -249,6 +250,8 @@ fn the_best_logits_give_what_all_of_them_give() {
         (1.5, 5, 1.0, 0.1),
         (100.0, 32, 0.5, 0.0),
         (1.0, 1, 1.0, 0.0),
+        (1.0, 0, 1.0, 0.0),
+        (30.0, 0, 1.0, 0.0),
     ] {
         let sampling = Sampling { temperature, top_k, top_p, min_p, seed: 11, ..Sampling::default() };
         let [mut of_all, mut of_best] = [(); 2].map(|()| Sampler::new(sampling.clone(), &[]));
@@ -267,10 +270,13 @@ fn the_best_logits_give_what_all_of_them_give() {
             best.retain(|(_, logit)| *logit > f32::NEG_INFINITY);
             best.sort_by(best_first);
             best.truncate(n_best);
-            assert_eq!(of_best.sample_best(&best), of_all.sample(&mut logits.clone(), &[]));
+            // As another device does.
+            let how = of_best.draws().next().unwrap();
+            let drawn = (how != Draw::NOTHING).then(|| draw(&mut logits.clone(), best[0].1, how)).flatten();
+            assert_eq!(of_best.sample_best(&best, drawn), of_all.sample(&mut logits.clone(), &[]));
             assert_eq!(of_best.min_margin(), of_all.min_margin());
         }
-        assert_eq!(of_best.sample_best(&[(0, f32::NEG_INFINITY); 2]), None);
+        assert_eq!(of_best.sample_best(&[(0, f32::NEG_INFINITY); 2], None), None);
     }
 }
 
@@ -279,7 +285,9 @@ fn what_changes_or_reads_logits_needs_all_of_them() {
     let needs_all = |sampling: Sampling| Sampler::new(sampling, &[1]).n_best().is_none();
     let greedy = Sampling::default();
     assert!(!needs_all(greedy.clone()));
-    assert!(needs_all(Sampling { temperature: 1.0, ..greedy.clone() }));
+    assert!(!needs_all(Sampling { temperature: 1.0, ..greedy.clone() }));
+    assert!(needs_all(Sampling { temperature: 1.0, top_p: 0.9, ..greedy.clone() }));
+    assert!(needs_all(Sampling { temperature: 1.0, min_p: 0.1, ..greedy.clone() }));
     assert!(needs_all(Sampling { temperature: 1.0, top_k: MAX_BEST as u32 + 1, ..greedy.clone() }));
     assert!(needs_all(Sampling { presence_penalty: 1.0, ..greedy.clone() }));
     assert!(needs_all(Sampling { repetition_penalty: 1.1, ..greedy.clone() }));

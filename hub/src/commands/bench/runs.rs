@@ -153,7 +153,7 @@ impl Runs {
     ) -> anyhow::Result<()> {
         let span = Span { ids, start, table: &self.table, wanted };
         // As a greedy text does.
-        self.space.want_best(2);
+        self.space.want_best(2, std::iter::empty());
         self.model.step(&[span], &mut self.kv, experts, &mut self.space)?;
         Ok(())
     }

@@ -157,7 +157,8 @@ impl GpuPass {
             for (index, part) in self.parts.iter().enumerate().rev() {
                 let Some(first) = waiting[index].take() else { continue };
                 let at = (&mut *states[index], &pages[index]);
-                begun.push((index, first, part.begin(at, (spans, first), n_best, clock)?));
+                let wanted = (n_best, out.draws.as_slice());
+                begun.push((index, first, part.begin(at, (spans, first), wanted, clock)?));
             }
             for (index, first, rows) in begun {
                 last = rows.counts;
@@ -184,6 +185,7 @@ impl GpuPass {
     fn clear(&self, out: &mut DeviceOutput) {
         out.logits.clear();
         out.best.clear();
+        out.drawn.clear();
         out.routing.resize_with(self.n_resident(), LayerRouting::default);
         for (router, of_layer) in self.parts.iter().flat_map(Part::resident).zip(&mut out.routing) {
             (of_layer.layer, of_layer.n_chosen) = (router.layer, router.n_chosen);
@@ -245,6 +247,7 @@ impl DevicePass for GpuPass {
             is_shallow: self.has_shallow_rows(),
             attention_tiles: 1,
             best: 0,
+            draws: false,
         };
         let steps = self.parts.iter().flat_map(|part| &part.steps);
         steps.filter(|step| step.workgroups(&counts).is_some()).count()

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     away::{Asked, Pause},
+    best::BEST_ENTRIES,
     clock::Stamped,
     compile::{Builder, MAX_ROWS, MAX_WANTED, Routed, Step, View},
     layers::PartOps,
@@ -26,6 +27,7 @@ use crate::{
         DeviceError, DeviceOutput, ExpertsElsewhere, KvLayout, MAX_BEST, MatrixSource, PackedExperts,
         PlanBytes, Program, Span, TensorId,
     },
+    simd::Draw,
 };
 
 /// A token and its logit.
@@ -69,7 +71,7 @@ enum From {
 
 /// What a step ends with.
 enum To {
-    /// (W, V), and of each row the best of them (W, MAX_BEST).
+    /// (W, V), and of each row the best of them and the token that is drawn (W, BEST_ENTRIES).
     Logits { logits: wgpu::Buffer, best: wgpu::Buffer, vocabulary: usize },
     /// (T, D), for the part behind.
     Part { rows: wgpu::Buffer, width: usize },
@@ -198,7 +200,7 @@ impl Part {
     }
 
     /// Submits the first segment of rows of `spans` from row `first` of all on; `n_best` of the logits of each are enough, if it is
-    /// not 0. The part before has left its rows in `state`.
+    /// not 0, with a token drawn from all as `draws` say. The part before has left its rows in `state`.
     ///
     /// # Errors
     /// If the device has failed, or a token is none of the vocabulary's.
@@ -206,10 +208,10 @@ impl Part {
         &self,
         (state, pages): (&mut State, &GpuPages),
         (spans, first): (&[Span<'_>], usize),
-        n_best: usize,
+        wanted: (usize, &[Draw]),
         clock: Option<Stamped<'_>>,
     ) -> Result<Begun, DeviceError> {
-        state.request.n_best = n_best as u32;
+        state.request.want(spans, first, wanted);
         state.request.fill(spans, first, [MAX_ROWS, MAX_WANTED], &self.ropes, self.attention);
         let counts = self.write(state)?;
         let is_it = |of: &Recorded| (of.counts, of.pages) == (counts, pages.number) && clock.is_none();
@@ -268,6 +270,7 @@ impl Part {
             is_shallow: request.is_shallow,
             attention_tiles: request.n_tiles(),
             best: request.n_best,
+            draws: request.n_best > 0 && request.has_draws(),
         };
         if let From::Embedding(embedding, scale) = &self.from {
             let (_, width) = embedding.shape();
@@ -397,12 +400,16 @@ impl Part {
             }
             To::Logits { .. } if counts.best == 0 => floats(result, &mut given.out.logits),
             To::Logits { .. } => {
-                for row in result.chunks_exact(BEST_BYTES * MAX_BEST) {
-                    let best = row.as_chunks::<4>().0.as_chunks().0.iter().take(counts.best as usize);
+                for row in result.chunks_exact(BEST_BYTES * BEST_ENTRIES) {
+                    let (entries, _) = row.as_chunks::<4>().0.as_chunks::<2>();
+                    let best = entries.iter().take(counts.best as usize);
                     let pair = |[token, logit]: &[[u8; 4]; 2]| {
                         (u32::from_le_bytes(*token), f32::from_le_bytes(*logit))
                     };
                     given.out.best.extend(best.map(pair));
+                    if counts.draws {
+                        given.out.drawn.push(u32::from_le_bytes(entries[MAX_BEST][0]));
+                    }
                 }
             }
         }
@@ -428,7 +435,7 @@ impl To {
     fn bytes(&self, counts: &Counts) -> u64 {
         match self {
             Self::Logits { .. } if counts.best > 0 => {
-                (BEST_BYTES * MAX_BEST) as u64 * u64::from(counts.wanted)
+                (BEST_BYTES * BEST_ENTRIES) as u64 * u64::from(counts.wanted)
             }
             Self::Logits { vocabulary, .. } => 4 * *vocabulary as u64 * u64::from(counts.wanted),
             Self::Part { width, .. } => 4 * *width as u64 * u64::from(counts.rows),
@@ -438,7 +445,7 @@ impl To {
     /// The most bytes of it.
     fn most_bytes(&self) -> u64 {
         let bytes = match self {
-            Self::Logits { vocabulary, .. } => MAX_WANTED * (4 * vocabulary).max(BEST_BYTES * MAX_BEST),
+            Self::Logits { vocabulary, .. } => MAX_WANTED * (4 * vocabulary).max(BEST_BYTES * BEST_ENTRIES),
             Self::Part { width, .. } => MAX_ROWS * 4 * width,
         };
         bytes as u64

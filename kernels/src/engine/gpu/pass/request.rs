@@ -4,7 +4,7 @@ use super::{compile::MAX_ROWS, tiles::FEW_ROWS};
 use crate::{
     cpu::{Rope, RopeTable},
     graph::{Span, WantedLogits},
-    simd::PAGE_POSITIONS,
+    simd::{Draw, PAGE_POSITIONS},
 };
 
 /// Tables of rotations that a step has room for.
@@ -14,7 +14,7 @@ const MAX_SPLITS: u32 = 256;
 /// Pages that a workgroup takes at once, beside which its threads have nothing to do: `AT_ONCE` in `shader/attend.wgsl`.
 pub(super) const PAGES_AT_ONCE: u32 = 4;
 /// Words before the rows' places.
-const HEADER: usize = 6 + MAX_ROPES;
+const HEADER: usize = 7 + MAX_ROPES;
 /// Workgroups of attention that keep a GPU busy, beyond which positions are shared no further: of a query head, and of several.
 const BUSY: u32 = 1024;
 const BUSY_TOGETHER: u32 = 384;
@@ -56,6 +56,8 @@ pub(super) struct Request {
     pub(super) is_shallow: bool,
     /// How many of each row's best logits are wanted; 0 if all are.
     pub(super) n_best: u32,
+    /// How a token is drawn from all logits of each row whose logits are wanted, and of those of the step that follow; empty if none is.
+    draws: Vec<Draw>,
     /// Tiles of attention: the first row of each, and how many it has, neighbours in one sequence.
     tiles: Vec<[u32; 2]>,
 }
@@ -82,6 +84,11 @@ impl Request {
         self.wanted.len()
     }
 
+    /// Whether a token of some row is drawn from all.
+    pub(super) fn has_draws(&self) -> bool {
+        !self.draws.is_empty()
+    }
+
     /// Tiles of attention.
     pub(super) fn n_tiles(&self) -> u32 {
         self.tiles.len() as u32
@@ -90,7 +97,20 @@ impl Request {
     /// The most words of a request of `n_rows` for sequences of up to `max_positions`.
     pub(super) fn max_words(n_rows: usize, ropes: &[Rope], max_positions: usize) -> usize {
         let rotations: usize = ropes.iter().map(|rope| 2 * rope.half()).sum();
-        HEADER + n_rows * (5 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
+        HEADER + n_rows * (7 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
+    }
+
+    /// Says what is wanted of the logits of `spans` from row `first` of all on: `n_best`, and `draws` of all rows that want any.
+    pub(super) fn want(&mut self, spans: &[Span<'_>], first: usize, (n_best, draws): (usize, &[Draw])) {
+        self.n_best = n_best as u32;
+        let mut rows_left = first;
+        let mut n_before = 0;
+        for span in spans {
+            n_before += span.n_wanted_of(rows_left);
+            rows_left = rows_left.saturating_sub(span.ids.len());
+        }
+        self.draws.clear();
+        self.draws.extend_from_slice(draws.get(n_before..).unwrap_or_default());
     }
 
     /// Takes up to `max_rows` rows of `spans` from row `first` of all on, of which up to `max_wanted` have logits; returns how many.
@@ -186,5 +206,9 @@ impl Request {
         words[4 + MAX_ROPES] = words.len() as u32;
         words[5 + MAX_ROPES] = self.n_best;
         words.extend(self.tiles.iter().flatten());
+        words[6 + MAX_ROPES] = words.len() as u32;
+        words.extend(
+            self.draws.iter().take(self.wanted.len()).flat_map(|draw| [draw.scale().to_bits(), draw.random]),
+        );
     }
 }

@@ -57,6 +57,8 @@ pub(super) enum When {
     FewButShallowRow,
     /// Those whose rows' best logits are enough.
     BestOnly,
+    /// Those of them where a token of some row is drawn from all.
+    Draws,
 }
 
 impl When {
@@ -72,6 +74,7 @@ impl When {
             Self::ButShallowRow => !counts.is_shallow,
             Self::FewButShallowRow => !counts.is_shallow && counts.rows <= FEW_ROWS,
             Self::BestOnly => counts.best > 0,
+            Self::Draws => counts.draws,
         }
     }
 }
@@ -89,6 +92,8 @@ pub(super) struct Counts {
     pub(super) attention_tiles: u32,
     /// Of each row's best logits; 0 if all are wanted.
     pub(super) best: u32,
+    /// Whether, beside these, a token of some row is drawn from all.
+    pub(super) draws: bool,
 }
 
 impl Counts {

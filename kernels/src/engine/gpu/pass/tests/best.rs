@@ -1,7 +1,10 @@
 //! The best logits of a row, beside all of them.
 
 use super::*;
-use crate::graph::MatrixSource;
+use crate::{
+    graph::MatrixSource,
+    simd::{Draw, draw},
+};
 
 /// Several parts of a row.
 const WORDS: usize = 5000;
@@ -35,8 +38,8 @@ fn the_best_logits_are_found_where_few_threads_have_most_of_them() {
     assert_eq!(n_large, PART * 16 - PART / 4);
 }
 
-/// The logits (T, V) after `ids`, of a model that is its embedding and its head; the best that a GPU gives are their best. None
-/// without a GPU.
+/// The logits (T, V) after `ids`, of a model that is its embedding and its head; the best that a GPU gives are their best, and what it
+/// draws is what the CPU draws. None without a GPU.
 fn logits_with_best(table: Matrix, head: Matrix, ids: &[u32]) -> Option<Vec<f32>> {
     let device = device()?;
     let words = head.shape().0;
@@ -70,8 +73,24 @@ fn logits_with_best(table: Matrix, head: Matrix, ids: &[u32]) -> Option<Vec<f32>
             assert_eq!(best, &sorted[..n_best]);
         }
     }
+    let mut random = 0x9e37_79b9_u32;
+    for temperature in [f32::from_bits(1), 0.3, 1.0, 50.0, 100.0] {
+        let mut draw_of = |i: usize| {
+            random = random.wrapping_mul(2_654_435_761).wrapping_add(1);
+            let random = [random, 0, u32::MAX][if i < 4 { i % 3 } else { 0 }];
+            if i % 5 == 4 { Draw::NOTHING } else { Draw { temperature, random } }
+        };
+        out.draws = (0..ids.len()).map(&mut draw_of).collect();
+        step(&mut out);
+        assert!(out.logits.is_empty() && out.best.len() == ids.len() * MAX_BEST);
+        let expected = logits.chunks(words).zip(&out.draws).map(|(row, &how)| {
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            if how == Draw::NOTHING { u32::MAX } else { draw(&mut row.to_vec(), largest, how).unwrap() }
+        });
+        assert_eq!(out.drawn, expected.collect::<Vec<_>>(), "{temperature}");
+    }
     out.n_best = 0;
     step(&mut out);
-    assert!(out.best.is_empty() && out.logits == logits);
+    assert!(out.best.is_empty() && out.drawn.is_empty() && out.logits == logits);
     Some(logits)
 }
