@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use moex_protocol::ProductShape;
 use serde_json::json;
 
 use super::shared::Shared;
@@ -16,7 +17,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().route("/api/terms", get(terms)).with_state(shared)
 }
 
-/// The model as an accepted worker receives it, the number of experts to hold, and whether answers come with products.
+/// The model as an accepted worker receives it, the number of experts to hold, and the bytes of the products that come with each of an
+/// expert's rows.
 async fn terms(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if !shared.is_admitted(&headers) {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
@@ -24,6 +26,8 @@ async fn terms(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respons
     }
     let config = &shared.config;
     let blocks = shared.store.catalog().len();
-    let terms = json!({ "model": config.model, "blocks": blocks, "wants_products": config.wants_products() });
+    let products = config.model.product_shape().filter(|_| config.wants_products());
+    let product_bytes = products.map_or(0, ProductShape::row_bytes);
+    let terms = json!({ "model": config.model, "blocks": blocks, "product_bytes": product_bytes });
     Json(terms).into_response()
 }

@@ -138,6 +138,9 @@ async fn a_tab_offers_a_quarter_of_its_device_until_its_visitor_chooses() {
     let device = tab.eval("navigator.deviceMemory").await.unwrap().as_f64().unwrap();
     let offered = (device / 4.0).min(2.0);
     assert_eq!(tab.text("#memory-text").await.unwrap(), format!("{offered:.1} GiB"));
+    // Four layers: a row of 256 f16, and for each of four experts as many and products of 2 x 128 f16.
+    let costs = tab.text("#costs").await.unwrap();
+    assert!(costs.contains("up to 18 KiB for each word-piece"), "{costs}");
     tab.click("#lend").await.unwrap();
     let status = tab.wait_until("serving", is_whole).await.unwrap();
     assert_eq!(status["bytes_offered"].as_f64().unwrap(), offered * f64::from(1 << 30), "{status:#}");

@@ -64,9 +64,9 @@ export function costsOf(terms, memoryBytes, battery) {
     ["Download", `up to ${weights} of experts, ${again}`],
   ];
   if (terms) {
-    const { n_layers: layers, hidden, inner, n_experts_per_token: chosen } = terms.model;
-    // A row of f16 to this device, and one back for each expert that was chosen, with what the hub checks it by: two products in f32.
-    const answer = 2 * hidden + (terms.wants_products ? 2 * 4 * inner : 0);
+    const { n_layers: layers, hidden, n_experts_per_token: chosen } = terms.model;
+    // A row of f16 to this device, and one back for each expert that was chosen, with what the hub checks it by.
+    const answer = 2 * hidden + terms.product_bytes;
     costs.push(["Traffic", `up to ${bytes(layers * (2 * hidden + chosen * answer))} for each word-piece that the hub reads or writes`]);
   }
   costs.push(["Power", powerOf(battery)]);
