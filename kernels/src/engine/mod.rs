@@ -245,10 +245,10 @@ pub enum EngineError {
     /// The system has no memory for an expert.
     #[error("there is no memory for this expert")]
     NoMemory,
-    /// The device has too little memory for the plan.
+    /// The device has too little memory for the plan. The join page knows it by these words.
     #[error("the GPU has too little memory for this plan")]
     OutOfMemory,
-    /// The device is gone; nothing on it can be used again.
+    /// The device is gone; nothing on it can be used again. The join page knows it by these words.
     #[error("the GPU was lost: {0}")]
     DeviceLost(String),
     /// The device refused its input, or failed to give a result.

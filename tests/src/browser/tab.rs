@@ -91,17 +91,22 @@ impl Tab {
         self.eval("window.moexStatus ?? null").await
     }
 
-    /// Breaks a Web Worker by an error that nothing catches: the page's worker of the first of these `scripts`, or its worker
-    /// of the second, and so on.
+    /// Breaks a Web Worker by an error that nothing catches, named as for [`Self::in_worker`].
     pub async fn break_worker(&self, scripts: &[&str]) -> Result<()> {
+        self.in_worker(scripts, "setTimeout(() => { throw new Error('broken by a test'); })").await
+    }
+
+    /// Evaluates an expression in a Web Worker: the page's worker of the first of these `scripts`, or its worker of the second, and
+    /// so on.
+    pub async fn in_worker(&self, scripts: &[&str], expression: &str) -> Result<()> {
         let page = json!({ "targetId": self.target, "flatten": true });
         let mut owner =
             self.devtools.command(None, "Target.attachToTarget", page).await?["sessionId"].clone();
         for script in scripts {
             owner = self.worker_of(owner.as_str().context("a session")?, script).await?;
         }
-        let throw = json!({ "expression": "setTimeout(() => { throw new Error('broken by a test'); })" });
-        self.devtools.command(owner.as_str(), "Runtime.evaluate", throw).await?;
+        let parameters = json!({ "expression": expression });
+        self.devtools.command(owner.as_str(), "Runtime.evaluate", parameters).await?;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The join page as people use it: opened by the address of a machine on their network, with one tap; and its messages
 //! when something is missing.
 
+use moex_kernels::engine::EngineError;
 use moex_tests::browser::Browser;
 use moex_tests::chat::API_KEY;
 use moex_tests::host::Host;
@@ -155,6 +156,24 @@ async fn a_tab_offers_a_quarter_of_its_device_until_its_visitor_chooses() {
     let tab = browser.visit(&hub.join_url).await.unwrap();
     let status = tab.wait_until("serving as it did here before", is_whole).await.unwrap();
     assert_eq!(status["bytes_offered"], 128 << 20, "what was chosen is kept");
+    browser.close().await.unwrap();
+}
+
+/// No GPU here has too little memory: the page hears what its worker says of one.
+#[tokio::test]
+async fn a_tab_whose_gpu_has_no_room_offers_half() {
+    let hub = Hub::start(&[]).unwrap();
+    let browser = Browser::launch().await.unwrap();
+    let url = hub.join_url.replace("/join", "/join?device=gpu&memory=512MiB");
+    let tab = browser.open(&url).await.unwrap();
+    let note = format!("This device cannot serve the hub's model: {}.", EngineError::OutOfMemory);
+    let report = json!({ "phase": "crashed", "note": note }).to_string();
+    let report = format!("self.postMessage({})", json!(report));
+    tab.in_worker(&["/join/worker.js"], &report).await.unwrap();
+    let status = tab.wait_until("serving with half", is_whole).await.unwrap();
+    assert_eq!((&status["backend"], &status["bytes_offered"]), (&"webgpu".into(), &(256 << 20).into()));
+    let said = tab.text("#lacks").await.unwrap();
+    assert!(said.contains("The GPU has no room for 512 MiB, so this tab lends 256 MiB."), "{said}");
     browser.close().await.unwrap();
 }
 

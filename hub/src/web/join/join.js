@@ -45,6 +45,10 @@ const MEMORY_STEPS = [128, 256, 512, 1024, 2048, 4096, 8192].map((mib) => mib * 
 const DEFAULT_MEMORY = defaultMemory();
 /** WebAssembly has addresses for 4 GiB, and the worker needs some besides the experts. */
 const MAX_WASM_MEMORY = 3072 * MIB;
+/** A GPU with less room than this is left alone. */
+const LEAST_GPU_MEMORY = 256 * MIB;
+/** What the GPU turned out to have room for. */
+let gpuRoom = Infinity;
 
 /** A quarter of what the device has, at most 2 GiB, which most cards hold too; 1 GiB where the browser does not say, as on plain http. */
 function defaultMemory() {
@@ -61,7 +65,7 @@ function parseMemory(text) {
 
 const isOnCpu = () => device === "wasm" || !navigator.gpu;
 const chosenMemory = () => parseMemory(query.get("memory")) ?? (Number(settings.read("memory")) || DEFAULT_MEMORY);
-const memory = () => (isOnCpu() ? Math.min(chosenMemory(), MAX_WASM_MEMORY) : chosenMemory());
+const memory = () => Math.min(chosenMemory(), isOnCpu() ? MAX_WASM_MEMORY : gpuRoom);
 
 // ---- the hub's terms ----------------------------------------------------------------------------------------------
 
@@ -154,6 +158,12 @@ function tell(visibility = isPaused ? "hidden" : document.visibilityState) {
   worker?.postMessage({ visibility });
 }
 
+/** Whether the GPU gave no memory, by the worker's words: some browsers say so, others lose the GPU, which one more try is worth. */
+function hadNoRoom(note) {
+  const isLost = note.includes("cannot serve the hub's model: the GPU was lost");
+  return note.includes("too little memory") || (isLost && gpuRoom === Infinity);
+}
+
 const refuse = (note) => report({ phase: "stopped", note });
 
 function report(message) {
@@ -167,6 +177,12 @@ function report(message) {
   if (rest.phase === "crashed" && rest.lost_thread && threads !== 1) {
     threads = 1;
     setback = `A thread of this tab stopped (${rest.note.replace(/\.$/, "")}), so it computes on one.`;
+    return lend();
+  }
+  if (rest.phase === "crashed" && !isOnCpu() && hadNoRoom(rest.note) && memory() > LEAST_GPU_MEMORY) {
+    const wanted = memory();
+    gpuRoom = wanted / 2;
+    setback = `The GPU has no room for ${bytes(wanted)}, so this tab lends ${bytes(gpuRoom)}.`;
     return lend();
   }
   if (rest.phase === "crashed" && device === "auto") {
@@ -300,6 +316,8 @@ const nearest = MEMORY_STEPS.findIndex((step) => step >= chosenMemory());
 at("memory").value = nearest < 0 ? MEMORY_STEPS.length - 1 : nearest;
 at("memory").addEventListener("input", ({ target }) => {
   query.delete("memory");
+  if (gpuRoom < Infinity) setback = "";
+  gpuRoom = Infinity;
   settings.write("memory", MEMORY_STEPS[target.value]);
   show();
 });

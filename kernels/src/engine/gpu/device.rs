@@ -110,7 +110,7 @@ impl GpuDevice {
         let health = Arc::new(Health::default());
         let lost = Arc::clone(&health);
         device.set_device_lost_callback(move |reason, message| {
-            lost.fail(EngineError::DeviceLost(format!("{reason:?}: {message}")));
+            lost.fail(EngineError::DeviceLost(format!("{reason:?}: {}", message.trim_end_matches('.'))));
         });
         let faulty = Arc::clone(&health);
         // Errors outside of any scope: the device's results can no longer be trusted.
