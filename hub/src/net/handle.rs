@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::event::Event;
 use super::failed::failed;
+use super::finite::is_finite;
 use super::shared::{LocalLayer, Shared};
-use super::swarm_experts::is_finite;
 use crate::access::revocations::RevokeError;
 use moex_model::{ExpertsError, Routing};
 use moex_swarm::{JobError, Readiness, SwarmStatus};

@@ -23,6 +23,7 @@ mod event;
 mod failed;
 mod faster;
 mod files;
+mod finite;
 mod handle;
 mod hub_experts;
 mod local;

@@ -15,6 +15,7 @@ use moex_protocol::{Dtype, LayerId};
 
 use super::event::Event;
 use super::failed::{failed, swarm_error};
+use super::finite::is_finite;
 use super::handle::SwarmHandle;
 use super::verifier::{Verifier, VerifierSpace};
 use moex_model::{Experts, ExpertsError, LayerRequest, SwarmFailure, Ticket};
@@ -31,12 +32,6 @@ const WARY_STEPS: u32 = 256;
 
 /// Rows that are summed on several threads: eight experts of one take some 10 us.
 const ROWS_FOR_THREADS: usize = 8;
-
-/// Whether each value is a finite number. Looks at all: that is sooner done than to stop at the first.
-pub(super) fn is_finite(values: &[f32]) -> bool {
-    let magnitude = |value: &f32| value.to_bits() & !(1 << 31);
-    values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
-}
 
 /// Computes an engine's layers on the swarm.
 pub struct SwarmExperts {

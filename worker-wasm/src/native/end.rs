@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::busy::{BusyPoll, poll_again};
+use super::clock::Clock;
 use super::fetch::Fetcher;
 use super::links::Links;
 use super::timing::{Point, Timing};
@@ -21,20 +22,6 @@ use crate::driver::{Done, End, Event, Job};
 /// Maximum (row, expert) pairs that are computed on the sockets' thread: a few sequences' tokens, done before
 /// another thread would wake up. Larger jobs run on a blocking thread.
 const MAX_PAIRS_IN_PLACE: usize = 32;
-
-/// Time since the worker's start, the core's unit of time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock(Instant);
-
-impl Clock {
-    pub(super) fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    pub(super) fn now(self) -> Duration {
-        self.0.elapsed()
-    }
-}
 
 /// See the [module's description](self).
 pub(super) struct NativeEnd<'a, S> {
@@ -156,7 +143,7 @@ impl<S: Future<Output = ()>> End for NativeEnd<'_, S> {
             // On the CPU this never waits, and for so few pairs not for long on a GPU.
             return Event::Done(job.run().await);
         }
-        let deadline = deadline.map(|time| self.clock.0 + time);
+        let deadline = deadline.map(|time| self.clock.at(time));
         let Self { links, done, busy_poll, keep_awake, timing, shutdown, .. } = self;
         let mut keep_awake = |was_there: bool| {
             if let Some(keep_awake) = keep_awake.as_mut() {

@@ -3,6 +3,7 @@
 //! Call [`run`]. Computing and hashing run on blocking threads, so that the sockets always respond.
 
 mod busy;
+mod clock;
 mod crypto;
 mod end;
 mod fetch;
@@ -23,8 +24,9 @@ use moex_protocol::{WorkerKey, WorkerKind};
 use tokio::sync::watch;
 
 pub use self::busy::{BusyPoll, poll_again};
+use self::clock::Clock;
 pub use self::crypto::install_crypto;
-use self::end::{Clock, NativeEnd};
+use self::end::NativeEnd;
 use self::hubs::Hub;
 pub use self::join_url::JoinUrl;
 use self::links::Links;

@@ -9,7 +9,7 @@ use std::{
 
 use moex_kernels::engine::Stage;
 
-use super::end::Clock;
+use super::clock::Clock;
 
 /// Messages whose medians are one line of the log.
 const WINDOW: usize = 1000;

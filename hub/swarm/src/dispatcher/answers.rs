@@ -12,37 +12,17 @@
 
 use std::time::Duration;
 
-use moex_protocol::{Answer, AttemptId, Block, Digest, ErrorCode, Reply, WireError, WorkerId, peer_text};
+use moex_protocol::{AttemptId, Block, ErrorCode, Reply, WireError, WorkerId, peer_text};
 use tracing::{info, warn};
 
 use super::attempts::Kind;
 use super::error::JobError;
 use super::hub_replica::HubResult;
 use super::job::{Acceptance, HubWork, Source, WorkerAnswer};
-use super::layer::EncodedLayer;
 use super::parts::Part;
-use super::trace_recorder::answer_bytes;
+use super::received::Received;
 use super::{Dispatcher, Order};
 use crate::{ComputeId, ConnectionId, JobId};
-
-/// What a worker sent for an attempt.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Received<'a> {
-    /// Rows, with products where they were asked for.
-    Answer(&'a Answer),
-    /// A digest for each item.
-    Digests(&'a [Digest]),
-}
-
-impl Received<'_> {
-    /// One part per item of an attempt. None if the shape differs from the request.
-    fn read(self, layer: &EncodedLayer, items: &[usize], attempt: AttemptId) -> Option<Vec<Part>> {
-        match self {
-            Self::Answer(answer) => layer.read(items, answer),
-            Self::Digests(digests) => layer.read_digests(items, digests, attempt),
-        }
-    }
-}
 
 /// A timely answer of the right shape. Pass it to [`Dispatcher::accept`].
 #[derive(Debug)]
@@ -174,17 +154,17 @@ impl Dispatcher {
         self.workers.timed(from, attempt.kind, n_pairs, now.saturating_sub(attempt.sent));
         self.answered_since(from, attempt.sent);
         self.classify(from);
-        let answer_bytes = answer_bytes(received);
+        let n_bytes = received.n_bytes();
         let answer = WorkerAnswer { worker, parts };
         if self.config.checks_everything() {
-            self.record(|recorder| recorder.answered(now, attempt.job, id, answer_bytes, 0));
+            self.record(|recorder| recorder.answered(now, attempt.job, id, n_bytes, 0));
             self.jobs.get_mut(&attempt.job)?.withheld.push(answer);
             self.to_cover.insert(attempt.job);
             self.cover_waiting();
             return None;
         }
         let (job, items, copies) = (attempt.job, attempt.items, attempt.copies);
-        Some(ValidAnswer { job, items, answer, attempt: id, copies, n_bytes: answer_bytes })
+        Some(ValidAnswer { job, items, answer, attempt: id, copies, n_bytes })
     }
 
     /// Uses a valid answer. Returns the parts whose items were settled before, for the auditor to compare;

@@ -9,22 +9,19 @@ use bytes::{Bytes, BytesMut};
 use moex_protocol::header::TensorFields;
 use moex_protocol::{
     Answer, AnswerPart, AttemptId, Block, Call, Digest, Dispatch, Dtype, ExpertId, Form, LayerId, Pair,
-    ProductShape, Reply, Routing, digests, limits, tensor,
+    ProductShape, Reply, Routing, digests, header::HEADER_BYTES, limits, tensor,
 };
 
 use super::error::JobError;
 use super::parts::{AttemptDigest, Part, wire_gate};
 use crate::SwarmConfig;
 
-/// Header bytes of a frame, for choosing the smaller form.
-const FRAME_BYTES: usize = 28;
-
 /// A row index and a gate.
 const PAIR_BYTES: usize = 4;
 
 /// (row, expert) pairs whose answer fits into a message, with these products or without.
 pub fn max_pairs_a_message(dtype: Dtype, hidden: usize, products: Option<ProductShape>) -> usize {
-    let pair_bytes = dtype.row_bytes(hidden) + FRAME_BYTES + products.map_or(0, ProductShape::row_bytes);
+    let pair_bytes = dtype.row_bytes(hidden) + HEADER_BYTES + products.map_or(0, ProductShape::row_bytes);
     limits::MAX_MESSAGE_BYTES / pair_bytes
 }
 
@@ -241,7 +238,7 @@ impl EncodedLayer {
             Reply::RowsAndProducts => n_pairs * (row_bytes + self.product_bytes()),
             Reply::Digests => items.len() * digests::DIGEST_BYTES,
         };
-        (there + back + 2 * items.len() * FRAME_BYTES) as u64
+        (there + back + 2 * items.len() * HEADER_BYTES) as u64
     }
 
     /// Bytes of a row's products.
@@ -263,7 +260,7 @@ impl EncodedLayer {
 fn shorter_form(row_bytes: usize, n_rows: usize, calls: &[Call]) -> Form {
     let n_pairs: usize = calls.iter().map(|call| call.pairs.len()).sum();
     let plain = n_pairs * (row_bytes + 2);
-    let rows_once = FRAME_BYTES + n_rows * row_bytes + n_pairs * PAIR_BYTES;
+    let rows_once = HEADER_BYTES + n_rows * row_bytes + n_pairs * PAIR_BYTES;
     if rows_once < plain { Form::RowsOnce } else { Form::Plain }
 }
 
@@ -369,7 +366,7 @@ mod tests {
         let messages = wire.by_message(&(0..40).collect::<Vec<_>>());
         assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [31, 9]);
         assert_eq!(messages.concat(), (0..40).collect::<Vec<_>>());
-        let bytes = |items: &[usize]| wire.n_pairs(items) * (Dtype::F16.row_bytes(hidden) + FRAME_BYTES);
+        let bytes = |items: &[usize]| wire.n_pairs(items) * (Dtype::F16.row_bytes(hidden) + HEADER_BYTES);
         assert!(messages.iter().all(|items| bytes(items) <= limits::MAX_MESSAGE_BYTES));
         assert_eq!(wire.by_message(&[]), Vec::<Vec<usize>>::new());
     }

@@ -28,6 +28,7 @@ mod latency;
 mod layer;
 mod parts;
 mod performance;
+mod received;
 mod replies;
 mod tier;
 mod trace_recorder;
@@ -49,10 +50,11 @@ pub use self::layer::{EncodedLayer, LayerEncoding, max_pairs_a_message};
 pub use self::tier::Tier;
 pub use self::unchecked::{Lie, Unchecked};
 
-pub(crate) use self::answers::{LateAnswer, NotFinite, Received};
+pub(crate) use self::answers::{LateAnswer, NotFinite};
 pub(crate) use self::job::{Source, Winner, WorkerAnswer};
 pub(crate) use self::parts::Part;
 pub(crate) use self::performance::Performance;
+pub(crate) use self::received::Received;
 
 use self::attempts::AttemptTable;
 use self::candidates::Chooser;

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use moex_protocol::{AttemptId, Dispatch, Form, Join, WorkerId, digests};
+use moex_protocol::{AttemptId, Dispatch, Form, Join, WorkerId, header::HEADER_BYTES};
 
-use super::answers::Received;
 use super::attempts::{Attempt, Kind};
 use super::covering::MAX_JOBS;
 use super::layer::EncodedLayer;
@@ -17,11 +16,9 @@ use crate::{ComputeId, JobId, SwarmConfig};
 
 /// Maximum records waiting to be polled; more are counted and dropped.
 const MAX_WAITING: usize = 4 * MAX_JOBS;
-/// Bytes of a frame's header.
-const FRAME_BYTES: u64 = 28;
 /// Bytes of a gate, and of a row's index beside it.
-const GATE_BYTES: u64 = 2;
-const INDEXED_GATE_BYTES: u64 = 4;
+const GATE_BYTES: usize = 2;
+const INDEXED_GATE_BYTES: usize = 4;
 
 /// The records of layers in flight, and completed ones.
 #[derive(Debug, Default)]
@@ -181,24 +178,14 @@ impl TraceRecorder {
 
 /// Bytes of a message that asks.
 fn dispatch_bytes(dispatch: &Dispatch) -> u64 {
-    let (calls, pairs) = (dispatch.calls.len() as u64, dispatch.n_pairs() as u64);
-    let rows = dispatch.rows.len() as u64;
-    match dispatch.form {
+    let (calls, pairs, rows) = (dispatch.calls.len(), dispatch.n_pairs(), dispatch.rows.len());
+    let n_bytes = match dispatch.form {
         // In the plain form, each expert's frame carries its own rows.
         Form::Plain => {
-            let row = rows.checked_div(dispatch.n_rows() as u64).unwrap_or(0);
-            calls * FRAME_BYTES + pairs * (row + GATE_BYTES)
+            let row = rows.checked_div(dispatch.n_rows()).unwrap_or(0);
+            calls * HEADER_BYTES + pairs * (row + GATE_BYTES)
         }
-        Form::RowsOnce => FRAME_BYTES + rows + calls * FRAME_BYTES + pairs * INDEXED_GATE_BYTES,
-    }
-}
-
-/// Bytes of a message that answers.
-pub(super) fn answer_bytes(received: Received<'_>) -> u64 {
-    let answer = match received {
-        Received::Answer(answer) => answer,
-        Received::Digests(digests) => return FRAME_BYTES + (digests.len() * digests::DIGEST_BYTES) as u64,
+        Form::RowsOnce => HEADER_BYTES + rows + calls * HEADER_BYTES + pairs * INDEXED_GATE_BYTES,
     };
-    let products = answer.products.as_ref().map_or(0, |products| FRAME_BYTES + products.payload.len() as u64);
-    answer.parts.iter().map(|part| FRAME_BYTES + part.payload.len() as u64).sum::<u64>() + products
+    n_bytes as u64
 }
