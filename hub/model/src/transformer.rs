@@ -62,7 +62,7 @@ pub enum RowLogits<'a> {
 
 /// What a group of rows waits for.
 enum Away {
-    /// Its start.
+    /// Its turn: nothing is computed elsewhere.
     Nothing,
     /// The experts of a layer.
     Layer(ExpertsWanted, Ticket),
@@ -283,7 +283,9 @@ impl Model {
         Ok(mapped::check()?)
     }
 
-    /// Fetches the experts' results and continues to the next layer with experts; none if the group is done.
+    /// Fetches the experts' results and continues through the next layer with experts, also where they are computed at once: the rows
+    /// of the next group may need the keys and values of this one's, so that all groups are in the same layer. None if the group
+    /// is done.
     fn advance(
         &self,
         batch: &mut MicroBatch<'_>,
@@ -300,19 +302,16 @@ impl Model {
                 Finish::Checked => experts.finish(ticket, sum)?,
             }
         }
-        while let Pause::Experts(wanted) = self.program.advance(batch.spans, kv, space)? {
-            let call = self.program.experts(space, wanted);
-            routing.k = call.n_chosen;
-            routing.experts.clear();
-            routing.experts.extend_from_slice(call.experts);
-            routing.gates.clear();
-            routing.gates.extend_from_slice(call.gates);
-            let asked = LayerRequest { layer: wanted.layer, rows: call.rows, routing };
-            if let Some(ticket) = experts.begin(asked, call.sum)? {
-                return Ok(Some(Away::Layer(wanted, ticket)));
-            }
-        }
-        Ok(None)
+        let Pause::Experts(wanted) = self.program.advance(batch.spans, kv, space)? else { return Ok(None) };
+        let call = self.program.experts(space, wanted);
+        routing.k = call.n_chosen;
+        routing.experts.clear();
+        routing.experts.extend_from_slice(call.experts);
+        routing.gates.clear();
+        routing.gates.extend_from_slice(call.gates);
+        let asked = LayerRequest { layer: wanted.layer, rows: call.rows, routing };
+        let ticket = experts.begin(asked, call.sum)?;
+        Ok(Some(ticket.map_or(Away::Nothing, |ticket| Away::Layer(wanted, ticket))))
     }
 
     /// The logits (W, V) of the last step in this workspace.

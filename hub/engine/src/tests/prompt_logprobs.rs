@@ -7,7 +7,7 @@ use crate::sampler::TokenLogprobs;
 
 const N_TOP: usize = 3;
 
-fn asked(prompt_ids: &[u32]) -> Request {
+pub(super) fn asked(prompt_ids: &[u32]) -> Request {
     Request {
         prompt_ids: prompt_ids.to_vec(),
         prompt_logprobs: Some(N_TOP as u8),
@@ -16,7 +16,7 @@ fn asked(prompt_ids: &[u32]) -> Request {
     }
 }
 
-fn told(heard: &Heard) -> Vec<TokenLogprobs> {
+pub(super) fn told(heard: &Heard) -> Vec<TokenLogprobs> {
     let events = heard.0.lock().unwrap();
     let one = |event: &Event| match event {
         Event::PromptLogprobs(told) => Some(told.clone()),

@@ -3,6 +3,7 @@
 use moex_kernels::simd::{KvFormat, Processor, Simd};
 use moex_model::{Compute, Fast, FloatWeights};
 
+use super::prompt_logprobs::{asked, told};
 use super::*;
 
 #[test]
@@ -181,6 +182,50 @@ fn texts_are_the_same_however_many_groups_are_under_way() {
         assert_eq!(ids, alone, "{in_flight:?} groups");
         assert_eq!(experts.most_away, most, "{in_flight:?} groups");
         assert!(experts.sums.is_empty(), "all were fetched");
+    }
+}
+
+/// Experts elsewhere, which are gone each `gone_every`th time they are asked: then they are computed at once.
+struct Wavering {
+    elsewhere: Elsewhere,
+    gone_every: u64,
+    n_asked: u64,
+}
+
+impl Experts for Wavering {
+    fn begin(&mut self, asked: LayerRequest<'_>, sum: &mut [f32]) -> Result<Option<Ticket>, ExpertsError> {
+        self.n_asked += 1;
+        match self.n_asked.is_multiple_of(self.gone_every) {
+            true => self.elsewhere.experts.begin(asked, sum),
+            false => self.elsewhere.begin(asked, sum),
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket, sum: &mut [f32]) -> Result<(), ExpertsError> {
+        self.elsewhere.finish(ticket, sum)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        8
+    }
+}
+
+/// A prompt's later rows see the keys and values of its earlier ones: no group gets ahead of the one before it.
+#[test]
+fn workers_that_leave_between_two_groups_of_a_prompt_change_nothing() {
+    let ids: Vec<u32> = QUESTIONS.iter().flat_map(|question| request(question).prompt_ids).collect();
+    let alone = told(&run_one(asked(&ids)));
+    for gone_every in [2, 3, 5, 7] {
+        let config = EngineConfig { max_rows: 16, in_flight: Some(8), ..EngineConfig::default() };
+        let (mut scheduler, experts) = scheduler(config);
+        let mut experts = Wavering { elsewhere: Elsewhere::new(experts), gone_every, n_asked: 0 };
+        let heard = Heard::default();
+        scheduler.submit(asked(&ids), heard.sink()).unwrap();
+        while !scheduler.is_idle() {
+            scheduler.step(&mut experts);
+        }
+        assert_eq!(told(&heard), alone, "gone each {gone_every}th time");
+        assert!(experts.elsewhere.most_away > 1, "several groups were under way");
     }
 }
 
