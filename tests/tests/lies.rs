@@ -4,10 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and these lines say where")]
 
 use moex_tests::chat::{self, Reply};
-use moex_tests::hub::{Hub, Worker, workers};
+use moex_tests::hub::{Hub, PATIENCE, Worker, workers};
 use moex_tests::liar::Lie;
 use moex_tests::peer::{Behaviour, Peer, PeerConfig};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Answers requested under each attack; `MOEX_LIES` sets another number.
 const ANSWERS: usize = 200;
@@ -110,6 +110,41 @@ async fn honest_workers_are_used_and_never_suspected() {
     assert!(count("checked") > 10 * count("recomputed"), "most are checked, not computed: {status:#}");
     assert_eq!(status["totals"]["mismatches"], 0);
     println!("{verification}");
+}
+
+/// Each liar is thrown out as soon as it has answered, and returns: the hub computes alone and does not, by turns, within one
+/// prompt. Its length makes several groups of rows.
+#[tokio::test]
+async fn long_prompts_change_in_no_bit_while_liars_come_and_go() {
+    let (hub, alone) = (Hub::start(&[]).unwrap(), Hub::start(&[]).unwrap());
+    let _liars = [1, 2].map(|id| {
+        let behaviour = Behaviour::Lies(Lie::Scaled(3.0, 100));
+        let config = PeerConfig { renames: true, ..PeerConfig::new(id, behaviour) };
+        Peer::start(&hub.join_url, config).unwrap()
+    });
+    hub.wait_for_workers(2).await.unwrap();
+    let lines = std::fs::read_to_string(moex_tests::data("demo-cases.jsonl")).unwrap();
+    let cases = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let questions: Vec<String> = cases.map(|case| case["messages"][0]["content"].to_string()).collect();
+    let http = chat::client().unwrap();
+    let mut n_tokens = 0;
+    for first in (0..questions.len()).step_by(10) {
+        let long: Vec<&str> = questions.iter().cycle().skip(first).take(90).map(String::as_str).collect();
+        let body = json!({"messages": [{"role": "user", "content": long.join(" ")}], "temperature": 0,
+            "max_tokens": 8, "logprobs": true, "top_logprobs": 3});
+        let mut said = Vec::new();
+        for hub in [&hub, &alone] {
+            let asked = http.post(format!("{}/v1/chat/completions", hub.url)).json(&body).timeout(PATIENCE);
+            said.push(asked.send().await.unwrap().json::<Value>().await.unwrap());
+        }
+        let [by_liars, by_itself] = &said[..] else { panic!("two answers") };
+        assert!(by_itself["choices"][0]["logprobs"]["content"][0]["logprob"].is_number(), "{by_itself}");
+        assert_eq!(by_liars["choices"], by_itself["choices"], "from question {first} on");
+        n_tokens += by_itself["usage"]["prompt_tokens"].as_u64().unwrap();
+    }
+    let status = caught(&hub).await;
+    assert!(status["quarantined"].as_array().unwrap().len() > 2, "they came back: {status:#}");
+    println!("{n_tokens} tokens of prompts");
 }
 
 /// A hub with default flags whose two workers both behave like this, after [`ANSWERS`] answers that were all right.
