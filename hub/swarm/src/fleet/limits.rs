@@ -96,7 +96,10 @@ impl RebalanceRate {
 
     /// When it may be recomputed next, as of the last attempt.
     pub(super) fn next(&self) -> Duration {
-        let lacking = (1.0 - self.0.left).max(0.0);
+        let lacking = 1.0 - self.0.left;
+        if lacking <= 0.0 {
+            return self.0.at;
+        }
         // Rounded up: a deadline slightly too early would fire again and again.
         self.0.at + Duration::from_secs_f64(lacking / REBALANCES.per_second) + Duration::from_micros(1)
     }

@@ -345,16 +345,14 @@ impl Fleet {
             .count(chosen.into_iter().filter_map(|(block, n_pairs)| Some((catalog.index(block)?, n_pairs))));
     }
 
-    /// Recomputes the placement if it is due. True if it was.
+    /// Recomputes the placement if it is due.
     ///
     /// Leaving workers keep nothing. Hidden or unhealthy workers keep their blocks, since they may return.
-    pub(crate) fn rebalance_if_due(&mut self, now: Duration) -> bool {
-        let is_due = self.must_rebalance && self.rebalance_rate.take(now);
-        if is_due {
+    pub(crate) fn rebalance_if_due(&mut self, now: Duration) {
+        if self.must_rebalance && self.rebalance_rate.take(now) {
             self.must_rebalance = false;
             self.rebalance();
         }
-        is_due
     }
 
     fn rebalance(&mut self) {

@@ -166,11 +166,14 @@ impl Swarm {
 
     // Time.
 
-    /// Handles due deadlines: of attempts and their second copies, of jobs that wait for a holder, of sessions.
+    /// Handles due deadlines: of attempts and their second copies, of jobs that wait for a holder, of sessions, and of the
+    /// placement, which is due at once where workers have come or gone: it takes long enough for what that asks of other
+    /// workers to leave first.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.dispatcher.handle_timeout(now, &self.fleet);
         self.carry_out(now);
         self.fleet.handle_timeout(now);
+        self.fleet.rebalance_if_due(now);
         self.run(now);
         self.dispatcher.expire_jobs(now, &self.fleet);
         self.carry_out(now);
@@ -219,17 +222,15 @@ impl Swarm {
 
     // Between the parts.
 
-    /// Processes everything that the last call touched. It terminates: sessions emit finitely many events, and each
+    /// Processes everything that the last call touched, what layers wait for first. It terminates: sessions emit finitely many events, and each
     /// request for a work item uses up one of finitely many ways to get it.
     fn run(&mut self, now: Duration) {
         loop {
             if let Some(connection) = self.fleet.next_to_poll() {
                 self.pump(now, connection);
-            } else if self.fleet.rebalance_if_due(now) || self.fleet.sync_next(now) {
-                continue;
             } else if self.dispatcher.cover_next(now, &self.fleet) {
                 self.carry_out(now);
-            } else {
+            } else if !self.fleet.sync_next(now) {
                 return;
             }
         }

@@ -309,7 +309,7 @@ impl Room {
         self.advance(Duration::from_millis(millis));
     }
 
-    /// Delivers until nothing moves.
+    /// Delivers until nothing moves and nothing is due.
     pub(super) fn step(&mut self) {
         let mut moved = true;
         while moved {
@@ -345,6 +345,10 @@ impl Room {
                     moved = true;
                     self.swarm.handle_message(now, *id, message);
                 }
+            }
+            if !moved && self.swarm.poll_timeout().is_some_and(|at| at <= now) {
+                moved = true;
+                self.swarm.handle_timeout(now);
             }
         }
     }
