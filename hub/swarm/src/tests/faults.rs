@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use half::f16;
-use moex_protocol::{ErrorCode, Visibility};
+use moex_protocol::{ErrorCode, Join, Visibility};
 
 use super::room::*;
 use crate::*;
@@ -137,6 +137,27 @@ fn a_closed_socket_costs_no_time() {
     assert_right(&mut room, id);
     assert_eq!(room.now, before);
     assert_eq!(room.swarm.status().totals.timeouts, 0);
+}
+
+/// The placement of a large model takes milliseconds, and each survivor's new share is a long message.
+#[test]
+fn what_a_closed_socket_leaves_undone_is_asked_of_others_before_the_placement_changes() {
+    let mut room = Room::of(config(), catalog(48, 128));
+    let budget = |join: &mut Join| join.memory_budget_bytes = 3_500 * BLOCK_BYTES;
+    let workers: Vec<_> = (1..=4).map(|id| room.join_with(id, budget, true)).collect();
+    room.advance(Duration::from_secs(1));
+    room.start(job());
+    let gone = workers.into_iter().find(|worker| room.worker(*worker).session.queue_depth() > 0).unwrap();
+    room.workers.remove(&gone);
+    room.swarm.disconnected(room.now, gone);
+    let sent: Vec<usize> = std::iter::from_fn(|| room.swarm.poll_action())
+        .map(|action| match action {
+            Action::Transmit(_, message) => message.len(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(!sent.is_empty() && sent.iter().all(|n| *n < 4096), "{sent:?}");
+    assert!(room.swarm.poll_timeout() <= Some(room.now), "the placement is due at once");
 }
 
 #[test]
