@@ -75,7 +75,7 @@ fn body(case: &Value) -> Value {
         "tools": case["tools"],
         "chat_template_kwargs": {"enable_thinking": case["enable_thinking"]},
         "temperature": 0,
-        "max_tokens": 200,
+        "max_tokens": case["max_tokens"].as_u64().unwrap_or(200),
     })
 }
 

@@ -59,9 +59,10 @@ pub struct Config {
 /// # Errors
 /// If the hub ends, or the swarm has not recovered in time after the last fault.
 pub async fn run(config: &Config) -> Result<Report> {
-    let cases = Arc::new(expected(config).await.context("the hub alone")?);
     let serve: Vec<&str> = config.serve.iter().map(String::as_str).collect();
     let serve = [&["--experts", "int4"], &serve[..]].concat();
+    let alone = config.moex.hub(&serve)?;
+    let cases = Arc::new(expected(config, &alone).await.context("the hub alone")?);
     let hub = if config.n_hosts > 0 { config.moex.open_hub(&serve)? } else { config.moex.hub(&serve)? };
     let browser = if config.n_tabs > 0 { Some(Arc::new(Browser::launch().await?)) } else { None };
     let stage = Stage::set(&hub, config, browser.clone()).await?;
@@ -72,7 +73,9 @@ pub async fn run(config: &Config) -> Result<Report> {
     let until = begin + config.length;
     let streams = (0..config.n_streams).map(|index| {
         let seed = config.seed.wrapping_add(index as u64);
-        tokio::spawn(streams::run(hub.url.clone(), cases.clone(), seed, until))
+        // With activations in f32 a tab may differ from the hub where nobody has looked at the margin.
+        let alone = Some(alone.url.clone()).filter(|_| config.serve.iter().all(|argument| argument != "f32"));
+        tokio::spawn(streams::run(hub.url.clone(), alone, cases.clone(), seed, until))
     });
     let streams: Vec<_> = streams.collect();
     let mut stage = stage.play(begin, &tally).await?;
@@ -95,8 +98,8 @@ pub async fn run(config: &Config) -> Result<Report> {
     })
 }
 
-/// The cases to ask, with the answers of a hub without workers.
-async fn expected(config: &Config) -> Result<Vec<Case>> {
+/// The cases to ask, with the answers of the hub without workers.
+async fn expected(config: &Config, hub: &Hub) -> Result<Vec<Case>> {
     let file = crate::data("demo-cases.jsonl");
     let lines = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
     let mut cases: Vec<Value> =
@@ -106,8 +109,6 @@ async fn expected(config: &Config) -> Result<Vec<Case>> {
     }
     cases.truncate(config.n_cases);
     ensure!(!cases.is_empty(), "there is no case to ask");
-    let serve: Vec<&str> = config.serve.iter().map(String::as_str).collect();
-    let hub: Hub = config.moex.hub(&[&["--experts", "int4"], &serve[..]].concat())?;
     let per_stream = cases.len().div_ceil(config.n_streams.max(1));
     let asked = cases.chunks(per_stream).map(|cases| streams::alone(&hub.url, cases));
     Ok(try_join_all(asked).await?.concat())

@@ -59,7 +59,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { n_requests, n_failed, n_differing, longest, shown } = &self.outcome;
+        let Outcome { n_requests, n_new, n_failed, n_differing, longest, shown } = &self.outcome;
         let mut table = Table::new();
         table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
         table.set_header(["", "seed", &self.seed.to_string()]);
@@ -67,7 +67,8 @@ impl fmt::Display for Report {
             table.add_row(["event", &format!("{fault:?}"), &n.to_string()]);
         }
         table.add_row(["event", "all", &self.n_events().to_string()]);
-        let requests = [("all", n_requests), ("failed", n_failed), ("differing", n_differing)];
+        let requests =
+            [("all", n_requests), ("long and new", n_new), ("failed", n_failed), ("differing", n_differing)];
         for (name, n) in requests {
             table.add_row(["request", name, &n.to_string()]);
         }
