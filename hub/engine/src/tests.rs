@@ -14,6 +14,7 @@ use serde_json::{Map, json};
 mod chunks;
 mod doubt;
 mod early;
+mod faults;
 mod prompt_logprobs;
 mod shared;
 mod turns;
