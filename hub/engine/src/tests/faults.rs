@@ -1,6 +1,6 @@
 //! Anything at once, by a seed: texts of any length that begin alike, in groups of any size, with guesses and little memory, over
-//! experts that are here and elsewhere by turns, lie, fail, and are found out later. What is finished is what a request gets alone, to
-//! the bits of its log probabilities.
+//! experts that are here and elsewhere by turns, lie, fail, and are found out later; some readers leave. What is finished is what a
+//! request gets alone, to the bits of its log probabilities.
 
 use std::path::Path;
 
@@ -192,7 +192,13 @@ fn requests(served: &Served, random: &mut Random) -> Vec<(Request, Got)> {
                 seed: seed as u64,
                 ..Sampling::default()
             },
-            ignore_eos: true,
+            ignore_eos: random.is_one_in(2),
+            min_tokens: random.one_of(&[0, 0, 5]),
+            stop: random
+                .one_of(&[&[][..], &[], &["a", "is"], &["."]])
+                .iter()
+                .map(|stop| (*stop).to_owned())
+                .collect(),
             max_tokens: Some(1 + random.below(16) as u32),
             top_logprobs: Some(2),
             prompt_logprobs: random.is_one_in(4).then_some(1),
@@ -209,7 +215,17 @@ fn requests(served: &Served, random: &mut Random) -> Vec<(Request, Got)> {
     asked
 }
 
-/// How many of the requests were finished; the others failed, as some do.
+/// A listener that listens no more after so many events.
+fn leaving(heard: &Heard, after: usize) -> Sink {
+    let heard = heard.0.clone();
+    Box::new(move |event| {
+        let mut heard = heard.lock().unwrap();
+        heard.push(event);
+        if heard.len() < after { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })
+}
+
+/// How many of the requests were finished; the others failed or were left, as some are.
 fn run(served: &Served, seed: u64) -> usize {
     let mut random = Random(seed);
     let odds = Odds {
@@ -243,11 +259,15 @@ fn run(served: &Served, seed: u64) -> usize {
         is_false: false,
     };
     let heard: Vec<Heard> = asked.iter().map(|_| Heard::default()).collect();
-    let mut waiting = asked.iter().zip(&heard);
+    let leaves_after: Vec<usize> = asked
+        .iter()
+        .map(|_| random.one_of(&[usize::MAX, usize::MAX, usize::MAX, usize::MAX, usize::MAX, 1, 12]))
+        .collect();
+    let mut waiting = asked.iter().zip(heard.iter().zip(&leaves_after));
     loop {
         if scheduler.is_idle() || random.is_one_in(3) {
             match waiting.next() {
-                Some(((ask, _), heard)) => scheduler.submit(ask.clone(), heard.sink()).unwrap(),
+                Some(((ask, _), (heard, n))) => scheduler.submit(ask.clone(), leaving(heard, *n)).unwrap(),
                 None if scheduler.is_idle() => break,
                 None => {}
             }
@@ -256,6 +276,9 @@ fn run(served: &Served, seed: u64) -> usize {
     }
     let mut n_finished = 0;
     for (number, ((_, alone), heard)) in asked.iter().zip(&heard).enumerate() {
+        if heard.0.lock().unwrap().len() == leaves_after[number] {
+            continue;
+        }
         match heard.last() {
             Some(Event::Finished(_)) => {
                 assert!(got(heard) == *alone, "seed {seed}, request {number}: {odds:?} {config:?}");
