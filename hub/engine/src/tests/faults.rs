@@ -6,6 +6,7 @@ use std::path::Path;
 
 use moex_kernels::simd::{KvFormat, Processor, Simd};
 use moex_model::{Compute, Fast, FloatWeights, SwarmFailure};
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use super::prompt_logprobs::told;
 use super::*;
@@ -52,15 +53,15 @@ impl Served {
     }
 }
 
-/// splitmix64.
-struct Random(u64);
+struct Random(Xoshiro256PlusPlus);
 
 impl Random {
+    fn new(seed: u64) -> Self {
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % n as u64) as usize
+        self.0.random_range(0..n)
     }
 
     fn is_one_in(&mut self, n: usize) -> bool {
@@ -227,7 +228,7 @@ fn leaving(heard: &Heard, after: usize) -> Sink {
 
 /// How many of the requests were finished; the others failed or were left, as some are.
 fn run(served: &Served, seed: u64) -> usize {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let odds = Odds {
         here: random.one_of(&[usize::MAX, 2, 3, 10]),
         lies: random.one_of(&[usize::MAX, 7, 30]),
@@ -251,7 +252,7 @@ fn run(served: &Served, seed: u64) -> usize {
     let mut scheduler = scheduler.with_clock(Box::new(clock));
     let mut experts = Faulty {
         experts,
-        random: Random(seed + 1_000_000),
+        random: Random::new(seed + 1_000_000),
         odds,
         sums: Vec::new(),
         n_asked: 0,

@@ -222,8 +222,8 @@ impl Swarm {
 
     // Between the parts.
 
-    /// Processes everything that the last call touched, what layers wait for first. It terminates: sessions emit finitely many events, and each
-    /// request for a work item uses up one of finitely many ways to get it.
+    /// Processes everything that the last call touched, what layers wait for first. It terminates: sessions emit finitely many
+    /// events, and each request for a work item uses up one of finitely many ways to get it.
     fn run(&mut self, now: Duration) {
         loop {
             if let Some(connection) = self.fleet.next_to_poll() {
