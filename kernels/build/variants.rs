@@ -15,12 +15,11 @@ const INT8_KERNELS: [&str; 2] = ["int8_product", "int8_rows"];
 /// What rounds the answers of both.
 const ANSWER_KERNELS: [&str; 1] = ["pack_halves"];
 /// Those of the hub's forward pass, of its measurements, and of native workers, besides: no browser runs them.
-const PASS_KERNELS: [&str; 23] = [
+const PASS_KERNELS: [&str; 22] = [
     "best_of_parts",
     "best_logits",
     "weigh_parts",
     "draw",
-    "attend_tiles",
     "int8_matrix",
     "norm_rows",
     "heads_to_cache",

@@ -1,93 +1,174 @@
-// Attention of a row to a range of its sequence's pages, by a running softmax. A workgroup takes up to eight query heads that share a
-// key and value head: what it reads, it reads once for all of them. It takes four pages at a time: for scores a thread has one of
-// their positions, for sums eight columns of some of them. Loops count to constants, so that all their loads are under way together,
-// and memory is used twice: the less a workgroup has, the more run beside each other. What the ranges of a row give, attend_rows.wgsl
-// joins. CPU twin: src/cpu/attention.rs.
+// Attention of rows to ranges of their sequence's pages: neighbouring rows of a sequence, and the query heads that share a key and value
+// head, read each page once. A workgroup takes such a tile of queries, and one range, or all of them in turn. What it gives of ranges,
+// attend_rows.wgsl joins. CPU twin: src/cpu/attention.rs.
 #import attend
 #import cached
 
-@group(0) @binding(3) var<storage, read> q: array<f32>;             // (T, H, C)
-@group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, H, splits, C + 2): sums, the largest score, their weight
+@group(0) @binding(3) var<storage, read> q: array<vec4<f32>>;       // (T, H, C)
+@group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, H, slots, C + 2): sums, the largest score, their weight
 @group(0) @binding(7) var<uniform> attention: Attend;
 @group(0) @binding(8) var<storage, read> pages: array<vec4<u32>>;
 
 const THREADS: u32 = 128u;
-const AT_ONCE: u32 = 4u;  // pages
-const SHARING: u32 = 16u;  // threads of a query's softmax
-override GROUP: u32;       // query heads that share a key and value head
-override FOURS: u32;       // of query heads in a workgroup: one or two
-override EIGHTHS: u32;     // of a head's columns
-override COLUMNS: u32 = 8u * EIGHTHS;
-override N_COLUMNS: u32 = FOURS * COLUMNS;
-override N_SLICES: u32 = THREADS / EIGHTHS;  // threads that have the same columns
-override OF_SLICE: u32 = (THREADS + N_SLICES - 1u) / N_SLICES;
+const MOST: u32 = 8u;       // queries of a thread
+const FOURS: u32 = 8u;      // of positions in a page
+override GROUP: u32;        // query heads that share a key and value head
+override HEADS: u32;        // of them in a tile
+override QUERIES: u32;      // of a tile, 8 or 16
+override QUADS: u32;        // C / 4, up to 64
+override WIDTH: u32 = QUADS + 1u;  // of a row of the page: without the last, 32 threads would read one bank of memory
+override TEAMS: u32 = THREADS / QUADS;                // of threads that have the sums of the same queries
+override OWN: u32 = (QUERIES + TEAMS - 1u) / TEAMS;   // queries of a team
+override N_QUADS: u32 = QUERIES * QUADS;
+override N_WORDS: u32 = PAGE * WIDTH;
+override N_EIGHTHS: u32 = PAGE * QUADS / 2u;  // of columns, of all positions of a page
+override N_LOADS: u32 = (N_EIGHTHS + THREADS - 1u) / THREADS;  // up to 8
+override N_FOURS: u32 = QUERIES * FOURS;
+const SCORES: u32 = PAGE + 1u;  // of a query: without the last, threads would read one bank of memory
+override N_SCORES: u32 = QUERIES * SCORES;
+const UNIT_QUADS: u32 = KV_UNIT / 4u;
+override N_UNITS: u32 = QUADS / UNIT_QUADS;
+override N_SCALES: u32 = select(1u, N_UNITS * PAGE / 4u, IS_Q8_0);
 
-var<workgroup> queries: array<vec4<f32>, N_COLUMNS>;  // (FOURS, C): a column of four queries, times the scale
-// (FOURS, positions, 4): scores of four queries, then their weights; at last (threads, 8): what threads have of the sums of a query.
-var<workgroup> weights: array<f32, 1024>;
-var<workgroup> keys: array<u32, AT_ONCE>;             // where those of each page are
-var<workgroup> parts: array<f32, THREADS>;            // of a query's largest score, then of its weight
-var<workgroup> kept: array<f32, 8>;                   // what four pages leave of the sums before them
+var<workgroup> queries: array<vec4<f32>, N_QUADS>;
+var<workgroup> page: array<vec2<u32>, N_WORDS>;     // keys, then values: four columns each, f16, before their scales
+var<workgroup> scales: array<vec4<f32>, N_SCALES>;  // (N_UNITS, PAGE) of them
+var<workgroup> scores: array<f32, N_SCORES>;        // (QUERIES, SCORES)
+var<workgroup> weights: array<vec4<f32>, N_FOURS>;  // (QUERIES, PAGE)
+var<workgroup> largest_of: array<f32, N_FOURS>;     // score of four positions
+var<workgroup> weight_of: array<f32, N_FOURS>;
+var<workgroup> of_range: array<Weighed, QUERIES>;
+var<workgroup> of_row: array<Weighed, QUERIES>;
+var<workgroup> shares: array<Shares, QUERIES>;      // of what was before a page or range, and of it
 
-fn four_weights(at: u32) -> vec4<f32> {
-    return vec4<f32>(weights[4u * at], weights[4u * at + 1u], weights[4u * at + 2u], weights[4u * at + 3u]);
+fn four(words: vec2<u32>) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
 }
 
-fn put_weights(at: u32, four: vec4<f32>) {
-    for (var k = 0u; k < 4u; k++) {
-        weights[4u * at + k] = four[k];
+// Two quads of some positions of a page's head, of `n` that are of this sequence.
+alias Words = array<vec4<u32>, 8>;
+
+fn load_page(head: u32, n: u32, thread: u32) -> Words {
+    var words: Words;
+    for (var i = 0u; i < N_LOADS; i++) {
+        let at = min(i * THREADS + thread, N_EIGHTHS - 1u);
+        let position = at / (QUADS / 2u);
+        words[i] = select(vec4<u32>(), eight_at(head, 4u * QUADS, position, at % (QUADS / 2u)), position < n);
     }
+    return words;
 }
 
-// Products of eight columns with four queries.
-fn products(key: Eight, at: u32) -> vec4<f32> {
-    return key.a.x * queries[at] + key.a.y * queries[at + 1u] + key.a.z * queries[at + 2u] + key.a.w * queries[at + 3u]
-        + key.b.x * queries[at + 4u] + key.b.y * queries[at + 5u] + key.b.z * queries[at + 6u] + key.b.w * queries[at + 7u];
-}
-
-// Eight columns of the sums of four queries. No loop runs over them: that would keep them in memory.
-alias Sums = array<Eight, 4>;
-
-fn add(to: ptr<function, Sums>, weight: vec4<f32>, value: Eight) {
-    (*to)[0].a += weight.x * value.a;
-    (*to)[0].b += weight.x * value.b;
-    (*to)[1].a += weight.y * value.a;
-    (*to)[1].b += weight.y * value.b;
-    (*to)[2].a += weight.z * value.a;
-    (*to)[2].b += weight.z * value.b;
-    (*to)[3].a += weight.w * value.a;
-    (*to)[3].b += weight.w * value.b;
-}
-
-fn keep(them: ptr<function, Sums>, share: vec4<f32>) {
-    (*them)[0].a *= share.x;
-    (*them)[0].b *= share.x;
-    (*them)[1].a *= share.y;
-    (*them)[1].b *= share.y;
-    (*them)[2].a *= share.z;
-    (*them)[2].b *= share.z;
-    (*them)[3].a *= share.w;
-    (*them)[3].b *= share.w;
-}
-
-// Where the sums of a query head of the row and range go.
-fn result_at(group: vec3<u32>, head: u32) -> u32 {
-    return ((group.y * attention.n_heads + head) * step[STEP_SPLITS] + group.z) * (COLUMNS + 2u);
-}
-
-// Writes the sums of a query to `at`, if it is there. All threads call it together.
-fn write_sums(at: u32, is_there: bool, of_query: Eight, thread: u32) {
-    workgroupBarrier();
-    put_weights(2u * thread, of_query.a);
-    put_weights(2u * thread + 1u, of_query.b);
-    workgroupBarrier();
-    for (var column = thread; is_there && column < COLUMNS; column += THREADS) {
-        var all = 0.0;
-        for (var slice = 0u; slice < N_SLICES; slice++) {
-            all += weights[slice * COLUMNS + column];
+// Stores what was loaded, and loads scales.
+fn store_page(words: Words, head: u32, n: u32, thread: u32) {
+    for (var i = 0u; i < N_LOADS; i++) {
+        let at = i * THREADS + thread;
+        if N_EIGHTHS % THREADS == 0u || at < N_EIGHTHS {
+            let to = at / (QUADS / 2u) * WIDTH + 2u * (at % (QUADS / 2u));
+            page[to] = words[i].xy;
+            page[to + 1u] = words[i].zw;
         }
-        result[at + column] = all;
     }
+    if IS_Q8_0 {
+        for (var i = thread; i < N_SCALES; i += THREADS) {
+            let position = 4u * i % PAGE;
+            let unit = 4u * i / PAGE;
+            var of_four = vec4<f32>();
+            for (var k = 0u; k < 4u; k++) {
+                of_four[k] = select(0.0, scale_at(head, 4u * QUADS, position + k, unit), position + k < n);
+            }
+            scales[i] = of_four;
+        }
+    }
+}
+
+// Fills the scores of the page's keys: of two positions and of every eighth query each thread.
+fn score_page(thread: u32) {
+    let position = thread % 16u;
+    let first = thread / 16u;
+    var low_score: array<f32, 2>;
+    var high_score: array<f32, 2>;
+    for (var quarter = 0u; quarter < 4u; quarter++) {
+        var low: array<vec4<f32>, 2>;
+        var high: array<vec4<f32>, 2>;
+        for (var eighth = quarter; eighth < QUADS / 2u; eighth += 4u) {
+            var low_eighth: array<vec4<f32>, 2>;
+            var high_eighth: array<vec4<f32>, 2>;
+            if !IS_Q8_0 {
+                low_eighth = low;
+                high_eighth = high;
+            }
+            for (var column = 2u * eighth; column < 2u * eighth + 2u; column++) {
+                let a = four(page[position * WIDTH + column]);
+                let b = four(page[(position + 16u) * WIDTH + column]);
+                for (var k = 0u; k < QUERIES / 8u; k++) {
+                    let query = queries[(first + 8u * k) * QUADS + column];
+                    low_eighth[k] = fma(a, query, low_eighth[k]);
+                    high_eighth[k] = fma(b, query, high_eighth[k]);
+                }
+            }
+            let of_unit = eighth / EIGHTHS_OF_UNIT * (PAGE / 4u) + position / 4u;
+            for (var k = 0u; k < QUERIES / 8u; k++) {
+                if IS_Q8_0 {
+                    low[k] = fma(low_eighth[k], vec4<f32>(scales[of_unit][position % 4u]), low[k]);
+                    high[k] = fma(high_eighth[k], vec4<f32>(scales[of_unit + 4u][position % 4u]), high[k]);
+                } else {
+                    low[k] = low_eighth[k];
+                    high[k] = high_eighth[k];
+                }
+            }
+        }
+        for (var k = 0u; k < QUERIES / 8u; k++) {
+            low_score[k] += sum_of_quarter(low[k]);
+            high_score[k] += sum_of_quarter(high[k]);
+        }
+    }
+    for (var k = 0u; k < QUERIES / 8u; k++) {
+        let of_query = (first + 8u * k) * SCORES + position;
+        scores[of_query] = low_score[k];
+        scores[of_query + 16u] = high_score[k];
+    }
+}
+
+fn largest_of_page(query: u32) -> f32 {
+    var most = LOWEST;
+    for (var i = 0u; i < FOURS; i++) {
+        most = max(most, largest_of[query * FOURS + i]);
+    }
+    return most;
+}
+
+fn joined_four(before: vec4<f32>, after: vec4<f32>, of_both: Shares) -> vec4<f32> {
+    return fma(vec4<f32>(of_both.after), after, before * of_both.before);
+}
+
+// Four columns of the sums of a thread's queries.
+alias Sums = array<vec4<f32>, MOST>;
+
+// Those of the page's values.
+fn sums_of_page(quad: u32, first_query: u32) -> Sums {
+    var sums: Sums;
+    for (var quarter = 0u; quarter < 4u; quarter++) {
+        var of_quarter: Sums;
+        for (var p = 2u * quarter; p < 2u * quarter + 2u; p++) {
+            let at = 4u * p * WIDTH + quad;
+            let a = four(page[at]);
+            let b = four(page[at + WIDTH]);
+            let c = four(page[at + 2u * WIDTH]);
+            let d = four(page[at + 3u * WIDTH]);
+            for (var i = 0u; i < OWN; i++) {
+                var w = weights[min(first_query + i, QUERIES - 1u) * FOURS + p];
+                if IS_Q8_0 {
+                    w *= scales[quad / UNIT_QUADS * (PAGE / 4u) + p];
+                }
+                of_quarter[i] = fma(vec4<f32>(w.y), b, fma(vec4<f32>(w.x), a, of_quarter[i]));
+                of_quarter[i] = fma(vec4<f32>(w.w), d, fma(vec4<f32>(w.z), c, of_quarter[i]));
+            }
+        }
+        for (var i = 0u; i < OWN; i++) {
+            sums[i] += of_quarter[i];
+        }
+    }
+    return sums;
 }
 
 @compute @workgroup_size(128)
@@ -95,137 +176,118 @@ fn attend(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let row = group.y;
-    let n_kv_heads = attention.n_kv_heads;
-    let head_vectors = head_words(COLUMNS) / 4u;
-    // The query heads.
-    let workgroups = (GROUP + 4u * FOURS - 1u) / (4u * FOURS);
-    let kv_head = group.x / workgroups;
-    let first_of_group = group.x % workgroups * 4u * FOURS;
-    let first_head = kv_head * GROUP + first_of_group;
-    let n_queries = min(GROUP - first_of_group, 4u * FOURS);
-    for (var i = thread; i < N_COLUMNS; i += THREADS) {
-        var of_four = vec4<f32>();
-        for (var k = 0u; k < 4u; k++) {
-            let query = i / COLUMNS * 4u + k;
-            if query < n_queries {
-                of_four[k] = q[(row * attention.n_heads + first_head + query) * COLUMNS + i % COLUMNS] * attention.scale;
-            }
+    let n_parts = (GROUP + HEADS - 1u) / HEADS;
+    let kv_head = group.x / n_parts;
+    let first_head = group.x % n_parts * HEADS;  // of the group
+    let tile = step_tile(group.y);
+    for (var i = thread; i < QUERIES * QUADS; i += THREADS) {
+        let query = i / QUADS;
+        let head = first_head + query % HEADS;
+        var value = vec4<f32>();
+        if query / HEADS < tile.n_rows && head < GROUP {
+            let row = tile.first_row + query / HEADS;
+            value = q[(row * attention.n_heads + kv_head * GROUP + head) * QUADS + i % QUADS] * attention.scale;
         }
-        queries[i] = of_four;
+        queries[i] = value;
     }
-    // The query whose softmax this thread shares.
-    let query = thread / SHARING;
-    let lane = thread % SHARING;
-    var largest = LOWEST;
-    var weight = 0.0;
-    // The part of the sums that this thread has.
-    let eighth = thread % EIGHTHS;
-    let slice = thread / EIGHTHS;
-    var low: Sums;
-    var high: Sums;
+    if thread < QUERIES {
+        of_range[thread] = Weighed(LOWEST, 0.0);
+        of_row[thread] = Weighed(LOWEST, 0.0);
+    }
+    let quad = thread % QUADS;
+    let first_query = thread / QUADS * OWN;
+    var sums: Sums;  // of a range
+    var sums_of_row: Sums;
 
-    let start = PAGE * group.z * step[STEP_SPAN];
-    let end = min(start + PAGE * step[STEP_SPAN], step_position(row) + 1u);
-    for (var first = start; first < end; first += THREADS) {
-        let n = min(THREADS, end - first);
+    let last = step_position(tile.first_row + tile.n_rows - 1u);
+    let n_ranges = step[STEP_RANGES];
+    let end = min((group.z + 1u) * n_ranges * tile.span, last / PAGE + 1u);
+    let head_vectors = head_words(4u * QUADS) / 4u;
+    for (var number = group.z * n_ranges * tile.span; number < end; number++) {
+        let keys = (2u * step_page(tile.first_row, number) * attention.n_kv_heads + kv_head) * head_vectors;
+        let n = min(PAGE, last + 1u - PAGE * number);
+        let values = keys + attention.n_kv_heads * head_vectors;
+        let words_of_keys = load_page(keys, n, thread);
+        // On their way while keys have scores.
+        let words_of_values = load_page(values, n, thread);
+        store_page(words_of_keys, keys, n, thread);
         workgroupBarrier();
-        if thread < AT_ONCE && PAGE * thread < n {
-            let page = 2u * step_page(row, first / PAGE + thread);
-            keys[thread] = (page * n_kv_heads + kv_head) * head_vectors;
-        }
+        score_page(thread);
         workgroupBarrier();
-        var low_scores = vec4<f32>(LOWEST);
-        var high_scores = vec4<f32>(LOWEST);
-        if thread < n {
-            low_scores = vec4<f32>();
-            high_scores = vec4<f32>();
-            let of_page = keys[thread / PAGE];
-            var low_unit = vec4<f32>();
-            var high_unit = vec4<f32>();
-            for (var i = 0u; i < EIGHTHS; i++) {
-                let key = eight_of(eight_at(of_page, COLUMNS, thread % PAGE, i));
-                low_unit += products(key, 8u * i);
-                if FOURS == 2u {
-                    high_unit += products(key, COLUMNS + 8u * i);
-                }
-                if i % EIGHTHS_OF_UNIT == EIGHTHS_OF_UNIT - 1u || i + 1u == EIGHTHS {
-                    let scale = scale_at(of_page, COLUMNS, thread % PAGE, i / EIGHTHS_OF_UNIT);
-                    low_scores += low_unit * scale;
-                    high_scores += high_unit * scale;
-                    low_unit = vec4<f32>();
-                    high_unit = vec4<f32>();
+        for (var i = thread; i < N_FOURS; i += THREADS) {
+            let n_before = step_position(tile.first_row + min(i / FOURS / HEADS, tile.n_rows - 1u)) + 1u;
+            var most = LOWEST;
+            for (var k = 0u; k < 4u; k++) {
+                let position = i % FOURS * 4u + k;
+                if PAGE * number + position < n_before {
+                    most = max(most, scores[i / FOURS * SCORES + position]);
                 }
             }
+            largest_of[i] = most;
         }
-        put_weights(thread, low_scores);
-        if FOURS == 2u {
-            put_weights(THREADS + thread, high_scores);
+        store_page(words_of_values, values, n, thread);
+        workgroupBarrier();
+        for (var i = thread; i < N_FOURS; i += THREADS) {
+            let n_before = step_position(tile.first_row + min(i / FOURS / HEADS, tile.n_rows - 1u)) + 1u;
+            let most = largest_of_page(i / FOURS);
+            var of_four = vec4<f32>();
+            var sum = 0.0;
+            for (var k = 0u; k < 4u; k++) {
+                let position = i % FOURS * 4u + k;
+                let score = scores[i / FOURS * SCORES + position];
+                of_four[k] = select(0.0, exp(score - most), PAGE * number + position < n_before);
+                sum += of_four[k];
+            }
+            weights[i] = of_four;
+            weight_of[i] = sum;
         }
         workgroupBarrier();
-        let of_query = query / 4u * 4u * THREADS + query % 4u;
-        var most = LOWEST;
-        if query < n_queries {
-            for (var i = lane; i < THREADS; i += SHARING) {
-                most = max(most, weights[of_query + 4u * i]);
+        if thread < QUERIES {
+            var sum = 0.0;
+            for (var i = 0u; i < FOURS; i++) {
+                sum += weight_of[thread * FOURS + i];
             }
+            let weighed = Weighed(largest_of_page(thread), sum);
+            let of_both = shares_of(of_range[thread].largest, weighed.largest);
+            of_range[thread] = joined_weights(of_range[thread], weighed, of_both);
+            shares[thread] = of_both;
         }
-        parts[thread] = most;
+        let of_page = sums_of_page(quad, first_query);
         workgroupBarrier();
-        if query < n_queries {
-            let before = largest;
-            for (var i = 0u; i < SHARING; i++) {
-                largest = max(largest, parts[query * SHARING + i]);
-            }
-            let scale = exp(before - largest);
-            weight *= scale;
-            for (var i = lane; i < THREADS; i += SHARING) {
-                let w = select(0.0, exp(weights[of_query + 4u * i] - largest), i < n);
-                weights[of_query + 4u * i] = w;
-                weight += w;
-            }
-            if lane == 0u {
-                kept[query] = scale;
-            }
+        for (var i = 0u; i < OWN; i++) {
+            sums[i] = joined_four(sums[i], of_page[i], shares[min(first_query + i, QUERIES - 1u)]);
         }
-        workgroupBarrier();
-        keep(&low, vec4<f32>(kept[0], kept[1], kept[2], kept[3]));
-        keep(&high, vec4<f32>(kept[4], kept[5], kept[6], kept[7]));
-        if slice < N_SLICES {
-            for (var k = 0u; k < OF_SLICE; k++) {
-                // Beyond the last one: the last, times 0.
-                let position = min(slice + k * N_SLICES, n - 1u);
-                let of_page = keys[position / PAGE] + n_kv_heads * head_vectors;
-                var value = eight_of(eight_at(of_page, COLUMNS, position % PAGE, eighth));
-                let scale = scale_at(of_page, COLUMNS, position % PAGE, eighth / EIGHTHS_OF_UNIT);
-                let factor = select(0.0, scale, slice + k * N_SLICES < n);
-                value.a *= factor;
-                value.b *= factor;
-                add(&low, four_weights(position), value);
-                if FOURS == 2u {
-                    add(&high, four_weights(THREADS + position), value);
-                }
+        if (number + 1u) % tile.span == 0u || number + 1u == end {
+            workgroupBarrier();
+            if thread < QUERIES {
+                let of_both = shares_of(of_row[thread].largest, of_range[thread].largest);
+                of_row[thread] = joined_weights(of_row[thread], of_range[thread], of_both);
+                of_range[thread] = Weighed(LOWEST, 0.0);
+                shares[thread] = of_both;
+            }
+            workgroupBarrier();
+            for (var i = 0u; i < OWN; i++) {
+                let of_both = shares[min(first_query + i, QUERIES - 1u)];
+                sums_of_row[i] = joined_four(sums_of_row[i], sums[i], of_both);
+                sums[i] = vec4<f32>();
             }
         }
     }
-    write_sums(result_at(group, first_head), true, low[0], thread);
-    write_sums(result_at(group, first_head + 1u), n_queries > 1u, low[1], thread);
-    write_sums(result_at(group, first_head + 2u), n_queries > 2u, low[2], thread);
-    write_sums(result_at(group, first_head + 3u), n_queries > 3u, low[3], thread);
-    if FOURS == 2u {
-        write_sums(result_at(group, first_head + 4u), n_queries > 4u, high[0], thread);
-        write_sums(result_at(group, first_head + 5u), n_queries > 5u, high[1], thread);
-        write_sums(result_at(group, first_head + 6u), n_queries > 6u, high[2], thread);
-        write_sums(result_at(group, first_head + 7u), n_queries > 7u, high[3], thread);
-    }
-    parts[thread] = weight;
     workgroupBarrier();
-    if lane == 0u && query < n_queries {
-        for (var i = 1u; i < SHARING; i++) {
-            weight += parts[thread + i];
+    for (var i = 0u; i < OWN; i++) {
+        let query = first_query + i;
+        let head = first_head + query % HEADS;
+        if query >= QUERIES || query / HEADS >= tile.n_rows || head >= GROUP {
+            continue;
         }
-        let at = result_at(group, first_head + query) + COLUMNS;
-        result[at] = largest;
-        result[at + 1u] = weight;
+        let of_rows = (tile.first_row + query / HEADS) * attention.n_heads + kv_head * GROUP + head;
+        let at = (of_rows * step[STEP_SLOTS] + group.z) * (4u * QUADS + 2u);
+        for (var column = 0u; column < 4u; column++) {
+            result[at + 4u * quad + column] = sums_of_row[i][column];
+        }
+        if quad == 0u {
+            result[at + 4u * QUADS] = of_row[query].largest;
+            result[at + 4u * QUADS + 1u] = of_row[query].weight;
+        }
     }
 }

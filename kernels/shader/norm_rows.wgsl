@@ -4,24 +4,23 @@
 #import exact
 #import round
 #import norm
+#import norm_scale
 
-@group(0) @binding(2) var<storage, read> weights: array<f32>;            // (D)
-@group(0) @binding(3) var<storage, read> x: array<f32>;                  // (T, D)
-@group(0) @binding(4) var<storage, read_write> result: array<u32>;       // (T, result_stride)
-@group(0) @binding(5) var<storage, read> y: array<f32>;                  // (T, D), or (P, D)
-@group(0) @binding(6) var<storage, read> places: array<u32>;             // (T, K): a row's pairs in y, by ascending expert
-@group(0) @binding(8) var<storage, read_write> normed: array<f32>;       // (T, stride)
-@group(0) @binding(9) var<storage, read_write> sum: array<f32>;          // (T, D), x and what is added
+@group(0) @binding(2) var<storage, read> weights: array<vec4<f32>>;           // (D)
+@group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;                 // (T, D)
+@group(0) @binding(4) var<storage, read_write> result: array<u32>;            // (T, result_stride)
+@group(0) @binding(5) var<storage, read> y: array<vec4<f32>>;                 // (T, D), or (P, D)
+@group(0) @binding(6) var<storage, read> places: array<u32>;                  // (T, K): a row's pairs in y, by ascending expert
+@group(0) @binding(8) var<storage, read_write> normed: array<vec4<u32>>;      // (T, stride)
+@group(0) @binding(9) var<storage, read_write> sum: array<vec4<f32>>;         // (T, D), x and what is added
 
 override THREADS: u32;
-// Known when the kernel is compiled, so that all of a thread's loads are under way at once.
-override COLUMNS: u32;    // D
 override N_ADDENDS: u32;  // rows of y that are added to a row of x
 
-var<workgroup> squares: array<f32, THREADS>;
+var<private> row: u32;
 
-fn sum_with_y(row: u32, column: u32) -> f32 {
-    let at = row * COLUMNS + column;
+fn sum_with_y(quad: u32) -> vec4<f32> {
+    let at = row * QUADS + quad;
     if N_ADDENDS == 0u {
         return x[at];
     }
@@ -29,11 +28,23 @@ fn sum_with_y(row: u32, column: u32) -> f32 {
         return x[at] + y[at];
     }
     // As the hub sums what experts answer: first among themselves, in ascending order.
-    var added = 0.0;
+    var added = vec4<f32>();
     for (var k = 0u; k < N_ADDENDS; k++) {
-        added += y[places[row * N_ADDENDS + k] * COLUMNS + column];
+        added += y[places[row * N_ADDENDS + k] * QUADS + quad];
     }
     return x[at] + added;
+}
+
+// Writes the sum as well.
+fn summed(quad: u32) -> vec4<f32> {
+    if QUADS % SQUARES != 0u && quad >= QUADS {
+        return vec4<f32>();
+    }
+    let four = sum_with_y(quad);
+    if N_ADDENDS > 0u {
+        sum[row * QUADS + quad] = four;
+    }
+    return four;
 }
 
 @compute @workgroup_size(THREADS)
@@ -41,47 +52,26 @@ fn norm_rows(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let row = group.x;
-    var square = 0.0;
-    for (var column = thread; column < COLUMNS; column += THREADS) {
-        let value = sum_with_y(row, column);
-        square += value * value;
-        if N_ADDENDS > 0u {
-            sum[row * COLUMNS + column] = value;
-        }
-    }
+    row = group.x;
+    let scale = norm_scale_of(norm.eps, thread);
     if norm.is_normed == 0u {
         return;
     }
-    squares[thread] = square;
-    workgroupBarrier();
-    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        if thread < half {
-            squares[thread] += squares[thread + half];
-        }
-        workgroupBarrier();
-    }
     storageBarrier();
-    let scale = 1.0 / sqrt(squares[0] / f32(COLUMNS) + norm.eps);
-    for (var first = 0u; first < COLUMNS; first += 4u * THREADS) {
-        let column = first + 4u * thread;
-        var values = vec4<u32>();
-        for (var i = 0u; i < 4u; i++) {
-            if column + i < COLUMNS {
-                let at = row * COLUMNS + column + i;
-                var value = x[at];
-                if N_ADDENDS > 0u {
-                    value = sum[at];
-                }
-                value = weights[column + i] * (value * scale);
-                let bits = bitcast<u32>(value);
-                // Tiny values are 0, as wherever a matrix of floats reads them.
-                values[i] = select(bits, 0u, (bits & 0x7fffffffu) < TINY);
-                normed[row * norm.stride + column + i] = bitcast<f32>(values[i]);
+    for (var first = 0u; first < QUADS; first += THREADS) {
+        let quad = first + thread;
+        var bits = vec4<u32>();
+        if quad < QUADS {
+            let at = row * QUADS + quad;
+            var values = x[at];
+            if N_ADDENDS > 0u {
+                values = sum[at];
             }
+            bits = normed_bits(weights[quad], values, scale);
+            normed[row * norm.stride / 4u + quad] = bits;
         }
         if norm.is_rounded == 1u {
-            round_columns(row * norm.result_stride, COLUMNS, column, thread, values);
+            round_columns(row * norm.result_stride, 4u * QUADS, 4u * quad, thread, bits);
         }
     }
 }

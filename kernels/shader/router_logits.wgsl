@@ -1,11 +1,14 @@
 // A router's logits: a matrix of floats, in panels of sixteen experts, times rows of f32. A workgroup takes a panel, 64 rows, and one
-// of equal parts of the columns, a thread four of the rows; shared/choose.wgsl adds what the parts give.
-// CPU twin: src/quant/dot.rs; sums run in another order than its.
+// of equal parts of the columns, a thread four of the rows; shared/choose.wgsl adds what the parts give. Columns of a part are added in
+// the order of row_router.wgsl's sixteen lanes. CPU twin: src/quant/dot.rs; sums run in another order than its.
 #import tile
 #import floats
 
 @group(0) @binding(3) var<storage, read> x: array<f32>;             // (T, shape.x_stride)
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;  // (T, parts, E)
+
+override PART: u32;  // quads of columns of a part
+override LANE: u32;  // of them, how many are added before they are added to the others
 
 const THREADS: u32 = 256u;
 const ROWS: u32 = 16u;   // of a panel
@@ -29,10 +32,11 @@ fn router_logits(
     let panel = group.x * shape.weight_stride;
     let row = thread % ROWS;
     let team = thread / ROWS;
-    let n = (shape.items + n_groups.z - 1u) / n_groups.z;
-    let end = min((group.z + 1u) * n, shape.items);
+    let end = min(4u * (group.z + 1u) * PART, shape.items);
     var sums: vec4<f32>;
-    for (var start = group.z * n; start < end; start += 4u * QUADS) {
+    var of_lane: vec4<f32>;
+    for (var first_quad = 0u; first_quad < PART; first_quad += QUADS) {
+        let start = 4u * (group.z * PART + first_quad);
         for (var i = thread; i < QUADS * ROWS; i += THREADS) {
             let first = start + 4u * (i / ROWS);
             var of_expert = vec4<f32>();
@@ -58,11 +62,19 @@ fn router_logits(
         for (var quad = 0u; quad < QUADS; quad++) {
             let of_expert = experts[row * WIDTH + quad];
             for (var i = 0u; i < 4u; i++) {
-                sums[i] += dot(of_expert, values[(team + TEAMS * i) * WIDTH + quad]);
+                let four = values[(team + TEAMS * i) * WIDTH + quad];
+                for (var k = 0u; k < 4u; k++) {
+                    of_lane[i] = fma(of_expert[k], four[k], of_lane[i]);
+                }
+            }
+            if (first_quad + quad + 1u) % LANE == 0u {
+                sums += of_lane;
+                of_lane = vec4<f32>();
             }
         }
         workgroupBarrier();
     }
+    sums += of_lane;
     let expert = ROWS * group.x + row;
     for (var i = 0u; i < 4u; i++) {
         let of_row = team + TEAMS * i;

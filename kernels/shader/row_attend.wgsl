@@ -3,26 +3,150 @@
 // What the ranges of the row give, attend_rows.wgsl joins.
 #import run
 #import heads
-#import attention
+#import attend
+#import cached
 #import kv_codes
 
 @group(0) @binding(2) var<storage, read> weights: array<f32>;
 @group(0) @binding(3) var<storage, read> q: array<f32>;                   // (1, H, C)
-@group(0) @binding(4) var<storage, read_write> result: array<f32>;        // (1, H, splits, C + 2), as attend.wgsl's
+@group(0) @binding(4) var<storage, read_write> result: array<f32>;        // (1, H, slots, C + 2), as attend.wgsl's
 @group(0) @binding(5) var<storage, read> k: array<f32>;                   // (1, G, C)
 @group(0) @binding(6) var<storage, read> v: array<f32>;                   // (1, G, C)
 @group(0) @binding(8) var<storage, read_write> pages: array<vec4<u32>>;
 @group(0) @binding(9) var<uniform> attention: Attend;
 
-var<workgroup> values: array<f32, 512>;       // the query, the key
+const THREADS: u32 = 128u;
+const AT_ONCE: u32 = 2u;  // pages
+const POSITIONS: u32 = AT_ONCE * PAGE;
+const QUARTERS: u32 = 4u * AT_ONCE;
+override EIGHTHS: u32;    // of a head's columns: known, so that all of a thread's loads are under way at once
+override N_SUMS: u32 = QUARTERS * 8u * EIGHTHS;
+override N_OWN: u32 = (8u * EIGHTHS + THREADS - 1u) / THREADS;  // columns of a thread
+override N_TEAMS: u32 = THREADS / EIGHTHS;  // of threads that have the values of the same positions
+
+var<workgroup> values: array<f32, 512>;         // the query, the key
 var<workgroup> squares: array<f32, THREADS>;
+var<workgroup> query: array<vec4<f32>, 64>;     // times the scale
 var<workgroup> own: array<vec2<u32>, THREADS>;  // the row's key, from the middle on its value, in f16, before their scales
-var<workgroup> own_scales: array<f32, 16>;    // of each unit
-var<workgroup> codes: array<u32, THREADS>;    // in q8_0, of the key, from the middle on of the value
-var<workgroup> scales: array<u32, 8>;         // of the codes
+var<workgroup> own_scales: array<f32, 16>;      // of each unit
+var<workgroup> codes: array<u32, THREADS>;      // in q8_0, of the key, from the middle on of the value
+var<workgroup> scales: array<u32, 8>;           // of the codes
+var<workgroup> keys: array<u32, AT_ONCE>;       // where each page's are
+var<workgroup> quarters: array<f32, 256>;       // (4, POSITIONS): of each position's score
+var<workgroup> scores: array<f32, POSITIONS>;
+var<workgroup> weights_of: array<f32, POSITIONS>;
+var<workgroup> fours: array<f32, 16>;           // sums of four positions' weights
+var<workgroup> largest: array<f32, AT_ONCE>;    // score of a page
+var<workgroup> sums_of: array<f32, N_SUMS>;     // (QUARTERS, C): of the values of a quarter of a page
 
 fn own_eighth(i: u32) -> vec4<u32> {
     return vec4<u32>(own[2u * i], own[2u * i + 1u]);
+}
+
+// Fills `largest`, `fours` and `sums_of` of up to AT_ONCE pages from number `first` on, up to `end`, and to `position`, the row's own.
+// All threads call it together.
+fn attend_to_pages(first: u32, end: u32, position: u32, kv_head: u32, thread: u32) {
+    let head_vectors = head_words(8u * EIGHTHS) / 4u;
+    if thread < AT_ONCE && first + thread < end {
+        keys[thread] = (2u * step_page(0u, first + thread) * attention.n_kv_heads + kv_head) * head_vectors;
+    }
+    workgroupBarrier();
+    // A quarter of a position's score, in each page. What is read beyond the row is not used: with conditions, loads would wait.
+    let quarter = thread % 4u;
+    let in_page = thread / 4u;
+    for (var page = 0u; page < AT_ONCE; page++) {
+        let of_page = keys[min(page, end - first - 1u)];
+        let is_own = PAGE * (first + page) + in_page == position;
+        var sum = vec4<f32>();
+        for (var i = quarter; i < EIGHTHS; i += 4u) {
+            let word = eight_at(of_page, 8u * EIGHTHS, in_page, i);
+            let key = eight_of(select(word, own_eighth(i), is_own));
+            if IS_Q8_0 {
+                let unit = i / EIGHTHS_OF_UNIT;
+                let scale = select(scale_at(of_page, 8u * EIGHTHS, in_page, unit), own_scales[unit], is_own);
+                let of_eighth = fma(key.b, query[2u * i + 1u], fma(key.a, query[2u * i], vec4<f32>()));
+                sum = fma(of_eighth, vec4<f32>(scale), sum);
+            } else {
+                sum = fma(key.b, query[2u * i + 1u], fma(key.a, query[2u * i], sum));
+            }
+        }
+        quarters[quarter * POSITIONS + PAGE * page + in_page] = sum_of_quarter(sum);
+    }
+    workgroupBarrier();
+    let here = PAGE * first + thread;
+    let is_there = thread < POSITIONS && here <= position && here < PAGE * end;
+    var score = LOWEST;
+    if is_there {
+        score = 0.0;
+        for (var i = 0u; i < 4u; i++) {
+            score += quarters[i * POSITIONS + thread];
+        }
+        scores[thread] = score;
+    }
+    workgroupBarrier();
+    if thread < POSITIONS {
+        let page = thread / PAGE;
+        var most = LOWEST;
+        for (var i = 0u; i < PAGE; i++) {
+            let is_in = PAGE * (first + page) + i <= position && first + page < end;
+            most = max(most, select(LOWEST, scores[PAGE * page + i], is_in));
+        }
+        weights_of[thread] = select(0.0, exp(score - most), is_there);
+        if thread % PAGE == 0u {
+            largest[page] = most;
+        }
+    }
+    workgroupBarrier();
+    if thread < POSITIONS / 4u {
+        var sum = 0.0;
+        for (var k = 0u; k < 4u; k++) {
+            sum += weights_of[4u * thread + k];
+        }
+        fours[thread] = sum;
+    }
+    let eighth = thread % EIGHTHS;
+    let unit = eighth / EIGHTHS_OF_UNIT;
+    for (var part = thread / EIGHTHS; part < QUARTERS && first + part / 4u < end; part += N_TEAMS) {
+        var sum: Eight;
+        for (var i = 0u; i < PAGE / 4u; i++) {
+            let at = PAGE / 4u * part + i;
+            let of_page = keys[at / PAGE] + attention.n_kv_heads * head_vectors;
+            let here = PAGE * first + at;
+            let word = eight_at(of_page, 8u * EIGHTHS, at % PAGE, eighth);
+            // What is behind the row is not of this sequence.
+            let of_sequence = select(vec4<u32>(), word, here < position);
+            let value = eight_of(select(of_sequence, own_eighth(32u + eighth), here == position));
+            var weight = weights_of[at];
+            if IS_Q8_0 {
+                let scale = select(0.0, scale_at(of_page, 8u * EIGHTHS, at % PAGE, unit), here < position);
+                weight *= select(scale, own_scales[MOST_COLUMNS / KV_UNIT + unit], here == position);
+            }
+            sum.a = fma(vec4<f32>(weight), value.a, sum.a);
+            sum.b = fma(vec4<f32>(weight), value.b, sum.b);
+        }
+        for (var i = 0u; i < 4u; i++) {
+            sums_of[8u * (part * EIGHTHS + eighth) + i] = sum.a[i];
+            sums_of[8u * (part * EIGHTHS + eighth) + 4u + i] = sum.b[i];
+        }
+    }
+    workgroupBarrier();
+}
+
+fn weighed_page(page: u32) -> Weighed {
+    var sum = 0.0;
+    for (var i = 0u; i < PAGE / 4u; i++) {
+        sum += fours[PAGE / 4u * page + i];
+    }
+    return Weighed(largest[page], sum);
+}
+
+// Column `column` of the values' sum.
+fn sum_of_page(page: u32, column: u32) -> f32 {
+    var sum = 0.0;
+    for (var quarter = 0u; quarter < 4u; quarter++) {
+        sum += sums_of[8u * EIGHTHS * (4u * page + quarter) + column];
+    }
+    return sum;
 }
 
 @compute @workgroup_size(128)
@@ -32,7 +156,6 @@ fn row_attend(
 ) {
     let head = group.x;
     let columns = attention.columns;
-    let eighths = columns / 8u;
     let n_of_group = attention.n_heads / attention.n_kv_heads;
     let kv_head = head / n_of_group;
     let is_query = thread < TEAM;
@@ -79,38 +202,43 @@ fn row_attend(
     }
     own[thread] = two;
     workgroupBarrier();
-    if thread < eighths {
-        let key = eight_of(own_eighth(thread));
-        let product = dot(key.a, query[2u * thread]) + dot(key.b, query[2u * thread + 1u]);
-        largest_of[thread] = product * own_scales[thread / EIGHTHS_OF_UNIT];
-    }
-    workgroupBarrier();
 
     let position = step_position(0u);
-    let span = step[STEP_SPAN];
-    let first = PAGE * group.z * span;
-    let end = PAGE * (group.z + 1u) * span;
-    var attended = Attended(LOWEST, 0.0, Eight());
-    if position < end {
-        var score = 0.0;
-        for (var i = 0u; i < eighths; i++) {
-            score += largest_of[i];
+    let span = step_tile(0u).span;
+    let n_pages = max(span, AT_ONCE);  // of the workgroup
+    let end = min((group.z + 1u) * n_pages, position / PAGE + 1u);
+    let slots = head * step[STEP_SLOTS];
+    var of_range = Weighed(LOWEST, 0.0);
+    var sums: array<f32, 2>;  // of columns `thread` and `thread + THREADS`
+    for (var first = group.z * n_pages; first < end; first += AT_ONCE) {
+        attend_to_pages(first, end, position, kv_head, thread);
+        for (var page = 0u; page < min(AT_ONCE, end - first); page++) {
+            let of_page = weighed_page(page);
+            let shares = shares_of(of_range.largest, of_page.largest);
+            of_range = joined_weights(of_range, of_page, shares);
+            for (var k = 0u; k < N_OWN; k++) {
+                sums[k] = joined_sum(sums[k], sum_of_page(page, min(thread + k * THREADS, columns - 1u)), shares);
+            }
+            let number = first + page;
+            if (number + 1u) % span == 0u || number + 1u == end {
+                let at = (slots + number / span) * (columns + 2u);
+                for (var k = 0u; k < N_OWN; k++) {
+                    if thread + k * THREADS < columns {
+                        result[at + thread + k * THREADS] = sums[k];
+                    }
+                }
+                if thread == 0u {
+                    result[at + columns] = of_range.largest;
+                    result[at + columns + 1u] = of_range.weight;
+                }
+                of_range = Weighed(LOWEST, 0.0);
+                sums = array<f32, 2>();
+            }
         }
-        attended.largest = score;
-        // The first slice has the own value.
-        if thread < eighths {
-            attended.weight = 1.0;
-            let scale = own_scales[MOST_COLUMNS / KV_UNIT + thread / EIGHTHS_OF_UNIT];
-            attended.sum = eight_of(own_eighth(32u + thread));
-            attended.sum.a *= scale;
-            attended.sum.b *= scale;
-        }
+        workgroupBarrier();
     }
-    workgroupBarrier();
-    attended = attend_to(0u, kv_head, first, min(end, position), attended, thread);
-    write_range((head * step[STEP_SPLITS] + group.z) * (columns + 2u), attended, thread);
 
-    if position >= end || head % n_of_group != 0u {
+    if end != position / PAGE + 1u || head % n_of_group != 0u {
         return;
     }
     // From here on the halves are of a page.
@@ -118,8 +246,8 @@ fn row_attend(
     let of_head = (page * attention.n_kv_heads + kv_head) * head_words(columns) / 4u;
     let in_page = position % PAGE;
     if !IS_Q8_0 {
-        for (var i = quad; i < eighths; i += TEAM) {
-            pages[of_head + in_page * eighths + i] = own_eighth(32u * half + i);
+        for (var i = quad; i < EIGHTHS; i += TEAM) {
+            pages[of_head + in_page * EIGHTHS + i] = own_eighth(32u * half + i);
         }
         return;
     }

@@ -4,6 +4,7 @@
 #import product
 #import row_sum
 #import round_rows
+#import norm_scale
 
 @group(0) @binding(3) var<storage, read> rows: array<vec4<f32>>;       // (1, D)
 @group(0) @binding(4) var<storage, read_write> result: array<f32>;     // (1, N)
@@ -14,19 +15,19 @@
 override HAS_ADDEND: u32;
 override GIVES_SUM: u32;  // whether the first workgroup writes it
 override EPS: f32;        // added to the mean of squares
-override QUADS: u32;      // D / 4
 override ITEMS: u32;      // units of a row
 override N_UNITS: u32 = ITEMS;
 override LINES: u32;      // of 128 bytes in a panel
 override N_PRODUCTS: u32 = CAPACITY * ROWS;
-override N_PARTS: u32 = THREADS / 16u;
 
 var<workgroup> products: array<f32, N_PRODUCTS>;
-var<workgroup> squares: array<f32, THREADS>;
-var<workgroup> parts: array<f32, N_PARTS>;
 var<private> norm_scale: f32;
+var<private> writes_sum: bool;
 
-fn sum_with_y(quad: u32) -> vec4<f32> {
+fn summed(quad: u32) -> vec4<f32> {
+    if QUADS % SQUARES != 0u && quad >= QUADS {
+        return vec4<f32>();
+    }
     if HAS_ADDEND == 0u {
         return rows[quad];
     }
@@ -37,9 +38,11 @@ fn quad_at(q: u32) -> vec4<u32> {
     if q >= QUADS {
         return vec4<u32>();
     }
-    let bits = bitcast<vec4<u32>>(gains[q] * (sum_with_y(q) * norm_scale));
-    // Tiny values are 0, as norm_rows.wgsl's.
-    return select(bits, vec4<u32>(), (bits & vec4<u32>(0x7fffffffu)) < vec4<u32>(TINY));
+    let values = summed(q);
+    if writes_sum {
+        sum[q] = values;
+    }
+    return normed_bits(gains[q], values, norm_scale);
 }
 
 @compute @workgroup_size(THREADS)
@@ -53,32 +56,8 @@ fn row_product(
     for (var i = 0u; i < (LINES + THREADS - 1u) / THREADS; i++) {
         touched |= weights[panel + 32u * min(i * THREADS + thread, LINES - 1u)];
     }
-    var square = 0.0;
-    for (var i = 0u; i < (QUADS + THREADS - 1u) / THREADS; i++) {
-        let quad = i * THREADS + thread;
-        if QUADS % THREADS == 0u || quad < QUADS {
-            let values = sum_with_y(quad);
-            square += dot(values, values);
-            if GIVES_SUM == 1u && group.x == 0u {
-                sum[quad] = values;
-            }
-        }
-    }
-    squares[thread] = square;
-    workgroupBarrier();
-    if thread < N_PARTS {
-        square = 0.0;
-        for (var i = 0u; i < 16u; i++) {
-            square += squares[16u * thread + i];
-        }
-        parts[thread] = square;
-    }
-    workgroupBarrier();
-    square = 0.0;
-    for (var i = 0u; i < N_PARTS; i++) {
-        square += parts[i];
-    }
-    norm_scale = 1.0 / sqrt(square / f32(4u * QUADS) + EPS);
+    norm_scale = norm_scale_of(EPS, thread);
+    writes_sum = GIVES_SUM == 1u && group.x == 0u;
     round_rows(thread);
 
     let row = thread % ROWS;

@@ -56,7 +56,7 @@ impl Default for EngineConfig {
 /// Maximum prompt rows of a step whose logits are computed: each has a value per token of the vocabulary.
 const MAX_TOLD_ROWS: usize = 64;
 
-/// All sequences of an engine. On the processor a row does not depend on other rows of a step, so no text depends on other requests.
+/// All sequences of an engine. A row does not depend on other rows of a step, so no text depends on other requests.
 pub struct Scheduler {
     model: Arc<Model>,
     text: Arc<Text>,

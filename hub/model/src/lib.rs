@@ -7,8 +7,7 @@
 //! Legend of every shape: T rows in a step, W of them whose logits are wanted, D hidden, F expert inner, E experts,
 //! K chosen, H/G query/KV heads, C head width, V vocabulary, L layers. Row `t` of a (T, N) tensor is `[t * N..][..N]`.
 //!
-//! On the processor every operation gives a row the same bits whatever other rows are in the step, so no text depends on other
-//! requests. Another device may add up in an order that depends on how many there are.
+//! Every operation gives a row the same bits whatever other rows are in the step, so no text depends on other requests.
 
 pub mod spec;
 

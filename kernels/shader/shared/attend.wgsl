@@ -1,4 +1,9 @@
-// What the kernels of attention are told. The struct is src/engine/gpu/pass/structs.rs's, checked against it at build time.
+// What the kernels of attention share: what they are told, and the order in which they add, which depends on nothing but the row, so that
+// it has the same bits in any step. A score has four quarters, one of every fourth eight columns, and a quarter has four sums, one of
+// every fourth column. Scores of a page have weights by the page's largest, which are added by fours; values are added by quarters of
+// the page. Pages join one after another to a range of the row's pages, and ranges to the row. Products are added by fma: a compiler
+// that joins them by its own choice may do so in one kernel and not in another.
+// The struct is src/engine/gpu/pass/structs.rs's, checked against it at build time. CPU twin: src/cpu/attention.rs.
 #import step
 #import pages
 
@@ -10,3 +15,33 @@ struct Attend {
 }
 
 const LOWEST: f32 = -3.4028235e38;
+
+fn sum_of_quarter(four: vec4<f32>) -> f32 {
+    return (four.x + four.y) + (four.z + four.w);
+}
+
+// Of some positions: the largest score, and the weights' sum.
+struct Weighed {
+    largest: f32,
+    weight: f32,
+}
+
+// What those of two lots of positions are multiplied with when they join.
+struct Shares {
+    before: f32,
+    after: f32,
+}
+
+fn shares_of(before: f32, after: f32) -> Shares {
+    let largest = max(before, after);
+    return Shares(exp(before - largest), exp(after - largest));
+}
+
+fn joined_weights(before: Weighed, after: Weighed, shares: Shares) -> Weighed {
+    let weight = fma(shares.after, after.weight, before.weight * shares.before);
+    return Weighed(max(before.largest, after.largest), weight);
+}
+
+fn joined_sum(before: f32, after: f32, shares: Shares) -> f32 {
+    return fma(shares.after, after, before * shares.before);
+}

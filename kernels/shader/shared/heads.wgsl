@@ -34,7 +34,7 @@ fn norm_head(start: u32, is_query: bool, is_value: bool, thread: u32) {
     var square = 0.0;
     for (var i = lane; i < heads.columns; i += TEAM) {
         let value = values[start + i];
-        square += value * value;
+        square = fma(value, value, square);
     }
     squares[thread] = square;
     workgroupBarrier();
@@ -46,7 +46,7 @@ fn norm_head(start: u32, is_query: bool, is_value: bool, thread: u32) {
     }
     if !is_value && select(heads.has_k_norm, heads.has_q_norm, is_query) == 1u {
         let eps = select(heads.k_eps, heads.q_eps, is_query);
-        let scale = 1.0 / sqrt(squares[thread - lane] / f32(heads.columns) + eps);
+        let scale = 1.0 / sqrt(fma(squares[thread - lane], 1.0 / f32(heads.columns), eps));
         let first = select(heads.columns, 0u, is_query);
         for (var i = lane; i < heads.columns; i += TEAM) {
             values[start + i] = weights[first + i] * (values[start + i] * scale);
@@ -71,5 +71,5 @@ fn rotated(row: u32, start: u32, i: u32) -> f32 {
     }
     let at = step[STEP_ROPES + heads.rope] + 2u * (row * heads.half + pair);
     let turn = select(-1.0, 1.0, is_second) * bitcast<f32>(step[at + 1u]);
-    return values[start + i] * bitcast<f32>(step[at]) + values[start + other] * turn;
+    return fma(values[start + other], turn, values[start + i] * bitcast<f32>(step[at]));
 }

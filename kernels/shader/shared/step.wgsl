@@ -4,10 +4,10 @@
 
 const STEP_ROWS: u32 = 0u;       // T
 const STEP_WANTED: u32 = 1u;     // W, rows whose logits are wanted
-const STEP_SPAN: u32 = 2u;       // pages that one workgroup of attention takes
-const STEP_SPLITS: u32 = 3u;     // workgroups that share the pages of a row
+const STEP_RANGES: u32 = 2u;     // of a row's pages that a workgroup of attention takes and joins
+const STEP_SLOTS: u32 = 3u;      // places of a row's head for what workgroups give
 const STEP_ROPES: u32 = 4u;      // where the rotations of each table start, up to eight of them
-const STEP_TILES: u32 = 12u;     // where tiles of attention start: the first row, and how many, of one sequence
+const STEP_TILES: u32 = 12u;     // where tiles of attention start
 const STEP_BEST: u32 = 13u;      // how many of a row's best logits are wanted
 const STEP_DRAWS: u32 = 14u;     // where draws start
 const STEP_PLACES: u32 = 15u;    // for each row its position, where its sequence's pages start, and the w-th wanted row
@@ -24,9 +24,16 @@ fn step_wanted(w: u32) -> u32 {
     return step[STEP_PLACES + 3u * w + 2u];
 }
 
-fn step_tile(tile: u32) -> vec2<u32> {
-    let at = step[STEP_TILES] + 2u * tile;
-    return vec2<u32>(step[at], step[at + 1u]);
+// Neighbouring rows of one sequence, whose pages are divided into ranges alike.
+struct RowTile {
+    first_row: u32,
+    n_rows: u32,
+    span: u32,  // pages of a range
+}
+
+fn step_tile(tile: u32) -> RowTile {
+    let at = step[STEP_TILES] + 3u * tile;
+    return RowTile(step[at], step[at + 1u], step[at + 2u]);
 }
 
 // Of the w-th wanted row: the inverse of the temperature, 0 where nothing is drawn, and a random number.

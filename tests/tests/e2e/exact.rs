@@ -111,8 +111,7 @@ async fn a_gpu_hub_gives_the_same_text_whoever_computes_the_experts_that_it_does
 /// A token is drawn by the GPU that has the logits; where log probabilities are wanted, all logits come to the CPU, and it draws.
 #[tokio::test]
 async fn a_gpu_draws_the_tokens_that_the_cpu_draws() {
-    // Guesses change how many rows a step has, and thus a GPU's logits in their last bits.
-    let hub = Hub::start(&["--device", "gpu", "--no-guesses"]).unwrap();
+    let hub = Hub::start(&["--device", "gpu"]).unwrap();
     let http = chat::client().unwrap();
     let mut texts = BTreeSet::new();
     for (seed, temperature) in [(1, 0.3), (2, 1.0), (3, 2.0)] {
@@ -130,6 +129,32 @@ async fn a_gpu_draws_the_tokens_that_the_cpu_draws() {
         texts.insert(by_gpu);
     }
     assert_eq!(texts.len(), 3, "{texts:?}");
+}
+
+/// What others ask meanwhile changes no bit, on a GPU either.
+#[tokio::test]
+async fn a_gpu_hub_gives_the_same_log_probabilities_to_prompts_one_by_one_and_together() {
+    let prompts: Vec<String> = (0..6).map(|i| format!("{i} and ").repeat(1 + 12 * i)).collect();
+    let ask = async |url: String, prompt: String| {
+        let body =
+            json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "logprobs": 3, "ignore_eos": true});
+        let sent = chat::client().unwrap().post(format!("{url}/v1/completions")).json(&body).send().await;
+        let answer: Value = sent.unwrap().json().await.unwrap();
+        answer["choices"][0].clone()
+    };
+    let hub = Hub::start(&["--device", "gpu"]).unwrap();
+    let mut one_by_one = Vec::new();
+    for prompt in &prompts {
+        one_by_one.push(ask(hub.url.clone(), prompt.clone()).await);
+    }
+    assert!(one_by_one[5]["logprobs"]["token_logprobs"][0].is_number(), "{}", one_by_one[5]);
+    // A hub that has none of them in its cache.
+    let hub = Hub::start(&["--device", "gpu"]).unwrap();
+    let together = prompts.iter().map(|prompt| ask(hub.url.clone(), prompt.clone()));
+    let together = futures_util::future::join_all(together).await;
+    for (together, alone) in together.iter().zip(&one_by_one) {
+        assert_eq!((&together["text"], &together["logprobs"]), (&alone["text"], &alone["logprobs"]));
+    }
 }
 
 /// Two GPUs, which one made of software stands for, have two layers each; then the experts of the last layer are a worker's.

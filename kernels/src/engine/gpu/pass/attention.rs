@@ -1,12 +1,12 @@
 //! Attention: a row's query heads, or a tile of rows', to ranges of their sequence's positions, and what joins the ranges.
 
 use super::{
-    compile::{Builder, View},
+    compile::{Builder, MAX_ROWS, View},
     pages::{is_q8_0, position_bytes},
     places::PlaceId,
-    request::AttentionGrid,
+    request::{AttentionGrid, MOST_APART, MOST_RANGES},
     structs::{Attend, Joined},
-    tiles::{Extent, When},
+    tiles::{Extent, FEW_ROWS, When},
 };
 use crate::{
     WeightFormat,
@@ -20,79 +20,83 @@ use crate::{
 
 /// The most pages of a shallow row, with f16 and with q8_0: a head by itself decodes each code once for each query. Measured on an
 /// H200 with 32 heads of 128 columns, 8 to a key.
-const SHALLOW_PAGES: [u32; 2] = [256, 64];
+const SHALLOW_PAGES: [u32; 2] = [80, 64];
 
-/// What a workgroup of `attend_tiles` takes.
+/// Queries that a workgroup of `shader/attend.wgsl` takes at most, in steps of few rows and of many. Those of few leave a GPU idle
+/// where workgroups are large.
+const FEW_QUERIES: u32 = 8;
+const MANY_QUERIES: u32 = 16;
+/// Ranges whose shares `shader/attend_rows.wgsl` has memory for.
+const MOST_SHARES: u32 = 1024;
+
+/// Heads that 256 columns are of, `N_HEADS` in `shader/attend_rows.wgsl`.
+fn heads_of_columns(columns: u32) -> u32 {
+    if 256_u32.is_multiple_of(columns) { 256 / columns } else { 255 / columns + 2 }
+}
+
+/// Ranges of all rows of a step, and of one, that there is room for.
+fn most_ranges(attend: &Attend, device: &GpuDevice) -> (usize, u32) {
+    let of_range = 4 * u64::from(attend.n_heads * (attend.columns + 2));
+    let apart = MOST_APART.min((device.wgpu().limits().max_storage_buffer_binding_size / of_range) as usize);
+    let of_few = apart as u32 / FEW_ROWS;
+    (apart, MOST_RANGES.min(MOST_SHARES / heads_of_columns(attend.columns)).min(of_few))
+}
+
+/// What a workgroup of `shader/attend.wgsl` takes.
 #[derive(Clone, Copy, Debug)]
 struct AttentionTile {
-    rows: usize,
     /// Query heads that share a key and value head.
     group: u32,
+    /// Of them, those of a tile.
+    heads: u32,
     /// A quarter of a head's columns.
     quads: u32,
+    /// Of the tile's rows.
     queries: u32,
 }
 
 impl AttentionTile {
-    /// None where heads are not divided evenly, or the device's workgroups have too little memory.
-    fn of(attend: &Attend, layout: &KvLayout, device: &GpuDevice) -> Option<Self> {
+    /// Of up to `most` queries, if a workgroup of the device has memory for so many.
+    fn of(attend: &Attend, most: u32, layout: &KvLayout, device: &GpuDevice) -> Result<Self, String> {
         let Attend { n_heads, n_kv_heads, columns, .. } = *attend;
         let (group, quads) = (n_heads / n_kv_heads, columns / 4);
-        // The less memory a workgroup takes, the more run beside each other.
-        let queries = if quads > 32 || (quads > 16 && 16_u32.is_multiple_of(group)) { 16 } else { 32 };
-        let scale_bytes = if is_q8_0(layout) { 16 * quads } else { 16 };
-        // Queries, a page, its scales, scores and weights, and a few floats for each query and thread.
-        let of_query = 16 * quads + 4 * 33 + 4 * 32 + 12;
-        let bytes = queries * of_query + 8 * 32 * (quads + 1) + scale_bytes + 512;
-        let fits = bytes <= device.wgpu().limits().max_compute_workgroup_storage_size
-            && n_heads.is_multiple_of(n_kv_heads)
-            && queries.is_multiple_of(group)
-            && columns.is_multiple_of(4)
-            && [8, 16, 32, 64].contains(&quads);
-        fits.then(|| Self { rows: (queries / group) as usize, group, quads, queries })
+        let scale_words = if is_q8_0(layout) { 4 * quads } else { 4 };
+        // Queries, a page, its scales, and for each query scores, weights, the largest score and weight of each four, and six more.
+        let words = |queries: u32| queries * (4 * quads + 33 + 32 + 16 + 6) + 64 * (quads + 1) + scale_words;
+        let fits = |queries: &u32| words(*queries) as usize <= device.workgroup_words();
+        let queries = [most, FEW_QUERIES].into_iter().find(fits);
+        let queries = queries.ok_or_else(|| {
+            let n_bytes = 4 * words(FEW_QUERIES);
+            format!("heads of {columns} columns need workgroups with {n_bytes} bytes of memory")
+        })?;
+        Ok(Self { group, heads: group.min(queries), quads, queries })
+    }
+
+    /// Workgroups of a tile of rows and a range.
+    fn n_workgroups(self, n_kv_heads: u32) -> u32 {
+        n_kv_heads * self.group.div_ceil(self.heads)
+    }
+
+    /// Rows of a tile.
+    fn n_rows(self) -> usize {
+        (self.queries / self.heads) as usize
     }
 
     fn constants(self) -> Constants {
-        [("GROUP", self.group), ("QUERIES", self.queries), ("QUADS", self.quads)]
-            .map(|(name, value)| (name, f64::from(value)))
-            .into()
-    }
-}
-
-/// What the workgroups of `attend` take of a row.
-#[derive(Clone, Copy, Debug)]
-struct HeadGroup {
-    /// An eighth of a head's columns.
-    eighths: u32,
-    /// Query heads that share a key and value head.
-    group: u32,
-    /// Four times so many of them are a workgroup's.
-    fours: u32,
-    /// Of a row.
-    n_workgroups: u32,
-}
-
-impl HeadGroup {
-    fn of(attend: &Attend) -> Self {
-        let group = attend.n_heads / attend.n_kv_heads;
-        let fours = if group > 4 { 2 } else { 1 };
-        Self {
-            eighths: attend.columns / 8,
-            group,
-            fours,
-            n_workgroups: attend.n_kv_heads * group.div_ceil(4 * fours),
-        }
-    }
-
-    fn constants(self) -> Constants {
-        [("EIGHTHS", self.eighths), ("GROUP", self.group), ("FOURS", self.fours)]
+        [("GROUP", self.group), ("HEADS", self.heads), ("QUERIES", self.queries), ("QUADS", self.quads)]
             .map(|(name, value)| (name, f64::from(value)))
             .into()
     }
 }
 
 impl Builder<'_> {
-    pub(super) fn attend(&mut self, slot: usize, q: TensorId, attention: Attention, out: TensorId) {
+    pub(super) fn attend(
+        &mut self,
+        slot: usize,
+        q: TensorId,
+        attention: Attention,
+        out: TensorId,
+    ) -> Result<(), String> {
         let View::Rows { place: queries, stride, .. } = self.views[&q] else {
             unreachable!("queries lie in rows");
         };
@@ -105,41 +109,41 @@ impl Builder<'_> {
             scale: attention.scale,
         };
         let heads = self.row_heads.take();
-        let group = HeadGroup::of(&parameters);
-        let tile = AttentionTile::of(&parameters, self.layout, self.device);
+        let tile = |most| AttentionTile::of(&parameters, most, self.layout, self.device);
+        let tiles = [tile(FEW_QUERIES)?, tile(MANY_QUERIES)?];
+        let has_shallow_rows = heads.is_some();
+        let (most_apart, most_ranges) = most_ranges(&parameters, self.device);
         self.attention = AttentionGrid {
-            n_heads: parameters.n_heads,
-            of_shallow: heads.is_some().then_some(parameters.n_heads),
-            shallow_pages: SHALLOW_PAGES[usize::from(is_q8_0(self.layout))],
-            of_row: group.n_workgroups,
-            of_tile: tile.map(|tile| (parameters.n_kv_heads, tile.rows)),
+            of_tile: tiles.map(|tile| tile.n_workgroups(parameters.n_kv_heads)),
+            rows_of_tile: tiles.map(AttentionTile::n_rows),
+            most_ranges,
+            most_apart,
+            shallow_pages: if has_shallow_rows {
+                SHALLOW_PAGES[usize::from(is_q8_0(self.layout))]
+            } else {
+                0
+            },
         };
-        // (T, H, splits, C + 2).
-        let place = self.places.take(4 * self.attention.max_ranges() * (head_width + 2));
+        // (T, H, slots, C + 2).
+        let place = self.places.take(4 * most_apart.max(MAX_ROWS) * n_heads * (head_width + 2));
         let [queries, result] = [queries, place].map(|place| self.places.get(place));
         let buffers = vec![(Resource::Q, queries), (Resource::Result, result.clone())];
         let of_position = position_bytes(self.layout, parameters.n_kv_heads as usize, head_width);
-        let told = bytemuck::bytes_of(&parameters);
-        if let Some(tile) = tile {
-            let grid = [Extent::Fixed(parameters.n_kv_heads), Extent::AttentionTiles, Extent::Splits];
-            let shader = ("attend_tiles", tile.constants());
-            self.when = When::Many(RowCount::Step);
+        let few = if has_shallow_rows { When::FewButShallowRow } else { When::OneOrFew(RowCount::Step) };
+        for (when, tile) in [few, When::Many(RowCount::Step)].into_iter().zip(tiles) {
+            let n_workgroups = Extent::Fixed(tile.n_workgroups(parameters.n_kv_heads));
+            let grid = [n_workgroups, Extent::AttentionTiles, Extent::Splits];
+            self.when = when;
+            let told = bytemuck::bytes_of(&parameters);
+            let shader = ("attend", tile.constants());
             self.push_paged(shader, told, buffers.clone(), grid, slot).reads.of_position = of_position;
         }
-        self.when = match (&heads, tile) {
-            (None, None) => When::Always,
-            (None, Some(_)) => When::OneOrFew(RowCount::Step),
-            (Some(_), None) => When::ButShallowRow,
-            (Some(_), Some(_)) => When::FewButShallowRow,
-        };
-        let grid = [Extent::Fixed(group.n_workgroups), Extent::Rows(RowCount::Step), Extent::Splits];
-        let shader = ("attend", group.constants());
-        self.push_paged(shader, told, buffers, grid, slot).reads.of_position = of_position;
         if let Some(heads) = heads {
             self.row_attend(heads, (parameters, slot), result).reads.of_position = of_position;
         }
         self.when = When::Always;
         self.views.insert(out, View::Ranges { place, head_width });
+        Ok(())
     }
 
     /// Key and value heads of a slot of the cache.
@@ -159,13 +163,17 @@ impl Builder<'_> {
         (result, result_stride): (wgpu::Buffer, usize),
         count: RowCount,
     ) {
-        let joined = Joined {
-            columns: cols as u32,
-            head_columns: head_width as u32,
-            result_stride: result_stride as u32,
-        };
+        let joined = Joined { columns: cols as u32, result_stride: result_stride as u32 };
+        let columns = head_width as u32;
+        let mut constants = int8::rows(format);
+        let of_ranges = [
+            ("N_RANGES", heads_of_columns(columns) * self.attention.most_ranges),
+            ("HEAD_COLUMNS", columns),
+            ("N_HEADS", heads_of_columns(columns)),
+        ];
+        constants.extend(of_ranges.map(|(name, value)| (name, f64::from(value))));
         let buffers = vec![(Resource::X, self.places.get(ranges)), (Resource::Result, result)];
         let grid = [Extent::Fixed(cols.div_ceil(256) as u32), Extent::Rows(count), Extent::Fixed(1)];
-        self.push("attend_rows", int8::rows(format), bytemuck::bytes_of(&joined), buffers, grid);
+        self.push("attend_rows", constants, bytemuck::bytes_of(&joined), buffers, grid);
     }
 }

@@ -92,7 +92,7 @@ pub(super) enum View {
     Rows { place: PlaceId, start: usize, stride: usize },
     /// Experts' results (P, D), and each row's pairs among them (T, K). Of one row it may be their sum (1, D).
     Pairs { place: PlaceId, of_rows: PlaceId, n_chosen: usize, is_sum_of_one: bool },
-    /// What ranges of positions gave (T, H, splits, C + 2).
+    /// What ranges of positions gave (T, H, slots, C + 2).
     Ranges { place: PlaceId, head_width: usize },
 }
 
@@ -250,7 +250,7 @@ impl<'a> Builder<'a> {
             Op::Linears { x, ref projections } => self.linears(x, projections)?,
             Op::Mlp { x, matrices: [gate, ..], out } => self.mlp(x, gate, out)?,
             Op::HeadsToCache { slot, q, k, v } => self.heads((index, slot), q, k, v)?,
-            Op::Attend { slot, q, attention, out } => self.attend(slot, q, attention, out),
+            Op::Attend { slot, q, attention, out } => self.attend(slot, q, attention, out)?,
             Op::Route { logits, n_chosen, renormalise, .. } => {
                 self.route(index, logits, n_chosen, renormalise)?;
             }

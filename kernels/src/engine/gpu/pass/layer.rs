@@ -100,7 +100,7 @@ impl Builder<'_> {
         let one_addend = n_addends <= 1 || is_sum_of_one;
         let has_own = one_addend && normed.is_some_and(|(_, _, out)| self.takes_norm(index, out));
         let mut constants = int8::rows(reader.unwrap_or(WeightFormat::F32));
-        constants.push(("COLUMNS", columns as f64));
+        constants.push(("QUADS", (columns / 4) as f64));
         if has_own {
             // The sum as well: behind the last norm nothing reads it, and the products that write it give logits.
             let held = [&unused[..], &[x_place, addends.unwrap_or(x_place), sum]].concat();

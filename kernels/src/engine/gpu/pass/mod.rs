@@ -125,7 +125,7 @@ impl GpuPass {
 
     /// Whether a row of little context has kernels of its own.
     fn has_shallow_rows(&self) -> bool {
-        self.parts.iter().any(|part| part.attention.of_shallow.is_some())
+        self.parts.iter().any(|part| part.attention.shallow_pages > 0)
     }
 
     /// [`DevicePass::step`], with a clock that takes times, if there is one; returns the counts of the last rows. Rows go through the

@@ -10,7 +10,7 @@ use crate::{
     ExpertFormat, ExpertShape, WeightFormat,
     engine::gpu::{
         int8::{self, Cut, Int8Step, WIDE_PANELS},
-        shaders::Resource,
+        shaders::{Constants, Resource},
         structs::Shape,
     },
     graph::{MatrixId, Op, Prepared, Projection, RowCount, TensorId},
@@ -21,6 +21,17 @@ use crate::{
 /// Columns of a router's part, and the most parts.
 const ROUTER_COLS: usize = 64;
 const MAX_ROUTER_PARTS: usize = 16;
+
+/// Lanes of a router's part, `LANES` in `shader/row_router.wgsl`.
+const ROUTER_LANES: usize = 16;
+
+/// The constants of a router's matrix whose columns so many parts share.
+pub(super) fn router_parts(matrix: &PackedShape, n_parts: usize) -> Constants {
+    let part = matrix.cols.div_ceil(4 * n_parts);
+    let mut constants = int8::router(matrix.format);
+    constants.extend([("PART", part as f64), ("LANE", part.div_ceil(ROUTER_LANES) as f64)]);
+    constants
+}
 
 /// The pairs that experts, or a dense MLP, are computed for.
 pub(super) struct Pairs {
@@ -126,7 +137,8 @@ impl Builder<'_> {
                 let in_order = InOrder::router(count);
                 let grid = [panels, in_order.extent(), Extent::Fixed(n_parts as u32)];
                 let buffers = buffers(self.tile_table(in_order));
-                self.push("router_logits", int8::router(format), parameters, buffers.clone(), grid)
+                let constants = router_parts(&matrix, n_parts);
+                self.push("router_logits", constants, parameters, buffers.clone(), grid)
                     .gives(name, panel_bytes);
                 self.when = When::One(count);
                 if let Some(norm) = &norm {

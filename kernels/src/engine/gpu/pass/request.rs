@@ -1,6 +1,6 @@
 //! What a step tells its kernels: `shader/shared/step.wgsl` reads it.
 
-use super::{compile::MAX_ROWS, tiles::FEW_ROWS};
+use super::tiles::FEW_ROWS;
 use crate::{
     cpu::{Rope, RopeTable},
     graph::{Span, WantedLogits},
@@ -9,30 +9,31 @@ use crate::{
 
 /// Tables of rotations that a step has room for.
 pub(super) const MAX_ROPES: usize = 8;
-/// The most workgroups that share the positions of a row.
-const MAX_SPLITS: u32 = 256;
-/// Pages that a workgroup takes at once, beside which its threads have nothing to do: `AT_ONCE` in `shader/attend.wgsl`.
-pub(super) const PAGES_AT_ONCE: u32 = 4;
+/// The most ranges of a row's pages. Which pages a range has depends on the row's position alone, as do the row's bits.
+pub(super) const MOST_RANGES: u32 = 128;
+/// Pages that a workgroup takes at least of a shallow row: `AT_ONCE` in `shader/row_attend.wgsl`.
+pub(super) const PAGES_AT_ONCE: u32 = 2;
+/// The most ranges of all rows of a step that are given apart; beyond it, a workgroup takes all of a row.
+pub(super) const MOST_APART: usize = 2_048;
 /// Words before the rows' places.
 const HEADER: usize = 7 + MAX_ROPES;
-/// Workgroups of attention that keep a GPU busy, beyond which positions are shared no further: of a query head, and of several.
-const BUSY: u32 = 1024;
-const BUSY_TOGETHER: u32 = 384;
+/// Workgroups of attention that keep a GPU busy without one for each range.
+const BUSY: u32 = 384;
 
-/// Workgroups of attention, before positions are divided among more of them.
+/// How attention is divided among workgroups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionGrid {
-    /// H.
-    pub(super) n_heads: u32,
-    /// Of a shallow row, the only one of its step: it attends to so little that a kernel of its own is faster. None if there is
-    /// none.
-    pub(super) of_shallow: Option<u32>,
-    /// The most pages of a shallow row.
+    /// Of a tile of rows and a range, in steps of up to [`FEW_ROWS`] and in others.
+    pub(super) of_tile: [u32; 2],
+    /// Rows of a tile, as well.
+    pub(super) rows_of_tile: [usize; 2],
+    /// The most ranges of a row.
+    pub(super) most_ranges: u32,
+    /// Ranges of all rows of a step that there is room for.
+    pub(super) most_apart: usize,
+    /// The most pages of a row that is the only one of its step and attends to so little that a kernel of its own is faster; 0 if
+    /// there is none.
     pub(super) shallow_pages: u32,
-    /// Of a row.
-    pub(super) of_row: u32,
-    /// In steps of more than [`FEW_ROWS`], of a tile of rows, and how many rows it has. None if rows are taken by themselves.
-    pub(super) of_tile: Option<(u32, usize)>,
 }
 
 /// Some rows of a step, in the words of its kernels; reused.
@@ -49,8 +50,11 @@ pub(super) struct Request {
     tables: Vec<u32>,
     pages: Vec<u32>,
     table: RopeTable,
-    /// Pages of a range.
-    span: u32,
+    /// Ranges that a workgroup takes and joins.
+    n_joined: u32,
+    /// Places of a row's head for what workgroups give.
+    n_slots: u32,
+    /// Workgroups that share a row's positions.
     pub(super) n_splits: u32,
     /// Whether its only row is shallow.
     pub(super) is_shallow: bool,
@@ -58,19 +62,30 @@ pub(super) struct Request {
     pub(super) n_best: u32,
     /// How a token is drawn from all logits of each row whose logits are wanted, and of those of the step that follow; empty if none is.
     draws: Vec<Draw>,
-    /// Tiles of attention: the first row of each, and how many it has, neighbours in one sequence.
-    tiles: Vec<[u32; 2]>,
+    /// Tiles of attention: the first row of each, how many it has, neighbours in one sequence, and the pages of their ranges.
+    tiles: Vec<[u32; 3]>,
 }
 
 impl AttentionGrid {
     /// Where no row attends.
     pub(super) const NONE: Self =
-        Self { n_heads: 1, of_shallow: None, shallow_pages: 0, of_row: 1, of_tile: None };
+        Self { of_tile: [1; 2], rows_of_tile: [1; 2], most_ranges: 1, most_apart: 0, shallow_pages: 0 };
+}
 
-    /// The most ranges of positions that the heads of all rows of a step have together.
-    pub(super) fn max_ranges(self) -> usize {
-        (MAX_ROWS * self.n_heads as usize).max(8 * BUSY as usize)
-    }
+/// Pages of a range of a row at `position`: the deeper, the more, so that a row has few ranges to join.
+fn span_of(position: u32, most_ranges: u32) -> u32 {
+    let n_pages = n_pages(position);
+    let usual = match n_pages {
+        ..=16 => 1,
+        17..=32 => 2,
+        33.. => 4,
+    };
+    n_pages.div_ceil(most_ranges).next_power_of_two().max(usual)
+}
+
+/// Pages up to that of a row at `position`.
+fn n_pages(position: u32) -> u32 {
+    position / PAGE_POSITIONS as u32 + 1
 }
 
 impl Request {
@@ -97,7 +112,7 @@ impl Request {
     /// The most words of a request of `n_rows` for sequences of up to `max_positions`.
     pub(super) fn max_words(n_rows: usize, ropes: &[Rope], max_positions: usize) -> usize {
         let rotations: usize = ropes.iter().map(|rope| 2 * rope.half()).sum();
-        HEADER + n_rows * (7 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
+        HEADER + n_rows * (8 + rotations + max_positions.div_ceil(PAGE_POSITIONS))
     }
 
     /// Says what is wanted of the logits of `spans` from row `first` of all on: `n_best`, and `draws` of all rows that want any.
@@ -127,8 +142,7 @@ impl Request {
             part.clear();
         }
         self.tiles.clear();
-        let (mut start, mut most_pages) = (0, 1);
-        let rows_of_tile = attention.of_tile.map_or(1, |(_, rows)| rows);
+        let mut start = 0;
         for span in spans {
             let taken = self.ids.len();
             for row in first.max(start)..(first + max_rows).min(start + span.ids.len()) {
@@ -150,44 +164,57 @@ impl Request {
                 self.tables.push(self.pages.len() as u32);
             }
             if self.ids.len() > taken {
-                let tile = |first: usize| [first, rows_of_tile.min(self.ids.len() - first)].map(|n| n as u32);
-                self.tiles.extend((taken..self.ids.len()).step_by(rows_of_tile).map(tile));
-                let last = self.positions[self.ids.len() - 1] as usize;
-                let n_pages = (last + 1).div_ceil(PAGE_POSITIONS);
+                let last = self.positions[self.ids.len() - 1];
+                let n_pages = n_pages(last) as usize;
                 self.pages.extend(span.table.numbers().take(n_pages));
-                most_pages = most_pages.max(n_pages as u32);
             }
             start += span.ids.len();
         }
-        self.divide(attention, most_pages);
+        self.divide_rows(attention);
+        self.divide_ranges(attention);
         self.write(ropes);
         self.n_rows()
     }
 
-    /// Divides the pages of each row's sequence, `most_pages` of the longest, among workgroups.
-    fn divide(&mut self, attention: AttentionGrid, most_pages: u32) {
-        let n_rows = (self.ids.len() as u32).max(1);
-        let AttentionGrid { n_heads, of_shallow, shallow_pages, of_row, of_tile } = attention;
-        self.is_shallow = of_shallow.is_some() && n_rows == 1 && most_pages <= shallow_pages;
-        let (busy, n_workgroups) = match (of_shallow, of_tile) {
-            (Some(n), _) if self.is_shallow => (BUSY, n),
-            (_, Some((n, _))) if n_rows > FEW_ROWS => (BUSY_TOGETHER, n * self.n_tiles()),
-            _ => (BUSY_TOGETHER, of_row * n_rows),
+    /// Divides rows into tiles of one sequence with equal ranges.
+    fn divide_rows(&mut self, attention: AttentionGrid) {
+        let n_rows = self.n_rows();
+        let rows_of_tile = attention.rows_of_tile[usize::from(n_rows as u32 > FEW_ROWS)];
+        let alike = |row: usize| (self.tables[row], span_of(self.positions[row], attention.most_ranges));
+        let mut first = 0;
+        while first < n_rows {
+            let (table, span) = alike(first);
+            let rows = (first..n_rows).take(rows_of_tile).take_while(|row| alike(*row) == (table, span));
+            let n = rows.count();
+            self.tiles.push([first as u32, n as u32, span]);
+            first += n;
+        }
+    }
+
+    /// Divides the ranges of each row among workgroups.
+    fn divide_ranges(&mut self, attention: AttentionGrid) {
+        let AttentionGrid { of_tile, most_ranges, most_apart, shallow_pages, .. } = attention;
+        let ranges = |position: &u32| n_pages(*position).div_ceil(span_of(*position, most_ranges));
+        let n_ranges = self.positions.iter().map(ranges).max().unwrap_or(1);
+        let only = match self.positions[..] {
+            [position] => n_pages(position),
+            _ => u32::MAX,
         };
-        let most = (attention.max_ranges() as u32 / (n_rows * n_heads)).min(MAX_SPLITS);
-        let least = if self.is_shallow { PAGES_AT_ONCE / 2 } else { PAGES_AT_ONCE };
-        let splits = (busy / n_workgroups.max(1)).clamp(1, most.min(most_pages.div_ceil(least)).max(1));
-        self.span = match most_pages.div_ceil(splits) {
-            few if few <= least => few,
-            many => many.next_multiple_of(PAGES_AT_ONCE),
+        self.is_shallow = only <= shallow_pages;
+        let is_many = self.n_rows() as u32 > FEW_ROWS;
+        let is_busy = of_tile[usize::from(is_many)] * self.n_tiles() >= BUSY;
+        let is_apart = !is_many || !is_busy && n_ranges as usize * self.n_rows() <= most_apart;
+        (self.n_joined, self.n_slots) = if is_apart { (1, n_ranges) } else { (n_ranges, 1) };
+        self.n_splits = match (self.is_shallow, &self.tiles[..]) {
+            (true, [[.., span]]) => only.div_ceil(PAGES_AT_ONCE.max(*span)),
+            _ => self.n_slots,
         };
-        self.n_splits = most_pages.div_ceil(self.span);
     }
 
     fn write(&mut self, ropes: &[Rope]) {
         let words = &mut self.words;
         words.clear();
-        words.extend([self.ids.len() as u32, self.wanted.len() as u32, self.span, self.n_splits]);
+        words.extend([self.ids.len() as u32, self.wanted.len() as u32, self.n_joined, self.n_slots]);
         words.resize(HEADER + 3 * self.ids.len(), 0);
         for (index, rope) in ropes.iter().enumerate() {
             words[4 + index] = words.len() as u32;

@@ -18,7 +18,7 @@ pub(super) struct RowHeads {
 }
 
 impl Builder<'_> {
-    /// Attention of one row to `slot`, (H, splits, C + 2) to `result`, and what is before it.
+    /// Attention of one row to `slot`, (H, slots, C + 2) to `result`, and what is before it.
     pub(super) fn row_attend(
         &mut self,
         heads: RowHeads,
@@ -31,7 +31,7 @@ impl Builder<'_> {
         heads.held.into_iter().for_each(|place| self.places.release(place));
         let grid = [Extent::Fixed(attention.n_heads), Extent::Fixed(1), Extent::Splits];
         self.when = When::ShallowRow;
-        let shader = ("row_attend", Vec::new());
+        let shader = ("row_attend", vec![("EIGHTHS", f64::from(attention.columns / 8))]);
         self.push_paged(shader, bytemuck::bytes_of(&heads.parameters), buffers, grid, slot);
         self.when = When::Always;
         self.steps.last_mut().expect("it was just appended")

@@ -1,7 +1,9 @@
 //! Norms of steps of one row, which the products behind them take themselves: each workgroup finds the sum and its squares anew,
 //! in less time than it takes to wait for another dispatch.
 
-use super::{compile::Builder, one_row::lines, places::PlaceId, structs::Norm, tiles::Extent};
+use super::{
+    compile::Builder, one_row::lines, places::PlaceId, products::router_parts, structs::Norm, tiles::Extent,
+};
 use crate::{
     engine::gpu::{
         device::GpuDevice,
@@ -19,7 +21,7 @@ pub(super) struct RowNorm {
     pub(super) norm: Norm,
     /// Whether something is added to the row.
     pub(super) has_addend: bool,
-    /// Those of rounding, with COLUMNS.
+    /// Those of rounding, with QUADS.
     pub(super) constants: Constants,
     /// What `shader/norm_rows.wgsl` binds.
     pub(super) buffers: Vec<(Resource, wgpu::Buffer)>,
@@ -33,6 +35,9 @@ impl RowNorm {
         found.expect("a norm binds them all").1.clone()
     }
 }
+
+/// Words of a workgroup that a norm's squares take: `shader/shared/norm_scale.wgsl`.
+const NORM_WORDS: usize = 256 + 16;
 
 /// The most workgroups of products that take a norm themselves: where there are more, not all of them run beside each other.
 const MOST_WORKGROUPS: usize = 1024;
@@ -66,9 +71,9 @@ impl Builder<'_> {
         rest.for_each(|op| op.tensors(|id| is_read |= id == out));
         let fits = |matrix: PackedShape| match matrix.format.geometry() {
             Some(geometry) => {
-                let [items, threads, capacity] = cut(&matrix, self.device);
+                let [items, _, capacity] = cut(&matrix, self.device);
                 let blocks = items / geometry.n_units() * (block_words(geometry) + geometry.n_groups());
-                ROWS * capacity + blocks + 2 * threads <= self.device.workgroup_words()
+                ROWS * capacity + blocks + NORM_WORDS <= self.device.workgroup_words()
                     && matrix.cols.is_multiple_of(4)
             }
             None => false,
@@ -105,10 +110,9 @@ impl Builder<'_> {
             ("HAS_ADDEND", usize::from(norm.has_addend)),
             ("N_EXPERTS", matrix.rows),
             ("PANEL_WORDS", matrix.panel_bytes() / 4),
-            ("PART", matrix.cols.div_ceil(n_parts)),
         ];
         constants.extend(numbers.map(|(name, value)| (name, value as f64)));
-        constants.extend(int8::router(matrix.format));
+        constants.extend(router_parts(&matrix, n_parts));
         let of_norm = [Resource::X, Resource::Y, Resource::Normed, Resource::Sum, Resource::Result];
         let names = [&of_norm.map(|of| (of, of))[..], &[(Resource::Weights, Resource::Gains)]].concat();
         let logits = of_router.iter().find(|(of, _)| *of == Resource::Result).expect("a router gives them");

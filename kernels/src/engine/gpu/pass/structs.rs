@@ -44,7 +44,7 @@ pub(crate) struct Heads {
     pub(crate) v_start: u32,
 }
 
-/// `Attend` in `shader/shared/attention.wgsl`.
+/// `Attend` in `shader/shared/attend.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Attend {
@@ -59,7 +59,6 @@ pub(crate) struct Attend {
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Joined {
     pub(crate) columns: u32,
-    pub(crate) head_columns: u32,
     pub(crate) result_stride: u32,
 }
 

@@ -32,8 +32,11 @@ pub(super) fn unsupported(
             embedded = Some(*out);
         }
         let what = match op {
-            Op::Embed { .. }
-            | Op::Norm { .. }
+            Op::Embed { out, .. } => {
+                let width = program.graph.width(*out);
+                return (!width.is_multiple_of(4)).then(|| format!("rows of {width} columns"));
+            }
+            Op::Norm { .. }
             | Op::Linear { .. }
             | Op::Linears { .. }
             | Op::Mlp { .. }

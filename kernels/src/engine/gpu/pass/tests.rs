@@ -1,8 +1,8 @@
 //! The pass on whatever adapter this machine has, lavapipe at least, against the CPU's vector kernels.
 
+mod any_step;
 mod best;
 mod heads;
-mod long;
 mod matrix;
 mod near;
 mod one_row;

@@ -23,7 +23,7 @@ pub(super) enum Extent {
     Tiles { rows: RowCount, of_row: u32, size: u32 },
     /// One for each tile of pairs that a router's choices can make.
     Pairs { rows: RowCount, n_experts: u32, n_chosen: u32, size: u32 },
-    /// One for each range of positions.
+    /// One for each part of the positions.
     Splits,
     /// One for each tile of attention.
     AttentionTiles,
