@@ -43,6 +43,21 @@ fn own_eighth(i: u32) -> vec4<u32> {
     return vec4<u32>(own[2u * i], own[2u * i + 1u]);
 }
 
+// A quarter's sums, and the products of eight columns of a key, from 8 `i` on.
+fn with_eighth(sum: vec4<f32>, word: vec4<u32>, i: u32, scale: f32) -> vec4<f32> {
+    let key = eight_of(word);
+    if IS_Q8_0 {
+        let of_eighth = fma(key.b, query[2u * i + 1u], fma(key.a, query[2u * i], vec4<f32>()));
+        return fma(of_eighth, vec4<f32>(scale), sum);
+    }
+    return fma(key.b, query[2u * i + 1u], fma(key.a, query[2u * i], sum));
+}
+
+fn with_value(sum: Eight, word: vec4<u32>, weight: f32) -> Eight {
+    let value = eight_of(word);
+    return Eight(fma(vec4<f32>(weight), value.a, sum.a), fma(vec4<f32>(weight), value.b, sum.b));
+}
+
 // Fills `largest`, `fours` and `sums_of` of up to AT_ONCE pages from number `first` on, up to `end`, and to `position`, the row's own.
 // All threads call it together.
 fn attend_to_pages(first: u32, end: u32, position: u32, kv_head: u32, thread: u32) {
@@ -56,30 +71,29 @@ fn attend_to_pages(first: u32, end: u32, position: u32, kv_head: u32, thread: u3
     let in_page = thread / 4u;
     for (var page = 0u; page < AT_ONCE; page++) {
         let of_page = keys[min(page, end - first - 1u)];
-        let is_own = PAGE * (first + page) + in_page == position;
         var sum = vec4<f32>();
         for (var i = quarter; i < EIGHTHS; i += 4u) {
             let word = eight_at(of_page, 8u * EIGHTHS, in_page, i);
-            let key = eight_of(select(word, own_eighth(i), is_own));
-            if IS_Q8_0 {
-                let unit = i / EIGHTHS_OF_UNIT;
-                let scale = select(scale_at(of_page, 8u * EIGHTHS, in_page, unit), own_scales[unit], is_own);
-                let of_eighth = fma(key.b, query[2u * i + 1u], fma(key.a, query[2u * i], vec4<f32>()));
-                sum = fma(of_eighth, vec4<f32>(scale), sum);
-            } else {
-                sum = fma(key.b, query[2u * i + 1u], fma(key.a, query[2u * i], sum));
+            sum = with_eighth(sum, word, i, scale_at(of_page, 8u * EIGHTHS, in_page, i / EIGHTHS_OF_UNIT));
+        }
+        if PAGE * (first + page) + in_page == position {
+            sum = vec4<f32>();
+            for (var i = quarter; i < EIGHTHS; i += 4u) {
+                sum = with_eighth(sum, own_eighth(i), i, own_scales[i / EIGHTHS_OF_UNIT]);
             }
         }
         quarters[quarter * POSITIONS + PAGE * page + in_page] = sum_of_quarter(sum);
     }
     workgroupBarrier();
     let here = PAGE * first + thread;
-    let is_there = thread < POSITIONS && here <= position && here < PAGE * end;
+    let is_there = here <= position && here < PAGE * end;
     var score = LOWEST;
-    if is_there {
-        score = 0.0;
-        for (var i = 0u; i < 4u; i++) {
-            score += quarters[i * POSITIONS + thread];
+    if thread < POSITIONS {
+        if is_there {
+            score = 0.0;
+            for (var i = 0u; i < 4u; i++) {
+                score += quarters[i * POSITIONS + thread];
+            }
         }
         scores[thread] = score;
     }
@@ -88,8 +102,7 @@ fn attend_to_pages(first: u32, end: u32, position: u32, kv_head: u32, thread: u3
         let page = thread / PAGE;
         var most = LOWEST;
         for (var i = 0u; i < PAGE; i++) {
-            let is_in = PAGE * (first + page) + i <= position && first + page < end;
-            most = max(most, select(LOWEST, scores[PAGE * page + i], is_in));
+            most = max(most, scores[PAGE * page + i]);
         }
         weights_of[thread] = select(0.0, exp(score - most), is_there);
         if thread % PAGE == 0u {
@@ -107,22 +120,21 @@ fn attend_to_pages(first: u32, end: u32, position: u32, kv_head: u32, thread: u3
     let eighth = thread % EIGHTHS;
     let unit = eighth / EIGHTHS_OF_UNIT;
     for (var part = thread / EIGHTHS; part < QUARTERS && first + part / 4u < end; part += N_TEAMS) {
+        let start = PAGE * first + PAGE / 4u * part;
         var sum: Eight;
-        for (var i = 0u; i < PAGE / 4u; i++) {
-            let at = PAGE / 4u * part + i;
-            let of_page = keys[at / PAGE] + attention.n_kv_heads * head_vectors;
-            let here = PAGE * first + at;
-            let word = eight_at(of_page, 8u * EIGHTHS, at % PAGE, eighth);
-            // What is behind the row is not of this sequence.
-            let of_sequence = select(vec4<u32>(), word, here < position);
-            let value = eight_of(select(of_sequence, own_eighth(32u + eighth), here == position));
-            var weight = weights_of[at];
-            if IS_Q8_0 {
-                let scale = select(0.0, scale_at(of_page, 8u * EIGHTHS, at % PAGE, unit), here < position);
-                weight *= select(scale, own_scales[MOST_COLUMNS / KV_UNIT + unit], here == position);
+        if start < position {
+            for (var i = 0u; i < PAGE / 4u; i++) {
+                // Beyond those before the row: the last of these, with weight 0.
+                let at = min(start + i, position - 1u) - PAGE * first;
+                let of_page = keys[at / PAGE] + attention.n_kv_heads * head_vectors;
+                let word = eight_at(of_page, 8u * EIGHTHS, at % PAGE, eighth);
+                let weight = select(0.0, weights_of[at], start + i < position);
+                sum = with_value(sum, word, weight * scale_at(of_page, 8u * EIGHTHS, at % PAGE, unit));
             }
-            sum.a = fma(vec4<f32>(weight), value.a, sum.a);
-            sum.b = fma(vec4<f32>(weight), value.b, sum.b);
+        }
+        if start <= position && position < start + PAGE / 4u {
+            let scale = own_scales[MOST_COLUMNS / KV_UNIT + unit];
+            sum = with_value(sum, own_eighth(32u + eighth), weights_of[position - PAGE * first] * scale);
         }
         for (var i = 0u; i < 4u; i++) {
             sums_of[8u * (part * EIGHTHS + eighth) + i] = sum.a[i];

@@ -33,8 +33,8 @@ struct Shares {
 }
 
 fn shares_of(before: f32, after: f32) -> Shares {
-    let largest = max(before, after);
-    return Shares(exp(before - largest), exp(after - largest));
+    let smaller = exp(min(before, after) - max(before, after));
+    return Shares(select(smaller, 1.0, before >= after), select(smaller, 1.0, after >= before));
 }
 
 fn joined_weights(before: Weighed, after: Weighed, shares: Shares) -> Weighed {
