@@ -141,7 +141,7 @@ fn on_gpu(
         }
         Keep::None | Keep::From(_) => packed,
     };
-    self_test::compare(model, &packed, &pass).with_context(|| names.clone())?;
+    let has_same_bits = self_test::compare(model, &packed, &pass).with_context(|| names.clone())?;
     let n_away = sparse.len() - pass.n_resident();
     if wish == DeviceWish::AUTO && n_away > 0 {
         let mut experts = LocalExperts::from_panels(packed.clone(), Dtype::F16);
@@ -157,7 +157,7 @@ fn on_gpu(
         );
     }
     let why = format!(
-        "The forward pass runs on {names}: {}, and its {:.0} MiB of weights fit{}.",
+        "The forward pass runs on {names}: {}, and its {:.0} MiB of weights fit{}.{}",
         if is_asked_for { "it was asked for" } else { "there is memory of its own" },
         pass.weight_bytes() as f64 / 1_048_576.0,
         match (pass.n_resident(), sparse.len()) {
@@ -167,6 +167,11 @@ fn on_gpu(
             (n, all) => format!(
                 ", with the experts of {n} of {all} layers; those of the others are computed by workers, or by the CPU"
             ),
+        },
+        if has_same_bits {
+            ""
+        } else {
+            " There, what others ask at the same time may change a text's last bits."
         },
     );
     model.run_on(Box::new(pass));

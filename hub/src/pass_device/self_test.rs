@@ -1,5 +1,6 @@
 //! Compares a forward pass on a GPU with the same one on the processor before it is used: drivers have been seen to return wrong
-//! results without an error.
+//! results without an error. Steps of one, of few and of many rows are compared with each other as well: they have kernels of their
+//! own, whose bits are the same unless a driver's compiler reorders sums.
 
 use std::sync::Arc;
 
@@ -17,10 +18,12 @@ use moex_protocol::Dtype;
 /// The largest error of the logits of all rows. Where rounding moves a value to another step of int8, or a router to an expert that
 /// it scores nearly alike, the error is below 1e-2, with random weights too; a kernel that is wrong gives about 1.
 const MAX_NMSE: f64 = 0.1;
-/// Rows of the prompt: more than one tile of a product, less than a page.
-const N_PROMPT: usize = 9;
+/// Rows of the prompt: many, less than a page.
+const N_PROMPT: usize = 20;
+/// Rows that are computed once more, with the token after the prompt: few.
+const N_AGAIN: usize = 5;
 
-/// Runs a prompt and a token after it on both.
+/// Runs a prompt and a token after it on both. Returns whether a row has the same bits in steps of any length.
 ///
 /// # Errors
 /// If either fails, or the logits differ by more than rounding does.
@@ -28,9 +31,8 @@ pub(super) fn compare(
     model: &Model,
     panels: &Arc<ExpertPanels>,
     pass: &dyn DevicePass,
-) -> anyhow::Result<()> {
-    let vocabulary = model.spec().vocab;
-    let ids: Vec<u32> = (0..=N_PROMPT).map(|n| (n * vocabulary / (N_PROMPT + 1)) as u32).collect();
+) -> anyhow::Result<bool> {
+    let ids = ids(model);
     let mut experts = LocalExperts::from_panels(panels.clone(), Dtype::F16);
     let mut kv = model.kv_pool(0, 1);
     let expected = logits(&ids, &mut kv, |spans, kv| Ok(model.forward(spans, kv, &mut experts)?))?;
@@ -44,7 +46,15 @@ pub(super) fn compare(
     })?;
     let error = nmse(&actual, &expected);
     ensure!(error <= MAX_NMSE, "its logits differ from the CPU's (NMSE {error:.1e})");
-    Ok(())
+    let (before, again) = actual.split_at(actual.len() - N_AGAIN * model.spec().vocab);
+    let before = &before[before.len() - again.len()..];
+    Ok(before.iter().zip(again).all(|(before, again)| before.to_bits() == again.to_bits()))
+}
+
+/// A prompt and a token after it.
+fn ids(model: &Model) -> Vec<u32> {
+    let vocabulary = model.spec().vocab;
+    (0..=N_PROMPT).map(|n| (n * vocabulary / (N_PROMPT + 1)) as u32).collect()
 }
 
 /// Computes the experts of a layer that the device does not hold.
@@ -60,7 +70,7 @@ pub(super) fn compute(
     experts.apply_into(asked, sum).map_err(|error| DeviceError::Failed(error.to_string()))
 }
 
-/// The logits (rows, V) of `ids`, all but the last in one step.
+/// The logits (rows, V) of `ids`, all but the last in one step, then of the last `N_AGAIN` once more.
 fn logits(
     ids: &[u32],
     kv: &mut KvPool,
@@ -69,7 +79,8 @@ fn logits(
     let mut table = KvTable::default();
     kv.reserve(&mut table, ids.len()).then_some(()).context("there is no memory for a page")?;
     let mut all = Vec::new();
-    for (start, ids) in [(0, &ids[..N_PROMPT]), (N_PROMPT, &ids[N_PROMPT..])] {
+    for rows in [0..N_PROMPT, N_PROMPT..ids.len(), ids.len() - N_AGAIN..ids.len()] {
+        let (start, ids) = (rows.start, &ids[rows]);
         all.extend(step(&[Span { ids, start, table: &table, wanted: WantedLogits::All }], kv)?);
     }
     Ok(all)
@@ -85,11 +96,15 @@ mod tests {
 
     use super::*;
 
-    /// A device whose kernels write nothing.
+    /// A device that gives these logits of rows by their positions, in steps of one row with another last bit if so wished.
     #[derive(Debug)]
-    struct Silent(usize);
+    struct Given {
+        logits: Vec<f32>,
+        vocabulary: usize,
+        differs_alone: bool,
+    }
 
-    impl DevicePass for Silent {
+    impl DevicePass for Given {
         fn kv_pool(&self, layout: KvLayout, budget_bytes: usize, n_sequences: usize) -> KvPool {
             KvPool::new(layout, budget_bytes, n_sequences)
         }
@@ -101,8 +116,11 @@ mod tests {
             _: &mut ExpertsElsewhere<'_>,
             out: &mut DeviceOutput,
         ) -> Result<(), DeviceError> {
-            let n_rows: usize = spans.iter().map(|span| span.ids.len()).sum();
-            out.logits = vec![0.0; n_rows * self.0];
+            let [span] = spans else { unreachable!("one sequence is tested") };
+            let rows = span.start * self.vocabulary..(span.start + span.ids.len()) * self.vocabulary;
+            let flipped = u32::from(self.differs_alone && span.ids.len() == 1);
+            let logit = |logit: &f32| f32::from_bits(logit.to_bits() ^ flipped);
+            out.logits = self.logits[rows].iter().map(logit).collect();
             Ok(())
         }
 
@@ -123,14 +141,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_device_that_returns_zeros_is_not_used() {
+    fn demo() -> (Arc<Model>, Arc<ExpertPanels>) {
         let processor = Arc::new(Processor::new(Simd::detect(), 1));
         let fast = Fast { processor: processor.clone(), weights: FloatWeights::Native, kv: KvFormat::F16 };
         let model = Model::load_for(&Checkpoint::demo().unwrap(), &Compute::Fast(fast)).unwrap();
         let model = Arc::new(model);
         let panels = Arc::new(ExpertPanels::new(model.clone(), processor, Keep::None).unwrap());
-        let said = compare(&model, &panels, &Silent(model.spec().vocab)).unwrap_err().to_string();
+        (model, panels)
+    }
+
+    #[test]
+    fn a_device_that_returns_zeros_is_not_used() {
+        let (model, panels) = demo();
+        let vocabulary = model.spec().vocab;
+        let logits = vec![0.0; (N_PROMPT + 1) * vocabulary];
+        let silent = Given { logits, vocabulary, differs_alone: false };
+        let said = compare(&model, &panels, &silent).unwrap_err().to_string();
         assert!(said.contains("differ from the CPU's (NMSE 1"), "{said}");
+    }
+
+    #[test]
+    fn a_device_whose_rows_depend_on_others_is_known() {
+        let (model, panels) = demo();
+        let vocabulary = model.spec().vocab;
+        let mut experts = LocalExperts::from_panels(panels.clone(), Dtype::F16);
+        let by_cpu = |spans: &[Span<'_>], kv: &mut KvPool| Ok(model.forward(spans, kv, &mut experts)?);
+        let expected = logits(&ids(&model), &mut model.kv_pool(0, 1), by_cpu).unwrap();
+        for differs_alone in [false, true] {
+            let device = Given { logits: expected.clone(), vocabulary, differs_alone };
+            assert_eq!(compare(&model, &panels, &device).unwrap(), !differs_alone);
+        }
     }
 }

@@ -27,7 +27,7 @@ const SHALLOW_PAGES: [u32; 2] = [80, 64];
 const FEW_QUERIES: u32 = 8;
 const MANY_QUERIES: u32 = 16;
 /// Ranges whose shares `shader/attend_rows.wgsl` has memory for.
-const MOST_SHARES: u32 = 1024;
+const MOST_SHARES: u32 = 512;
 
 /// Heads that 256 columns are of, `N_HEADS` in `shader/attend_rows.wgsl`.
 fn heads_of_columns(columns: u32) -> u32 {
