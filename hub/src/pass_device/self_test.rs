@@ -2,7 +2,7 @@
 //! results without an error. Steps of one, of few and of many rows are compared with each other as well: they have kernels of their
 //! own, whose bits are the same unless a driver's compiler reorders sums.
 
-use std::sync::Arc;
+use std::{ops::Range, slice::from_ref, sync::Arc};
 
 use anyhow::{Context, anyhow, ensure};
 use moex_kernels::{
@@ -20,10 +20,12 @@ use moex_protocol::Dtype;
 const MAX_NMSE: f64 = 0.1;
 /// Rows of the prompt: many, less than a page.
 const N_PROMPT: usize = 20;
-/// Rows that are computed once more, with the token after the prompt: few.
+/// Of them, those that the CPU computes as well: each reads experts from a disk that are not kept in memory.
+const N_COMPARED: usize = 10;
+/// The last rows, which are computed once more, with the token after the prompt: few.
 const N_AGAIN: usize = 5;
 
-/// Runs a prompt and a token after it on both. Returns whether a row has the same bits in steps of any length.
+/// Runs a prompt on both, and on the device a token after it. Returns whether a row has the same bits in steps of any length.
 ///
 /// # Errors
 /// If either fails, or the logits differ by more than rounding does.
@@ -32,22 +34,25 @@ pub(super) fn compare(
     panels: &Arc<ExpertPanels>,
     pass: &dyn DevicePass,
 ) -> anyhow::Result<bool> {
-    let ids = ids(model);
+    let (ids, vocabulary) = (ids(model), model.spec().vocab);
     let mut experts = LocalExperts::from_panels(panels.clone(), Dtype::F16);
-    let mut kv = model.kv_pool(0, 1);
-    let expected = logits(&ids, &mut kv, |spans, kv| Ok(model.forward(spans, kv, &mut experts)?))?;
-    let mut kv = pass.kv_pool(model.kv_layout(), 0, 1);
+    let by_cpu = |spans: &[Span<'_>], kv: &mut KvPool| Ok(model.forward(spans, kv, &mut experts)?);
+    let expected = logits(&ids, &mut model.kv_pool(0, 1), from_ref(&(0..N_COMPARED)), by_cpu)?;
     let mut elsewhere =
         |chosen: &LayerRouting, rows: &[f32], sum: &mut [f32]| compute(&mut experts, chosen, rows, sum);
-    let actual = logits(&ids, &mut kv, |spans, kv| {
+    let by_device = |spans: &[Span<'_>], kv: &mut KvPool| {
         let mut out = DeviceOutput::default();
         pass.step(spans, kv, &mut elsewhere, &mut out).map_err(|error| anyhow!(error))?;
         Ok(out.logits)
-    })?;
-    let error = nmse(&actual, &expected);
+    };
+    let steps = [0..N_PROMPT, N_PROMPT..ids.len(), ids.len() - N_AGAIN..ids.len()];
+    let actual = logits(&ids, &mut pass.kv_pool(model.kv_layout(), 0, 1), &steps, by_device)?;
+    let (before, again) = actual.split_at(ids.len() * vocabulary);
+    let error = nmse(&before[..expected.len()], &expected);
     ensure!(error <= MAX_NMSE, "its logits differ from the CPU's (NMSE {error:.1e})");
-    let (before, again) = actual.split_at(actual.len() - N_AGAIN * model.spec().vocab);
     let before = &before[before.len() - again.len()..];
+    let error = nmse(again, before);
+    ensure!(error <= MAX_NMSE, "its logits of few rows differ from those of many (NMSE {error:.1e})");
     Ok(before.iter().zip(again).all(|(before, again)| before.to_bits() == again.to_bits()))
 }
 
@@ -70,18 +75,19 @@ pub(super) fn compute(
     experts.apply_into(asked, sum).map_err(|error| DeviceError::Failed(error.to_string()))
 }
 
-/// The logits (rows, V) of `ids`, all but the last in one step, then of the last `N_AGAIN` once more.
+/// The logits (rows, V) of `ids` in these steps.
 fn logits(
     ids: &[u32],
     kv: &mut KvPool,
+    steps: &[Range<usize>],
     mut step: impl FnMut(&[Span<'_>], &mut KvPool) -> anyhow::Result<Vec<f32>>,
 ) -> anyhow::Result<Vec<f32>> {
     let mut table = KvTable::default();
     kv.reserve(&mut table, ids.len()).then_some(()).context("there is no memory for a page")?;
     let mut all = Vec::new();
-    for rows in [0..N_PROMPT, N_PROMPT..ids.len(), ids.len() - N_AGAIN..ids.len()] {
-        let (start, ids) = (rows.start, &ids[rows]);
-        all.extend(step(&[Span { ids, start, table: &table, wanted: WantedLogits::All }], kv)?);
+    for rows in steps {
+        let ids = &ids[rows.clone()];
+        all.extend(step(&[Span { ids, start: rows.start, table: &table, wanted: WantedLogits::All }], kv)?);
     }
     Ok(all)
 }
@@ -166,7 +172,8 @@ mod tests {
         let vocabulary = model.spec().vocab;
         let mut experts = LocalExperts::from_panels(panels.clone(), Dtype::F16);
         let by_cpu = |spans: &[Span<'_>], kv: &mut KvPool| Ok(model.forward(spans, kv, &mut experts)?);
-        let expected = logits(&ids(&model), &mut model.kv_pool(0, 1), by_cpu).unwrap();
+        let expected =
+            logits(&ids(&model), &mut model.kv_pool(0, 1), from_ref(&(0..N_PROMPT + 1)), by_cpu).unwrap();
         for differs_alone in [false, true] {
             let device = Given { logits: expected.clone(), vocabulary, differs_alone };
             assert_eq!(compare(&model, &panels, &device).unwrap(), !differs_alone);
