@@ -11,7 +11,7 @@ use crate::{
 pub(super) const MAX_ROPES: usize = 8;
 /// The most ranges of a row's pages. Which pages a range has depends on the row's position alone, as do the row's bits.
 pub(super) const MOST_RANGES: u32 = 128;
-/// Pages that a workgroup takes at least of a shallow row: `AT_ONCE` in `shader/row_attend.wgsl`.
+/// Pages that a workgroup takes at least of a shallow row: `AT_ONCE` in `shader/shared/row_pages.wgsl`.
 pub(super) const PAGES_AT_ONCE: u32 = 2;
 /// The most ranges of all rows of a step that are given apart; beyond it, a workgroup takes all of a row.
 pub(super) const MOST_APART: usize = 2_048;

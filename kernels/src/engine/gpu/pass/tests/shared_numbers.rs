@@ -10,7 +10,7 @@ use crate::{
 fn shaders_and_dispatches_have_the_same_numbers() {
     let matrix = include_str!("../../../../../shader/int8_matrix.wgsl");
     for (shader, name, number) in [
-        (include_str!("../../../../../shader/row_attend.wgsl"), "AT_ONCE", PAGES_AT_ONCE),
+        (include_str!("../../../../../shader/shared/row_pages.wgsl"), "AT_ONCE", PAGES_AT_ONCE),
         (include_str!("../../../../../shader/router_logits.wgsl"), "TILE", ROUTER_TILE),
         (matrix, "PAIRS", WIDE_TILE),
         (matrix, "ROWS", (WIDE_PANELS * ROWS) as u32),
