@@ -137,10 +137,6 @@ fn largest_of_page(query: u32) -> f32 {
     return most;
 }
 
-fn joined_four(before: vec4<f32>, after: vec4<f32>, of_both: Shares) -> vec4<f32> {
-    return fma(vec4<f32>(of_both.after), after, before * of_both.before);
-}
-
 // Four columns of the sums of a thread's queries.
 alias Sums = array<vec4<f32>, MOST>;
 

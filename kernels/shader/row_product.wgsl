@@ -24,25 +24,30 @@ var<workgroup> products: array<f32, N_PRODUCTS>;
 var<private> norm_scale: f32;
 var<private> writes_sum: bool;
 
-fn summed(quad: u32) -> vec4<f32> {
-    if QUADS % SQUARES != 0u && quad >= QUADS {
-        return vec4<f32>();
-    }
+fn sum_with_y(quad: u32) -> vec4<f32> {
     if HAS_ADDEND == 0u {
         return rows[quad];
     }
     return rows[quad] + y[quad];
 }
 
+// Writes the sum as well, if the workgroup is to.
+fn summed(quad: u32) -> vec4<f32> {
+    if QUADS % SQUARES != 0u && quad >= QUADS {
+        return vec4<f32>();
+    }
+    let four = sum_with_y(quad);
+    if writes_sum {
+        sum[quad] = four;
+    }
+    return four;
+}
+
 fn quad_at(q: u32) -> vec4<u32> {
     if q >= QUADS {
         return vec4<u32>();
     }
-    let values = summed(q);
-    if writes_sum {
-        sum[q] = values;
-    }
-    return normed_bits(gains[q], values, norm_scale);
+    return normed_bits(gains[q], sum_with_y(q), norm_scale);
 }
 
 @compute @workgroup_size(THREADS)
@@ -56,8 +61,8 @@ fn row_product(
     for (var i = 0u; i < (LINES + THREADS - 1u) / THREADS; i++) {
         touched |= weights[panel + 32u * min(i * THREADS + thread, LINES - 1u)];
     }
-    norm_scale = norm_scale_of(EPS, thread);
     writes_sum = GIVES_SUM == 1u && group.x == 0u;
+    norm_scale = norm_scale_of(EPS, thread);
     round_rows(thread);
 
     let row = thread % ROWS;

@@ -45,3 +45,7 @@ fn joined_weights(before: Weighed, after: Weighed, shares: Shares) -> Weighed {
 fn joined_sum(before: f32, after: f32, shares: Shares) -> f32 {
     return fma(shares.after, after, before * shares.before);
 }
+
+fn joined_four(before: vec4<f32>, after: vec4<f32>, shares: Shares) -> vec4<f32> {
+    return fma(vec4<f32>(shares.after), after, before * shares.before);
+}
