@@ -186,7 +186,7 @@ impl Dispatcher {
     }
 
     /// Workers to probe, each with an item that it holds and another worker is asked for: late or unhealthy ones that
-    /// are alive, and occasionally one that has been idle for long.
+    /// are alive, and occasionally one that has been idle for long, a few times in a row.
     fn probes(
         &self,
         now: Duration,
@@ -196,7 +196,7 @@ impl Dispatcher {
     ) -> BTreeMap<ConnectionId, Share> {
         let mut probes = BTreeMap::new();
         let chooser = self.chooser(fleet);
-        let may_sweep = self.may_sweep(now);
+        let (may_sweep, is_adaptive) = (self.may_sweep(now), self.config.hedge.is_adaptive());
         let mut is_swept = false;
         let asked = choice.candidates.iter().filter(|(_, workers)| !workers.is_empty());
         let asked = asked.map(|(item, workers)| (*item, workers.as_slice()));
@@ -207,9 +207,10 @@ impl Dispatcher {
                 if probes.contains_key(holder) || !fleet.is_present(*holder) {
                     continue;
                 }
-                let is_next =
-                    may_sweep && !is_swept && chooser.is_usable(*holder) && worker.is_due_for_probe(now);
-                if worker.health.is_to_be_tried(now) || is_next {
+                let is_usable = is_adaptive && chooser.is_usable(*holder);
+                let is_next = is_usable && may_sweep && !is_swept && worker.is_due_for_probe(now);
+                let is_awake = is_usable && worker.is_due_while_awake(now);
+                if worker.health.is_to_be_tried(now) || is_next || is_awake {
                     is_swept |= is_next;
                     probes.insert(*holder, Share { items: vec![item], copies: vec![item] });
                 }
@@ -281,7 +282,7 @@ impl Dispatcher {
         let Some(attempt) = self.attempts.get(id) else { return };
         let Some(job) = self.jobs.get(&attempt.job) else { return };
         let Some(worker) = self.workers.get_mut(attempt.worker) else { return };
-        worker.asked(now);
+        worker.asked(now, attempt.kind);
         let worker = worker.id();
         if attempt.kind == Kind::Probe {
             self.workers.probe_sent(attempt.worker, id, attempt.deadline);

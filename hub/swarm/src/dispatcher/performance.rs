@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use moex_protocol::{AttemptId, Join, Visibility, WorkerId};
 
+use super::attempts::Kind;
 use super::health::Health;
 use super::latency::{Latencies, Latency};
 use super::tier::{self, Tier};
@@ -21,6 +22,10 @@ const ASSUMED_TERAFLOPS: f64 = 0.005;
 const SWARM_FACTOR: u32 = 8;
 /// Interval of probes to a worker that gets no work: requests that another worker gets too.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// Probes in a row to such a worker: its device may have gone to sleep, and the first answer then measures the waking.
+const PROBES_IN_A_ROW: u32 = 4;
+/// Time from a request within which its device is awake and the next probe measures that.
+const AWAKE: Duration = Duration::from_millis(500);
 /// The maximum timeout of any worker, unless the configured one is longer.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -53,6 +58,8 @@ pub(crate) struct Performance {
     round_trips: Latency,
     /// When it was last asked, or joined.
     asked_at: Duration,
+    /// Probes still to come of [`PROBES_IN_A_ROW`].
+    n_probes_left: u32,
 }
 
 /// Counts since it joined.
@@ -86,6 +93,7 @@ impl Performance {
             answers: Latency::default(),
             round_trips: Latency::default(),
             asked_at: now,
+            n_probes_left: 0,
         }
     }
 
@@ -126,14 +134,30 @@ impl Performance {
     }
 
     /// Records that it is asked now.
-    pub(crate) fn asked(&mut self, now: Duration) {
+    pub(crate) fn asked(&mut self, now: Duration, kind: Kind) {
+        self.n_probes_left = match kind {
+            Kind::Probe if self.is_due_for_probe(now) => PROBES_IN_A_ROW - 1,
+            Kind::Probe => self.n_probes_left.saturating_sub(1),
+            // What it is asked measures it.
+            Kind::Ask | Kind::Hedge => 0,
+        };
         self.asked_at = now;
         self.counts.dispatches += 1;
     }
 
     /// Whether its last request is so long ago that its speed is unknown.
     pub(crate) fn is_due_for_probe(&self, now: Duration) -> bool {
-        self.tier != Tier::Prefill && now.saturating_sub(self.asked_at) >= PROBE_INTERVAL
+        self.tier != Tier::Prefill && self.idle(now) >= PROBE_INTERVAL
+    }
+
+    /// Whether a probe has woken it, and the next one measures how fast it is awake.
+    pub(crate) fn is_due_while_awake(&self, now: Duration) -> bool {
+        self.n_probes_left > 0 && self.idle(now) < AWAKE
+    }
+
+    /// Time since its last request.
+    fn idle(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.asked_at)
     }
 
     /// Expected time of a message of `n_pairs` with `flops` of arithmetic: as measured, or by the device's reported

@@ -139,6 +139,35 @@ fn a_worker_that_is_fast_again_finds_its_way_back() {
     assert!(room.take(a).is_some(), "asked like any other");
 }
 
+/// Probes that an idle worker gets in twenty jobs, of which it answers the first after 40 ms and the others after `awake`.
+fn probe(room: &mut Room, idle: ConnectionId, other: ConnectionId, awake: u64) -> u64 {
+    room.advance(Duration::from_secs(11));
+    let before = room.swarm.status().totals.probes;
+    let mut takes = 40;
+    for _ in 0..20 {
+        let id = room.start(job());
+        let asked = room.take(idle);
+        room.answer(other);
+        if let Some((attempt, dispatch)) = asked {
+            room.advance_millis(std::mem::replace(&mut takes, awake));
+            room.complete(idle, attempt, answer(&dispatch));
+        }
+        assert_right(room, id);
+    }
+    room.swarm.status().totals.probes - before
+}
+
+#[test]
+fn a_worker_that_wakes_slowly_finds_its_way_back() {
+    let mut room = Room::new(adaptive(0.0));
+    let (a, b) = (room.join(1), room.join(2));
+    warm(&mut room, &[(a, 60), (b, 5)]);
+    assert_eq!(probe(&mut room, a, b, 50), 4, "as slow awake as asleep");
+    assert_eq!(room.swarm.status().workers[0].tier, Tier::Fallback);
+    assert!(probe(&mut room, a, b, 4) > 2);
+    assert_eq!(room.swarm.status().workers[0].tier, Tier::Decode);
+}
+
 #[test]
 fn slower_than_the_hub_alone_is_a_fallback() {
     let mut room = Room::new(adaptive(0.0));
