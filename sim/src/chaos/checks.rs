@@ -34,6 +34,8 @@ pub(super) struct Checks {
     excused: BTreeSet<PeerId>,
     /// Workers with memory for the whole model.
     large: BTreeSet<WorkerId>,
+    /// Workers that were not on probation at the last check: the swarm has placed blocks with them since.
+    trusted: BTreeSet<WorkerId>,
     second: u64,
     events_before: u64,
     pub(super) has_hostile: bool,
@@ -63,6 +65,7 @@ impl Checks {
             open: BTreeMap::new(),
             excused: BTreeSet::new(),
             large: BTreeSet::new(),
+            trusted: BTreeSet::new(),
             second: 0,
             events_before: 0,
             has_hostile: false,
@@ -205,9 +208,9 @@ impl Checks {
         Ok(())
     }
 
-    /// Where as many workers as there are replicas have proven themselves or came early, and have room for all blocks, workers
-    /// on probation are given a bounded share.
-    fn new_keys(&self, world: &World) -> Result<(), String> {
+    /// Where as many workers as there are replicas have proven themselves or came early, before the last check, and have room for
+    /// all blocks, workers on probation are given a bounded share.
+    fn new_keys(&mut self, world: &World) -> Result<(), String> {
         let status = world.swarm().status();
         let n_blocks = status.coverage.blocks;
         let (new, others): (Vec<_>, Vec<_>) =
@@ -216,7 +219,9 @@ impl Checks {
             self.large.contains(&worker.id) && worker.visibility != Visibility::Leaving
         };
         let n_new: usize = new.iter().map(|worker| worker.blocks_assigned).sum();
-        let n_large = others.iter().filter(has_room).count();
+        let trusted = others.iter().map(|worker| worker.id).collect();
+        let trusted = std::mem::replace(&mut self.trusted, trusted);
+        let n_large = others.iter().filter(|worker| trusted.contains(&worker.id)).filter(has_room).count();
         if n_large < self.swarm.replicas
             || self.had_failing_loads
             || n_new <= n_blocks.div_ceil(NEW_KEYS_HOLD_ONE_IN)
