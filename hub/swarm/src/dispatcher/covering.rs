@@ -207,9 +207,9 @@ impl Dispatcher {
                 if probes.contains_key(holder) || !fleet.is_present(*holder) {
                     continue;
                 }
-                let is_usable = is_adaptive && chooser.is_usable(*holder);
-                let is_next = is_usable && may_sweep && !is_swept && worker.is_due_for_probe(now);
-                let is_awake = is_usable && worker.is_due_while_awake(now);
+                let is_next =
+                    may_sweep && !is_swept && worker.is_due_for_probe(now) && chooser.is_usable(*holder);
+                let is_awake = is_adaptive && worker.is_due_while_awake(now) && chooser.is_usable(*holder);
                 if worker.health.is_to_be_tried(now) || is_next || is_awake {
                     is_swept |= is_next;
                     probes.insert(*holder, Share { items: vec![item], copies: vec![item] });
