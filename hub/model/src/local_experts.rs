@@ -25,6 +25,9 @@ use super::{
     transformer::Model,
 };
 
+/// Columns of a row's sum that a thread takes.
+const SUMMED_AT_ONCE: usize = 256;
+
 /// Computes experts locally, and sums their results in f32, in ascending expert order.
 pub struct LocalExperts {
     arithmetic: Arithmetic,
@@ -58,7 +61,8 @@ impl LocalExperts {
 
     /// The same results as workers with int8 activations.
     pub fn from_panels(panels: Arc<ExpertPanels>, wire: Dtype) -> Self {
-        Self::new(Arithmetic::Panels { panels, space: Box::default() }, Some(wire))
+        let space = Box::new(PanelSpace::new(wire == Dtype::F16));
+        Self::new(Arithmetic::Panels { panels, space }, Some(wire))
     }
 
     fn new(arithmetic: Arithmetic, wire: Option<Dtype>) -> Self {
@@ -98,16 +102,21 @@ impl Experts for LocalExperts {
             }
         };
         computed.map_err(|(expert, reason)| ExpertsError::Block { layer: layer as u16, expert, reason })?;
-        round(answers);
-        let add = |t: usize, sum: &mut [f32]| {
+        if !(processor.is_some() && *wire == Some(Dtype::F16)) {
+            round(answers); // else they are rounded where they are computed
+        }
+        // A row in parts, so that threads share a single one.
+        let width = if hidden.is_multiple_of(SUMMED_AT_ONCE) { SUMMED_AT_ONCE } else { hidden };
+        let add = |part: usize, sum: &mut [f32]| {
+            let (t, first) = (part * width / hidden, part * width % hidden);
             sum.fill(0.0);
             for p in calls.of_row(t) {
-                cpu::add(sum, &answers[*p as usize * hidden..][..hidden]);
+                cpu::add(sum, &answers[*p as usize * hidden + first..][..width]);
             }
         };
         match &processor {
-            Some(processor) => processor.each_row(sum, hidden, add),
-            None => sum.chunks_exact_mut(hidden.max(1)).enumerate().for_each(|(t, sum)| add(t, sum)),
+            Some(processor) => processor.each_row_reading(sum, width, width * routing.k, add),
+            None => sum.chunks_exact_mut(width.max(1)).enumerate().for_each(|(part, sum)| add(part, sum)),
         }
         Ok(None)
     }

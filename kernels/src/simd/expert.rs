@@ -5,9 +5,9 @@
 use super::{
     PackedShape, Simd,
     disjoint::Disjoint,
-    isa::ROWS,
+    isa::{Isa, Kernel, ROWS},
     linear::panels_of_task,
-    round::RoundProducts,
+    round::{RoundProducts, rounded},
     rows::{MAX_ROWS, fill, multiply},
     silu_mul::{ClampedSwiglu, SiluMul},
 };
@@ -53,6 +53,8 @@ pub struct ExpertScratch {
     starts: Vec<usize>,
     /// (P, 2F), where they are kept.
     products: Option<Vec<f32>>,
+    /// Whether results are rounded to f16.
+    is_rounded: bool,
 }
 
 impl ExpertScratch {
@@ -62,6 +64,11 @@ impl ExpertScratch {
             true => drop(self.products.get_or_insert_default()),
             false => self.products = None,
         }
+    }
+
+    /// Sets whether [`experts`] rounds its results to the nearest f16, as [`super::round_to_f16`] does.
+    pub fn round_results(&mut self, is_rounded: bool) {
+        self.is_rounded = is_rounded;
     }
 
     /// (P, 2F): for each pair of the last [`experts`] the products with gate, then those with up, without biases; empty
@@ -186,7 +193,7 @@ pub fn experts(
     if let Some(call) = calls.iter().find(|call| call.expert.len() != expected) {
         return Err(ShapeError::BlockLength { expected, actual: call.expert.len() });
     }
-    let ExpertScratch { x, inner, h, starts, products } = scratch;
+    let ExpertScratch { x, inner, h, starts, products, is_rounded } = scratch;
     starts.clear();
     let mut n_pairs = 0; // P
     for call in calls {
@@ -204,7 +211,7 @@ pub fn experts(
     let between = Between { inner, products: products.as_deref_mut() };
     gate_up(simd, pool, shape, calls, starts, x, between);
     fill(simd, pool, h, shape.format.down, shape.inner, inner);
-    down(simd, pool, shape, calls, starts, h, out);
+    down(simd, pool, shape, calls, starts, h, (out, *is_rounded));
     Ok(())
 }
 
@@ -272,7 +279,7 @@ fn gate_up(
     });
 }
 
-/// Computes `out` (P, D), times the gates.
+/// Computes `out` (P, D), times the gates, rounded to f16 if that is wanted.
 fn down(
     simd: Simd,
     pool: &Pool,
@@ -280,7 +287,7 @@ fn down(
     calls: &[ExpertCall<'_>],
     starts: &[usize],
     h: &Activations,
-    out: &mut [f32],
+    (out, is_rounded): (&mut [f32], bool),
 ) {
     let matrix = shape.down_shape();
     let panel_bytes = matrix.panel_bytes();
@@ -308,19 +315,41 @@ fn down(
                     }
                     let column = (panel + n) * ROWS;
                     let width = ROWS.min(shape.hidden - column);
-                    for (t, (product, pair)) in products.iter().zip(pairs).enumerate() {
+                    simd.run(Results { products, pairs, is_rounded });
+                    for (t, product) in products.iter().enumerate() {
                         let start = (first + t) * shape.hidden + column;
                         // SAFETY: these columns of this call's pairs are this panel's, and this task's alone.
-                        let out = unsafe { out.part(start..start + width) };
-                        for (out, y) in out.iter_mut().zip(product) {
-                            let y = pair.gate * y;
-                            *out = if y.abs() < SMALLEST_RESULT { 0.0 } else { y };
-                        }
+                        unsafe { out.part(start..start + width) }.copy_from_slice(&product[..width]);
                     }
                 }
             }
         }
     });
+}
+
+/// Multiplies products of down with the gates of their pairs.
+struct Results<'a> {
+    /// A panel of each pair.
+    products: &'a mut [[f32; ROWS]],
+    pairs: &'a [Pair],
+    is_rounded: bool,
+}
+
+impl Kernel for Results<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        for (product, pair) in self.products.iter_mut().zip(self.pairs) {
+            for y in &mut *product {
+                let result = pair.gate * *y;
+                *y = if result.abs() < SMALLEST_RESULT { 0.0 } else { result };
+            }
+            if self.is_rounded {
+                product.iter_mut().for_each(|y| *y = rounded(*y));
+            }
+        }
+    }
 }
 
 /// Runs `work(call, panels)` for all panels of all calls, some at once.

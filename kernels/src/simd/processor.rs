@@ -1,10 +1,12 @@
 //! The instructions and threads that the kernels of this module run on.
 
+use std::ops::RangeInclusive;
+
 use super::{Simd, UnknownSimd, disjoint::Disjoint};
 use crate::pool::Pool;
 
-/// Values worth handing to another thread at once: some microseconds of them.
-const TASK_VALUES: usize = 16 << 10;
+/// Values handed to a thread at once: as many as each gets, if that is worth a task and takes no more than some microseconds.
+const TASK_VALUES: RangeInclusive<usize> = (1 << 10)..=(16 << 10);
 
 /// An instruction set and a pool of threads.
 #[derive(Debug)]
@@ -43,9 +45,24 @@ impl Processor {
     /// # Panics
     /// If `rows` is not whole rows.
     pub fn each_row(&self, rows: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+        self.each_row_reading(rows, width, width, work);
+    }
+
+    /// [`Self::each_row`] whose work reads `n_read` values a row.
+    ///
+    /// # Panics
+    /// As [`Self::each_row`].
+    pub fn each_row_reading(
+        &self,
+        rows: &mut [f32],
+        width: usize,
+        n_read: usize,
+        work: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
         let n_rows = rows.len().checked_div(width).unwrap_or(0);
         assert_eq!(rows.len(), n_rows * width, "rows of {width}");
-        let rows_each = (TASK_VALUES / width.max(1)).max(1);
+        let values_each = n_rows * n_read / self.pool.n_threads();
+        let rows_each = (values_each.clamp(*TASK_VALUES.start(), *TASK_VALUES.end()) / n_read.max(1)).max(1);
         let rows = Disjoint::new(rows);
         self.pool.run(n_rows.div_ceil(rows_each), &|task| {
             for t in task * rows_each..n_rows.min((task + 1) * rows_each) {

@@ -47,7 +47,7 @@ impl Kernel for RoundToF16<'_> {
 
 /// Has no branch, so that a loop over it is vectorised.
 #[inline(always)]
-fn rounded(value: f32) -> f32 {
+pub(super) fn rounded(value: f32) -> f32 {
     /// 2^-14, the smallest normal f16.
     const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
     /// 65,520, from which on values are nearer to 2^16 than to the largest f16.

@@ -187,6 +187,15 @@ pub struct PanelSpace {
     spare: Vec<u8>,
 }
 
+impl PanelSpace {
+    /// Buffers; results are rounded to f16 if `is_rounded`.
+    pub fn new(is_rounded: bool) -> Self {
+        let mut space = Self::default();
+        space.scratch.round_results(is_rounded);
+        space
+    }
+}
+
 /// Reuses a vector's memory for another lifetime: collecting a vector's own iterator does not allocate.
 fn recycled<'b>(mut calls: Vec<ExpertCall<'_>>) -> Vec<ExpertCall<'b>> {
     calls.clear();
