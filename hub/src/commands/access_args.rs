@@ -129,6 +129,12 @@ impl AccessArgs {
                 "{address} can be reached from other machines: give the hub an --api-key, open it with --lan, or listen on 127.0.0.1"
             );
         }
+        if self.lan && address.port() == self.https_port && address.port() != 0 {
+            bail!(
+                "port {} is the https port of --lan, and its plain pages need one too: name another for them, or for https by --https-port",
+                self.https_port
+            );
+        }
         let plain = bind_all(address, "--port")?;
         let https = match self.lan {
             true => bind_all(SocketAddr::new(address.ip(), self.https_port), "--https-port")?,

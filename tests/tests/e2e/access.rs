@@ -78,15 +78,23 @@ async fn a_kept_token_that_others_can_read_or_that_is_damaged_is_one_sentence() 
     let token = state.path().join("join-token");
     let mode = |mode| std::fs::set_permissions(&token, std::fs::Permissions::from_mode(mode)).unwrap();
     mode(0o644);
-    assert_fails_with(&state, "can be read by other users");
+    assert_fails_with(&state, &["--listen", "127.0.0.1:0"], "can be read by other users");
     mode(0o600);
     std::fs::write(&token, "not one token").unwrap();
-    assert_fails_with(&state, "is damaged");
+    assert_fails_with(&state, &["--listen", "127.0.0.1:0"], "is damaged");
 }
 
-fn assert_fails_with(state: &tempfile::TempDir, words: &str) {
+#[test]
+fn one_port_for_plain_pages_and_for_https_is_one_sentence() {
+    let state = tempfile::tempdir().unwrap();
+    let said = "port 8443 is the https port of --lan";
+    assert_fails_with(&state, &["--lan", "--listen", "0.0.0.0:8443"], said);
+    assert_fails_with(&state, &["--lan", "--port", "8443"], said);
+}
+
+fn assert_fails_with(state: &tempfile::TempDir, args: &[&str], words: &str) {
     let state = state.path().display().to_string();
-    let output = crate::run(&["serve", "--listen", "127.0.0.1:0", "--state", &state]);
+    let output = crate::run(&[&["serve", "--state", &state], args].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(words) && said.trim().lines().count() == 1, "{said}");
