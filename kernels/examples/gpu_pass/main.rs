@@ -1,8 +1,8 @@
 //! The hub's forward pass on a GPU, dispatch by dispatch: `cargo xtask bench gpu`.
 //!
-//! `gpu_pass [adapter=PART OF A NAME] [formats=q4_0,q4_K_M] [layers=6] [kv=f16] [depth=2048] [prompt=512] [steps=50]
+//! `gpu_pass [adapter=PART OF A NAME] [formats=q4_0,q4_K_M] [layers=6] [kv=f16] [depth=2048] [prompt=512] [users=0] [steps=50]
 //! [mib=1024] [resident=THREADS]`: on a model of noise with the geometry of Qwen3-30B-A3B, tokens/s and the time of a layer, by the
-//! difference between models of so many layers and of two; then, for each kernel of a decode step, its time, the weights and keys
+//! difference between models of so many layers and of two, and of a step of so many users, each at the depth; then, for each kernel of a decode step, its time, the weights and keys
 //! it reads, how much of the memory's speed that is, and its threads, of as many as the card keeps resident if that is said. The
 //! memory's speed is that of reading so many MiB in the same run.
 
@@ -39,6 +39,7 @@ struct Settings {
     kv: KvFormat,
     depth: usize,
     prompt: usize,
+    n_users: usize,
     n_steps: usize,
     read_bytes: u64,
     resident_threads: Option<u32>,
@@ -87,6 +88,7 @@ impl Settings {
             kv: KvFormat::F16,
             depth: 2048,
             prompt: 512,
+            n_users: 0,
             n_steps: 50,
             read_bytes: 1 << 30,
             resident_threads: None,
@@ -105,6 +107,7 @@ impl Settings {
                 "kv" => settings.kv = value.parse()?,
                 "depth" => settings.depth = value.parse()?,
                 "prompt" => settings.prompt = value.parse()?,
+                "users" => settings.n_users = value.parse()?,
                 "steps" => settings.n_steps = value.parse()?,
                 "mib" => settings.read_bytes = value.parse::<u64>()? << 20,
                 "resident" => settings.resident_threads = Some(value.parse()?),
@@ -141,6 +144,8 @@ struct Measured {
     dispatches: [Vec<DispatchTime>; 2],
     /// Those of the prompt's first rows, as many as are computed at once.
     prompt_dispatches: Vec<DispatchTime>,
+    /// Microseconds of a step of all users on the GPU, and those of each dispatch.
+    users: Option<(f64, Vec<DispatchTime>)>,
 }
 
 impl Run {
@@ -175,7 +180,7 @@ impl Run {
                 tokens[index] = tokens[index].min(self.tokens(depth, settings.n_steps)?);
             }
             let [ends, each] = [Stamps::Ends, Stamps::Each]
-                .map(|stamps| self.timed(clock, stamps, (depth, 1), settings.n_steps));
+                .map(|stamps| self.timed(clock, stamps, (depth, 1, 1), settings.n_steps));
             let (ends, each) = (ends?, each?);
             if index == 0 {
                 gpu_micros = [ends.0, each.0];
@@ -184,8 +189,17 @@ impl Run {
         }
         let prompt = prompt.into_iter().fold(f64::MAX, f64::min);
         let rows = settings.prompt.min(AT_ONCE);
-        let (_, prompt_dispatches) = self.timed(clock, Stamps::Each, (0, rows), 5)?;
-        Ok(Measured { n_layers: self.n_layers, tokens, prompt, gpu_micros, dispatches, prompt_dispatches })
+        let (_, prompt_dispatches) = self.timed(clock, Stamps::Each, (0, rows, 1), 5)?;
+        let of_users = (settings.depth, 1, settings.n_users);
+        let users = match settings.n_users {
+            0 => None,
+            _ => {
+                let (whole, _) = self.timed(clock, Stamps::Ends, of_users, settings.n_steps)?;
+                Some((whole, self.timed(clock, Stamps::Each, of_users, settings.n_steps)?.1))
+            }
+        };
+        let n_layers = self.n_layers;
+        Ok(Measured { n_layers, tokens, prompt, gpu_micros, dispatches, prompt_dispatches, users })
     }
 
     fn prompt(&mut self, n: usize) -> Result<f64, Box<dyn Error>> {
@@ -207,18 +221,19 @@ impl Run {
         Ok(started.elapsed().as_secs_f64() / n as f64)
     }
 
-    /// Medians of a step of so many rows, and of its dispatches.
+    /// Medians of a step of so many rows of so many sequences, and of its dispatches. The sequences share their keys and values.
     fn timed(
         &mut self,
         clock: &GpuClock,
         stamps: Stamps,
-        (depth, n_rows): (usize, usize),
+        (depth, n_rows, n_sequences): (usize, usize, usize),
         n: usize,
     ) -> Result<(f64, Vec<DispatchTime>), Box<dyn Error>> {
         let (mut whole, mut dispatches) = (Vec::new(), Vec::new());
         let ids: Vec<u32> = (depth..depth + n_rows).map(id).collect();
         for _ in 0..n {
-            let spans = [Span { ids: &ids, start: depth, table: &self.table, wanted: WantedLogits::Last }];
+            let span = || Span { ids: &ids, start: depth, table: &self.table, wanted: WantedLogits::Last };
+            let spans: Vec<_> = (0..n_sequences).map(|_| span()).collect();
             let time = self.pass.timed_step((clock, stamps), &spans, &self.kv, &mut self.out)?;
             whole.push(time.micros);
             dispatches.push(time.dispatches);
@@ -270,6 +285,11 @@ fn report(name: &str, settings: &Settings, (few, many): (&Measured, &Measured), 
     }
     println!("  a prompt of {} (weights are counted once for a row):", settings.prompt.min(AT_ONCE));
     table(&many.prompt_dispatches, many.n_layers, settings.resident_threads, rate);
+    if let Some((micros, dispatches)) = &many.users {
+        let (n, depth) = (settings.n_users, settings.depth);
+        println!("  {n} users at depth {depth}, {micros:.0} us on the GPU:");
+        table(dispatches, many.n_layers, settings.resident_threads, rate);
+    }
 }
 
 /// A row for each kind of dispatch: how many a layer, medians of its time, bytes, bandwidth, threads.

@@ -6,7 +6,7 @@ use super::{
     places::PlaceId,
     request::{AttentionGrid, MOST_APART, MOST_RANGES},
     structs::{Attend, Joined},
-    tiles::{Extent, FEW_ROWS, When},
+    tiles::{Attends, Extent, FEW_ROWS, When},
 };
 use crate::{
     WeightFormat,
@@ -22,8 +22,7 @@ use crate::{
 /// H200 with 32 heads of 128 columns, 8 to a key.
 const SHALLOW_PAGES: [u32; 2] = [80, 64];
 
-/// Queries that a workgroup of `shader/attend.wgsl` takes at most, in steps of few rows and of many. Those of few leave a GPU idle
-/// where workgroups are large.
+/// Queries that a workgroup of `shader/attend.wgsl` takes at most, in narrow tiles and in wide ones.
 const FEW_QUERIES: u32 = 8;
 const MANY_QUERIES: u32 = 16;
 /// Ranges whose shares `shader/attend_rows.wgsl` has memory for.
@@ -111,17 +110,15 @@ impl Builder<'_> {
         let heads = self.row_heads.take();
         let tile = |most| AttentionTile::of(&parameters, most, self.layout, self.device);
         let tiles = [tile(FEW_QUERIES)?, tile(MANY_QUERIES)?];
-        let has_shallow_rows = heads.is_some();
         let (most_apart, most_ranges) = most_ranges(&parameters, self.device);
         self.attention = AttentionGrid {
             of_tile: tiles.map(|tile| tile.n_workgroups(parameters.n_kv_heads)),
             rows_of_tile: tiles.map(AttentionTile::n_rows),
             most_ranges,
             most_apart,
-            shallow_pages: if has_shallow_rows {
-                SHALLOW_PAGES[usize::from(is_q8_0(self.layout))]
-            } else {
-                0
+            shallow_pages: match heads {
+                Some(_) => SHALLOW_PAGES[usize::from(is_q8_0(self.layout))],
+                None => 0,
             },
         };
         // (T, H, slots, C + 2).
@@ -129,11 +126,10 @@ impl Builder<'_> {
         let [queries, result] = [queries, place].map(|place| self.places.get(place));
         let buffers = vec![(Resource::Q, queries), (Resource::Result, result.clone())];
         let of_position = position_bytes(self.layout, parameters.n_kv_heads as usize, head_width);
-        let few = if has_shallow_rows { When::FewButShallowRow } else { When::OneOrFew(RowCount::Step) };
-        for (when, tile) in [few, When::Many(RowCount::Step)].into_iter().zip(tiles) {
+        for (how, tile) in [Attends::InNarrowTiles, Attends::InWideTiles].into_iter().zip(tiles) {
             let n_workgroups = Extent::Fixed(tile.n_workgroups(parameters.n_kv_heads));
             let grid = [n_workgroups, Extent::AttentionTiles, Extent::Splits];
-            self.when = when;
+            self.when = When::Attends(how);
             let told = bytemuck::bytes_of(&parameters);
             let shader = ("attend", tile.constants());
             self.push_paged(shader, told, buffers.clone(), grid, slot).reads.of_position = of_position;

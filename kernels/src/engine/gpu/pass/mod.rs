@@ -38,7 +38,7 @@ use compile::MAX_ROWS;
 use pages::{GpuPages, Pages, position_bytes};
 use part::{Given, Part, State};
 use support::unsupported;
-use tiles::Counts;
+use tiles::{Attends, Counts};
 
 use super::{device::GpuDevice, signal::lock};
 use crate::{
@@ -244,7 +244,7 @@ impl DevicePass for GpuPass {
             rows: 1,
             wanted: 1,
             splits: 1,
-            is_shallow: self.has_shallow_rows(),
+            attends: if self.has_shallow_rows() { Attends::ShallowRow } else { Attends::default() },
             attention_tiles: 1,
             best: 0,
             draws: false,

@@ -267,7 +267,7 @@ impl Part {
             rows: request.n_rows() as u32,
             wanted: request.n_wanted() as u32,
             splits: request.n_splits,
-            is_shallow: request.is_shallow,
+            attends: request.attends,
             attention_tiles: request.n_tiles(),
             best: request.n_best,
             draws: request.n_best > 0 && request.has_draws(),

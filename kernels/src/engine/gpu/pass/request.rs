@@ -1,6 +1,6 @@
 //! What a step tells its kernels: `shader/shared/step.wgsl` reads it.
 
-use super::tiles::FEW_ROWS;
+use super::tiles::{Attends, FEW_ROWS};
 use crate::{
     cpu::{Rope, RopeTable},
     graph::{Span, WantedLogits},
@@ -14,16 +14,19 @@ pub(super) const MOST_RANGES: u32 = 128;
 /// Pages that a workgroup takes at least of a shallow row: `AT_ONCE` in `shader/shared/row_pages.wgsl`.
 pub(super) const PAGES_AT_ONCE: u32 = 2;
 /// The most ranges of all rows of a step that are given apart; beyond it, a workgroup takes all of a row.
-pub(super) const MOST_APART: usize = 2_048;
+pub(super) const MOST_APART: usize = 4_096;
 /// Words before the rows' places.
 const HEADER: usize = 7 + MAX_ROPES;
-/// Workgroups of attention that keep a GPU busy without one for each range.
+/// Workgroups of attention, each of as many pages, that keep a GPU busy without one for each range.
 const BUSY: u32 = 384;
+
+/// What a wide tile costs, in narrow ones: measured on an H200 with prompts of 128 and 512 rows.
+const WIDE_COST: f64 = 1.8;
 
 /// How attention is divided among workgroups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionGrid {
-    /// Of a tile of rows and a range, in steps of up to [`FEW_ROWS`] and in others.
+    /// Of a tile of rows and a range, in narrow tiles and in wide ones.
     pub(super) of_tile: [u32; 2],
     /// Rows of a tile, as well.
     pub(super) rows_of_tile: [usize; 2],
@@ -56,8 +59,7 @@ pub(super) struct Request {
     n_slots: u32,
     /// Workgroups that share a row's positions.
     pub(super) n_splits: u32,
-    /// Whether its only row is shallow.
-    pub(super) is_shallow: bool,
+    pub(super) attends: Attends,
     /// How many of each row's best logits are wanted; 0 if all are.
     pub(super) n_best: u32,
     /// How a token is drawn from all logits of each row whose logits are wanted, and of those of the step that follow; empty if none is.
@@ -141,7 +143,6 @@ impl Request {
         {
             part.clear();
         }
-        self.tiles.clear();
         let mut start = 0;
         for span in spans {
             let taken = self.ids.len();
@@ -176,15 +177,32 @@ impl Request {
         self.n_rows()
     }
 
-    /// Divides rows into tiles of one sequence with equal ranges.
+    /// Divides rows into tiles, which are wide where many rows are neighbours: those of few leave a GPU idle where workgroups are
+    /// large, and rows of as many sequences leave half of a wide tile empty.
     fn divide_rows(&mut self, attention: AttentionGrid) {
+        let [narrow, wide] = attention.rows_of_tile;
+        self.attends = Attends::InNarrowTiles;
+        self.tile_rows(narrow, attention.most_ranges);
+        if self.n_rows() as u32 > FEW_ROWS && wide > narrow {
+            let n_narrow = self.n_tiles();
+            self.tile_rows(wide, attention.most_ranges);
+            if f64::from(n_narrow) > WIDE_COST * f64::from(self.n_tiles()) {
+                self.attends = Attends::InWideTiles;
+            } else {
+                self.tile_rows(narrow, attention.most_ranges);
+            }
+        }
+    }
+
+    /// Divides rows into tiles of up to `most` rows of one sequence with equal ranges.
+    fn tile_rows(&mut self, most: usize, most_ranges: u32) {
+        self.tiles.clear();
         let n_rows = self.n_rows();
-        let rows_of_tile = attention.rows_of_tile[usize::from(n_rows as u32 > FEW_ROWS)];
-        let alike = |row: usize| (self.tables[row], span_of(self.positions[row], attention.most_ranges));
+        let alike = |row: usize| (self.tables[row], span_of(self.positions[row], most_ranges));
         let mut first = 0;
         while first < n_rows {
             let (table, span) = alike(first);
-            let rows = (first..n_rows).take(rows_of_tile).take_while(|row| alike(*row) == (table, span));
+            let rows = (first..n_rows).take(most).take_while(|row| alike(*row) == (table, span));
             let n = rows.count();
             self.tiles.push([first as u32, n as u32, span]);
             first += n;
@@ -200,15 +218,20 @@ impl Request {
             [position] => n_pages(position),
             _ => u32::MAX,
         };
-        self.is_shallow = only <= shallow_pages;
-        let is_many = self.n_rows() as u32 > FEW_ROWS;
-        let is_busy = of_tile[usize::from(is_many)] * self.n_tiles() >= BUSY;
-        let is_apart = !is_many || !is_busy && n_ranges as usize * self.n_rows() <= most_apart;
+        let is_few = self.n_rows() as u32 <= FEW_ROWS;
+        let of_tile = of_tile[usize::from(self.attends == Attends::InWideTiles)];
+        let pages = self.tiles.iter().map(|[first, n, _]| n_pages(self.positions[(first + n) as usize - 1]));
+        let longest = pages.clone().max().unwrap_or(0);
+        let is_busy = of_tile * pages.sum::<u32>() >= BUSY * longest;
+        let is_apart = is_few || !is_busy && n_ranges as usize * self.n_rows() <= most_apart;
         (self.n_joined, self.n_slots) = if is_apart { (1, n_ranges) } else { (n_ranges, 1) };
-        self.n_splits = match (self.is_shallow, &self.tiles[..]) {
-            (true, [[.., span]]) => only.div_ceil(PAGES_AT_ONCE.max(*span)),
-            _ => self.n_slots,
-        };
+        self.n_splits = self.n_slots;
+        if let [[.., span]] = self.tiles[..]
+            && only <= shallow_pages
+        {
+            self.attends = Attends::ShallowRow;
+            self.n_splits = only.div_ceil(PAGES_AT_ONCE.max(span));
+        }
     }
 
     fn write(&mut self, ropes: &[Rope]) {

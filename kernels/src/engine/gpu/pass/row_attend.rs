@@ -4,7 +4,7 @@ use super::{
     compile::{Builder, Step},
     places::PlaceId,
     structs::{Attend, Heads},
-    tiles::{Extent, When},
+    tiles::{Attends, Extent, When},
 };
 use crate::engine::gpu::shaders::Resource;
 
@@ -30,7 +30,7 @@ impl Builder<'_> {
         buffers.extend(heads.buffers.into_iter().filter(|(resource, _)| *resource != Resource::Result));
         heads.held.into_iter().for_each(|place| self.places.release(place));
         let grid = [Extent::Fixed(attention.n_heads), Extent::Fixed(1), Extent::Splits];
-        self.when = When::ShallowRow;
+        self.when = When::Attends(Attends::ShallowRow);
         let shader = ("row_attend", vec![("EIGHTHS", f64::from(attention.columns / 8))]);
         self.push_paged(shader, bytemuck::bytes_of(&heads.parameters), buffers, grid, slot);
         self.when = When::Always;

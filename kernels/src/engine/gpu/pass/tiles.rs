@@ -45,16 +45,12 @@ pub(super) enum When {
     Several(RowCount),
     /// Those of two to [`FEW_ROWS`].
     Few(RowCount),
-    /// Those of one to [`FEW_ROWS`].
-    OneOrFew(RowCount),
     /// Those of more.
     Many(RowCount),
-    /// Those of one row that is shallow.
-    ShallowRow,
-    /// All others.
+    /// Those whose rows attend so.
+    Attends(Attends),
+    /// All but those of [`Attends::ShallowRow`].
     ButShallowRow,
-    /// Those of one to [`FEW_ROWS`], others than that.
-    FewButShallowRow,
     /// Those whose rows' best logits are enough.
     BestOnly,
     /// Those of them where a token of some row is drawn from all.
@@ -68,15 +64,25 @@ impl When {
             Self::Several(rows) => counts.of(rows) > 1,
             Self::One(rows) => counts.of(rows) == 1,
             Self::Few(rows) => (2..=FEW_ROWS).contains(&counts.of(rows)),
-            Self::OneOrFew(rows) => counts.of(rows) <= FEW_ROWS,
             Self::Many(rows) => counts.of(rows) > FEW_ROWS,
-            Self::ShallowRow => counts.is_shallow,
-            Self::ButShallowRow => !counts.is_shallow,
-            Self::FewButShallowRow => !counts.is_shallow && counts.rows <= FEW_ROWS,
+            Self::Attends(how) => counts.attends == how,
+            Self::ButShallowRow => counts.attends != Attends::ShallowRow,
             Self::BestOnly => counts.best > 0,
             Self::Draws => counts.draws,
         }
     }
+}
+
+/// The kernel by which a step's rows attend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Attends {
+    /// `shader/row_attend.wgsl`: a step's one row, which attends to few positions.
+    ShallowRow,
+    /// `shader/attend.wgsl` in tiles of few queries.
+    #[default]
+    InNarrowTiles,
+    /// `shader/attend.wgsl` in tiles of many.
+    InWideTiles,
 }
 
 /// The counts of a step.
@@ -87,8 +93,7 @@ pub(super) struct Counts {
     /// W.
     pub(super) wanted: u32,
     pub(super) splits: u32,
-    /// Of its only row.
-    pub(super) is_shallow: bool,
+    pub(super) attends: Attends,
     pub(super) attention_tiles: u32,
     /// Of each row's best logits; 0 if all are wanted.
     pub(super) best: u32,

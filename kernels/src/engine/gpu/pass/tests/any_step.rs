@@ -62,6 +62,15 @@ fn a_row_has_the_same_bits_in_steps_of_any_length_beside_any_others() {
             let logits = step(&pass, &[others, span(N - 1, N, WantedLogits::All)]);
             assert!(logits == of_last, "{kind:?} beside {n_rows} rows from {start} on");
         }
+        // As one of many users.
+        let users = (100..130).map(|at| Span {
+            ids: &ids[at..=at],
+            start: at,
+            table: &other,
+            wanted: WantedLogits::Nothing,
+        });
+        let spans: Vec<_> = users.chain([span(N - 1, N, WantedLogits::All)]).collect();
+        assert!(step(&pass, &spans) == of_last, "{kind:?} beside rows of many sequences");
         pass.parts[0].attention.shallow_pages = 0;
         assert!(read(&pass, N - 1..N, 1, WantedLogits::All) == of_last, "{kind:?}, as a deep row");
     }
