@@ -24,6 +24,8 @@ mod int8;
 mod keep_awake;
 mod layout;
 mod message;
+#[cfg(not(target_arch = "wasm32"))]
+mod multiprocessors;
 mod observer;
 mod pack;
 #[cfg(not(target_arch = "wasm32"))]

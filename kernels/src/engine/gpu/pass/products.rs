@@ -1,5 +1,7 @@
 //! The operations that are products with matrices: projections, MLPs, experts.
 
+use std::ops::RangeInclusive;
+
 use super::{
     compile::{Builder, MAX_ROWS, View},
     one_row::{RowDown, RowGateUp},
@@ -9,6 +11,7 @@ use super::{
 use crate::{
     ExpertFormat, ExpertShape, WeightFormat,
     engine::gpu::{
+        device::GpuDevice,
         int8::{self, Cut, Int8Step, WIDE_PANELS},
         shaders::{Constants, Resource},
         structs::Shape,
@@ -61,14 +64,29 @@ struct Product {
     most_rows: usize,
     /// What they give, and the bytes of weights that one row reads.
     bytes: (&'static str, usize),
-    /// Whether there is a kernel for many rows.
-    has_matrix: bool,
+    /// The most rows of activations that `int8_product.wgsl` takes; `int8_matrix.wgsl` takes more, if there are more.
+    few_rows: u32,
 }
 
 /// The most rows of a step whose experts of these formats have small tiles: there are wide ones for integers alone.
 pub(super) fn few_rows(formats: ExpertFormat) -> u32 {
     let is_integer = |format: WeightFormat| format.geometry().is_some();
     if is_integer(formats.gate_up) && is_integer(formats.down) { FEW_ROWS } else { MAX_ROWS as u32 }
+}
+
+/// Rows of activations, times rows of weights, for which a multiprocessor takes as long in `int8_product.wgsl` as a workgroup of
+/// `int8_matrix.wgsl` takes for the latter's columns: measured on an H200 with 512, 2,048 and 5,120 rows of weights.
+const ROWS_OF_PROCESSOR: u32 = 1_000;
+/// What that may come to: a card that is filled with workgroups multiplies some rows faster by the latter, whatever the matrix.
+const FEW_OF_PROCESSORS: RangeInclusive<u32> = 7..=128;
+
+/// The most rows of a step that are few for an integer matrix of `rows` rows: where it has few workgroups of `int8_matrix.wgsl`, most
+/// of a large card would have nothing to do.
+fn few_rows_of(rows: usize, device: &GpuDevice) -> u32 {
+    let of_card = |n: u32| n * ROWS_OF_PROCESSOR / rows.max(1) as u32;
+    device
+        .n_multiprocessors()
+        .map_or(FEW_ROWS, |n| of_card(n).clamp(*FEW_OF_PROCESSORS.start(), *FEW_OF_PROCESSORS.end()))
 }
 
 impl Builder<'_> {
@@ -150,8 +168,8 @@ impl Builder<'_> {
                 let panels = |of: usize| Extent::Fixed(rows.div_ceil(of * ROWS) as u32);
                 let one_row = norm.as_ref().map(|norm| (norm, (matrix, shape), is_first));
                 let has_matrix = format.geometry().is_some();
-                let product =
-                    Product { format, cols, rows: count, most_rows: ROWS, bytes: gives, has_matrix };
+                let few_rows = if has_matrix { few_rows_of(rows, self.device) } else { MAX_ROWS as u32 };
+                let product = Product { format, cols, rows: count, most_rows: ROWS, bytes: gives, few_rows };
                 let grid = [panels(1), in_order.extent(), Extent::Fixed(1)];
                 self.product(&product, (one_row.is_none(), shape), &buffers(few.clone()), grid);
                 if let Some((norm, of_matrix, is_first)) = one_row {
@@ -186,13 +204,14 @@ impl Builder<'_> {
         buffers: &[(Resource, wgpu::Buffer)],
         grid: [Extent; 3],
     ) {
-        let Product { format, cols, rows, most_rows, bytes: (of, bytes), has_matrix } = *product;
+        let Product { format, cols, rows, most_rows, bytes: (of, bytes), few_rows } = *product;
         let cut = Cut::of(format, cols, most_rows, self.device.usual_threads());
         let few = int8::product(format, cut, self.device.info().software);
         let one = int8::of_one_row(few.clone(), shape.items);
+        let has_matrix = few_rows < MAX_ROWS as u32;
         let variants = match (has_matrix, has_one) {
-            (true, true) => vec![(When::One(rows), one), (When::Few(rows), few)],
-            (true, false) => vec![(When::Few(rows), few)],
+            (true, true) => vec![(When::One(rows), one), (When::Few(rows, few_rows), few)],
+            (true, false) => vec![(When::Few(rows, few_rows), few)],
             (false, true) => vec![(When::Always, few)],
             (false, false) => vec![(When::Several(rows), few)],
         };
@@ -215,7 +234,7 @@ impl Builder<'_> {
         let constants = int8::matrix(product.format, list.is_none());
         let unused = self.places.take(0);
         buffers.push((Resource::Pairs, list.unwrap_or_else(|| self.places.get(unused))));
-        self.when = When::Many(product.rows);
+        self.when = When::Many(product.rows, product.few_rows);
         self.push("int8_matrix", constants, parameters, buffers, grid)
             .gives(product.bytes.0, product.bytes.1);
         self.when = When::Always;
@@ -312,8 +331,8 @@ impl Builder<'_> {
             _ => (format.down, inner, "down", packed.bytes() - packed.gate_up_bytes()),
         };
         let bytes = (of, pairs.n_chosen * bytes);
-        let has_matrix = few_rows(packed.format) < MAX_ROWS as u32;
-        let product = Product { format, cols, rows: pairs.rows, most_rows: 2 * ROWS, bytes, has_matrix };
+        let few_rows = few_rows(packed.format);
+        let product = Product { format, cols, rows: pairs.rows, most_rows: 2 * ROWS, bytes, few_rows };
         let [x, result] = [x, result].map(|place| self.places.get(place));
         let buffers = |tiles: &wgpu::Buffer| {
             vec![
@@ -327,7 +346,7 @@ impl Builder<'_> {
         let (extent, tiles) = &pairs.few;
         let grid = [Extent::Fixed(workgroups), *extent, Extent::Fixed(1)];
         self.product(&product, (!has_own, parameters), &buffers(tiles), grid);
-        if has_matrix {
+        if few_rows < MAX_ROWS as u32 {
             let (extent, tiles) = &pairs.many;
             // A workgroup of the other kernel takes two panels.
             let grid = [Extent::Fixed(workgroups.div_ceil(2)), *extent, Extent::Fixed(1)];

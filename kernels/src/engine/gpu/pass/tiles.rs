@@ -29,7 +29,7 @@ pub(super) enum Extent {
     AttentionTiles,
 }
 
-/// Rows of a step that has tiles of [`TILE_PAIRS`]; others have wide ones.
+/// Rows of a step whose experts have tiles of [`TILE_PAIRS`]; others have wide ones.
 pub(super) const FEW_ROWS: u32 = 16;
 /// Rows of a router's tile: `TILE` in `shader/router_logits.wgsl`.
 pub(super) const ROUTER_TILE: u32 = 64;
@@ -43,10 +43,10 @@ pub(super) enum When {
     One(RowCount),
     /// Those of several rows.
     Several(RowCount),
-    /// Those of two to [`FEW_ROWS`].
-    Few(RowCount),
-    /// Those of more.
-    Many(RowCount),
+    /// Those of two to so many.
+    Few(RowCount, u32),
+    /// Those of more than so many.
+    Many(RowCount, u32),
     /// Those whose rows attend so.
     Attends(Attends),
     /// All but those of [`Attends::ShallowRow`].
@@ -63,8 +63,8 @@ impl When {
             Self::Always => true,
             Self::Several(rows) => counts.of(rows) > 1,
             Self::One(rows) => counts.of(rows) == 1,
-            Self::Few(rows) => (2..=FEW_ROWS).contains(&counts.of(rows)),
-            Self::Many(rows) => counts.of(rows) > FEW_ROWS,
+            Self::Few(rows, most) => (2..=most).contains(&counts.of(rows)),
+            Self::Many(rows, few) => counts.of(rows) > few,
             Self::Attends(how) => counts.attends == how,
             Self::ButShallowRow => counts.attends != Attends::ShallowRow,
             Self::BestOnly => counts.best > 0,
