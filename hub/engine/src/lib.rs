@@ -54,6 +54,7 @@ pub struct Engine {
     queue: Sender<(Request, Sink)>,
     places: Arc<Places>,
     limits: RequestLimits,
+    max_sequences: usize,
     counts: Arc<Counts>,
 }
 
@@ -72,9 +73,10 @@ impl Engine {
         let started = Instant::now();
         let scheduler = Scheduler::new(model, text, config).with_clock(Box::new(move || started.elapsed()));
         let (limits, counts) = (scheduler.limits(), scheduler.counts());
+        let max_sequences = scheduler.max_sequences();
         let places = Places::new(scheduler.max_requests());
         thread::Builder::new().name("engine".to_owned()).spawn(move || run(scheduler, experts, &requests))?;
-        Ok(Self { queue, places, limits, counts })
+        Ok(Self { queue, places, limits, max_sequences, counts })
     }
 
     /// Queues a request, whose events `sink` hears.
@@ -90,6 +92,11 @@ impl Engine {
     /// What a request may ask for.
     pub fn limits(&self) -> RequestLimits {
         self.limits
+    }
+
+    /// Maximum sequences that it computes at once; others wait.
+    pub fn max_sequences(&self) -> usize {
+        self.max_sequences
     }
 
     /// What it has done so far.

@@ -134,6 +134,11 @@ impl Scheduler {
         self.limits
     }
 
+    /// Maximum sequences in a step.
+    pub fn max_sequences(&self) -> usize {
+        self.config.max_sequences
+    }
+
     /// Counters, for other threads to read.
     pub fn counts(&self) -> Arc<Counts> {
         self.counts.clone()

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use axum::Json;
 use axum::extract::State;
-use moex_engine::EngineConfig;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -28,7 +27,7 @@ pub(super) async fn props(State(api): State<Arc<Api>>) -> Json<Value> {
                 "frequency_penalty": sampling.frequency_penalty,
             },
         },
-        "total_slots": n_slots(),
+        "total_slots": api.n_slots(),
         "model_alias": api.model(),
         "modalities": { "vision": false, "audio": false },
         "chat_template": api.template(),
@@ -40,7 +39,7 @@ pub(super) async fn props(State(api): State<Arc<Api>>) -> Json<Value> {
 pub(super) async fn slots(State(api): State<Arc<Api>>) -> Json<Value> {
     let running = api.counters.running.load(Relaxed);
     let slot = |id: u64| json!({ "id": id, "n_ctx": api.context_tokens(), "speculative": false, "is_processing": id < running });
-    Json((0..n_slots() as u64).map(slot).collect())
+    Json((0..api.n_slots() as u64).map(slot).collect())
 }
 
 /// `POST /v1/embeddings`
@@ -48,8 +47,4 @@ pub(super) async fn embeddings() -> ApiError {
     ApiError::not_done(
         "This server writes text and makes no embeddings: ask a server that serves an embedding model.",
     )
-}
-
-fn n_slots() -> usize {
-    EngineConfig::default().max_sequences
 }

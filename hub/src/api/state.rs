@@ -158,6 +158,11 @@ impl Api {
         self.engine.limits().context
     }
 
+    /// Texts that are written at once.
+    pub(super) fn n_slots(&self) -> usize {
+        self.engine.max_sequences()
+    }
+
     pub(super) fn started_unix_seconds(&self) -> u64 {
         unix_seconds(self.started)
     }

@@ -113,6 +113,8 @@ async fn a_gpu_hub_gives_the_same_text_whoever_computes_the_experts_that_it_does
 async fn a_gpu_draws_the_tokens_that_the_cpu_draws() {
     let hub = Hub::start(&["--device", "gpu"]).unwrap();
     let http = chat::client().unwrap();
+    let props: Value = http.get(format!("{}/props", hub.url)).send().await.unwrap().json().await.unwrap();
+    assert_eq!(props["total_slots"], 32, "a GPU gains from more texts at once than a CPU");
     let mut texts = BTreeSet::new();
     for (seed, temperature) in [(1, 0.3), (2, 1.0), (3, 2.0)] {
         let text = async |logprobs: Value| {
