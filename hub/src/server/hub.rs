@@ -27,8 +27,8 @@ use tracing::warn;
 /// once for all of them.
 const MAX_ROWS_CPU: usize = 128;
 
-/// Maximum sequences at once, where a GPU computes the whole model: 32 users at 500 positions get 1.4 times the tokens of 16 (four
-/// layers of Qwen3-30B-A3B on an H200). On a CPU they get as many as 16, and each waits for all others.
+/// Maximum sequences at once, where a GPU computes the whole model: 32 users get 1.2 times the tokens a second that they get in two
+/// lots of 16 (`ARCHITECTURE.md`). On a CPU they get a little less, and each waits for all others.
 const MAX_SEQUENCES_GPU: usize = 32;
 
 /// Configuration of a hub; the default serves the demo model and lacks a token.

@@ -221,7 +221,8 @@ impl Run {
         Ok(started.elapsed().as_secs_f64() / n as f64)
     }
 
-    /// Medians of a step of so many rows of so many sequences, and of its dispatches. The sequences share their keys and values.
+    /// Medians of a step of so many rows of so many sequences, and of its dispatches. Sequences share their keys and values, and have
+    /// tokens of their own, as experts are chosen by.
     fn timed(
         &mut self,
         clock: &GpuClock,
@@ -230,10 +231,11 @@ impl Run {
         n: usize,
     ) -> Result<(f64, Vec<DispatchTime>), Box<dyn Error>> {
         let (mut whole, mut dispatches) = (Vec::new(), Vec::new());
-        let ids: Vec<u32> = (depth..depth + n_rows).map(id).collect();
+        let rows = |sequence: usize| (0..n_rows).map(|row| id(depth + sequence * n_rows + row)).collect();
+        let ids: Vec<Vec<u32>> = (0..n_sequences).map(rows).collect();
         for _ in 0..n {
-            let span = || Span { ids: &ids, start: depth, table: &self.table, wanted: WantedLogits::Last };
-            let spans: Vec<_> = (0..n_sequences).map(|_| span()).collect();
+            let span = |ids| Span { ids, start: depth, table: &self.table, wanted: WantedLogits::Last };
+            let spans: Vec<_> = ids.iter().map(|ids| span(&ids[..])).collect();
             let time = self.pass.timed_step((clock, stamps), &spans, &self.kv, &mut self.out)?;
             whole.push(time.micros);
             dispatches.push(time.dispatches);
