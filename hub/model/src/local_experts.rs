@@ -102,8 +102,9 @@ impl Experts for LocalExperts {
             }
         };
         computed.map_err(|(expert, reason)| ExpertsError::Block { layer: layer as u16, expert, reason })?;
-        if !(processor.is_some() && *wire == Some(Dtype::F16)) {
-            round(answers); // else they are rounded where they are computed
+        // Panels' results of f16 were rounded where they were computed.
+        if processor.is_none() || *wire != Some(Dtype::F16) {
+            round(answers);
         }
         // A row in parts, so that threads share a single one.
         let width = if hidden.is_multiple_of(SUMMED_AT_ONCE) { SUMMED_AT_ONCE } else { hidden };
