@@ -2,9 +2,9 @@
 //!
 //! `gpu_pass [adapter=PART OF A NAME] [formats=q4_0,q4_K_M] [layers=6] [kv=f16] [depth=2048] [prompt=512] [users=0] [steps=50]
 //! [mib=1024] [resident=THREADS]`: on a model of noise with the geometry of Qwen3-30B-A3B, tokens/s and the time of a layer, by the
-//! difference between models of so many layers and of two, and of a step of so many users, each at the depth; then, for each kernel of a decode step, its time, the weights and keys
-//! it reads, how much of the memory's speed that is, and its threads, of as many as the card keeps resident if that is said. The
-//! memory's speed is that of reading so many MiB in the same run.
+//! difference between models of so many layers and of two; then, for each kernel of a decode step, of a prompt, and of a step of so many
+//! users at the depth, its time, the weights and keys it reads, how much of the memory's speed that is, and its threads, of as many as
+//! the card keeps resident if that is said. The memory's speed is that of reading so many MiB in the same run.
 
 mod model;
 
